@@ -1,0 +1,20 @@
+//! What a layer needs of the layer below: positional, thread-safe reading, writing and mapping.
+//!
+//! Code that parses takes `&dyn ReadAt<S>`, so that a file, a patched file, a cached file, an array in
+//! memory and a simulated faulty disk are the same to it.
+//!
+//! Absent on purpose: operating-system code (see the `os` crate), formats, policy.
+
+mod cache;
+mod error;
+mod memory;
+mod overlay;
+mod read;
+mod run;
+
+pub use cache::Cached;
+pub use error::{Error, ErrorKind, Result};
+pub use memory::Memory;
+pub use overlay::Overlay;
+pub use read::{HostFile, HostState, ReadAt, TargetFile, check_bounds, read_struct, read_vec};
+pub use run::{Disk, FileIndex, Run, RunState, push_run};

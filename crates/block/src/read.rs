@@ -1,0 +1,140 @@
+//! The traits of files and of anything else that can be read by position.
+
+use std::sync::Arc;
+
+use extent::{Extent, Host, HostOffset, HostSpan, Offset, Space, Span};
+use zerocopy::FromBytes;
+
+use crate::{Error, Result};
+
+/// Bytes of the space `S` that can be read at any position, from any thread.
+pub trait ReadAt<S: Space>: Send + Sync {
+    /// Number of bytes there are.
+    fn len_bytes(&self) -> u64;
+
+    /// Fills `buf` with the bytes from `at`. Reading past the end is an error, never a short read.
+    fn read_at(&self, at: Offset<S>, buf: &mut [u8]) -> Result<()>;
+}
+
+impl<S: Space, T: ReadAt<S> + ?Sized> ReadAt<S> for Arc<T> {
+    fn len_bytes(&self) -> u64 {
+        (**self).len_bytes()
+    }
+
+    fn read_at(&self, at: Offset<S>, buf: &mut [u8]) -> Result<()> {
+        (**self).read_at(at, buf)
+    }
+}
+
+impl<S: Space, T: ReadAt<S> + ?Sized> ReadAt<S> for &T {
+    fn len_bytes(&self) -> u64 {
+        (**self).len_bytes()
+    }
+
+    fn read_at(&self, at: Offset<S>, buf: &mut [u8]) -> Result<()> {
+        (**self).read_at(at, buf)
+    }
+}
+
+/// What the host's file system says of a span of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HostState {
+    /// Not allocated (or allocated and never written): reads as zeros without touching the storage.
+    Hole,
+    /// Holds data.
+    Data,
+}
+
+/// A file or block device of the host, opened for reading only.
+pub trait HostFile: ReadAt<Host> {
+    /// Its name for messages.
+    fn name(&self) -> &str;
+
+    /// Bytes that it occupies on the host.
+    fn allocated_bytes(&self) -> Result<u64>;
+
+    /// The states of consecutive spans that cover `span` exactly. Without knowledge all of it is data.
+    fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
+        Ok(vec![Extent::new(span, HostState::Data)])
+    }
+
+    /// What tells it from every other file, under any name: device and inode. `None` if there is no such thing.
+    fn identity(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    /// Whether it is a block device.
+    fn is_block_device(&self) -> bool {
+        false
+    }
+
+    /// Says that `span` will not be read again, so that its cached pages need not be kept.
+    fn forget(&self, _span: HostSpan) {}
+}
+
+/// A file or block device of the host being written.
+pub trait TargetFile: ReadAt<Host> {
+    /// Writes `buf` at `at`, growing the file as needed.
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()>;
+
+    /// Makes the file `len_bytes` long; what is added reads as zeros.
+    fn set_len(&self, len_bytes: u64) -> Result<()>;
+
+    /// Gives `span` storage without changing what it reads as (zeros, where nothing was written). The file
+    /// grows to the span's end if it is shorter.
+    fn reserve(&self, span: HostSpan) -> Result<()>;
+
+    /// Makes `span` read as zeros, by the device or file system itself where it can.
+    fn zero(&self, span: HostSpan) -> Result<()>;
+
+    /// Returns when all that was written is on stable storage.
+    fn flush(&self) -> Result<()>;
+
+    /// Says that `span` is complete, so that its pages can be written back and dropped.
+    fn forget(&self, _span: HostSpan) {}
+}
+
+/// Fails with `Invalid` unless the `len` bytes from `at` lie below `limit_bytes`.
+pub fn check_bounds<S: Space>(at: Offset<S>, len: usize, limit_bytes: u64) -> Result<()> {
+    match Span::checked(at, len as u64) {
+        Some(span) if span.end().get() <= limit_bytes => Ok(()),
+        _ => Err(Error::invalid(format!("read of {len} bytes past the end at {limit_bytes:#x}")).at(at)),
+    }
+}
+
+/// Reads one on-disk struct. `what` names it in the error if it lies past the end, which is the disk's
+/// fault: the position came from the disk or from its length.
+pub fn read_struct<S: Space, T: FromBytes>(
+    from: &(impl ReadAt<S> + ?Sized),
+    at: Offset<S>,
+    what: &str,
+) -> Result<T> {
+    let bytes = read_vec(from, at, size_of::<T>() as u64, what)?;
+    Ok(T::read_from_bytes(&bytes).expect("exactly the struct's size was read"))
+}
+
+/// The most that [`read_vec`] takes memory for.
+const READ_VEC_BYTES_MAX: u64 = 64 << 20;
+
+/// Reads `len_bytes` into fresh memory, after checking them against the length of `from` and a limit of 64 MiB.
+/// `what` names the bytes in the error.
+pub fn read_vec<S: Space>(
+    from: &(impl ReadAt<S> + ?Sized),
+    at: Offset<S>,
+    len_bytes: u64,
+    what: &str,
+) -> Result<Vec<u8>> {
+    let fits = Span::checked(at, len_bytes).is_some_and(|span| span.end().get() <= from.len_bytes());
+    if !fits || len_bytes > READ_VEC_BYTES_MAX {
+        return Err(Error::corrupt(format!("{what} lies past the end"))
+            .field(
+                "length",
+                format!("{len_bytes} bytes"),
+                format!("an end at or below {:#x}", from.len_bytes()),
+            )
+            .at(at));
+    }
+    let mut bytes = vec![0; usize::try_from(len_bytes).expect("bounded above")];
+    from.read_at(at, &mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,95 @@
+//! What a virtual disk says of its bytes without reading them.
+
+use extent::{HostOffset, Span, Virtual, VirtualSpan};
+
+use crate::{ReadAt, Result};
+
+/// Which of a disk's host files, by the order in which the disk lists them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileIndex(pub u32);
+
+/// What a span of a virtual disk is. Variants, so that no reader can forget one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunState {
+    /// Not allocated. In a layer: the layer below answers. In a whole chain: reads as zeros.
+    Hole,
+    /// Marked as zeros; hides the layer below.
+    Zero,
+    /// Lies as it is from `offset` of `file`.
+    Data {
+        /// The host file.
+        file: FileIndex,
+        /// Where the run's first byte lies in it.
+        offset: HostOffset,
+    },
+    /// Lies compressed. The place is that of the whole compressed unit, of which the run may be a part.
+    Compressed {
+        /// The host file.
+        file: FileIndex,
+        /// Where the compressed unit begins in it.
+        offset: HostOffset,
+        /// The host bytes the unit may occupy: an upper bound where the format stores no exact length.
+        len_bytes: u64,
+    },
+}
+
+impl RunState {
+    /// The state of what lies `skip_bytes` further into a run of this state.
+    #[must_use]
+    pub fn advanced(self, skip_bytes: u64) -> Self {
+        match self {
+            Self::Data { file, offset } => Self::Data { file, offset: offset.plus(skip_bytes) },
+            other => other,
+        }
+    }
+}
+
+/// A span of a virtual disk and its state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// Where on the virtual disk.
+    pub span: VirtualSpan,
+    /// What is there.
+    pub state: RunState,
+}
+
+impl Run {
+    /// `state` over `span`.
+    pub fn new(span: VirtualSpan, state: RunState) -> Self {
+        Self { span, state }
+    }
+
+    /// The part of the run within `window`, its state moved along.
+    pub fn clipped(&self, window: &VirtualSpan) -> Option<Self> {
+        let span = self.span.intersect(window)?;
+        Some(Self { span, state: self.state.advanced(span.start().get() - self.span.start().get()) })
+    }
+}
+
+/// Appends `run`, joining it to the last one where that continues into it.
+pub fn push_run(runs: &mut Vec<Run>, run: Run) {
+    if run.span.is_empty() {
+        return;
+    }
+    if let Some(last) = runs.last_mut() {
+        let follows = last.span.end() == run.span.start()
+            && !matches!(run.state, RunState::Compressed { .. })
+            && last.state.advanced(last.span.len_bytes()) == run.state;
+        if follows {
+            last.span = Span::between(last.span.start(), run.span.end());
+            return;
+        }
+    }
+    runs.push(run);
+}
+
+/// A virtual disk: read by position, mapped without reading.
+pub trait Disk: ReadAt<Virtual> {
+    /// The consecutive runs that cover `span` exactly, in order. A span past the end is an error.
+    fn map(&self, span: VirtualSpan) -> Result<Vec<Run>>;
+
+    /// The sector size that the disk tells the guest: 512 or 4096.
+    fn sector_bytes(&self) -> u32 {
+        512
+    }
+}

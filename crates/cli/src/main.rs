@@ -1,0 +1,2 @@
+//! The `leandisk` program.
+fn main() {}

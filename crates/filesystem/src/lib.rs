@@ -1,0 +1,137 @@
+//! File systems of guests: what they are, in which state, and which bytes of their volume they use.
+//!
+//! Invariants:
+//! - nothing is written; a journal is replayed in memory;
+//! - fail closed: what is not understood in full has a [`State`] other than `Clean` or `JournalPending`, or
+//!   [`FileSystem::used_map`] fails with the reason, and the volume is then copied whole.
+//!
+//! Absent on purpose: containers and partition tables, policy, I/O other than [`block::ReadAt`].
+
+use std::sync::Arc;
+
+use block::{ReadAt, Result};
+use extent::{Extent, Volume, VolumeSpan};
+
+pub mod ext;
+pub mod ntfs;
+pub mod signature;
+pub mod swap;
+
+/// A volume to read from: cached by the caller, so that small reads are cheap. Structures that are read once
+/// and in bulk (the MFT, inode tables) may be read in large pieces.
+pub type Source = Arc<dyn ReadAt<Volume>>;
+
+/// In which state a volume is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Unmounted, consistent as far as opening it could tell.
+    Clean,
+    /// Needs its journal replayed, which was done in memory: as good as clean.
+    JournalPending(String),
+    /// Not unmounted cleanly.
+    Dirty(String),
+    /// Its guest is hibernated: memory that is not here refers to it.
+    Hibernated(String),
+    /// Encrypted.
+    Encrypted(String),
+    /// Uses something Leandisk does not know.
+    Unsupported(String),
+    /// Contradicts itself, or a checksum failed.
+    Inconsistent(String),
+}
+
+impl State {
+    /// One word for JSON.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::JournalPending(_) => "needs-recovery",
+            Self::Dirty(_) => "dirty",
+            Self::Hibernated(_) => "hibernated",
+            Self::Encrypted(_) => "encrypted",
+            Self::Unsupported(_) => "unsupported",
+            Self::Inconsistent(_) => "inconsistent",
+        }
+    }
+
+    /// Why the used map must not be relied on; `None` if it may.
+    pub fn doubt(&self) -> Option<&str> {
+        match self {
+            Self::Clean | Self::JournalPending(_) => None,
+            Self::Dirty(why)
+            | Self::Hibernated(why)
+            | Self::Encrypted(why)
+            | Self::Unsupported(why)
+            | Self::Inconsistent(why) => Some(why),
+        }
+    }
+}
+
+/// What is known of a volume from a few reads.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// `ntfs`, `ext2`, `ext3`, `ext4`, `swap`, or a name such as `xfs`, `luks2`, `bitlocker`.
+    pub filesystem: String,
+    /// Its label. Untrusted text.
+    pub label: Option<String>,
+    /// Its UUID or serial number.
+    pub uuid: Option<String>,
+    /// The unit of allocation.
+    pub cluster_bytes: Option<u64>,
+    /// Bytes that the file system manages; the volume may be larger.
+    pub size_bytes: u64,
+    /// Free bytes as its own counters say.
+    pub free_bytes: Option<u64>,
+    /// Its state.
+    pub state: State,
+    /// Whatever else a person may want to know, such as `("version", "3.1")`.
+    pub details: Vec<(&'static str, String)>,
+}
+
+/// What a span of a volume is to its guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// Holds something, or may.
+    Used,
+    /// Free: its contents mean nothing.
+    Free,
+    /// The contents of a page file or of swap space: they mean nothing once the guest is off.
+    Swap,
+}
+
+/// How far a used map is checked before it is believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Check {
+    /// What a few reads can tell: for `info`.
+    Quick,
+    /// Against every structure that owns clusters: for `copy`.
+    Full,
+}
+
+/// Which bytes of a volume its guest uses. Answers by window, so that memory does not grow with the volume.
+pub trait UsedMap: Send + Sync {
+    /// The uses of consecutive spans that cover `span` exactly, in order. What lies past the file system's
+    /// end, or outside its bitmap, is `Used`.
+    fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>>;
+}
+
+/// A file system that was recognised.
+pub trait FileSystem: Send + Sync {
+    /// What it is.
+    fn facts(&self) -> &Facts;
+
+    /// Its used map. Any doubt is an error (`Corrupt`, `Unsupported` or `Refused`), whose message is the
+    /// reason that the user sees. Fails also if [`State::doubt`] has a reason.
+    fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>>;
+}
+
+/// Recognises what is on a volume. `None` if nothing is known of it. A volume that bears a known signature but
+/// is broken is recognised, with its state telling.
+pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
+    for open in [ntfs::open, ext::open, swap::open, signature::open] {
+        if let Some(filesystem) = open(source)? {
+            return Ok(Some(filesystem));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,33 @@
+//! Virtual-disk containers: what each format's metadata says of a virtual disk's bytes, and how to lay out
+//! a new one.
+//!
+//! Each format is a folder: `layout.rs` (the on-disk structs alone), `parse.rs` (raw to validated), `map.rs`
+//! (virtual to physical runs), `write.rs` (the layout of a new image), `mod.rs` (what it offers).
+//!
+//! Invariants:
+//! - opening and reading never write: a pending log is replayed in memory ([`block::Overlay`]);
+//! - a file named inside an image is opened by the [`Resolver`] alone, which decides whether it is granted;
+//! - writers do no I/O: they answer with [`Put`]s, which the engine carries out.
+//!
+//! Absent on purpose: file systems, operating-system code, policy about what to copy.
+
+mod chain;
+mod format;
+mod layer;
+mod probe;
+mod write;
+
+pub mod qcow2;
+pub mod raw;
+pub mod vdi;
+pub mod vhd;
+pub mod vhdx;
+pub mod vmdk;
+
+pub use chain::{Chain, Link, OpenOptions};
+pub use format::Format;
+pub use layer::{Fact, Facts, Layer, ParentReference, Purpose, Resolver};
+pub use probe::{Found, Probe, probe};
+pub use write::{
+    AnyWriter, Chunk, CreateOptions, Encoder, Finish, Piece, PieceBytes, Put, PutBytes, Writer, create,
+};
