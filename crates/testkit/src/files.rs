@@ -1,0 +1,77 @@
+//! Host files for tests that do not go through the `os` crate.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use block::{Error, HostFile, ReadAt, Result, check_bounds};
+use extent::{Host, HostOffset};
+use image::{Purpose, Resolver};
+
+/// A file opened for reading.
+pub struct TestFile {
+    name: String,
+    file: File,
+}
+
+impl TestFile {
+    /// Opens `path`; panics if it cannot.
+    pub fn open(path: impl AsRef<Path>) -> Arc<dyn HostFile> {
+        let path = path.as_ref();
+        let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Arc::new(Self { name: path.display().to_string(), file })
+    }
+}
+
+impl ReadAt<Host> for TestFile {
+    fn len_bytes(&self) -> u64 {
+        self.file.metadata().unwrap().len()
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        check_bounds(at, buf.len(), self.len_bytes())?;
+        self.file
+            .read_exact_at(buf, at.get())
+            .map_err(|error| Error::io("read", error).path(&self.name).at(at))
+    }
+}
+
+impl HostFile for TestFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.file.metadata().unwrap().blocks() * 512)
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        let metadata = self.file.metadata().unwrap();
+        Some((metadata.dev(), metadata.ino()))
+    }
+}
+
+/// Opens names relative to the folder of the file that holds them, and remembers every name asked for.
+#[derive(Default)]
+pub struct TestResolver {
+    asked: Mutex<Vec<String>>,
+}
+
+impl TestResolver {
+    /// The names asked for so far.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl Resolver for TestResolver {
+    fn open(&self, from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
+        self.asked.lock().unwrap().push(name.to_owned());
+        let path = Path::new(from.name()).parent().map_or_else(|| PathBuf::from(name), |dir| dir.join(name));
+        if !path.is_file() {
+            return Err(Error::refused(format!("refers to '{name}', which does not exist")).path(from.name()));
+        }
+        Ok(TestFile::open(path))
+    }
+}

@@ -1,0 +1,45 @@
+//! Real tools and real disks.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// A fresh folder that goes away with the value. Under `LEANDISK_TEST_DIR` if that is set.
+pub fn scratch() -> TempDir {
+    match std::env::var_os("LEANDISK_TEST_DIR") {
+        Some(dir) => tempfile::tempdir_in(dir).unwrap(),
+        None => tempfile::tempdir().unwrap(),
+    }
+}
+
+/// Runs a real tool and returns its standard output. Panics with all that it said if it fails or is missing:
+/// a test without its oracle shows nothing.
+pub fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}; `make test` installs what the tests need"));
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {}\n{stdout}{stderr}", output.status);
+    stdout
+}
+
+/// A disk that a real program wrote, decompressed into `dir`; `None`, with a line that says so, where the
+/// collection is absent. It is looked for in `LEANDISK_REAL_IMAGES`, else in `shared/real-images` beside the
+/// project.
+pub fn real_image(name: &str, dir: &Path) -> Option<PathBuf> {
+    let collection = std::env::var_os("LEANDISK_REAL_IMAGES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/real-images"),
+        PathBuf::from,
+    );
+    let packed = collection.join(format!("{name}.zst"));
+    if !packed.exists() {
+        println!("SKIPPED: {name} is not in {}", collection.display());
+        return None;
+    }
+    let unpacked = dir.join(name);
+    run("zstd", &["-qdf", packed.to_str().unwrap(), "-o", unpacked.to_str().unwrap()]);
+    Some(unpacked)
+}
