@@ -1,12 +1,11 @@
 //! VMDK against the real tools: what Leandisk reads must be what qemu-img reads.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result, RunState};
+use block::{Disk, ErrorKind, ReadAt, Result, RunState};
 use extent::Span;
-use image::{Chain, Format, OpenOptions, Purpose, Resolver};
-use testkit::{TestFile, TestResolver, check_disk, check_hostile, real_image, run, scratch};
+use image::{Chain, CreateOptions, Format, OpenOptions};
+use testkit::{TestFile, TestResolver, check_disk, real_image, run, scratch, write_image};
 
 fn open(path: &Path) -> Result<Chain> {
     Chain::open(TestFile::open(path), OpenOptions::default(), &TestResolver::default())
@@ -99,7 +98,7 @@ fn a_disk_of_several_extents() {
 #[test]
 fn a_stream_reads_as_qemu_reads_it() {
     let dir = scratch();
-    let plain = create(dir.path(), "plain.vmdk", "subformat=monolithicSparse", "41234432");
+    let plain = create(dir.path(), "plain.vmdk", "subformat=monolithicSparse", "41944064");
     fill(&plain, &PATTERNS);
     let path = dir.path().join("stream.vmdk");
     let options = "subformat=streamOptimized";
@@ -128,6 +127,67 @@ fn a_delta_reads_through_its_parent() {
     let error = open(&delta).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.to_string().contains("base.vmdk"), "{error}");
+}
+
+fn options(contents: &[u8], keys: &[(&str, &str)]) -> CreateOptions {
+    CreateOptions {
+        virtual_bytes: contents.len() as u64,
+        sector_bytes: 512,
+        compress: false,
+        keys: keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        identity_seed: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
+        created_unix_seconds: 1_700_000_000,
+        file_name: "written.vmdk".into(),
+        target_is_dirty: false,
+    }
+}
+
+/// Data, holes and noise, over more than one grain table and not in whole grains.
+fn sample() -> Vec<u8> {
+    let mut contents = vec![0; (70 << 20) + 1536];
+    let mut state = 1u64;
+    for (start, len) in [(0, 512), (65_536 * 3, 70_000), (20 << 20, 3 << 20), (66 << 20, 4 << 20)] {
+        for byte in &mut contents[start..start + len] {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = if start % (4 << 20) == 0 { state.to_be_bytes()[0] } else { 0x5a };
+        }
+    }
+    contents[(70 << 20) + 1535] = 1;
+    contents
+}
+
+#[test]
+fn what_is_written_is_accepted() {
+    let dir = scratch();
+    let raw = dir.path().join("contents.raw");
+    for contents in [sample(), vec![0; 3 << 20], vec![7; 512]] {
+        std::fs::write(&raw, &contents).unwrap();
+        for subformat in ["monolithicSparse", "streamOptimized"] {
+            let path = dir.path().join("written.vmdk");
+            let options = options(&contents, &[("subformat", subformat)]);
+            let mut writer = image::create(Format::Vmdk, options).unwrap();
+            write_image(&mut *writer, &contents, &path);
+            run("qemu-img", &["check", "-f", "vmdk", text(&path)]);
+            run("qemu-img", &["compare", "-F", "raw", "-f", "vmdk", text(&path), text(&raw)]);
+            let info = run("vmdkinfo", &[text(&path)]);
+            assert!(info.contains("lsilogic") || info.contains("Disk type"), "{info}");
+            let chain = open(&path).unwrap();
+            assert_eq!(chain.facts().variant, subformat);
+            check_disk(&chain, chain.files(), &contents);
+        }
+    }
+}
+
+#[test]
+fn qemu_can_write_to_what_is_written() {
+    let dir = scratch();
+    let contents = sample();
+    let path = dir.path().join("written.vmdk");
+    let mut writer = image::create(Format::Vmdk, options(&contents, &[])).unwrap();
+    write_image(&mut *writer, &contents, &path);
+    fill(&path, &["write -P 0x11 4m 1m", "write -P 0x12 20m 64k"]);
+    run("qemu-img", &["check", "-f", "vmdk", text(&path)]);
+    check_against_qemu(&path);
 }
 
 #[test]
