@@ -1,5 +1,7 @@
 //! VDI against the real tools: what Leandisk reads must be what qemu-img reads, and the reverse.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

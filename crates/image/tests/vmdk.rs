@@ -1,5 +1,7 @@
 //! VMDK against the real tools: what Leandisk reads must be what qemu-img reads.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::path::{Path, PathBuf};
 
 use block::{Disk, ErrorKind, ReadAt, Result, RunState};
@@ -100,6 +102,8 @@ fn a_stream_reads_as_qemu_reads_it() {
     let dir = scratch();
     let plain = create(dir.path(), "plain.vmdk", "subformat=monolithicSparse", "41944064");
     fill(&plain, &PATTERNS);
+    // The last grain is not whole.
+    fill(&plain, &["write -P 0x56 40m 1k"]);
     let path = dir.path().join("stream.vmdk");
     let options = "subformat=streamOptimized";
     run("qemu-img", &["convert", "-O", "vmdk", "-o", options, text(&plain), text(&path)]);
@@ -170,7 +174,7 @@ fn what_is_written_is_accepted() {
             run("qemu-img", &["check", "-f", "vmdk", text(&path)]);
             run("qemu-img", &["compare", "-F", "raw", "-f", "vmdk", text(&path), text(&raw)]);
             let info = run("vmdkinfo", &[text(&path)]);
-            assert!(info.contains("lsilogic") || info.contains("Disk type"), "{info}");
+            assert!(info.contains(&contents.len().to_string()), "{info}");
             let chain = open(&path).unwrap();
             assert_eq!(chain.facts().variant, subformat);
             check_disk(&chain, chain.files(), &contents);

@@ -64,8 +64,12 @@ pub(super) enum ExtentKind {
     Zero,
 }
 
-/// Whether `bytes`, the beginning of a file, begin like a descriptor: comments and empty lines, then a version.
+/// Whether `bytes`, the beginning of a file, begin like a descriptor: comments and empty lines, then a version;
+/// and the key that every descriptor has and no other text.
 pub(super) fn looks_like_one(bytes: &[u8]) -> bool {
+    if !contains(&bytes.to_ascii_lowercase(), b"createtype") {
+        return false;
+    }
     for line in bytes.split(|byte| *byte == b'\n') {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {

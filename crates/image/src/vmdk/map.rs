@@ -475,7 +475,7 @@ fn state_of(
 
 /// The compressed bytes of a grain, exactly or with what follows where no marker tells the length.
 fn compressed_bytes(file: &dyn HostFile, tables: &Tables, index: u64, at: HostOffset) -> Result<Vec<u8>> {
-    let rest = file.len_bytes() - at.get();
+    let rest = file.len_bytes().saturating_sub(at.get());
     let Compression::Zlib { markers: true } = tables.compression else {
         return read_vec(file, at, compressed_bytes_max(tables).min(rest), "VMDK compressed grain");
     };

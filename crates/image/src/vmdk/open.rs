@@ -119,10 +119,9 @@ fn read_text(file: &dyn HostFile) -> Result<Descriptor> {
 
 fn open_hosted(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn Layer>> {
     let header = parse::hosted_header(&*file, HostOffset::ZERO)?;
-    let Some(place) = header.descriptor else {
+    let Some(descriptor) = embedded(&*file, header.descriptor)? else {
         return Err(is_an_extent(&*file, "sparse data without a descriptor"));
     };
-    let descriptor = embedded(&*file, place)?;
     if header.capacity_sectors == 0 {
         return open_described(file, descriptor, resolver);
     }
@@ -147,9 +146,14 @@ fn open_hosted(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<d
     layer.finish(descriptor)
 }
 
-fn embedded(file: &dyn HostFile, place: HostSpan) -> Result<Descriptor> {
+/// The embedded descriptor, if there is one: QEMU gives split extents room for it and leaves that empty.
+fn embedded(file: &dyn HostFile, place: Option<HostSpan>) -> Result<Option<Descriptor>> {
+    let Some(place) = place else { return Ok(None) };
     let bytes = read_vec(file, place.start(), place.len_bytes(), "VMDK embedded descriptor")?;
-    descriptor::parse(&bytes).map_err(|error| error.at(place.start()))
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    descriptor::parse(&bytes).map(Some).map_err(|error| error.at(place.start()))
 }
 
 fn open_described(
