@@ -249,9 +249,10 @@ fn open_target(
         let bytes = std::fs::read(checkpoint_path)
             .map_err(|error| Error::io("read stored progress", error).path(checkpoint_path.display()))?;
         let checkpoint = Checkpoint::from_bytes(&bytes, identity)?;
-        let file = NewFile::reopen(&arguments.target, arguments.force)?;
-        eprintln!("leandisk: going on after {}", report::human_bytes(checkpoint.done_bytes()));
-        return Ok((Target::New(file), Some(checkpoint)));
+        if let Some(file) = NewFile::open_partial_for_resume(&arguments.target, arguments.force)? {
+            eprintln!("leandisk: going on after {}", report::human_bytes(checkpoint.done_bytes()));
+            return Ok((Target::New(file), Some(checkpoint)));
+        }
     }
     let file = NewFile::create(&arguments.target, arguments.force)?;
     let _ = std::fs::remove_file(checkpoint_path);

@@ -21,5 +21,5 @@ pub use buffer::AlignedBuffer;
 pub use device::DeviceTarget;
 pub use grant::Granted;
 pub use locks::in_use_by_writer;
-pub use new_file::NewFile;
+pub use new_file::{NewFile, replace_file};
 pub use source::{Fingerprint, SourceFile};

@@ -248,6 +248,13 @@ impl Drop for NewFile {
     }
 }
 
+/// Makes the small file `path` hold `bytes`, so that a crash leaves either the old contents or the new.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let file = NewFile::create(path, true)?;
+    file.write_at(Offset::ZERO, bytes)?;
+    file.publish()
+}
+
 /// Makes `span` read as zeros: by freeing its storage, by marking it, or by writing.
 pub(crate) fn zero(raw: &RawFile, span: HostSpan) -> Result<()> {
     if span.is_empty() {
