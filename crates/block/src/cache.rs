@@ -10,6 +10,9 @@ use crate::{ReadAt, Result, check_bounds};
 /// Bytes read at once: large enough to amortise a request, small enough not to read much in vain.
 const PAGE_BYTES: u64 = 64 << 10;
 
+/// Reads of this size gain nothing from a cache and would push everything else out.
+const BULK_BYTES_MIN: u64 = 4 * PAGE_BYTES;
+
 /// Pages of `below` kept in memory, the least recently used given up first. For tables and file-system
 /// structures, which are read in small pieces; bulk data goes past it.
 pub struct Cached<S, T> {
@@ -81,6 +84,9 @@ impl<S: Space, T: ReadAt<S>> ReadAt<S> for Cached<S, T> {
 
     fn read_at(&self, at: Offset<S>, buf: &mut [u8]) -> Result<()> {
         check_bounds(at, buf.len(), self.len_bytes())?;
+        if buf.len() as u64 >= BULK_BYTES_MIN {
+            return self.below.read_at(at, buf);
+        }
         let mut done = 0;
         while done < buf.len() {
             let position = at.get() + done as u64;

@@ -1,1 +1,15 @@
-//! To be filled.
+//! Carries out plans: the only place that writes.
+//!
+//! Invariants:
+//! - memory does not grow with the disk: each worker owns one chunk, and placement is in order;
+//! - the same source and options give the same target, byte for byte, whatever the threads do;
+//! - headers, which make a target valid, are written after a flush of everything else.
+
+mod buffer;
+mod checkpoint;
+mod copy;
+mod cut;
+mod order;
+
+pub use checkpoint::Checkpoint;
+pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};

@@ -1,1 +1,194 @@
-//! To be filled.
+//! A disk from its host files to the guest's file systems, and the facts that planners need of it.
+//!
+//! Invariants:
+//! - the facts of a window cover it exactly, in order;
+//! - a volume's used map is believed only after it was checked in full, and only if no volume of the disk
+//!   belongs to a hibernated guest; any doubt makes the volume whole, with the reason kept.
+//!
+//! Absent on purpose: operating-system code (the caller opens files), decisions about what to read.
+
+mod facts;
+mod view;
+
+use std::sync::Arc;
+
+use block::{Cached, Disk, ErrorKind, ReadAt, Result};
+use extent::{Span, VirtualSpan};
+use filesystem::{Check, FileSystem, Source, State, UsedMap};
+use image::Chain;
+use volume::{Partition, Scheme, Table};
+
+pub use facts::{Fact, Role, VolumeIndex};
+use view::VolumeView;
+
+/// Memory for a volume's metadata pages.
+const CACHE_BYTES_MAX: u64 = 8 << 20;
+
+/// An open disk.
+pub struct Stack {
+    chain: Arc<Chain>,
+    table: Table,
+    volumes: Vec<Volume>,
+}
+
+/// One volume and what is known of it.
+pub struct Volume {
+    /// Where it lies on the virtual disk.
+    pub span: VirtualSpan,
+    /// Its entry in the partition table; `None` for a disk without one.
+    pub partition: Option<Partition>,
+    /// What is on it, if that was recognised.
+    pub filesystem: Option<Box<dyn FileSystem>>,
+    /// Why it was not, if reading it failed.
+    pub doubt: Option<String>,
+}
+
+/// The used maps of all volumes, or the reasons why there are none.
+pub struct UsedMaps {
+    by_volume: Vec<Mode>,
+}
+
+/// How a volume is to be taken.
+pub enum Mode {
+    /// By its used map, which was checked.
+    UsedOnly(Box<dyn UsedMap>),
+    /// Whole, for this reason.
+    Whole(String),
+}
+
+impl Mode {
+    /// Why it is taken whole, if it is.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::UsedOnly(_) => None,
+            Self::Whole(reason) => Some(reason),
+        }
+    }
+}
+
+impl Stack {
+    /// Reads the partition table and the volumes' superblocks. A disk whose contents cannot be read (encrypted
+    /// as a whole) has no volumes.
+    pub fn open(chain: Chain) -> Result<Self> {
+        let chain = Arc::new(chain);
+        if chain.check_readable().is_err() {
+            let table = no_table(chain.sector_bytes());
+            return Ok(Self { chain, table, volumes: Vec::new() });
+        }
+        let cached = Cached::new(chain.clone(), CACHE_BYTES_MAX);
+        let table = volume::read(&cached, chain.sector_bytes())?;
+        let mut volumes = Vec::new();
+        for partition in &table.partitions {
+            volumes.push(open_volume(&chain, partition.span, Some(partition.clone()))?);
+        }
+        let mut stack = Self { chain, table, volumes };
+        stack.consider_the_whole_disk()?;
+        Ok(stack)
+    }
+
+    /// The container.
+    pub fn chain(&self) -> &Arc<Chain> {
+        &self.chain
+    }
+
+    /// The partition table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The volumes by start.
+    pub fn volumes(&self) -> &[Volume] {
+        &self.volumes
+    }
+
+    /// Reads and checks the used map of every volume.
+    pub fn used_maps(&self, check: Check) -> Result<UsedMaps> {
+        let hibernated = self.volumes.iter().position(Volume::is_hibernated);
+        let mut by_volume = Vec::new();
+        for volume in &self.volumes {
+            by_volume.push(volume.mode(check)?);
+        }
+        let found_late =
+            by_volume.iter().position(|mode| mode.reason().is_some_and(|why| why.contains("hibernated")));
+        if let Some(index) = hibernated.or(found_late) {
+            for mode in &mut by_volume {
+                if let Mode::UsedOnly(_) = mode {
+                    *mode = Mode::Whole(format!("the guest is hibernated (see volume {})", index + 1));
+                }
+            }
+        }
+        Ok(UsedMaps { by_volume })
+    }
+
+    /// A disk without a table may be one volume. A disk with a table whose first sectors also hold a file
+    /// system's superblock is in doubt: one of the two is a leftover.
+    fn consider_the_whole_disk(&mut self) -> Result<()> {
+        let whole = open_volume(&self.chain, Span::from_zero(self.chain.len_bytes()), None)?;
+        let recognised = whole.filesystem.as_ref().map(|filesystem| filesystem.facts().filesystem.clone());
+        match (self.table.scheme, recognised) {
+            (Scheme::None, Some(_)) => self.volumes = vec![whole],
+            (Scheme::Mbr | Scheme::Gpt, Some(name)) if self.table.doubt.is_none() && name != "iso9660" => {
+                self.table.doubt = Some(format!(
+                    "the disk has a partition table and, in the same place, an {name} superblock"
+                ));
+                self.table.partitions.clear();
+                self.volumes.clear();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl UsedMaps {
+    /// One mode a volume, in the order of [`Stack::volumes`].
+    pub fn modes(&self) -> &[Mode] {
+        &self.by_volume
+    }
+}
+
+impl Volume {
+    fn is_hibernated(&self) -> bool {
+        self.filesystem
+            .as_ref()
+            .is_some_and(|filesystem| matches!(filesystem.facts().state, State::Hibernated(_)))
+    }
+
+    fn mode(&self, check: Check) -> Result<Mode> {
+        let Some(filesystem) = &self.filesystem else {
+            let reason = self.doubt.as_deref().unwrap_or("no known file system");
+            return Ok(Mode::Whole(reason.to_owned()));
+        };
+        if let Some(doubt) = filesystem.facts().state.doubt() {
+            return Ok(Mode::Whole(doubt.to_owned()));
+        }
+        match filesystem.used_map(check) {
+            Ok(map) => Ok(Mode::UsedOnly(map)),
+            Err(error) if error.kind() == ErrorKind::Io => Err(error),
+            Err(error) => Ok(Mode::Whole(error.to_string())),
+        }
+    }
+}
+
+/// Recognises what is on `span`. That its contents contradict themselves is a fact about the volume, not a
+/// failure; that they cannot be read is.
+fn open_volume(chain: &Arc<Chain>, span: VirtualSpan, partition: Option<Partition>) -> Result<Volume> {
+    let source: Source = Arc::new(Cached::new(VolumeView::new(chain.clone(), span), CACHE_BYTES_MAX));
+    let (filesystem, doubt) = match filesystem::open(&source) {
+        Ok(filesystem) => (filesystem, None),
+        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    Ok(Volume { span, partition, filesystem, doubt })
+}
+
+fn no_table(sector_bytes: u32) -> Table {
+    Table {
+        scheme: Scheme::None,
+        sector_bytes,
+        id: None,
+        partitions: Vec::new(),
+        doubt: None,
+        warnings: Vec::new(),
+    }
+}

@@ -1,44 +1,110 @@
-//! Vhd: to be filled.
+//! VHD: the container of Microsoft Virtual PC and of Hyper-V's first generation. Fixed, dynamic and
+//! differencing disks are read; fixed and dynamic ones are written. See `docs/formats/vhd.md`.
+
+mod layout;
+mod map;
+pub(crate) mod names;
+mod parse;
+mod write;
 
 use std::sync::Arc;
 
-use block::{Error, HostFile, Result};
-use extent::VirtualOffset;
-use serde::{Deserialize, Serialize};
+use block::{Error, ErrorKind, FileIndex, HostFile, Result, Run, RunState};
+use extent::{HostOffset, VirtualSpan};
 
-use crate::{CreateOptions, Finish, Layer, Piece, Probe, Put, Resolver, Writer};
+use crate::{Facts, Format, Layer, ParentReference, Probe, Resolver};
+use map::BlockMap;
+use parse::{Footers, Kind};
+
+pub use write::VhdWriter;
 
 /// Whether `file` is one, by its whole header.
-pub fn probe(_file: &dyn HostFile) -> Result<Probe> {
-    Ok(Probe::No)
-}
-
-/// Opens one layer. `resolver` opens the further files it consists of; its parent is not opened here.
-pub fn open(_file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn Layer>> {
-    Err(Error::unsupported("Vhd"))
-}
-
-/// Lays out a new image.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct VhdWriter {}
-
-impl VhdWriter {
-    /// A writer for `options`.
-    pub fn new(_options: CreateOptions) -> Result<Self> {
-        Err(Error::unsupported("writing Vhd"))
+pub fn probe(file: &dyn HostFile) -> Result<Probe> {
+    let header = parse::read_footers(file).and_then(|footers| {
+        if let Some(footers) = footers.as_ref().filter(|footers| footers.footer.kind != Kind::Fixed) {
+            parse::read_dynamic(file, footers)?;
+        }
+        Ok(footers)
+    });
+    match header {
+        Ok(Some(_)) => Ok(Probe::Yes),
+        Ok(None) => Ok(Probe::No),
+        // Right as far as it goes; opening tells what is beyond us.
+        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Probe::Yes),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Probe::Broken(error.to_string())),
+        Err(error) => Err(error),
     }
 }
 
-impl Writer for VhdWriter {
-    fn granularity_bytes(&self) -> u64 {
-        4096
+/// Opens one layer. Its parent is not opened here.
+pub fn open(file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn Layer>> {
+    let Some(footers) = parse::read_footers(&*file)? else {
+        return Err(Error::corrupt("no VHD footer at the end, nor at the start"));
+    };
+    let mut facts = facts(&footers);
+    if footers.footer.kind == Kind::Fixed {
+        return Ok(Box::new(Vhd { facts, files: [file], blocks: None, parent: None }));
+    }
+    let dynamic = parse::read_dynamic(&*file, &footers)?;
+    facts.cluster_bytes = Some(dynamic.block_bytes);
+    let is_differencing = footers.footer.kind == Kind::Differencing;
+    let parent = if is_differencing {
+        let (names, ids) = (dynamic.parent_names(&*file)?, vec![dynamic.parent_id()]);
+        Some(ParentReference { names, format: Some(Format::Vhd), ids })
+    } else {
+        None
+    };
+    let blocks = BlockMap::new(file.clone(), dynamic, facts.virtual_bytes, footers.data_end, is_differencing);
+    blocks.check()?;
+    Ok(Box::new(Vhd { facts, files: [file], blocks: Some(blocks), parent }))
+}
+
+fn facts(footers: &Footers) -> Facts {
+    let footer = &footers.footer;
+    let mut details = footer.details();
+    details.extend(footers.note.clone().map(|note| ("note", note)));
+    Facts {
+        format: Format::Vhd,
+        variant: footer.kind.name().into(),
+        virtual_bytes: footer.virtual_bytes(),
+        sector_bytes: 512,
+        cluster_bytes: None,
+        id: Some(footer.unique_id()),
+        unreadable: None,
+        snapshot_count: 0,
+        details,
+    }
+}
+
+struct Vhd {
+    facts: Facts,
+    files: [Arc<dyn HostFile>; 1],
+    /// `None` if fixed: the disk begins where the file does.
+    blocks: Option<BlockMap>,
+    parent: Option<ParentReference>,
+}
+
+impl Layer for Vhd {
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
-    fn place(&mut self, _chunk_at: VirtualOffset, _pieces: Vec<Piece>) -> Result<Vec<Put>> {
-        Err(Error::unsupported("writing Vhd"))
+    fn files(&self) -> &[Arc<dyn HostFile>] {
+        &self.files
     }
 
-    fn finish(&mut self) -> Result<Finish> {
-        Err(Error::unsupported("writing Vhd"))
+    fn map(&self, span: VirtualSpan) -> Result<Vec<Run>> {
+        match &self.blocks {
+            Some(blocks) => blocks.map(span),
+            None if span.is_empty() => Ok(Vec::new()),
+            None => {
+                let offset = HostOffset::new(span.start().get());
+                Ok(vec![Run::new(span, RunState::Data { file: FileIndex(0), offset })])
+            }
+        }
+    }
+
+    fn parent(&self) -> Option<ParentReference> {
+        self.parent.clone()
     }
 }

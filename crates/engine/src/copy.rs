@@ -1,0 +1,303 @@
+//! The copy pipeline: workers read, look for zeros and encode in parallel, place in order, store in parallel.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use block::{Error, ReadAt, Result, TargetFile};
+use extent::{HostSpan, Span, VirtualOffset, VirtualSpan};
+use image::{AnyWriter, Chain, Encoder, Put, PutBytes};
+use plan::CopyPlan;
+use serde::{Deserialize, Serialize};
+use verify::{Digests, DigestsBuilder, WINDOW_BYTES, window_hash};
+
+use crate::buffer::Buffer;
+use crate::checkpoint::Checkpoint;
+use crate::cut::{cut, offset_in};
+use crate::order::Turnstile;
+
+/// A worker's share at a time: one window of the digests, and the largest granularity a writer may have.
+const CHUNK_BYTES: u64 = WINDOW_BYTES;
+
+/// Who watches a copy.
+pub trait Monitor: Sync {
+    /// So many more bytes were read, of which so many were written after all.
+    fn advanced(&self, read_bytes: u64, written_bytes: u64);
+
+    /// Whether to stop as soon as possible.
+    fn is_cancelled(&self) -> bool;
+
+    /// Keeps a checkpoint.
+    fn checkpoint(&self, _checkpoint: &Checkpoint) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyTotals {
+    /// Bytes of the virtual disk read.
+    pub read_bytes: u64,
+    /// Bytes written to the target, tables included.
+    pub written_bytes: u64,
+    /// Bytes read that turned out to be zeros and were not written.
+    pub zeros_found_bytes: u64,
+}
+
+/// The end of a copy.
+#[derive(Debug)]
+pub struct CopyOutcome {
+    /// What was done.
+    pub totals: CopyTotals,
+    /// What the target must read as, if asked for.
+    pub digests: Option<Digests>,
+}
+
+/// A copy to be run.
+pub struct CopyJob<'a> {
+    /// The disk that was planned for.
+    pub source: &'a Chain,
+    /// What to read.
+    pub plan: &'a CopyPlan,
+    /// The new image's layout.
+    pub writer: AnyWriter,
+    /// Where it goes.
+    pub target: &'a dyn TargetFile,
+    /// Number of workers.
+    pub thread_count: usize,
+    /// Whether to compute digests of what was read.
+    pub digests: bool,
+    /// Names source, plan and options, for checkpoints.
+    pub identity: String,
+    /// Time between checkpoints.
+    pub checkpoint_interval: Duration,
+    /// Where to go on, if not from the start.
+    pub resume: Option<Checkpoint>,
+}
+
+/// What passes the turnstile.
+struct Ordered {
+    writer: AnyWriter,
+    totals: CopyTotals,
+    digests: Option<DigestsBuilder>,
+    last_checkpoint: Instant,
+}
+
+struct Work {
+    sequence: u64,
+    chunk_at: VirtualOffset,
+    reads: Vec<VirtualSpan>,
+}
+
+impl CopyJob<'_> {
+    /// Runs it to its end: when it returns without an error, the target is complete and on stable storage.
+    pub fn run(mut self, monitor: &dyn Monitor) -> Result<CopyOutcome> {
+        let resume = self.resume.take();
+        let done = VirtualOffset::new(resume.as_ref().map_or(0, |checkpoint| checkpoint.next_bytes));
+        let mut ordered = match resume {
+            Some(Checkpoint { writer, totals, digests, .. }) => {
+                Ordered { writer, totals, digests, last_checkpoint: Instant::now() }
+            }
+            None => self.start()?,
+        };
+        monitor.advanced(ordered.totals.read_bytes, ordered.totals.written_bytes);
+        let granularity = usize::try_from(ordered.writer.granularity_bytes()).expect("at most a chunk");
+        assert!(granularity as u64 <= CHUNK_BYTES && granularity.is_power_of_two(), "a granule fits a chunk");
+        let encoders: Vec<_> = (0..self.thread_count.max(1)).map(|_| ordered.writer.encoder()).collect();
+        let reads =
+            self.plan.reads.iter().filter_map(|span| span.intersect(&Span::between(done, span.end())));
+        let dispatcher = Mutex::new(Dispatcher { reads, rest: None, sequence: 0 });
+        let turnstile = Turnstile::new(ordered);
+        std::thread::scope(|scope| {
+            for encoder in encoders {
+                let worker = Worker { job: &self, monitor, turnstile: &turnstile, granularity, encoder };
+                let dispatcher = &dispatcher;
+                scope.spawn(move || worker.run(|| dispatcher.lock().expect("no worker panicked").next()));
+            }
+        });
+        ordered = turnstile.finish()?;
+        self.finish(ordered, monitor)
+    }
+
+    fn start(&mut self) -> Result<Ordered> {
+        let mut totals = CopyTotals::default();
+        let puts = self.writer.start()?;
+        totals.written_bytes += put_all(self.target, &[], puts)?;
+        let digests = self.digests.then(DigestsBuilder::default);
+        Ok(Ordered { writer: self.writer.clone(), totals, digests, last_checkpoint: Instant::now() })
+    }
+
+    /// Tables, flush, headers, flush: at no moment is there a valid header over missing contents.
+    fn finish(&self, mut ordered: Ordered, monitor: &dyn Monitor) -> Result<CopyOutcome> {
+        let end = ordered.writer.finish()?;
+        let before = ordered.totals.written_bytes;
+        ordered.totals.written_bytes += put_all(self.target, &[], end.tables)?;
+        self.target.set_len(end.len_bytes)?;
+        self.target.flush()?;
+        if !end.headers.is_empty() {
+            ordered.totals.written_bytes += put_all(self.target, &[], end.headers)?;
+            self.target.flush()?;
+        }
+        monitor.advanced(0, ordered.totals.written_bytes - before);
+        if monitor.is_cancelled() {
+            return Err(Error::interrupted());
+        }
+        Ok(CopyOutcome { totals: ordered.totals, digests: ordered.digests.map(DigestsBuilder::finish) })
+    }
+}
+
+struct Dispatcher<I> {
+    reads: I,
+    /// What of the last span belongs to a later chunk.
+    rest: Option<VirtualSpan>,
+    sequence: u64,
+}
+
+impl<I: Iterator<Item = VirtualSpan>> Dispatcher<I> {
+    /// The next chunk that has anything to read.
+    fn next(&mut self) -> Option<Work> {
+        let first = self.rest.take().or_else(|| self.reads.next())?;
+        let chunk_at = VirtualOffset::new(first.start().get() / CHUNK_BYTES * CHUNK_BYTES);
+        let chunk = Span::checked(chunk_at, CHUNK_BYTES).unwrap_or(Span::between(chunk_at, first.end()));
+        let mut reads = Vec::new();
+        let mut next = Some(first);
+        while let Some(span) = next {
+            let Some(inside) = span.intersect(&chunk) else {
+                self.rest = Some(span);
+                break;
+            };
+            reads.push(inside);
+            let after = Span::between(inside.end(), span.end());
+            if !after.is_empty() {
+                self.rest = Some(after);
+                break;
+            }
+            next = self.reads.next();
+        }
+        let sequence = self.sequence;
+        self.sequence += 1;
+        Some(Work { sequence, chunk_at, reads })
+    }
+}
+
+struct Worker<'a> {
+    job: &'a CopyJob<'a>,
+    monitor: &'a dyn Monitor,
+    turnstile: &'a Turnstile<Ordered>,
+    granularity: usize,
+    encoder: Option<Box<dyn Encoder>>,
+}
+
+impl Worker<'_> {
+    fn run(mut self, next: impl Fn() -> Option<Work>) {
+        let mut buffer = Buffer::new(usize::try_from(CHUNK_BYTES).expect("small"));
+        while !self.turnstile.has_failed() {
+            if self.monitor.is_cancelled() {
+                self.turnstile.fail(Error::interrupted());
+                return;
+            }
+            let Some(work) = next() else { return };
+            if let Err(error) = self.copy(&work, &mut buffer) {
+                self.turnstile.fail(error);
+                return;
+            }
+        }
+    }
+
+    fn copy(&mut self, work: &Work, buffer: &mut Buffer) -> Result<()> {
+        self.read(work, buffer.bytes_mut())?;
+        let chunk = buffer.bytes();
+        let cut = cut(work.chunk_at, chunk, &work.reads, self.granularity, self.encoder.as_deref_mut())?;
+        let end = self.job.plan.virtual_bytes.min(work.chunk_at.get().saturating_add(CHUNK_BYTES));
+        let contents = &chunk[..offset_in(work.chunk_at, VirtualOffset::new(end))];
+        let hash = if self.job.digests { window_hash(contents) } else { None };
+        let read_bytes: u64 = work.reads.iter().map(Span::len_bytes).sum();
+        let placed = self.turnstile.pass(
+            work.sequence,
+            |ordered| ordered.last_checkpoint.elapsed() >= self.job.checkpoint_interval,
+            |ordered, quiet| {
+                if quiet {
+                    self.checkpoint(ordered, work.chunk_at)?;
+                }
+                ordered.totals.read_bytes += read_bytes;
+                ordered.totals.zeros_found_bytes += cut.zeros_found_bytes;
+                if let Some(digests) = &mut ordered.digests {
+                    digests.add(work.chunk_at, hash);
+                }
+                if cut.pieces.is_empty() {
+                    return Ok((Vec::new(), 0));
+                }
+                let puts = ordered.writer.place(work.chunk_at, cut.pieces)?;
+                let written_bytes: u64 = puts.iter().map(put_len).sum();
+                ordered.totals.written_bytes += written_bytes;
+                // What makes room comes before what others write into it.
+                let (room, data) = puts.into_iter().partition(makes_room);
+                put_all(self.job.target, &[], room)?;
+                Ok((data, written_bytes))
+            },
+        );
+        let Some((puts, written_bytes)) = placed else { return Ok(()) };
+        put_all(self.job.target, chunk, puts)?;
+        self.turnstile.stored();
+        self.monitor.advanced(read_bytes, written_bytes);
+        Ok(())
+    }
+
+    /// Fills `chunk` with what is to be read, and zeros elsewhere.
+    fn read(&self, work: &Work, chunk: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        for read in &work.reads {
+            let (start, end) = (offset_in(work.chunk_at, read.start()), offset_in(work.chunk_at, read.end()));
+            chunk[done..start].fill(0);
+            self.job.source.read_at(read.start(), &mut chunk[start..end])?;
+            done = end;
+        }
+        chunk[done..].fill(0);
+        Ok(())
+    }
+
+    fn checkpoint(&self, ordered: &mut Ordered, next: VirtualOffset) -> Result<()> {
+        self.job.target.flush()?;
+        let Ordered { writer, totals, digests, .. } = &*ordered;
+        let checkpoint =
+            Checkpoint::new(self.job.identity.clone(), next.get(), writer.clone(), *totals, digests.clone());
+        self.monitor.checkpoint(&checkpoint)?;
+        ordered.last_checkpoint = Instant::now();
+        Ok(())
+    }
+}
+
+fn makes_room(put: &Put) -> bool {
+    matches!(put.bytes, PutBytes::Reserve(_) | PutBytes::Zero(_))
+}
+
+/// Bytes that a put writes.
+fn put_len(put: &Put) -> u64 {
+    match &put.bytes {
+        PutBytes::Chunk(range) => range.len() as u64,
+        PutBytes::Owned(bytes) => bytes.len() as u64,
+        PutBytes::Reserve(_) | PutBytes::Zero(_) => 0,
+    }
+}
+
+/// Carries out `puts`, whose chunk parts refer to `chunk`; answers how many bytes were written.
+fn put_all(target: &dyn TargetFile, chunk: &[u8], puts: Vec<Put>) -> Result<u64> {
+    let mut written_bytes = 0;
+    for Put { at, bytes } in puts {
+        let written: &[u8] = match &bytes {
+            PutBytes::Chunk(range) => &chunk[range.clone()],
+            PutBytes::Owned(bytes) => bytes,
+            PutBytes::Reserve(len_bytes) => {
+                target.reserve(HostSpan::new(at, *len_bytes))?;
+                continue;
+            }
+            PutBytes::Zero(len_bytes) => {
+                target.zero(HostSpan::new(at, *len_bytes))?;
+                continue;
+            }
+        };
+        target.write_at(at, written)?;
+        target.forget(HostSpan::new(at, written.len() as u64));
+        written_bytes += written.len() as u64;
+    }
+    Ok(written_bytes)
+}

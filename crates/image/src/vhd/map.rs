@@ -1,0 +1,163 @@
+//! From virtual offsets to places in the file.
+//!
+//! A block that a dynamic disk holds is data as a whole: its sector bitmap is not asked. The bitmap tells
+//! which sectors were ever written, and programs that keep it poorly (QEMU sets all of it, others none) exist,
+//! while a sector that was never written has no contents to lose. In a differencing disk the bitmap decides,
+//! sector by sector, between this file and the parent.
+
+use std::sync::Arc;
+
+use block::{Cached, Error, FileIndex, HostFile, Result, Run, RunState, push_run, read_struct, read_vec};
+use extent::{Host, HostOffset, HostSpan, Span, VirtualOffset, VirtualSpan};
+use zerocopy::byteorder::big_endian::U32;
+
+use super::layout::{BAT_UNUSED, FOOTER_BYTES, SECTOR_BYTES};
+use super::parse::Dynamic;
+
+/// Memory for pieces of the BAT and for sector bitmaps.
+const CACHE_BYTES: u64 = 4 << 20;
+/// The most entries that are checked against each other when the image is opened: 16 MiB of BAT, 8 TiB of
+/// blocks of the usual size. Above it every entry is still checked by itself when it is used.
+const CHECKED_ENTRY_COUNT_MAX: u64 = 4 << 20;
+/// Bytes of the BAT read at once for that.
+const BAT_WINDOW_BYTES: u64 = 64 << 10;
+
+/// The blocks of a dynamic or differencing disk.
+pub(super) struct BlockMap {
+    metadata: Cached<Host, Arc<dyn HostFile>>,
+    dynamic: Dynamic,
+    virtual_bytes: u64,
+    /// No block's data may lie at or past this.
+    data_end: u64,
+    /// Whether the sector bitmaps decide.
+    is_differencing: bool,
+}
+
+impl BlockMap {
+    pub(super) fn new(
+        file: Arc<dyn HostFile>,
+        dynamic: Dynamic,
+        virtual_bytes: u64,
+        data_end: u64,
+        is_differencing: bool,
+    ) -> Self {
+        let metadata = Cached::new(file, CACHE_BYTES);
+        Self { metadata, dynamic, virtual_bytes, data_end, is_differencing }
+    }
+
+    /// Checks every BAT entry, and that no two blocks share a byte.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.dynamic.block_count > CHECKED_ENTRY_COUNT_MAX {
+            return Ok(());
+        }
+        let mut sectors = Vec::new();
+        let mut index = 0;
+        for window in self.dynamic.bat.split(BAT_WINDOW_BYTES) {
+            let bytes = read_vec(self.metadata.below(), window.start(), window.len_bytes(), "VHD BAT")?;
+            let (entries, _) = bytes.as_chunks::<4>();
+            for entry in entries {
+                let sector = u32::from_be_bytes(*entry);
+                if let Some(place) = self.place(index, sector)? {
+                    sectors.push((place.bitmap.start(), index));
+                }
+                index += 1;
+            }
+        }
+        sectors.sort_unstable();
+        let block_len = self.dynamic.bitmap_bytes + self.dynamic.block_bytes;
+        for pair in sectors.windows(2) {
+            let (first, second) = (pair[0], pair[1]);
+            // The last block of the disk may be cut short.
+            let len =
+                if first.1 + 1 == self.dynamic.block_count { self.stored_bytes(first.1) } else { block_len };
+            if second.0.get() - first.0.get() < len {
+                return Err(self.entry_error(second.1).field(
+                    "place",
+                    format!("{:#x}", second.0.get()),
+                    format!("apart from block {} at {:#x}", first.1, first.0.get()),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The runs of `span`, which lies within the disk.
+    pub(super) fn map(&self, span: VirtualSpan) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for piece in span.split(self.dynamic.block_bytes) {
+            let index = piece.start().get() / self.dynamic.block_bytes;
+            let entry: U32 = read_struct(&self.metadata, self.entry_at(index), "VHD BAT entry")?;
+            match self.place(index, entry.get())? {
+                None => push_run(&mut runs, Run::new(piece, RunState::Hole)),
+                Some(place) if self.is_differencing => self.push_sectors(&place, piece, &mut runs)?,
+                Some(place) => push_run(&mut runs, Run::new(piece, place.state_at(piece.start()))),
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Appends the runs of `piece`, which lies within one block, by the block's sector bitmap.
+    fn push_sectors(&self, place: &Place, piece: VirtualSpan, runs: &mut Vec<Run>) -> Result<()> {
+        let what = "VHD sector bitmap";
+        let bitmap = read_vec(&self.metadata, place.bitmap.start(), place.bitmap.len_bytes(), what)?;
+        for sector in piece.split(SECTOR_BYTES) {
+            let index = (sector.start().get() - place.block_at.get()) / SECTOR_BYTES;
+            let byte = usize::try_from(index / 8).ok().and_then(|byte| bitmap.get(byte)).copied();
+            let byte = byte.expect("the bitmap has a bit for each sector of the block");
+            let is_here = byte & (0x80 >> (index % 8)) != 0;
+            let state = if is_here { place.state_at(sector.start()) } else { RunState::Hole };
+            push_run(runs, Run::new(sector, state));
+        }
+        Ok(())
+    }
+
+    fn entry_at(&self, index: u64) -> HostOffset {
+        self.dynamic.bat.start().plus(index * 4)
+    }
+
+    fn entry_error(&self, index: u64) -> Error {
+        Error::corrupt(format!("VHD BAT entry {index}")).at(self.entry_at(index))
+    }
+
+    /// Bytes that block `index` must have in the file: those before the disk's end.
+    fn stored_bytes(&self, index: u64) -> u64 {
+        let start = index * self.dynamic.block_bytes;
+        let len = (self.virtual_bytes - start).min(self.dynamic.block_bytes);
+        self.dynamic.bitmap_bytes + len
+    }
+
+    /// Where block `index` lies, checked against all that is not data.
+    fn place(&self, index: u64, sector: u32) -> Result<Option<Place>> {
+        if sector == BAT_UNUSED {
+            return Ok(None);
+        }
+        let at = HostOffset::new(u64::from(sector) * SECTOR_BYTES);
+        let stored = Span::new(at, self.stored_bytes(index));
+        let reserved = [Span::from_zero(FOOTER_BYTES), self.dynamic.header, self.dynamic.bat];
+        if stored.end().get() > self.data_end || reserved.iter().any(|span| span.intersect(&stored).is_some())
+        {
+            return Err(self.entry_error(index).field(
+                "sector",
+                format!("{sector:#x}"),
+                format!("a block after the BAT that ends at or below {:#x}", self.data_end),
+            ));
+        }
+        let bitmap = Span::new(at, self.dynamic.bitmap_bytes);
+        let block_at = VirtualOffset::new(index * self.dynamic.block_bytes);
+        Ok(Some(Place { bitmap, block_at }))
+    }
+}
+
+/// Where a block lies.
+struct Place {
+    bitmap: HostSpan,
+    /// The block's first byte on the virtual disk.
+    block_at: VirtualOffset,
+}
+
+impl Place {
+    fn state_at(&self, at: VirtualOffset) -> RunState {
+        let offset = self.bitmap.end().plus(at.get() - self.block_at.get());
+        RunState::Data { file: FileIndex(0), offset }
+    }
+}

@@ -1,0 +1,141 @@
+//! The container's map and the guest's used maps, laid over each other.
+
+use block::{Result, Run, RunState};
+use extent::{Span, VirtualSpan, VolumeOffset};
+use filesystem::Use;
+
+use crate::{Mode, Stack, UsedMaps, Volume};
+
+/// Which volume of a disk, counted from zero in the order in which they lie.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VolumeIndex(pub usize);
+
+/// What a span of the disk is to the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// In no volume: tables, boot code, gaps.
+    Outside,
+    /// In a volume that is taken whole.
+    Whole(VolumeIndex),
+    /// Used by a volume's file system, or outside its map.
+    Used(VolumeIndex),
+    /// Free in a volume.
+    Free(VolumeIndex),
+    /// Contents of swap in a volume.
+    Swap(VolumeIndex),
+}
+
+/// A span of the disk with all that is known of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fact {
+    /// Where.
+    pub span: VirtualSpan,
+    /// What the chain of images says.
+    pub state: RunState,
+    /// What the guest says.
+    pub role: Role,
+}
+
+impl Stack {
+    /// The facts of `window`, covering it exactly, in order. No data is read.
+    pub fn facts(&self, maps: &UsedMaps, window: VirtualSpan) -> Result<Vec<Fact>> {
+        let runs = self.chain.map_with_host(window)?;
+        let roles = self.roles(maps, window)?;
+        Ok(overlay(&runs, &roles))
+    }
+
+    fn roles(&self, maps: &UsedMaps, window: VirtualSpan) -> Result<Vec<(VirtualSpan, Role)>> {
+        let mut roles = Vec::new();
+        let mut at = window.start();
+        for (index, (volume, mode)) in self.volumes.iter().zip(maps.modes()).enumerate() {
+            let Some(inside) = volume.span.intersect(&window) else { continue };
+            push_role(&mut roles, Span::between(at, inside.start()), Role::Outside);
+            volume_roles(volume, mode, VolumeIndex(index), inside, &mut roles)?;
+            at = inside.end();
+        }
+        push_role(&mut roles, Span::between(at, window.end()), Role::Outside);
+        Ok(roles)
+    }
+}
+
+fn volume_roles(
+    volume: &Volume,
+    mode: &Mode,
+    index: VolumeIndex,
+    inside: VirtualSpan,
+    roles: &mut Vec<(VirtualSpan, Role)>,
+) -> Result<()> {
+    let Mode::UsedOnly(map) = mode else {
+        push_role(roles, inside, Role::Whole(index));
+        return Ok(());
+    };
+    let start = VolumeOffset::new(inside.start().get() - volume.span.start().get());
+    let asked = Span::new(start, inside.len_bytes());
+    let mut at = asked.start();
+    for extent in map.uses(asked)? {
+        assert_eq!(extent.span.start(), at, "a used map covers what was asked, in order");
+        at = extent.span.end();
+        let span = Span::new(volume.span.start().plus(extent.span.start().get()), extent.span.len_bytes());
+        let role = match extent.state {
+            Use::Used => Role::Used(index),
+            Use::Free => Role::Free(index),
+            Use::Swap => Role::Swap(index),
+        };
+        push_role(roles, span, role);
+    }
+    assert_eq!(at, asked.end(), "a used map covers all that was asked");
+    Ok(())
+}
+
+fn push_role(roles: &mut Vec<(VirtualSpan, Role)>, span: VirtualSpan, role: Role) {
+    if !span.is_empty() {
+        roles.push((span, role));
+    }
+}
+
+/// Cuts two covers of one window at each other's borders.
+fn overlay(runs: &[Run], roles: &[(VirtualSpan, Role)]) -> Vec<Fact> {
+    let mut facts = Vec::with_capacity(runs.len() + roles.len());
+    let mut runs = runs.iter().peekable();
+    for (span, role) in roles {
+        while let Some(run) = runs.peek() {
+            if let Some(part) = run.clipped(span) {
+                facts.push(Fact { span: part.span, state: part.state, role: *role });
+            }
+            if run.span.end() > span.end() {
+                break;
+            }
+            runs.next();
+        }
+    }
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::FileIndex;
+    use extent::{HostOffset, VirtualOffset};
+
+    fn span(start: u64, len: u64) -> VirtualSpan {
+        Span::new(VirtualOffset::new(start), len)
+    }
+
+    #[test]
+    fn two_covers_are_cut_at_each_others_borders() {
+        let data = |offset| RunState::Data { file: FileIndex(0), offset: HostOffset::new(offset) };
+        let runs = [Run::new(span(0, 10), data(100)), Run::new(span(10, 10), RunState::Hole)];
+        let roles = [
+            (span(0, 4), Role::Outside),
+            (span(4, 12), Role::Free(VolumeIndex(0))),
+            (span(16, 4), Role::Outside),
+        ];
+        let expected = [
+            Fact { span: span(0, 4), state: data(100), role: Role::Outside },
+            Fact { span: span(4, 6), state: data(104), role: Role::Free(VolumeIndex(0)) },
+            Fact { span: span(10, 6), state: RunState::Hole, role: Role::Free(VolumeIndex(0)) },
+            Fact { span: span(16, 4), state: RunState::Hole, role: Role::Outside },
+        ];
+        assert_eq!(overlay(&runs, &roles), expected);
+    }
+}
