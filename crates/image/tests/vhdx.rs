@@ -249,12 +249,16 @@ fn item_at(file: &[u8], guid_start: &[u8]) -> usize {
         .unwrap()
 }
 
-/// A differencing disk of `parent`, made by hand from it: in a third of the blocks some sectors lie here, a third is
-/// here as a whole, marked as zeros, or undefined. Returns it with what it shall read as.
+/// Every state that a payload block may have.
+const STATES: [u64; 8] = [7, 0, 6, 7, 2, 7, 1, 3];
+
+/// A differencing disk of `parent`, made by hand from it, its blocks in `states` by turns. Returns it with what it
+/// shall read as.
 fn differencing(
     parent: &[u8],
     parent_contents: &[u8],
     sector_bytes: usize,
+    states: &[u64],
     is_here: fn(usize) -> bool,
 ) -> (Vec<u8>, Vec<u8>) {
     let mut file = parent.to_vec();
@@ -281,7 +285,7 @@ fn differencing(
     for block in 0..parent_contents.len().div_ceil(MIB) {
         let at = file.len();
         let mut data = vec![0xee; MIB];
-        let state = [7, 0, 6, 7, 2, 7, 1, 3][block % 8];
+        let state = states[block % states.len()];
         let range = block * MIB..((block + 1) * MIB).min(expected.len());
         let old = &mut expected[range];
         match state {
@@ -360,15 +364,26 @@ fn a_differencing_disk_reads_by_states_and_bitmaps() {
     let parent = qemu_image(dir.path(), &parent_contents);
     fs::write(dir.path().join("parent.vhdx"), &parent).unwrap();
     let path = dir.path().join("child.avhdx");
-    for is_here in [in_pieces, in_pieces_to_whole_bytes] {
-        let (child, expected) = differencing(&parent, &parent_contents, 512, is_here);
-        fs::write(&path, &child).unwrap();
-        check_reads_as(&path, &expected);
-        if is_here == in_pieces_to_whole_bytes as fn(usize) -> bool {
-            libvhdi_reads(&path, &expected);
-        }
-    }
+    let (child, expected) = differencing(&parent, &parent_contents, 512, &STATES, in_pieces);
+    fs::write(&path, &child).unwrap();
+    check_reads_as(&path, &expected);
     assert_eq!(open(&path).unwrap().facts().variant, "differencing");
+}
+
+#[test]
+fn libvhdi_reads_a_differencing_disk_alike() {
+    // libvhdi 20210425 looks into the parent for blocks that the child marks as zeros, unmapped or undefined,
+    // against the specification: those are left out.
+    let dir = scratch();
+    let parent_contents = contents(9 * MIB + 1024);
+    let parent = qemu_image(dir.path(), &parent_contents);
+    fs::write(dir.path().join("parent.vhdx"), &parent).unwrap();
+    let path = dir.path().join("child.avhdx");
+    let states = [7, 0, 6, 7];
+    let (child, expected) = differencing(&parent, &parent_contents, 512, &states, in_pieces_to_whole_bytes);
+    fs::write(&path, &child).unwrap();
+    check_reads_as(&path, &expected);
+    libvhdi_reads(&path, &expected);
 }
 
 #[test]
@@ -380,7 +395,7 @@ fn a_differencing_disk_of_4096_byte_sectors() {
     let parent_path = dir.path().join("parent.vhdx");
     write_image(&mut *create(Format::Vhdx, create_options).unwrap(), &parent_contents, &parent_path);
     let parent = fs::read(&parent_path).unwrap();
-    let (child, expected) = differencing(&parent, &parent_contents, 4096, in_pieces);
+    let (child, expected) = differencing(&parent, &parent_contents, 4096, &STATES, in_pieces);
     let path = dir.path().join("child.avhdx");
     fs::write(&path, &child).unwrap();
     check_reads_as(&path, &expected);
@@ -391,7 +406,7 @@ fn the_parent_is_found_by_its_names_and_known_by_its_identity() {
     let dir = scratch();
     let parent_contents = contents(2 * MIB);
     let mut parent = qemu_image(dir.path(), &parent_contents);
-    let (child, _) = differencing(&parent, &parent_contents, 512, in_pieces);
+    let (child, _) = differencing(&parent, &parent_contents, 512, &STATES, in_pieces);
     let path = dir.path().join("child.avhdx");
     fs::write(&path, &child).unwrap();
     let resolver = TestResolver::default();
@@ -641,7 +656,7 @@ fn bad_input_is_an_error() {
     let dir = scratch();
     let parent_contents = contents(2 * MIB);
     let good = qemu_image(dir.path(), &parent_contents);
-    let (child, _) = differencing(&good, &parent_contents, 512, in_pieces);
+    let (child, _) = differencing(&good, &parent_contents, 512, &STATES, in_pieces);
     let (mut dirty, bat_sector, log) = with_its_bat_in_the_log(&good);
     put_log(&mut dirty, log, 0, &[log_entry(1, 0, good.len(), &[bat_sector])]);
     check_hostile(&good, 0, |file| open_and_read(file, Format::Vhdx));
@@ -710,14 +725,14 @@ fn reads_disks_of_other_programs() {
     }
 }
 
-/// Compares a large disk where it holds data, and where qemu says that it does.
+/// Compares a large disk where it holds data, and where what qemu made of it does.
 fn reads_as_qemu_does(path: &Path, replayed: &Path) {
     let chain = open(path).unwrap();
     let raw = replayed.with_extension("raw");
     run("qemu-img", &["convert", "-f", "vhdx", "-O", "raw", text(replayed), text(&raw)]);
     let oracle = open_as(TestFile::open(&raw), Format::Raw).unwrap();
     assert_eq!(chain.len_bytes(), oracle.len_bytes());
-    let map = run("qemu-img", &["map", "-f", "vhdx", "--output=json", text(replayed)]);
+    let map = run("qemu-img", &["map", "-f", "raw", "--output=json", text(&raw)]);
     let map: Vec<serde_json::Value> = serde_json::from_str(&map).unwrap();
     let qemus = map.iter().filter(|extent| extent["data"] == true).map(|extent| {
         Span::new(Offset::new(extent["start"].as_u64().unwrap()), extent["length"].as_u64().unwrap())

@@ -69,6 +69,13 @@ pub(super) fn replay<T: HostFile>(file: T, place: LogPlace) -> Result<Overlay<Ho
     let sequence = log.active_sequence()?;
     let patches = log.patches(&sequence)?;
     let last = sequence.last().expect("a sequence has an entry");
+    // Entries before the last may tell a size from before the file was made shorter.
+    let flushed = last.header.flushed_file_offset.get();
+    if flushed > file.len_bytes() {
+        let found = format!("{:#x}", file.len_bytes());
+        let expected = format!("at least the log's {flushed:#x}");
+        return Err(Error::corrupt("VHDX file was cut short").field("its length", found, expected));
+    }
     let len_bytes = last.header.last_file_offset.get();
     let mut overlay = Overlay::new(file);
     for (at, bytes) in patches {
@@ -135,7 +142,7 @@ impl Log<'_> {
         Ok(crc)
     }
 
-    /// The entries to apply, in order (2.3.2, "Log Sequence").
+    /// The entries to apply, in order (2.3.3).
     fn active_sequence(&mut self) -> Result<Vec<Entry>> {
         let mut active: Vec<Entry> = Vec::new();
         let mut at = 0;
@@ -183,12 +190,6 @@ impl Log<'_> {
         let mut patches = Vec::new();
         let mut patched_bytes = 0;
         for entry in sequence {
-            let flushed = entry.header.flushed_file_offset.get();
-            if flushed > self.file.len_bytes() {
-                let found = format!("{:#x}", self.file.len_bytes());
-                let expected = format!("at least the log's {flushed:#x}");
-                return Err(Error::corrupt("VHDX file was cut short").field("its length", found, expected));
-            }
             self.entry_patches(entry, &mut patches, &mut patched_bytes)?;
         }
         Ok(patches)

@@ -124,7 +124,7 @@ pub fn write_with_restarts(format: Format, options: CreateOptions, contents: &[u
                     }
                 }
                 None => {
-                    assert!(written.within(span).next().is_none(), "{span:?} reserved after it was written")
+                    assert!(written.within(span).next().is_none(), "{span:?} reserved after it was written");
                 }
             }
         }
