@@ -599,6 +599,10 @@ fn a_pending_log_is_replayed_in_memory() {
     torn[5000] ^= 1;
     let two = [log_entry(8, 8192, len, &[right()]), torn];
     check(with(8192, &two), "a torn entry ends the sequence");
+    // The file was made shorter after the first entry.
+    let shorter = [log_entry(7, 8192, len + MIB, &[wrong()]), log_entry(8, 8192, len, &[right()])];
+    let chain = open_bytes(with(8192, &shorter)).unwrap();
+    check_disk(&chain, chain.files(), &expected);
     let mut stale = with(4096, &[log_entry(3, 4096, len, &[wrong()])]);
     put_log(&mut stale, log, 65_536, &[log_entry(20, 65_536, len, &[right()])]);
     put_log(&mut stale, log, 131_072, &[log_entry(6, 131_072, len, &[wrong()])]);

@@ -16,6 +16,7 @@ use extent::{ExtentSet, Host, HostOffset, HostSpan, Span, VirtualOffset, Virtual
 
 use super::layout::{BAT_OFFSET_MASK, BAT_STATE_MASK, BITMAP_BLOCK_BYTES, CHUNK_SECTOR_COUNT, MIB};
 use super::parse::Metadata;
+use crate::vhd::bitmap::{self, BitOrder};
 
 /// Memory for pieces of the BAT and for sector bitmaps.
 const CACHE_BYTES: u64 = 8 << 20;
@@ -178,20 +179,20 @@ impl BlockMap {
     ) -> Result<()> {
         let bitmap_at = self.bitmap_at(block)?;
         let block_at = block * self.shape.block_bytes;
-        // Bits count from the chunk's first sector, the lowest bit of a byte first.
+        // Bits count from the chunk's first sector. Read from a whole byte on.
         let chunk_at = block / self.shape.chunk_ratio * self.shape.chunk_ratio * self.shape.block_bytes;
-        let bit_of = |offset: VirtualOffset| (offset.get() - chunk_at) / self.sector_bytes;
-        let (first_byte, last_bit) =
-            (bit_of(piece.start()) / 8, bit_of(piece.end().plus(self.sector_bytes - 1)));
-        let len = last_bit.div_ceil(8) - first_byte;
-        let bitmap = read_vec(&self.metadata, bitmap_at.plus(first_byte), len, "VHDX sector bitmap")?;
-        for sector in piece.split(self.sector_bytes) {
-            let bit = bit_of(sector.start());
-            let byte = usize::try_from(bit / 8 - first_byte).ok().and_then(|byte| bitmap.get(byte));
-            let is_here = byte.expect("a byte was read for each sector") & (1 << (bit % 8)) != 0;
-            let offset = at.plus(sector.start().get() - block_at);
+        let first = (piece.start().get() - chunk_at) / self.sector_bytes;
+        let end = (piece.end().get() - chunk_at).div_ceil(self.sector_bytes);
+        let base = first / 8 * 8;
+        let len = (end - base).div_ceil(8);
+        let bitmap = read_vec(&self.metadata, bitmap_at.plus(base / 8), len, "VHDX sector bitmap")?;
+        for (bits, is_here) in bitmap::runs(&bitmap, first - base..end - base, BitOrder::LowestFirst) {
+            let offset_of = |bit: u64| VirtualOffset::new(chunk_at + (base + bit) * self.sector_bytes);
+            let sectors = Span::between(offset_of(bits.start), offset_of(bits.end));
+            let part = sectors.intersect(&piece).expect("the bits are those of the piece");
+            let offset = at.plus(part.start().get() - block_at);
             let here = RunState::Data { file: FileIndex(0), offset };
-            push_run(runs, Run::new(sector, if is_here { here } else { RunState::Hole }));
+            push_run(runs, Run::new(part, if is_here { here } else { RunState::Hole }));
         }
         Ok(())
     }
