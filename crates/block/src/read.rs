@@ -72,6 +72,38 @@ pub trait HostFile: ReadAt<Host> {
     fn forget(&self, _span: HostSpan) {}
 }
 
+macro_rules! host_file_by_pointer {
+    ($($pointer:ty),*) => {$(
+        impl<T: HostFile + ?Sized> HostFile for $pointer {
+            fn name(&self) -> &str {
+                (**self).name()
+            }
+
+            fn allocated_bytes(&self) -> Result<u64> {
+                (**self).allocated_bytes()
+            }
+
+            fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
+                (**self).host_map(span)
+            }
+
+            fn identity(&self) -> Option<(u64, u64)> {
+                (**self).identity()
+            }
+
+            fn is_block_device(&self) -> bool {
+                (**self).is_block_device()
+            }
+
+            fn forget(&self, span: HostSpan) {
+                (**self).forget(span);
+            }
+        }
+    )*};
+}
+
+host_file_by_pointer!(Arc<T>, &T);
+
 /// A file or block device of the host being written.
 pub trait TargetFile: ReadAt<Host> {
     /// Writes `buf` at `at`, growing the file as needed.

@@ -11,6 +11,7 @@ use block::{Cached, Error, FileIndex, HostFile, Result, Run, RunState, push_run,
 use extent::{Host, HostOffset, HostSpan, Span, VirtualOffset, VirtualSpan};
 use zerocopy::byteorder::big_endian::U32;
 
+use super::bitmap::{self, BitOrder};
 use super::layout::{BAT_UNUSED, FOOTER_BYTES, SECTOR_BYTES};
 use super::parse::Dynamic;
 
@@ -100,13 +101,14 @@ impl BlockMap {
     fn push_sectors(&self, place: &Place, piece: VirtualSpan, runs: &mut Vec<Run>) -> Result<()> {
         let what = "VHD sector bitmap";
         let bitmap = read_vec(&self.metadata, place.bitmap.start(), place.bitmap.len_bytes(), what)?;
-        for sector in piece.split(SECTOR_BYTES) {
-            let index = (sector.start().get() - place.block_at.get()) / SECTOR_BYTES;
-            let byte = usize::try_from(index / 8).ok().and_then(|byte| bitmap.get(byte)).copied();
-            let byte = byte.expect("the bitmap has a bit for each sector of the block");
-            let is_here = byte & (0x80 >> (index % 8)) != 0;
-            let state = if is_here { place.state_at(sector.start()) } else { RunState::Hole };
-            push_run(runs, Run::new(sector, state));
+        let first = (piece.start().get() - place.block_at.get()) / SECTOR_BYTES;
+        let end = (piece.end().get() - place.block_at.get()).div_ceil(SECTOR_BYTES);
+        for (bits, is_here) in bitmap::runs(&bitmap, first..end, BitOrder::HighestFirst) {
+            let at = |bit: u64| place.block_at.plus(bit * SECTOR_BYTES);
+            let sectors = Span::between(at(bits.start), at(bits.end));
+            let part = sectors.intersect(&piece).expect("the bits are those of the piece");
+            let state = if is_here { place.state_at(part.start()) } else { RunState::Hole };
+            push_run(runs, Run::new(part, state));
         }
         Ok(())
     }

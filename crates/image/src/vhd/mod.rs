@@ -1,6 +1,7 @@
 //! VHD: the container of Microsoft Virtual PC and of Hyper-V's first generation. Fixed, dynamic and
 //! differencing disks are read; fixed and dynamic ones are written. See `docs/formats/vhd.md`.
 
+pub(crate) mod bitmap;
 mod layout;
 mod map;
 pub(crate) mod names;

@@ -1,6 +1,6 @@
 //! What the tests of VHD and VHDX share.
 
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use block::{Error, HostFile, ReadAt};
 use extent::{ExtentSet, Host, Offset, Span};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions, Piece, PieceBytes, Put, PutBytes, create};
-use testkit::{TestFile, TestResolver, run};
+use testkit::{TestFile, TestResolver, run, scratch};
 
 pub fn options(virtual_bytes: u64, keys: &[(&str, &str)]) -> CreateOptions {
     CreateOptions {
@@ -124,7 +124,7 @@ pub fn write_with_restarts(format: Format, options: CreateOptions, contents: &[u
                     }
                 }
                 None => {
-                    assert!(written.within(span).next().is_none(), "{span:?} reserved after it was written")
+                    assert!(written.within(span).next().is_none(), "{span:?} reserved after it was written");
                 }
             }
         }
@@ -159,4 +159,23 @@ pub fn write_with_restarts(format: Format, options: CreateOptions, contents: &[u
         "no byte of the file is left for the host to keep as a hole"
     );
     std::fs::write(path, file).unwrap();
+}
+
+/// Reads the disk through libvhdi's file system.
+pub fn libvhdi_reads(path: &Path, expected: &[u8]) {
+    struct Mounted(std::path::PathBuf);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            _ = std::process::Command::new("fusermount").args(["-u", "-z", text(&self.0)]).status();
+        }
+    }
+    if !Path::new("/dev/fuse").exists() {
+        println!("SKIPPED: libvhdi as a second reader needs /dev/fuse");
+        return;
+    }
+    let mount = scratch();
+    run("vhdimount", &[text(path), text(mount.path())]);
+    let mounted = Mounted(mount.path().to_owned());
+    let newest = std::fs::read_dir(&mounted.0).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    assert!(std::fs::read(newest).unwrap() == expected, "libvhdi reads the same");
 }
