@@ -94,7 +94,7 @@ fn is_an_extent(file: &dyn HostFile, what: &str) -> Error {
         Some(name) => format!("open the descriptor '{name}' instead"),
         None => "open the descriptor, the small .vmdk that names this file, instead".into(),
     };
-    Error::refused(format!("{what}: an extent of a disk, not the disk; {hint}")).hint(hint).path(file.name())
+    Error::refused(format!("{what}: an extent of a disk, not the disk")).hint(hint).path(file.name())
 }
 
 /// Opens one layer. `resolver` opens the extents that a descriptor names; the parent is not opened here.
@@ -107,8 +107,11 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
         Entrance::Hosted => open_hosted(file, resolver),
         Entrance::Cowd => Err(is_an_extent(&*file, "ESX server sparse (COWD) data")),
         Entrance::SeSparse => Err(is_an_extent(&*file, "SESparse data")),
-        Entrance::FlatData => Err(is_an_extent(&*file, "named like the data of a flat VMDK")
-            .hint("open its descriptor, or say -f raw to take this file for the whole disk")),
+        Entrance::FlatData => {
+            let error = is_an_extent(&*file, "named like the data of a flat VMDK");
+            let hint = error.hint_text().unwrap_or_default().to_owned();
+            Err(error.hint(format!("{hint}, or say -f raw to take this file for the whole disk")))
+        }
         Entrance::None => Err(Error::corrupt("not a VMDK: neither a descriptor nor a sparse extent")),
     }
 }
@@ -194,6 +197,7 @@ struct Builder {
     parts: Vec<Part>,
     end: VirtualOffset,
     grain_bytes: Option<u64>,
+    table_count: u64,
     notes: Vec<(&'static str, String)>,
 }
 
@@ -205,6 +209,7 @@ impl Builder {
             parts: Vec::new(),
             end: VirtualOffset::ZERO,
             grain_bytes: None,
+            table_count: 0,
             notes: Vec::new(),
         }
     }
@@ -265,6 +270,9 @@ impl Builder {
                 format!("{} as the descriptor says", line.sector_count),
             ));
         }
+        // Thousands of lines may name the same file: their tables are bounded together, too.
+        self.table_count += extent.tables.directory_entry_count();
+        parse::check_table_count(self.table_count)?;
         self.grain_bytes.get_or_insert(extent.tables.grain_bytes);
         for note in extent.notes {
             if !self.notes.contains(&note) {
