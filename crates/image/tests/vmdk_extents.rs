@@ -296,6 +296,15 @@ fn an_extent_instead_of_its_descriptor_is_told() {
         assert_eq!(kind, ErrorKind::Refused, "{message}");
         assert!(message.contains("'disk.vmdk'"), "{message}");
     }
+    // Even a descriptor that a guest wrote there; but a real one may have any name.
+    let mut text = describe("custom", "RW 8 ZERO", NO_PARENT).into_bytes();
+    let small = Arc::new(Memory::named("odd-flat.vmdk", text.clone()));
+    assert!(Chain::open(small, OpenOptions::default(), &Files::default()).is_ok());
+    text.resize(2 << 20, 0);
+    assert_eq!(open_named("odd-flat.vmdk", &text).0, ErrorKind::Refused);
+    let (kind, message) = open_named("long.vmdk", &text);
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("1048576"), "{message}");
     let (kind, message) = open_named("renamed.vmdk", &sparse);
     assert_eq!(kind, ErrorKind::Refused, "{message}");
 }

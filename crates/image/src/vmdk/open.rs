@@ -48,11 +48,16 @@ enum Entrance {
 fn entrance(file: &dyn HostFile) -> Result<Entrance> {
     let len_bytes = file.len_bytes();
     let begins = read_vec(file, HostOffset::ZERO, len_bytes.min(PROBE_BYTES), "file")?;
-    if len_bytes <= descriptor::LEN_BYTES_MAX && descriptor::looks_like_one(&begins) {
+    let is_text = descriptor::looks_like_one(&begins);
+    if is_text && len_bytes <= descriptor::LEN_BYTES_MAX {
         return Ok(Entrance::Text);
     }
     if is_flat_name(file.name()) {
         return Ok(Entrance::FlatData);
+    }
+    // Too long, which is told when it is read: to take it for a raw disk in silence would be worse.
+    if is_text {
+        return Ok(Entrance::Text);
     }
     Ok(match parse::magic(file)? {
         Some(Magic::Hosted) => Entrance::Hosted,
@@ -117,6 +122,13 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
 }
 
 fn read_text(file: &dyn HostFile) -> Result<Descriptor> {
+    if file.len_bytes() > descriptor::LEN_BYTES_MAX {
+        return Err(Error::corrupt("VMDK descriptor").field(
+            "length",
+            format!("{} bytes", file.len_bytes()),
+            format!("at most {}", descriptor::LEN_BYTES_MAX),
+        ));
+    }
     descriptor::parse(&read_vec(file, HostOffset::ZERO, file.len_bytes(), "VMDK descriptor")?)
 }
 
