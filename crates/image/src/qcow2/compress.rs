@@ -61,7 +61,9 @@ impl ZlibEncoder {
         let level = flate2::Compression::new(DEFLATE_LEVEL);
         Self {
             state: Compress::new_with_window_bits(level, false, DEFLATE_WINDOW_BITS),
-            buffer: vec![0; len_max(cluster_bytes)],
+            // Room for what does not shrink, so that every stream ends: the reset of zlib-rs does not take back output that
+            // was still pending.
+            buffer: vec![0; cluster_bytes + cluster_bytes / 4 + 1024],
         }
     }
 }
@@ -73,14 +75,11 @@ impl Encoder for ZlibEncoder {
             .state
             .compress(granule, &mut self.buffer, FlushCompress::Finish)
             .map_err(|error| Error::io("deflate", std::io::Error::other(error)))?;
-        // Anything but the end means that the buffer, the most that is worth keeping, was too small.
-        Ok(match status {
-            Status::StreamEnd => {
-                let len = usize::try_from(self.state.total_out()).expect("within the buffer");
-                Some(self.buffer[..len].to_vec())
-            }
-            _ => None,
-        })
+        if status != Status::StreamEnd {
+            return Err(Error::io("deflate", std::io::Error::other("did not end")));
+        }
+        let len = usize::try_from(self.state.total_out()).expect("within the buffer");
+        Ok((len <= len_max(granule.len())).then(|| self.buffer[..len].to_vec()))
     }
 }
 
