@@ -87,11 +87,16 @@ fn cowd(sectors: u32) -> (Vec<u8>, Vec<u8>) {
 
 /// An SESparse extent of 40 MiB with every kind of entry.
 fn sesparse() -> (Vec<u8>, Vec<u8>) {
+    sesparse_up_to(9)
+}
+
+/// The same, whose last grain has the number `last`.
+fn sesparse_up_to(last: u64) -> (Vec<u8>, Vec<u8>) {
     const CAPACITY: u64 = 40 << 11;
     let mut image = Vec::new();
     let mut expected = vec![0; 40 << 20];
     put_longs(&mut image, 0, &[0xcafe_babe, 0x2_0000_0001, CAPACITY, 8, 64, 0]);
-    let areas: [u64; 16] = [1, 1, 2, 2, 4, 4, 8, 8, 16, 64 * 3, 208, 8, 216, 8, 224, 8 * 10];
+    let areas: [u64; 16] = [1, 1, 2, 2, 4, 4, 8, 8, 16, 64 * 3, 208, 8, 216, 8, 224, 8 * (last + 1)];
     put_longs(&mut image, 80, &areas);
     put(&mut image, SECTOR - 1, &[0]);
     put_longs(&mut image, SECTOR, &[0xcafe_cafe, 0, 0, 0]);
@@ -99,7 +104,7 @@ fn sesparse() -> (Vec<u8>, Vec<u8>) {
     put_longs(&mut image, 8 * SECTOR, &[0x1000_0000_0000_0002, 0, 0x1000_0000_0000_0000]);
     let table = |number: usize| (16 + 64 * number) * SECTOR;
     put_longs(&mut image, table(2) + 8, &[1 << 60, 2 << 60]);
-    for (number, grain) in [(3u64, 0usize), (0, 5), (4, 4095), (7, 8192), (9, 10_239)] {
+    for (number, grain) in [(3u64, 0usize), (0, 5), (4, 4095), (7, 8192), (last, 10_239)] {
         let entry = 3 << 60 | (number & 0xfff) << 48 | number >> 12;
         let place = table(if grain < 4096 { 2 } else { 0 });
         put_longs(&mut image, place + grain % 4096 * 8, &[entry]);
@@ -107,7 +112,6 @@ fn sesparse() -> (Vec<u8>, Vec<u8>) {
         put(&mut image, (224 + 8 * usize::try_from(number).unwrap()) * SECTOR, &contents);
         put(&mut expected, grain * 4096, &contents);
     }
-    put(&mut image, (224 + 8 * 10) * SECTOR - 1, &[0]);
     (image, expected)
 }
 
@@ -123,7 +127,7 @@ fn server_extents_read_as_qemu_reads_them() {
     let dir = scratch();
     let cases = [
         ("vmfsSparse", "RW 6144 VMFSSPARSE \"d-delta.vmdk\"", "d-delta.vmdk", cowd(6144)),
-        ("seSparse", "RW 81920 SESPARSE \"d-sesparse.vmdk\"", "d-sesparse.vmdk", sesparse()),
+        ("seSparse", "RW 81920 SESPARSE \"d-sesparse.vmdk\"", "d-sesparse.vmdk", sesparse_up_to(0x1003)),
     ];
     for (create_type, extents, name, (image, expected)) in cases {
         let descriptor = dir.path().join(format!("{create_type}.vmdk"));
@@ -251,6 +255,17 @@ fn what_is_not_read_is_told() {
     let text = describe("custom", "RW 6144 SPARSE \"low grain\"", NO_PARENT);
     let error = open_text(&text, &files).unwrap().map(Span::from_zero(512)).unwrap_err();
     assert!(error.to_string().contains("behind the header"), "{error}");
+    // Each of these lines is a disk of 128 TiB with all its tables.
+    let mut huge = vec![0; 2 * SECTOR + (16 << 20)];
+    put(&mut huge, 0, b"KDMV");
+    put_words(&mut huge, 4, &[1, 0, 0, 64, 128]);
+    put(&mut huge, 44, &512u32.to_le_bytes());
+    put(&mut huge, 56, &[2]);
+    files.files.insert("huge".into(), huge);
+    let (kind, message) =
+        refusal("custom", &format!("RW {} SPARSE \"huge\"\n", 64u64 << 32).repeat(100), &files);
+    assert_eq!(kind, ErrorKind::Unsupported, "{message}");
+    assert!(message.contains("number of grain tables"), "{message}");
     let encrypted = describe("custom", "encryption.keySafe = \"x\"", NO_PARENT);
     assert_eq!(open_text(&encrypted, &files).err().unwrap().kind(), ErrorKind::Refused);
 }
@@ -258,7 +273,7 @@ fn what_is_not_read_is_told() {
 fn open_named(name: &str, bytes: &[u8]) -> (ErrorKind, String) {
     let file = Arc::new(Memory::named(name, bytes.to_vec()));
     let error = Chain::open(file, OpenOptions::default(), &Files::default()).err().unwrap();
-    (error.kind(), error.to_string())
+    (error.kind(), format!("{error} {}", error.hint_text().unwrap_or_default()))
 }
 
 #[test]
@@ -281,6 +296,15 @@ fn an_extent_instead_of_its_descriptor_is_told() {
         assert_eq!(kind, ErrorKind::Refused, "{message}");
         assert!(message.contains("'disk.vmdk'"), "{message}");
     }
+    // Even a descriptor that a guest wrote there; but a real one may have any name.
+    let mut text = describe("custom", "RW 8 ZERO", NO_PARENT).into_bytes();
+    let small = Arc::new(Memory::named("odd-flat.vmdk", text.clone()));
+    assert!(Chain::open(small, OpenOptions::default(), &Files::default()).is_ok());
+    text.resize(2 << 20, 0);
+    assert_eq!(open_named("odd-flat.vmdk", &text).0, ErrorKind::Refused);
+    let (kind, message) = open_named("long.vmdk", &text);
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("1048576"), "{message}");
     let (kind, message) = open_named("renamed.vmdk", &sparse);
     assert_eq!(kind, ErrorKind::Refused, "{message}");
 }

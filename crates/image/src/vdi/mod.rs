@@ -2,9 +2,8 @@
 //!
 //! Read are version 1.1 dynamic, fixed and differencing images; written are dynamic ones.
 //!
-//! Absent on purpose: version 0.1 (of VirtualBox before its first public release), undo images (which no
-//! version of VirtualBox makes), and the settings of VirtualBox, which alone know parents' names and whether
-//! a disk is encrypted.
+//! Absent on purpose: version 0.1 and undo images, which nothing at hand could check; the settings of VirtualBox,
+//! which alone know parents' names and whether a disk is encrypted.
 
 mod layout;
 mod map;

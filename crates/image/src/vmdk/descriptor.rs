@@ -70,7 +70,7 @@ pub(super) fn looks_like_one(bytes: &[u8]) -> bool {
     if !contains(&bytes.to_ascii_lowercase(), b"createtype") {
         return false;
     }
-    for line in bytes.split(|byte| *byte == b'\n') {
+    for line in without_mark(bytes).split(|byte| *byte == b'\n') {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;
@@ -86,8 +86,14 @@ fn split_assignment(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((line[..at].trim_ascii(), line[at + 1..].trim_ascii()))
 }
 
+/// Editors may put a byte-order mark before UTF-8.
+fn without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+}
+
 /// Parses a descriptor. Bytes after a NUL are padding.
 pub(super) fn parse(bytes: &[u8]) -> Result<Descriptor> {
+    let bytes = without_mark(bytes);
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let mut keys = Keys::default();
     let mut extent_lines = Vec::new();
@@ -368,6 +374,9 @@ mod tests {
             descriptor.extents.iter().map(|extent| (&extent.name[..], extent.offset)).collect();
         assert_eq!(names, [("a disk-f001.vmdk", 0), ("q\"uoted.vmdk", 128), ("", 0), ("", 0)]);
         assert!(looks_like_one(GOOD.as_bytes()));
+        let marked = format!("\u{feff}{GOOD}");
+        assert!(looks_like_one(marked.as_bytes()) && parse(marked.as_bytes()).is_ok());
+        assert!(!looks_like_one(b"# settings of something\nversion=1\n"));
     }
 
     fn kind_of(from: &str, to: &str) -> ErrorKind {

@@ -48,11 +48,16 @@ enum Entrance {
 fn entrance(file: &dyn HostFile) -> Result<Entrance> {
     let len_bytes = file.len_bytes();
     let begins = read_vec(file, HostOffset::ZERO, len_bytes.min(PROBE_BYTES), "file")?;
-    if len_bytes <= descriptor::LEN_BYTES_MAX && descriptor::looks_like_one(&begins) {
+    let is_text = descriptor::looks_like_one(&begins);
+    if is_text && len_bytes <= descriptor::LEN_BYTES_MAX {
         return Ok(Entrance::Text);
     }
     if is_flat_name(file.name()) {
         return Ok(Entrance::FlatData);
+    }
+    // Too long, which is told when it is read: to take it for a raw disk in silence would be worse.
+    if is_text {
+        return Ok(Entrance::Text);
     }
     Ok(match parse::magic(file)? {
         Some(Magic::Hosted) => Entrance::Hosted,
@@ -94,7 +99,7 @@ fn is_an_extent(file: &dyn HostFile, what: &str) -> Error {
         Some(name) => format!("open the descriptor '{name}' instead"),
         None => "open the descriptor, the small .vmdk that names this file, instead".into(),
     };
-    Error::refused(format!("{what}: an extent of a disk, not the disk; {hint}")).hint(hint).path(file.name())
+    Error::refused(format!("{what}: an extent of a disk, not the disk")).hint(hint).path(file.name())
 }
 
 /// Opens one layer. `resolver` opens the extents that a descriptor names; the parent is not opened here.
@@ -107,13 +112,23 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
         Entrance::Hosted => open_hosted(file, resolver),
         Entrance::Cowd => Err(is_an_extent(&*file, "ESX server sparse (COWD) data")),
         Entrance::SeSparse => Err(is_an_extent(&*file, "SESparse data")),
-        Entrance::FlatData => Err(is_an_extent(&*file, "named like the data of a flat VMDK")
-            .hint("open its descriptor, or say -f raw to take this file for the whole disk")),
+        Entrance::FlatData => {
+            let error = is_an_extent(&*file, "named like the data of a flat VMDK");
+            let hint = error.hint_text().unwrap_or_default().to_owned();
+            Err(error.hint(format!("{hint}, or say -f raw to take this file for the whole disk")))
+        }
         Entrance::None => Err(Error::corrupt("not a VMDK: neither a descriptor nor a sparse extent")),
     }
 }
 
 fn read_text(file: &dyn HostFile) -> Result<Descriptor> {
+    if file.len_bytes() > descriptor::LEN_BYTES_MAX {
+        return Err(Error::corrupt("VMDK descriptor").field(
+            "length",
+            format!("{} bytes", file.len_bytes()),
+            format!("at most {}", descriptor::LEN_BYTES_MAX),
+        ));
+    }
     descriptor::parse(&read_vec(file, HostOffset::ZERO, file.len_bytes(), "VMDK descriptor")?)
 }
 
@@ -194,6 +209,7 @@ struct Builder {
     parts: Vec<Part>,
     end: VirtualOffset,
     grain_bytes: Option<u64>,
+    table_count: u64,
     notes: Vec<(&'static str, String)>,
 }
 
@@ -205,6 +221,7 @@ impl Builder {
             parts: Vec::new(),
             end: VirtualOffset::ZERO,
             grain_bytes: None,
+            table_count: 0,
             notes: Vec::new(),
         }
     }
@@ -265,6 +282,9 @@ impl Builder {
                 format!("{} as the descriptor says", line.sector_count),
             ));
         }
+        // Thousands of lines may name the same file: their tables are bounded together, too.
+        self.table_count += extent.tables.directory_entry_count();
+        parse::check_table_count(self.table_count)?;
         self.grain_bytes.get_or_insert(extent.tables.grain_bytes);
         for note in extent.notes {
             if !self.notes.contains(&note) {

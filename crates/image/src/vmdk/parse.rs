@@ -195,7 +195,7 @@ pub(super) fn hosted_extent(file: &dyn HostFile, first: HostedHeader) -> Result<
             capacity_bytes: capacity_bytes(header.capacity_sectors)?,
             metadata_end: first.descriptor.map_or(SECTOR_BYTES, |span| span.end().get()),
         };
-        check_entry_count(&tables)?;
+        check_table_count(tables.directory_entry_count())?;
         tables.check_directory(file)?;
         Ok(tables)
     };
@@ -224,8 +224,8 @@ fn capacity_bytes(sectors: u64) -> Result<u64> {
     Ok(sectors * SECTOR_BYTES)
 }
 
-fn check_entry_count(tables: &Tables) -> Result<()> {
-    let count = tables.directory_entry_count();
+/// Fails with `Unsupported` for more grain tables than any disk needs.
+pub(super) fn check_table_count(count: u64) -> Result<()> {
     if count > GD_ENTRY_COUNT_MAX {
         return Err(Error::unsupported("VMDK extent").field(
             "number of grain tables",
@@ -307,7 +307,7 @@ pub(super) fn cowd_extent(file: &dyn HostFile) -> Result<SparseExtent> {
             format!("at least {}", tables.directory_entry_count()),
         ));
     }
-    check_entry_count(&tables)?;
+    check_table_count(tables.directory_entry_count())?;
     tables.check_directory(file)?;
     let mut notes = Vec::new();
     if raw.unclean_shutdown.get() != 0 {
@@ -351,7 +351,7 @@ pub(super) fn sesparse_extent(file: &dyn HostFile) -> Result<SparseExtent> {
         capacity_bytes: capacity_bytes(raw.capacity.get())?,
         metadata_end: SECTOR_BYTES,
     };
-    check_entry_count(&tables)?;
+    check_table_count(tables.directory_entry_count())?;
     let directory = area(raw.grain_directory, "SESparse grain directory")?;
     if directory.len_bytes() / 8 < tables.directory_entry_count() {
         return Err(Error::corrupt("VMDK SESparse header").field(
