@@ -380,3 +380,70 @@ fn a_volume_that_lived_is_read_as_e2fsprogs_do() {
         check_against_dumpe2fs(&volume, args);
     }
 }
+
+#[test]
+fn volumes_that_were_resized() {
+    let dir = scratch();
+    let contents = dir.path().join("contents");
+    populate(&contents);
+    for (args, from, to) in [
+        ("-t ext4 -b 1024", 32, 200),
+        ("-t ext4 -b 1024 -E resize=40000", 32, 400),
+        ("-t ext4 -b 1024 -O ^resize_inode", 32, 200),
+        ("-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^64bit", 32, 100),
+        ("-t ext2 -b 1024", 32, 100),
+        ("-t ext4 -b 4096", 100, 60),
+    ] {
+        let volume = dir.path().join("volume");
+        make(&volume, from, args, Some(&contents));
+        OpenOptions::new().write(true).open(&volume).unwrap().set_len(from.max(to) << 20).unwrap();
+        run("e2fsck", &["-fp", text(&volume)]);
+        run("resize2fs", &[text(&volume), &format!("{to}M")]);
+        assert_eq!(open(&volume).facts().size_bytes, to << 20, "{args}");
+        check_against_dumpe2fs(&volume, &format!("{args}, {from} to {to} MiB"));
+    }
+}
+
+#[test]
+fn bad_blocks_are_used() {
+    let dir = scratch();
+    let (volume, list) = (dir.path().join("volume"), dir.path().join("list"));
+    fs::write(&list, "9000\n9001\n20000\n").unwrap();
+    for kind in ["ext2", "ext4"] {
+        make(&volume, 32, &format!("-t {kind} -b 1024 -l {}", text(&list)), None);
+        check_against_dumpe2fs(&volume, kind);
+        assert!(
+            spans(&*open(&volume), Check::Full, 32 << 20, Use::Used)
+                .contains(extent::Offset::new(20_000 << 10))
+        );
+    }
+}
+
+/// Large extended attributes lie in blocks or inodes of their own, those of short symbolic links as well.
+#[test]
+fn extended_attributes_in_inodes_of_their_own() {
+    let dir = scratch();
+    let volume = dir.path().join("volume");
+    let code = "import os, sys\n\
+        at = sys.argv[1]\n\
+        for i in range(20):\n\
+        \x20   open(f'{at}/{i}', 'w').write('x' * i)\n\
+        \x20   os.symlink('short', f'{at}/link {i}')\n\
+        \x20   os.setxattr(f'{at}/{i}', 'user.small', b'a' * 300)\n\
+        \x20   os.setxattr(f'{at}/{i}', 'user.large', bytes([i]) * int(sys.argv[2]))\n\
+        \x20   os.setxattr(f'{at}/link {i}', 'trusted.large', bytes([i]) * int(sys.argv[2]), follow_symlinks=False)";
+    for (args, len) in [
+        ("-t ext4 -b 4096 -O ea_inode", "9000"),
+        ("-t ext4 -b 4096 -O ea_inode,inline_data", "9000"),
+        ("-t ext4 -b 1024 -O ea_inode,bigalloc -C 4096", "9000"),
+        ("-t ext4 -b 4096", "2000"),
+        ("-t ext3 -b 4096 -I 128", "2000"),
+    ] {
+        make(&volume, 64, args, None);
+        {
+            let mount = Mount::new(&volume, &dir.path().join("mounted"), "rw");
+            run("python3", &["-c", code, text(&mount.at), len]);
+        }
+        check_against_dumpe2fs(&volume, args);
+    }
+}

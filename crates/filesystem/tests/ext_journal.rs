@@ -19,7 +19,7 @@ use testkit::{run, scratch};
 /// `e2fsck` says by its exit status that it changed something, which is no failure here.
 fn e2fsck(volume: &Path, args: &[&str]) -> String {
     let output = Command::new("e2fsck").args(args).arg(volume).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.code().is_some_and(|code| code <= 1), "{args:?}: {said}");
     said
 }
@@ -50,14 +50,14 @@ fn check_replay(volume: &Path, what: &str) {
 }
 
 /// A volume with a history, cut off from its power.
-fn cut_off(dir: &Path, args: &str, flags: u32) -> PathBuf {
+fn cut_off(dir: &Path, args: &str, options: &str, flags: u32) -> PathBuf {
     let contents = dir.join("contents");
     if !contents.exists() {
         populate(&contents);
     }
     let volume = dir.join("volume");
     make(&volume, 96, args, None);
-    let mount = Mount::new(&volume, &dir.join("mounted"), "rw");
+    let mount = Mount::new(&volume, &dir.join("mounted"), options);
     let to = mount.at.clone();
     run("cp", &["-a", text(&contents), text(&to.join("a"))]);
     run("sync", &["-f", text(&to)]);
@@ -75,17 +75,21 @@ fn cut_off(dir: &Path, args: &str, flags: u32) -> PathBuf {
 #[test]
 fn volumes_cut_off_from_power() {
     let dir = scratch();
-    for args in [
-        "-t ext4 -b 4096",
-        "-t ext4 -b 1024",
-        "-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^64bit",
-        "-t ext3 -b 1024",
-        "-t ext3 -b 4096",
-        "-t ext4 -b 4096 -O bigalloc -C 16384",
-        "-t ext4 -b 4096 -O orphan_file",
+    for (args, options) in [
+        ("-t ext4 -b 4096", "rw"),
+        ("-t ext4 -b 1024", "rw"),
+        ("-t ext4 -b 1024 -O ^metadata_csum,uninit_bg,^64bit", "rw,journal_checksum"),
+        ("-t ext4 -b 4096", "rw,journal_async_commit,data=writeback"),
+        ("-t ext4 -b 4096 -O ^metadata_csum", "rw,journal_async_commit,data=writeback"),
+        ("-t ext4 -b 4096", "rw,data=journal"),
+        ("-t ext3 -b 1024", "rw"),
+        ("-t ext3 -b 4096", "rw,data=journal"),
+        ("-t ext4 -b 4096 -O bigalloc -C 16384", "rw"),
+        ("-t ext4 -b 4096 -O orphan_file", "rw"),
     ] {
         for flags in [1, 2] {
-            check_replay(&cut_off(dir.path(), args, flags), &format!("{args}, shutdown {flags}"));
+            let volume = cut_off(dir.path(), args, options, flags);
+            check_replay(&volume, &format!("{args}, mounted {options}, shutdown {flags}"));
         }
     }
 }
@@ -94,7 +98,7 @@ fn volumes_cut_off_from_power() {
 #[test]
 fn nothing_free_is_missed_after_the_replay() {
     let dir = scratch();
-    let volume = cut_off(dir.path(), "-t ext4 -b 4096", 1);
+    let volume = cut_off(dir.path(), "-t ext4 -b 4096", "rw", 1);
     let copy = volume.with_extension("marked");
     fs::copy(&volume, &copy).unwrap();
     mark(&copy, &spans(&*open(&volume), Check::Full, 96 << 20, Use::Free));
@@ -142,8 +146,12 @@ fn orphans_keep_their_blocks() {
             File::open(&mount.at).unwrap().sync_all().unwrap();
             mount.shut_down(1);
         }
-        check_replay(&volume, args);
+        // e2fsck gives their blocks back with the replay; until then they are used.
         let filesystem = open(&volume);
+        assert!(matches!(&filesystem.facts().state, State::JournalPending(_)), "{:?}", filesystem.facts());
+        let free = spans(&*filesystem, Check::Full, 32 << 20, Use::Free);
+        let given_back = oracle_free(&replayed(&volume)).subtract(&free).total_bytes();
+        assert_eq!(given_back, 500_000u64.next_multiple_of(4096), "{args}");
         let details = &filesystem.facts().details;
         assert!(details.iter().any(|(name, _)| *name == "orphans"), "{args}: {details:?}");
     }
@@ -197,7 +205,7 @@ impl Pair {
         make(&one, 32, &format!("-b 1024 {args}"), None);
         fs::copy(&one, &two).unwrap();
         let more = dir.join("more");
-        fs::write(&more, (0..300_000).map(|at| (at / 5) as u8 | 1).collect::<Vec<_>>()).unwrap();
+        fs::write(&more, (0..300_000u32).map(|at| (at / 5) as u8 | 1).collect::<Vec<_>>()).unwrap();
         debugfs(&two, &format!("mkdir d\nwrite {} file\nwrite {} d/again", text(&more), text(&more)));
         let blocks = differing(&one, &two, BLOCK_BYTES);
         let contents = fs::read(&two).unwrap();
@@ -239,6 +247,16 @@ fn journals_of_every_kind_of_checksum() {
 
             fs::copy(&pair.one, &volume).unwrap();
             debugfs(&volume, &format!("jo {journal}\njw -b {list} {file}\njw -r {list}\njc"));
+            let dump = run("dumpe2fs", &["-h", text(&volume)]);
+            if dump.split_whitespace().any(|word| word == "journal_checksum") {
+                // debugfs sums a transaction of revocations alone in another way than the kernel does, and
+                // than e2fsck, which takes it for corrupt.
+                let copy = volume.with_extension("checked");
+                fs::copy(&volume, &copy).unwrap();
+                assert!(e2fsck(&copy, &["-y", "-E", "journal_only"]).contains("was corrupt"), "{what}");
+                assert!(doubt(&volume).is_some_and(|why| why.contains("checksum")), "{what}");
+                continue;
+            }
             check_replay(&volume, &format!("{what}, revoked"));
             let free = spans(&*open(&volume), Check::Full, 32 << 20, Use::Free);
             assert_eq!(free, unchanged, "{what}, revoked");
@@ -252,17 +270,13 @@ fn journals_of_every_kind_of_checksum() {
     }
 }
 
-/// Where the journal's block `index` lies.
-fn journal_offset(volume: &Path, index: usize) -> u64 {
+/// Where the journal's blocks lie.
+fn journal_offsets(volume: &Path) -> Vec<u64> {
     let blocks = run("debugfs", &["-R", "blocks <8>", text(volume)]);
     // A leading block of the extent tree or of pointers is listed, too: the journal starts with its magic.
     let bytes = fs::read(volume).unwrap();
-    let all: Vec<u64> = blocks.split_whitespace().map(|block| block.parse().unwrap()).collect();
-    let first = all
-        .iter()
-        .position(|block| bytes[*block as usize * BLOCK_BYTES..][..4] == [0xc0, 0x3b, 0x39, 0x98])
-        .unwrap();
-    all[first + index] * BLOCK_BYTES as u64
+    let all = blocks.split_whitespace().map(|block| block.parse::<u64>().unwrap() * BLOCK_BYTES as u64);
+    all.skip_while(|at| bytes[*at as usize..][..4] != [0xc0, 0x3b, 0x39, 0x98]).collect()
 }
 
 fn flip(volume: &Path, at: u64) {
@@ -283,22 +297,19 @@ fn a_damaged_journal_is_doubted() {
         let (list, file) = (pair.list(), text(&pair.file));
         debugfs(&good, &format!("jo -c -v {version}\njw -b {list} {file}\njw -r 9000\njc"));
         assert_eq!(doubt(&good), None);
-        let copies = pair.blocks.len();
-        // The superblock, descriptor block, copies, commit; then revoke block, commit.
-        let tags = [(BLOCK_BYTES - 20) / if version == 3 { 16 } else { 10 }, copies];
-        assert!(tags[0] > 0);
+        // The superblock, a descriptor block, a copy.
+        let journal = journal_offsets(&good);
         for (block, byte, what) in [(0, 0x30, "checksum"), (1, 200, "checksum"), (2, 100, "checksum")] {
             fs::copy(&good, &volume).unwrap();
-            flip(&volume, journal_offset(&volume, block) + byte);
+            flip(&volume, journal[block] + byte);
             let why =
                 doubt(&volume).unwrap_or_else(|| panic!("block {block} of version {version} changed unseen"));
             assert!(why.contains(what), "version {version}, block {block}: {why}");
         }
         // Without its commit block nothing is pending.
         let bytes = fs::read(&good).unwrap();
-        let commit = (2..)
-            .map(|index| journal_offset(&good, index))
-            .find(|at| bytes[*at as usize..][..8] == [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2]);
+        let is_commit = |at: &u64| bytes[*at as usize..][..8] == [0xc0, 0x3b, 0x39, 0x98, 0, 0, 0, 2];
+        let commit = journal.iter().copied().find(is_commit);
         fs::copy(&good, &volume).unwrap();
         flip(&volume, commit.unwrap() + 100);
         assert!(doubt(&volume).is_some_and(|why| why.contains("checksum")), "version {version}: commit");
@@ -329,7 +340,7 @@ fn odd_journals_are_doubted() {
     ] {
         fs::copy(&good, &volume).unwrap();
         let file = OpenOptions::new().write(true).open(&volume).unwrap();
-        file.write_all_at(&bytes, journal_offset(&volume, 0) + at).unwrap();
+        file.write_all_at(&bytes, journal_offsets(&volume)[0] + at).unwrap();
         let why = doubt(&volume).unwrap_or_default();
         assert!(why.contains(reason), "{at:#x}: {why}");
     }
