@@ -317,7 +317,6 @@ fn bare_file_systems_are_no_tables() {
         "mkfs.ext4 -q -F",
         "mkfs.btrfs -q --mixed",
         "mkswap",
-        "pvcreate -ff -y --config 'devices{scan=[]}' --devicesfile '' || true #",
         "true",
     ] {
         let disk = Disk::new(512);
