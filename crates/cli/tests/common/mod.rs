@@ -177,10 +177,14 @@ impl Target {
         run("qemu-img", &["convert", "--image-opts", "-O", "raw", &options, arg(to)]);
     }
 
-    /// Panics unless QEMU reads in `image` exactly what the raw disk has.
+    /// Panics unless QEMU reads in `image` exactly what the raw disk has, the size included.
     pub fn assert_identical(&self, image: &Path, raw: &Path) {
+        let options = self.image_options(image);
+        let info = run("qemu-img", &["info", "--output=json", "--image-opts", &options]);
+        let info: Value = serde_json::from_str(&info).unwrap();
+        assert_eq!(number(&info, "/virtual-size"), fs::metadata(raw).unwrap().len(), "size of {options}");
         let raw = format!("driver=raw,file.filename={}", raw.display());
-        run("qemu-img", &["compare", "-q", "-s", "--image-opts", &self.image_options(image), &raw]);
+        run("qemu-img", &["compare", "-q", "--image-opts", &options, &raw]);
     }
 }
 
