@@ -27,7 +27,7 @@ impl OpenDisk {
 
     /// Bytes on the host, of all files of the chain.
     pub(crate) fn allocated_bytes(&self) -> Result<u64> {
-        self.stack.chain().files().iter().map(|file| file.allocated_bytes()).sum()
+        self.stack.chain().files().iter().map(HostFile::allocated_bytes).sum()
     }
 }
 

@@ -306,6 +306,9 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
     if let Some((format, reason)) = verdicts.iter().find_map(broken) {
         return Err(broken_header(format, &reason));
     }
+    if let Some(format) = promised.filter(|format| *format != Format::Raw) {
+        return Err(broken_header(format, "its signature is missing"));
+    }
     Ok((Format::Raw, Found::ByElimination, None))
 }
 
