@@ -120,8 +120,9 @@ pub trait FileSystem: Send + Sync {
     /// What it is.
     fn facts(&self) -> &Facts;
 
-    /// Its used map. Any doubt is an error (`Corrupt`, `Unsupported` or `Refused`), whose message is the
-    /// reason that the user sees. Fails also if [`State::doubt`] has a reason.
+    /// Its used map. Any doubt is an error, whose message is the reason that the user sees: `Corrupt`,
+    /// `Unsupported`, or `Refused` if the guest turns out to be hibernated. Not to be asked if
+    /// [`State::doubt`] has a reason; fails then, too.
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>>;
 }
 

@@ -60,6 +60,12 @@ pub trait Resolver: Send + Sync {
     /// `Refused` if it is not granted, is a protocol string, or does not exist (the message tells which, and
     /// names it); `Io` if the machine failed.
     fn open(&self, from: &dyn HostFile, name: &str, purpose: Purpose) -> Result<Arc<dyn HostFile>>;
+
+    /// The names of the files in the folder of `from`, as [`Resolver::open`] takes them: for VDI, whose images
+    /// know their parent's UUID but not its name. At most 4096 are looked at; none by default.
+    fn siblings(&self, _from: &dyn HostFile) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }
 
 /// One image of a chain, validated.

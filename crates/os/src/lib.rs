@@ -1,1 +1,25 @@
-//! To be filled.
+//! Linux: files, block devices, host maps, locks, and the gate that an image's own references must pass.
+//!
+//! Invariants:
+//! - what is opened as a source is opened for reading only, and never before it is known to be a regular file
+//!   or a block device;
+//! - a file that an image names is opened only below a granted folder, by a path without symbolic links;
+//! - a target bears its final name only when all of it is on stable storage.
+//!
+//! Absent on purpose: formats, policy about what to copy, mapped memory (an I/O error there is a signal).
+
+mod buffer;
+mod device;
+mod direct;
+mod grant;
+mod locks;
+mod new_file;
+mod raw_file;
+mod source;
+
+pub use buffer::AlignedBuffer;
+pub use device::DeviceTarget;
+pub use grant::Granted;
+pub use locks::in_use_by_writer;
+pub use new_file::{NewFile, replace_file};
+pub use source::{Fingerprint, SourceFile};

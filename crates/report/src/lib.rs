@@ -1,1 +1,19 @@
-//! To be filled.
+//! What people and programs see: one document a command, as JSON or as text.
+//!
+//! Invariants:
+//! - names that come from a disk are escaped before they reach a terminal ([`printable`]);
+//! - byte counts end in `_bytes`, times in `_seconds`; a document's first field is its `schema`.
+
+mod bar;
+mod copy;
+mod info;
+mod text;
+
+pub use copy::{CopyDocument, CopySubject, copy_document, copy_text};
+pub use info::{InfoDocument, info_document, info_text};
+pub use text::{Palette, human_bytes, printable};
+
+/// A document as one line of JSON, ready to be printed.
+pub fn to_json(document: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(document).expect("plain data becomes JSON")
+}

@@ -103,14 +103,16 @@ impl Stack {
 
     /// Reads and checks the used map of every volume.
     pub fn used_maps(&self, check: Check) -> Result<UsedMaps> {
-        let hibernated = self.volumes.iter().position(Volume::is_hibernated);
         let mut by_volume = Vec::new();
-        for volume in &self.volumes {
-            by_volume.push(volume.mode(check)?);
+        let mut hibernated = None;
+        for (index, volume) in self.volumes.iter().enumerate() {
+            let (mode, is_hibernated) = volume.mode(check)?;
+            by_volume.push(mode);
+            if is_hibernated {
+                hibernated.get_or_insert(index);
+            }
         }
-        let found_late =
-            by_volume.iter().position(|mode| mode.reason().is_some_and(|why| why.contains("hibernated")));
-        if let Some(index) = hibernated.or(found_late) {
+        if let Some(index) = hibernated {
             for mode in &mut by_volume {
                 if let Mode::UsedOnly(_) = mode {
                     *mode = Mode::Whole(format!("the guest is hibernated (see volume {})", index + 1));
@@ -148,24 +150,20 @@ impl UsedMaps {
 }
 
 impl Volume {
-    fn is_hibernated(&self) -> bool {
-        self.filesystem
-            .as_ref()
-            .is_some_and(|filesystem| matches!(filesystem.facts().state, State::Hibernated(_)))
-    }
-
-    fn mode(&self, check: Check) -> Result<Mode> {
+    /// How it is to be taken, and whether it says that the guest is hibernated.
+    fn mode(&self, check: Check) -> Result<(Mode, bool)> {
+        let whole = |reason: String, is_hibernated| Ok((Mode::Whole(reason), is_hibernated));
         let Some(filesystem) = &self.filesystem else {
-            let reason = self.doubt.as_deref().unwrap_or("no known file system");
-            return Ok(Mode::Whole(reason.to_owned()));
+            return whole(self.doubt.as_deref().unwrap_or("no known file system").to_owned(), false);
         };
-        if let Some(doubt) = filesystem.facts().state.doubt() {
-            return Ok(Mode::Whole(doubt.to_owned()));
+        let state = &filesystem.facts().state;
+        if let Some(doubt) = state.doubt() {
+            return whole(doubt.to_owned(), matches!(state, State::Hibernated(_)));
         }
         match filesystem.used_map(check) {
-            Ok(map) => Ok(Mode::UsedOnly(map)),
+            Ok(map) => Ok((Mode::UsedOnly(map), false)),
             Err(error) if error.kind() == ErrorKind::Io => Err(error),
-            Err(error) => Ok(Mode::Whole(error.to_string())),
+            Err(error) => whole(error.to_string(), error.kind() == ErrorKind::Refused),
         }
     }
 }

@@ -6,12 +6,14 @@
 
 mod conformance;
 mod files;
+mod guest;
 mod hostile;
 mod tools;
 mod writing;
 
 pub use conformance::check_disk;
 pub use files::{TestFile, TestResolver};
+pub use guest::{Guest, Inside, STALE, SWAPPED, as_root, file_contains};
 pub use hostile::check_hostile;
 pub use tools::{real_image, run, scratch};
 pub use writing::write_image;

@@ -1,10 +1,218 @@
-//! ext2/3/4: to be filled.
+//! ext2, ext3 and ext4.
+//!
+//! Opening reads the superblock, and the journal if it is pending, which is then replayed in memory: all
+//! else sees the volume as it will be once its guest mounts it.
+//!
+//! Layers, each on the one before: [`layout`] and [`features`] (what is on the disk), [`superblock`]
+//! (geometry), [`group`] and [`bitmap`] (what is allocated), [`inode`] and [`tree`] (who owns it),
+//! [`journal`]; then what is made of them: [`map`] and [`check`], which finds [`swapfile`]s on its way.
+//!
+//! Deliberately absent: directories, the contents of extended attributes, decryption.
 
-use block::Result;
+use std::sync::Arc;
 
-use crate::{FileSystem, Source};
+use block::{Error, ErrorKind, Result, read_struct};
+use extent::{ExtentSet, VolumeOffset};
 
-/// Opens the volume if it is one.
-pub fn open(_source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
-    Ok(None)
+use crate::{Check, Facts, FileSystem, Source, State, UsedMap};
+
+mod bitmap;
+mod check;
+mod checksum;
+mod features;
+mod group;
+mod inode;
+mod journal;
+mod layout;
+mod ledger;
+mod map;
+mod superblock;
+mod swapfile;
+mod tree;
+
+use features::{Features, incompat, ro_compat};
+use layout::{MMP_MAGIC, MMP_SEQ_FSCK, RawMmp, RawSuperblock, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
+use superblock::Superblock;
+
+/// Opens the volume if it is one: if the superblock's magic is there, whatever else is broken.
+pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
+    let Some(raw) = read_superblock(source)? else {
+        return Ok(None);
+    };
+    let opened = match recognise(source, &raw) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+        Err(error) => Ext { facts: broken_facts(&raw, &error), volume: None },
+    };
+    Ok(Some(Box::new(opened)))
+}
+
+/// The superblock's bytes, if its magic is there.
+fn read_superblock(source: &Source) -> Result<Option<RawSuperblock>> {
+    let end = SUPERBLOCK_OFFSET + size_of::<RawSuperblock>() as u64;
+    if source.len_bytes() < end {
+        return Ok(None);
+    }
+    let raw: RawSuperblock = read_struct(source, VolumeOffset::new(SUPERBLOCK_OFFSET), "ext superblock")?;
+    Ok(Some(raw).filter(|raw| raw.magic.get() == SUPERBLOCK_MAGIC))
+}
+
+/// A volume that was understood: what is read of it from now on, with its journal replayed.
+struct Volume {
+    source: Source,
+    superblock: Arc<Superblock>,
+}
+
+struct Ext {
+    facts: Facts,
+    /// `None` if it is not to be read any further; the state says why.
+    volume: Option<Volume>,
+}
+
+fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Ext> {
+    let features = superblock::features_of(raw);
+    if features.incompat.has(incompat::JOURNAL_DEV) {
+        return Err(Error::unsupported("an external journal of ext3 or ext4, not a file system"));
+    }
+    let superblock = Superblock::parse(raw, source.len_bytes())?;
+    if crate::swap::has_signature(source, superblock.block_bytes.into())? {
+        return Err(Error::corrupt("signatures of both ext and swap are on the volume"));
+    }
+    let replayed = journal::replay(source, &superblock)?;
+    let (source, superblock, pending) = match replayed {
+        journal::Outcome::Nothing => (source.clone(), superblock, None),
+        journal::Outcome::Empty => {
+            (source.clone(), superblock, Some("its journal is marked as pending, but empty".to_owned()))
+        }
+        journal::Outcome::Replayed { source, what } => {
+            let raw = read_superblock(&source)?
+                .ok_or_else(|| Error::corrupt("the journal replaces the ext superblock by something else"))?;
+            let superblock = Superblock::parse(&raw, source.len_bytes())?;
+            (source, superblock, Some(what))
+        }
+    };
+    let state = state(&source, &superblock, pending)?;
+    Ok(Ext {
+        facts: facts(&superblock, state),
+        volume: Some(Volume { source, superblock: Arc::new(superblock) }),
+    })
+}
+
+/// The state of a volume whose journal, if pending, was replayed.
+fn state(source: &Source, superblock: &Superblock, pending: Option<String>) -> Result<State> {
+    let mounting = superblock.mounting;
+    if mounting.errors {
+        return Ok(State::Inconsistent("its driver met errors and marked it so; a check is due".into()));
+    }
+    if mounting.replaying_fast_commit {
+        return Ok(State::Dirty("a replay of fast commits was interrupted".into()));
+    }
+    if !mounting.valid {
+        return Ok(State::Dirty("it was not unmounted cleanly".into()));
+    }
+    if let Some(block) = superblock.mmp_block
+        && is_being_checked(source, superblock, block)?
+    {
+        return Ok(State::Dirty("a check of it was running (multiple-mount protection)".into()));
+    }
+    Ok(pending.map_or(State::Clean, State::JournalPending))
+}
+
+fn is_being_checked(source: &Source, superblock: &Superblock, block: u64) -> Result<bool> {
+    if !superblock.holds(block, 1) {
+        return Err(Error::corrupt("ext superblock").field("mmp_block", block, "within the volume"));
+    }
+    let raw: RawMmp = read_struct(source, superblock.offset_of(block), "ext multiple-mount block")?;
+    if raw.magic.get() != MMP_MAGIC {
+        return Err(Error::corrupt("ext multiple-mount block").at(superblock.offset_of(block)).field(
+            "magic",
+            format!("{:#x}", raw.magic),
+            format!("{MMP_MAGIC:#x}"),
+        ));
+    }
+    Ok(raw.seq.get() == MMP_SEQ_FSCK)
+}
+
+fn facts(superblock: &Superblock, state: State) -> Facts {
+    let block_bytes = u64::from(superblock.block_bytes);
+    let free = superblock.free_blocks_count.min(superblock.blocks_count);
+    let mut details = vec![("features", superblock.features.names())];
+    details.push(("block bytes", block_bytes.to_string()));
+    details.push(("block groups", superblock.groups_count.to_string()));
+    let backups: Vec<_> = superblock.backup_blocks().iter().map(u64::to_string).collect();
+    if !backups.is_empty() {
+        details.push(("first backup superblocks at blocks", backups.join(" ")));
+    }
+    let orphans = superblock.last_orphan != 0 || superblock.features.ro_compat.has(ro_compat::ORPHAN_PRESENT);
+    if orphans {
+        details.push(("orphans", "files deleted while open still hold their blocks".into()));
+    }
+    Facts {
+        filesystem: superblock.features.kind().into(),
+        label: superblock.label.clone(),
+        uuid: uuid_text(&superblock.uuid),
+        cluster_bytes: Some(block_bytes * u64::from(superblock.cluster_blocks)),
+        size_bytes: superblock.end_bytes(),
+        free_bytes: Some(free * block_bytes),
+        state,
+        details,
+    }
+}
+
+/// What can be told of a volume that bears the magic and no more.
+fn broken_facts(raw: &RawSuperblock, error: &Error) -> Facts {
+    let features: Features = superblock::features_of(raw);
+    let why = error.to_string();
+    let kind = if features.incompat.has(incompat::JOURNAL_DEV) { "ext-journal" } else { features.kind() };
+    Facts {
+        filesystem: kind.into(),
+        label: superblock::label_of(raw),
+        uuid: uuid_text(&raw.uuid),
+        cluster_bytes: None,
+        size_bytes: 0,
+        free_bytes: None,
+        state: match error.kind() {
+            ErrorKind::Unsupported => State::Unsupported(why),
+            ErrorKind::Refused => State::Dirty(why),
+            _ => State::Inconsistent(why),
+        },
+        details: vec![("features", features.names())],
+    }
+}
+
+/// A UUID as text; `None` for the zeros that stand for none.
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> Option<String> {
+    let dashed = |text: String, (at, byte): (usize, &u8)| {
+        let dash = if [4, 6, 8, 10].contains(&at) { "-" } else { "" };
+        format!("{text}{dash}{byte:02x}")
+    };
+    (*uuid != [0; 16]).then(|| uuid.iter().enumerate().fold(String::new(), dashed))
+}
+
+impl FileSystem for Ext {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
+        let volume = match (&self.facts.state, &self.volume) {
+            (State::Clean | State::JournalPending(_), Some(volume)) => volume,
+            (state, _) => return Err(doubt(state)),
+        };
+        let swap = match check {
+            Check::Quick => ExtentSet::new(),
+            Check::Full => check::check(&volume.source, &volume.superblock)?,
+        };
+        Ok(Box::new(map::Map::new(volume.source.clone(), volume.superblock.clone(), swap)))
+    }
+}
+
+/// The error that says why a used map is not given.
+fn doubt(state: &State) -> Error {
+    let why = state.doubt().unwrap_or("it was not understood");
+    match state {
+        State::Unsupported(_) => Error::unsupported(why),
+        State::Inconsistent(_) => Error::corrupt(why),
+        _ => Error::refused(why),
+    }
 }

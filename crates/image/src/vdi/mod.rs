@@ -1,44 +1,15 @@
-//! Vdi: to be filled.
+//! VDI, VirtualBox's format: a header, a map of blocks, and the blocks.
+//!
+//! Read are version 1.1 dynamic, fixed and differencing images; written are dynamic ones.
+//!
+//! Absent on purpose: version 0.1 and undo images, which nothing at hand could check; the settings of VirtualBox,
+//! which alone know parents' names and whether a disk is encrypted.
 
-use std::sync::Arc;
+mod layout;
+mod map;
+mod open;
+mod parse;
+mod write;
 
-use block::{Error, HostFile, Result};
-use extent::VirtualOffset;
-use serde::{Deserialize, Serialize};
-
-use crate::{CreateOptions, Finish, Layer, Piece, Probe, Put, Resolver, Writer};
-
-/// Whether `file` is one, by its whole header.
-pub fn probe(_file: &dyn HostFile) -> Result<Probe> {
-    Ok(Probe::No)
-}
-
-/// Opens one layer. `resolver` opens the further files it consists of; its parent is not opened here.
-pub fn open(_file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn Layer>> {
-    Err(Error::unsupported("Vdi"))
-}
-
-/// Lays out a new image.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct VdiWriter {}
-
-impl VdiWriter {
-    /// A writer for `options`.
-    pub fn new(_options: CreateOptions) -> Result<Self> {
-        Err(Error::unsupported("writing Vdi"))
-    }
-}
-
-impl Writer for VdiWriter {
-    fn granularity_bytes(&self) -> u64 {
-        4096
-    }
-
-    fn place(&mut self, _chunk_at: VirtualOffset, _pieces: Vec<Piece>) -> Result<Vec<Put>> {
-        Err(Error::unsupported("writing Vdi"))
-    }
-
-    fn finish(&mut self) -> Result<Finish> {
-        Err(Error::unsupported("writing Vdi"))
-    }
-}
+pub use open::{open, probe};
+pub use write::VdiWriter;

@@ -1,44 +1,16 @@
-//! Vmdk: to be filled.
+//! VMDK, VMware's format: a descriptor (a text) and the extents it names, embedded in one file or apart.
+//!
+//! Read are flat, hosted sparse (also compressed, as streams), ESX server sparse (`COWD`) and SESparse
+//! extents, and deltas of them. Written are `monolithicSparse` and `streamOptimized`.
+//!
+//! Absent on purpose: extents that stand for whole devices, encrypted disks, replay of SESparse journals.
 
-use std::sync::Arc;
+mod descriptor;
+mod layout;
+mod map;
+mod open;
+mod parse;
+mod write;
 
-use block::{Error, HostFile, Result};
-use extent::VirtualOffset;
-use serde::{Deserialize, Serialize};
-
-use crate::{CreateOptions, Finish, Layer, Piece, Probe, Put, Resolver, Writer};
-
-/// Whether `file` is one, by its whole header.
-pub fn probe(_file: &dyn HostFile) -> Result<Probe> {
-    Ok(Probe::No)
-}
-
-/// Opens one layer. `resolver` opens the further files it consists of; its parent is not opened here.
-pub fn open(_file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn Layer>> {
-    Err(Error::unsupported("Vmdk"))
-}
-
-/// Lays out a new image.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct VmdkWriter {}
-
-impl VmdkWriter {
-    /// A writer for `options`.
-    pub fn new(_options: CreateOptions) -> Result<Self> {
-        Err(Error::unsupported("writing Vmdk"))
-    }
-}
-
-impl Writer for VmdkWriter {
-    fn granularity_bytes(&self) -> u64 {
-        4096
-    }
-
-    fn place(&mut self, _chunk_at: VirtualOffset, _pieces: Vec<Piece>) -> Result<Vec<Put>> {
-        Err(Error::unsupported("writing Vmdk"))
-    }
-
-    fn finish(&mut self) -> Result<Finish> {
-        Err(Error::unsupported("writing Vmdk"))
-    }
-}
+pub use open::{open, probe};
+pub use write::VmdkWriter;

@@ -1,0 +1,65 @@
+# `make test` is the whole gate. Everything runs as root, or as a user who may use sudo.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+# Where cargo puts what rustup and `cargo install` make, if it is not in the path already.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+CARGO ?= cargo
+# Seconds that each parser is fuzzed.
+FUZZ_SECONDS ?= 300
+FUZZ_SMOKE_SECONDS ?= 5
+# Share of the full size of the benchmark's disks.
+BENCH_SCALE ?= 1
+
+.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke demo clean
+
+help: ## Say what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+test: tools format lint deny docs fuzz-smoke bench-smoke unit ## The gate: all checks, all tests
+
+tools: ## Install what the gate needs and the machine lacks
+	scripts/install-test-tools
+
+format: ## Check the formatting
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --all --check
+
+lint: ## Clippy, warnings are errors
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+deny: ## Licences, sources and bans of all dependencies; advisories where they can be fetched
+	scripts/check-dependencies
+
+docs: ## Build the documentation, warnings are errors
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace
+
+unit: ## All tests
+	$(CARGO) test --locked --workspace
+
+fuzz: ## Fuzz each parser for FUZZ_SECONDS
+	scripts/fuzz $(FUZZ_SECONDS)
+
+fuzz-smoke: ## Fuzz each parser for FUZZ_SMOKE_SECONDS
+	scripts/fuzz $(FUZZ_SMOKE_SECONDS)
+
+bench: ## Compare with qemu-img, ntfsclone and partclone (BENCH_SCALE=0.1 for smaller disks)
+	scripts/install-test-tools bench
+	$(CARGO) build --locked --release -p leandisk
+	$(CARGO) run --locked --release -p leandisk-xtask -- bench --scale $(BENCH_SCALE)
+
+bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
+	$(CARGO) build --locked -p leandisk
+	$(CARGO) run --locked -p leandisk-xtask -- bench --smoke --program target/debug/leandisk
+
+demo: ## Copy a real NTFS disk and prove the copy right
+	scripts/install-test-tools demo
+	$(CARGO) build --locked --release -p leandisk
+	scripts/demo
+
+clean: ## Remove all that was built
+	$(CARGO) clean
+	rm -rf demo fuzz/target

@@ -1,0 +1,118 @@
+//! The command line. One definition makes the parser and the help.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use image::Format;
+
+/// Makes virtual machine disks lean.
+///
+/// Exit status: 0 done; 2 usage; 3 refused (unsafe or unsupported, nothing changed); 4 corrupt input;
+/// 5 I/O error; 6 verification failed; 130 interrupted.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show every layer of a disk, in milliseconds, without reading its data
+    Info(InfoArguments),
+    /// Copy a disk to any format, reading and writing only what its guest uses
+    Copy(CopyArguments),
+}
+
+/// How a disk is opened.
+#[derive(Debug, Args)]
+pub(crate) struct OpenArguments {
+    /// Take the source for this format: raw, vhd, vhdx, vmdk, qcow2 or vdi
+    #[arg(short = 'f', value_name = "FMT")]
+    pub(crate) format: Option<Format>,
+    /// Let the image refer to files below this folder (or to this file), besides its own folder
+    #[arg(long, value_name = "PATH")]
+    pub(crate) allow_path: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InfoArguments {
+    /// The disk: a file or block device
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Layout {
+    /// Every byte where it was
+    Keep,
+    /// Files laid out contiguously
+    Packed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ProgressStyle {
+    /// A bar, if standard error is a terminal
+    Auto,
+    /// Lines of JSON on standard error
+    Json,
+    /// Nothing
+    None,
+}
+
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)]
+pub(crate) struct CopyArguments {
+    /// The disk to copy: a file or block device
+    pub(crate) source: PathBuf,
+    /// What to make of it
+    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// Make this format; without it the target's extension decides, else the source's format
+    #[arg(short = 'O', value_name = "FMT")]
+    pub(crate) target_format: Option<Format>,
+    /// Set an option of the target's format: subformat=, compression=, `cluster_size`=, `block_size`=
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub(crate) target_option: Vec<String>,
+    /// Compress the target (qcow2)
+    #[arg(long)]
+    pub(crate) compress: bool,
+    /// How files lie in the target
+    #[arg(long, value_enum, default_value = "keep")]
+    pub(crate) layout: Layout,
+    /// Copy what the guest's file systems have free, too
+    #[arg(long)]
+    pub(crate) keep_free: bool,
+    /// Copy the contents of page files and swap, too
+    #[arg(long)]
+    pub(crate) keep_swap: bool,
+    /// On a block device, leave old contents where nothing is copied
+    #[arg(long)]
+    pub(crate) fast: bool,
+    /// Read the target back and compare it with what was read
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Show what would be done, without reading the data
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Go on with an interrupted copy
+    #[arg(long)]
+    pub(crate) resume: bool,
+    /// Replace an existing target
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Number of worker threads
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) threads: Option<u16>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
+}

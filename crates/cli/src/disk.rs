@@ -1,0 +1,52 @@
+//! Opening a disk from the command line.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use block::{Error, HostFile, Result};
+use image::{Chain, OpenOptions, Purpose, Resolver};
+use os::{Granted, SourceFile};
+use stack::Stack;
+
+use crate::arguments::OpenArguments;
+
+/// An open disk with what is needed to see whether it changes meanwhile.
+pub(crate) struct OpenDisk {
+    pub(crate) stack: Stack,
+}
+
+impl OpenDisk {
+    /// Opens the disk at `path`, and what it refers to as far as that is granted.
+    pub(crate) fn open(path: &Path, arguments: &OpenArguments) -> Result<Self> {
+        let chain = open_chain(path, arguments)?;
+        Ok(Self { stack: Stack::open(chain)? })
+    }
+
+    /// Bytes on the host, of all files of the chain.
+    pub(crate) fn allocated_bytes(&self) -> Result<u64> {
+        self.stack.chain().files().iter().map(|file| file.allocated_bytes()).sum()
+    }
+}
+
+/// Opens the container alone.
+pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments) -> Result<Chain> {
+    let text = path.to_string_lossy();
+    if text.starts_with("nbd://") || text.starts_with("nbd+unix://") {
+        return Err(Error::unsupported(format!("{text}: disks behind NBD cannot be read yet"))
+            .hint("name the file or block device itself"));
+    }
+    let file = SourceFile::open(path)?;
+    let gate = Gate { granted: Granted::new(path, &arguments.allow_path)? };
+    Chain::open(file, OpenOptions { format: arguments.format }, &gate)
+}
+
+/// The images' references go through what the user granted.
+struct Gate {
+    granted: Granted,
+}
+
+impl Resolver for Gate {
+    fn open(&self, from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
+        Ok(self.granted.open(from.name(), name)?)
+    }
+}

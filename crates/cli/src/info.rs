@@ -1,0 +1,21 @@
+//! `leandisk info`.
+
+use block::Result;
+use filesystem::Check;
+use report::{info_document, info_text, to_json};
+
+use crate::arguments::InfoArguments;
+use crate::disk::OpenDisk;
+use crate::{print, stdout_palette};
+
+pub(crate) fn run(arguments: &InfoArguments) -> Result<()> {
+    let disk = OpenDisk::open(&arguments.disk, &arguments.open)?;
+    let maps = disk.stack.used_maps(Check::Quick)?;
+    let document = info_document(&arguments.disk.display().to_string(), &disk.stack, &maps)?;
+    if arguments.json {
+        print(&to_json(&document));
+    } else {
+        print(&info_text(&document, stdout_palette()));
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! The pipeline as a whole, over memory: same result whatever the threads, resumable anywhere, no hang on failure.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use block::{Error, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunState, TargetFile};
+use engine::{Checkpoint, CopyJob, CopyOutcome, Monitor};
+use extent::{Host, HostOffset, HostSpan, Span, VirtualOffset};
+use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
+use plan::{CopyOptions, CopyPlan, CopyPlanner};
+use stack::{Fact, Role};
+use testkit::TestResolver;
+
+const LEN: usize = (23 << 20) + 1536;
+
+/// Twenty-three chunks' worth of data, zeros and half-filled granules.
+fn contents() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut bytes = vec![0; LEN];
+    for (index, piece) in bytes.chunks_mut(3000).enumerate() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(index as u64);
+        if state >> 62 != 0 {
+            let len = 1000.min(piece.len() / 2);
+            piece[..len].fill(state.to_be_bytes()[2] | 1);
+        }
+    }
+    bytes[5 << 20..8 << 20].fill(0);
+    bytes
+}
+
+fn chain(bytes: &[u8]) -> Chain {
+    let file: Arc<dyn HostFile> = Arc::new(Memory::new(bytes.to_vec()));
+    Chain::open(file, OpenOptions { format: Some(Format::Raw) }, &TestResolver::default()).unwrap()
+}
+
+/// Reads everything but the span from 10 MiB to 11 MiB + 100 bytes.
+fn plan() -> CopyPlan {
+    let data = |at| RunState::Data { file: FileIndex(0), offset: HostOffset::new(at) };
+    let mut planner = CopyPlanner::new(CopyOptions::default(), 0);
+    let (skip, resume) = (10 << 20, (11 << 20) + 100);
+    for (start, end, state) in
+        [(0, skip, data(0)), (skip, resume, RunState::Hole), (resume, LEN as u64, data(resume))]
+    {
+        let span = Span::between(VirtualOffset::new(start), VirtualOffset::new(end));
+        planner.add(&[Fact { span, state, role: Role::Outside }]);
+    }
+    planner.finish()
+}
+
+fn expected() -> Vec<u8> {
+    let mut bytes = contents();
+    bytes[10 << 20..(11 << 20) + 100].fill(0);
+    bytes
+}
+
+fn writer() -> AnyWriter {
+    let options = CreateOptions {
+        virtual_bytes: LEN as u64,
+        sector_bytes: 512,
+        compress: false,
+        keys: BTreeMap::new(),
+        identity_seed: 1,
+        created_unix_seconds: 0,
+        file_name: "target".into(),
+        target_is_dirty: false,
+    };
+    image::create(Format::Raw, options).unwrap()
+}
+
+fn run(
+    target: &dyn TargetFile,
+    thread_count: usize,
+    resume: Option<Checkpoint>,
+    monitor: &dyn Monitor,
+) -> Result<CopyOutcome> {
+    let (source, plan) = (chain(&contents()), plan());
+    let job = CopyJob {
+        source: &source,
+        plan: &plan,
+        writer: writer(),
+        target,
+        thread_count,
+        digests: true,
+        identity: "job".into(),
+        checkpoint_interval: Duration::ZERO,
+        resume,
+    };
+    job.run(monitor)
+}
+
+/// Keeps the last checkpoint and stops after so many bytes.
+struct Watch {
+    stop_after_bytes: u64,
+    read_bytes: AtomicU64,
+    checkpoint: Mutex<Option<Vec<u8>>>,
+}
+
+impl Watch {
+    fn until(stop_after_bytes: u64) -> Self {
+        Self { stop_after_bytes, read_bytes: AtomicU64::new(0), checkpoint: Mutex::default() }
+    }
+}
+
+impl Monitor for Watch {
+    fn advanced(&self, read_bytes: u64, _written_bytes: u64) {
+        self.read_bytes.fetch_add(read_bytes, Ordering::SeqCst);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.read_bytes.load(Ordering::SeqCst) >= self.stop_after_bytes
+    }
+
+    fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
+        *self.checkpoint.lock().unwrap() = Some(checkpoint.to_bytes());
+        Ok(())
+    }
+}
+
+#[test]
+fn the_result_does_not_depend_on_threads() {
+    let mut outcomes = Vec::new();
+    for thread_count in [1, 2, 7, 32] {
+        let target = Memory::new(Vec::new());
+        let outcome = run(&target, thread_count, None, &Watch::until(u64::MAX)).unwrap();
+        assert!(target.to_vec() == expected(), "{thread_count} threads");
+        assert_eq!(outcome.totals.read_bytes, plan().reads.total_bytes());
+        outcomes.push((outcome.totals, outcome.digests));
+    }
+    assert!(outcomes.windows(2).all(|pair| pair[0] == pair[1]));
+    verify::check(&chain(&expected()), outcomes[0].1.as_ref().unwrap(), 3, &|_| true).unwrap();
+    let error =
+        verify::check(&chain(&contents()), outcomes[0].1.as_ref().unwrap(), 3, &|_| true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Mismatch, "the skipped part is not zeros in the source");
+}
+
+#[test]
+fn a_stopped_copy_goes_on_where_it_was() {
+    for stop_after_bytes in [1, 4 << 20, 9 << 20, 20 << 20] {
+        let target = Memory::new(Vec::new());
+        let watch = Watch::until(stop_after_bytes);
+        assert_eq!(run(&target, 3, None, &watch).unwrap_err().kind(), ErrorKind::Interrupted);
+        let Some(stored) = watch.checkpoint.into_inner().unwrap() else { continue };
+        let checkpoint = Checkpoint::from_bytes(&stored, "job").unwrap();
+        assert_eq!(Checkpoint::from_bytes(&stored, "other").unwrap_err().kind(), ErrorKind::Refused);
+        let outcome = run(&target, 2, Some(checkpoint), &Watch::until(u64::MAX)).unwrap();
+        assert!(target.to_vec() == expected(), "stopped after {stop_after_bytes}");
+        assert_eq!(outcome.totals.read_bytes, plan().reads.total_bytes());
+        verify::check(&chain(&expected()), &outcome.digests.unwrap(), 1, &|_| true).unwrap();
+    }
+}
+
+/// Fails from the n-th write on.
+struct Failing {
+    memory: Memory,
+    writes_left: AtomicU64,
+}
+
+impl ReadAt<Host> for Failing {
+    fn len_bytes(&self) -> u64 {
+        ReadAt::<Host>::len_bytes(&self.memory)
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.memory.read_at(at, buf)
+    }
+}
+
+impl TargetFile for Failing {
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        let left =
+            self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        left.map_err(|_| Error::io("write", std::io::ErrorKind::StorageFull.into()))?;
+        self.memory.write_at(at, buf)
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        self.memory.set_len(len_bytes)
+    }
+
+    fn reserve(&self, span: HostSpan) -> Result<()> {
+        self.memory.reserve(span)
+    }
+
+    fn zero(&self, span: HostSpan) -> Result<()> {
+        self.memory.zero(span)
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_failing_target_stops_every_worker() {
+    for writes in [0, 1, 5, 50] {
+        let target = Failing { memory: Memory::new(Vec::new()), writes_left: AtomicU64::new(writes) };
+        let error = run(&target, 8, None, &Watch::until(u64::MAX)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.io_source().is_some());
+    }
+}

@@ -1,0 +1,262 @@
+//! The full check of the block bitmaps, before anything that they call free is left out of a copy.
+//!
+//! One pass over the groups: counters, checksums, and that the file system's own structures are marked used.
+//! Then one pass over all inodes in use: that every block that one owns is marked used, and that none has two
+//! owners. What is marked used but owned by nobody stays used.
+//!
+//! Unwritten extents read as zeros to the guest whatever they hold, but count as used for now.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
+use std::ops::Range;
+
+use block::{Error, Result, read_vec};
+use extent::{ExtentSet, Volume};
+
+use super::bitmap::{self, Bits};
+use super::group::{self, Group};
+use super::inode::{Inode, InodeNumber, inode_at};
+use super::layout::{inode_flags, special_inode};
+use super::ledger::{Claim, Ledger, Owner};
+use super::superblock::{BlockNumber, GroupNumber, Superblock};
+use super::swapfile;
+use super::tree::{self, FileExtent, Visitor};
+use crate::Source;
+
+/// Bytes of inode tables read at once.
+const PIECE_BYTES_MAX: u32 = 1 << 20;
+/// Inodes not in use are read along if there are no more bytes of them than that between two in use.
+const GAP_BYTES_MAX: u32 = 32 << 10;
+/// The first inode that is a user's file.
+const FIRST_USER_INODE: InodeNumber = 11;
+
+/// Checks everything; returns what lies in swap files.
+pub(super) fn check(source: &Source, superblock: &Superblock) -> Result<ExtentSet<Volume>> {
+    let mut ledger = Ledger::new(source, superblock);
+    for number in 0..superblock.groups_count {
+        let group = group::read(source, superblock, number)?;
+        ledger.enter(number, &group)?;
+    }
+    for number in 0..superblock.groups_count {
+        own_metadata(&mut ledger, number)?;
+    }
+    let mut inodes = Inodes { ledger, candidates: BinaryHeap::new() };
+    for number in 0..superblock.groups_count {
+        inodes.check_group(number)?;
+    }
+    let candidates: Vec<_> = inodes.candidates.into_iter().map(|Reverse((_, number))| number).collect();
+    swapfile::find(source, superblock, &candidates)
+}
+
+fn own_metadata(ledger: &mut Ledger<'_>, number: GroupNumber) -> Result<()> {
+    let superblock = ledger.superblock;
+    let group = group::read(ledger.source, superblock, number)?;
+    let claim = if superblock.cluster_blocks > 1 { Claim::Shared } else { Claim::Sole };
+    let base = (superblock.base_start(number), u64::from(superblock.base_blocks(number)));
+    let table = (group.inode_table, u64::from(superblock.inode_table_blocks()));
+    for (what, (first, count)) in [
+        ("superblock and descriptors", base),
+        ("block bitmap", (group.block_bitmap, 1)),
+        ("inode bitmap", (group.inode_bitmap, 1)),
+        ("inode table", table),
+    ] {
+        if count == 0 {
+            continue;
+        }
+        if !superblock.holds(first, count) {
+            return Err(Error::corrupt(format!("ext {what} of group {number} lies past the end")));
+        }
+        ledger.own(ledger.clusters(first, count), Owner::Metadata(what, number), claim)?;
+    }
+    match superblock.mmp_block {
+        Some(block) if number == 0 && superblock.holds(block, 1) => {
+            ledger.own(ledger.clusters(block, 1), Owner::Metadata("multiple-mount block", 0), claim)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The pass over all inodes.
+struct Inodes<'a> {
+    ledger: Ledger<'a>,
+    /// The largest files that may be swap files, the smallest of them first.
+    candidates: BinaryHeap<Reverse<(u64, InodeNumber)>>,
+}
+
+impl Inodes<'_> {
+    fn check_group(&mut self, number: GroupNumber) -> Result<()> {
+        let superblock = self.ledger.superblock;
+        let group = group::read(self.ledger.source, superblock, number)?;
+        let used = bitmap::read_inodes(self.ledger.source, superblock, number, &group)?;
+        let limit = check_counts(superblock, number, &group, &used)?;
+        for piece in pieces(&used, limit, u32::from(superblock.inode_bytes)) {
+            self.check_piece(number, &group, &used, piece)?;
+        }
+        Ok(())
+    }
+
+    fn check_piece(
+        &mut self,
+        number: GroupNumber,
+        group: &Group,
+        used: &Bits,
+        piece: Range<u32>,
+    ) -> Result<()> {
+        let superblock = self.ledger.superblock;
+        let inode_bytes = usize::from(superblock.inode_bytes);
+        let at = inode_at(superblock, group.inode_table, piece.start);
+        let len_bytes = u64::from(piece.end - piece.start) * u64::from(superblock.inode_bytes);
+        let bytes = read_vec(self.ledger.source, at, len_bytes, "ext inode table")?;
+        for (index, bytes) in piece.zip(bytes.chunks_exact(inode_bytes)) {
+            if used.get(index) {
+                let inode_number = number * superblock.inodes_per_group + index + 1;
+                let inode = Inode::parse(bytes, superblock, inode_number)
+                    .map_err(|error| error.at(inode_at(superblock, group.inode_table, index)))?;
+                self.check_inode(&inode)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_inode(&mut self, inode: &Inode) -> Result<()> {
+        let (source, superblock) = (self.ledger.source, self.ledger.superblock);
+        if let Some(block) = inode.attributes {
+            if !superblock.holds(block, 1) {
+                let what = format!("ext inode {}", inode.number);
+                return Err(Error::corrupt(what).field("file_acl", block, "within the volume"));
+            }
+            self.ledger.own_attributes(block, Owner::Inode(inode.number))?;
+        }
+        // Their maps refer to blocks that others own, too.
+        let refers = [special_inode::BAD_BLOCKS, special_inode::RESIZE].contains(&inode.number);
+        let claim = if refers { Claim::None } else { Claim::Sole };
+        let mut blocks = Blocks::new(&mut self.ledger, inode.number, claim);
+        tree::walk(source, superblock, inode, &mut blocks)?;
+        let mapped_to = blocks.without_hole_to;
+        self.consider(inode, mapped_to);
+        Ok(())
+    }
+
+    /// Keeps the inode if it may be a swap file: the kernel wants those without holes.
+    fn consider(&mut self, inode: &Inode, mapped_to: u64) {
+        let blocks = inode.size_bytes.div_ceil(u64::from(self.ledger.superblock.block_bytes));
+        let odd = inode_flags::ENCRYPT | inode_flags::VERITY | inode_flags::EA_INODE;
+        let may_be = inode.number >= FIRST_USER_INODE
+            && inode.is_regular()
+            && inode.uid == 0
+            && inode.links_count == 1
+            && !inode.has(odd)
+            && inode.size_bytes >= swapfile::SIZE_BYTES_MIN
+            && inode.size_bytes.is_multiple_of(swapfile::SIZE_STEP_BYTES)
+            && mapped_to >= blocks;
+        if may_be {
+            self.candidates.push(Reverse((inode.size_bytes, inode.number)));
+            if self.candidates.len() > swapfile::CANDIDATES_MAX {
+                self.candidates.pop();
+            }
+        }
+    }
+}
+
+/// Checks a group's counters of inodes; returns how many inodes of its table were ever used.
+fn check_counts(superblock: &Superblock, number: GroupNumber, group: &Group, used: &Bits) -> Result<u32> {
+    let corrupt = |field: &str, found: u32, expected: String| {
+        Error::corrupt(format!("ext group descriptor {number}")).field(field, found, expected)
+    };
+    let free = used.len() - used.count_set();
+    if free != group.free_inodes {
+        let expected = format!("{free}, as its inode bitmap says");
+        return Err(corrupt("free_inodes_count", group.free_inodes, expected));
+    }
+    let limit = superblock.inodes_per_group - group.inodes_unused;
+    let beyond = used.next(limit, used.len(), true);
+    if beyond < used.len() {
+        let expected = format!("fewer: inode {beyond} of the group is in use");
+        return Err(corrupt("itable_unused", group.inodes_unused, expected));
+    }
+    Ok(limit)
+}
+
+/// The parts of an inode table to read: all that is in use, in pieces neither too small nor too large.
+fn pieces(used: &Bits, limit: u32, inode_bytes: u32) -> Vec<Range<u32>> {
+    let mut pieces: Vec<Range<u32>> = Vec::new();
+    let mut at = used.next(0, limit, true);
+    while at < limit {
+        let end = used.next(at, limit, false).min(at + PIECE_BYTES_MAX / inode_bytes);
+        match pieces.last_mut() {
+            Some(last)
+                if (at - last.end) * inode_bytes <= GAP_BYTES_MAX
+                    && (end - last.start) * inode_bytes <= PIECE_BYTES_MAX =>
+            {
+                last.end = end;
+            }
+            _ => pieces.push(at..end),
+        }
+        at = used.next(end, limit, true);
+    }
+    pieces
+}
+
+/// Enters an inode's blocks.
+struct Blocks<'a, 'b> {
+    ledger: &'a mut Ledger<'b>,
+    owner: Owner,
+    claim: Claim,
+    /// The end of the last extent in clusters: under bigalloc the next may share its last cluster.
+    end_cluster: u64,
+    /// The file's blocks from its start up to this one are mapped.
+    without_hole_to: u64,
+    /// The nodes met, where the ledger cannot tell that one is met twice.
+    nodes: HashSet<BlockNumber>,
+}
+
+impl<'a, 'b> Blocks<'a, 'b> {
+    fn new(ledger: &'a mut Ledger<'b>, number: InodeNumber, claim: Claim) -> Self {
+        Self {
+            ledger,
+            owner: Owner::Inode(number),
+            claim,
+            end_cluster: 0,
+            without_hole_to: 0,
+            nodes: HashSet::new(),
+        }
+    }
+}
+
+impl Visitor for Blocks<'_, '_> {
+    fn node(&mut self, block: BlockNumber) -> Result<()> {
+        let told_apart = self.claim == Claim::Sole && self.ledger.tells_owners_apart();
+        if !told_apart && !self.nodes.insert(block) {
+            return Err(Error::corrupt(format!("ext block {block} is twice in the map of {}", self.owner)));
+        }
+        self.ledger.own(self.ledger.clusters(block, 1), self.owner, self.claim)
+    }
+
+    fn extent(&mut self, extent: FileExtent) -> Result<()> {
+        if extent.logical == self.without_hole_to {
+            self.without_hole_to += extent.count;
+        }
+        let mut clusters = self.ledger.clusters(extent.start, extent.count);
+        let shares = self.ledger.superblock.cluster_blocks > 1 && clusters.from + 1 == self.end_cluster;
+        self.end_cluster = clusters.end;
+        if shares {
+            clusters.from += 1;
+        }
+        self.ledger.own(clusters, self.owner, self.claim)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_what_is_in_use_and_skip_large_gaps() {
+        let mut used = Bits::clear(8192);
+        for (from, end) in [(0, 11), (20, 30), (1000, 1001), (2000, 7000)] {
+            used.set(from, end);
+        }
+        let pieces = pieces(&used, 7000, 256);
+        assert_eq!(pieces, [0..30, 1000..1001, 2000..6096, 6096..7000]);
+    }
+}

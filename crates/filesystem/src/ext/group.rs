@@ -1,0 +1,122 @@
+//! Group descriptors: where a group's bitmaps and inode table lie, and what is said of them.
+//!
+//! They are read one at a time through the volume's cache: a volume of 64 TiB has half a million.
+
+use block::{Error, Result, read_vec};
+use zerocopy::FromBytes;
+
+use super::checksum::{crc16, crc32c};
+use super::layout::{DESCRIPTOR_BYTES_LARGE, DESCRIPTOR_CHECKSUM_AT, RawGroupDescriptor, group_flags};
+use super::superblock::{BlockNumber, GroupNumber, Superblock};
+use crate::Source;
+
+/// A validated group descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub(super) block_bitmap: BlockNumber,
+    pub(super) inode_bitmap: BlockNumber,
+    pub(super) inode_table: BlockNumber,
+    pub(super) free_clusters: u32,
+    pub(super) free_inodes: u32,
+    /// Inodes at the table's end that were never used.
+    pub(super) inodes_unused: u32,
+    /// The block bitmap was never written.
+    pub(super) block_uninit: bool,
+    /// The inode bitmap was never written.
+    pub(super) inode_uninit: bool,
+    pub(super) block_bitmap_checksum: u32,
+    pub(super) inode_bitmap_checksum: u32,
+}
+
+/// Reads and validates the descriptor of `group`.
+pub(super) fn read(source: &Source, superblock: &Superblock, group: GroupNumber) -> Result<Group> {
+    let at = superblock.descriptor_at(group);
+    let bytes = read_vec(source, at, superblock.descriptor_bytes.into(), "ext group descriptor")?;
+    parse(&bytes, superblock, group).map_err(|error| error.at(at))
+}
+
+fn parse(bytes: &[u8], superblock: &Superblock, group: GroupNumber) -> Result<Group> {
+    let corrupt = |field: &str, found: String, expected: String| {
+        Error::corrupt(format!("ext group descriptor {group}")).field(field, found, expected)
+    };
+    let mut padded = [0; size_of::<RawGroupDescriptor>()];
+    let len = bytes.len().min(padded.len());
+    padded[..len].copy_from_slice(&bytes[..len]);
+    let raw = RawGroupDescriptor::read_from_bytes(&padded).expect("exactly the struct's size");
+    if let Some(expected) = checksum(bytes, superblock, group)
+        && raw.checksum.get() != expected
+    {
+        return Err(corrupt("checksum", format!("{:#x}", raw.checksum), format!("{expected:#x}")));
+    }
+    let parsed = Group::from_raw(&raw, superblock);
+    let table_blocks = u64::from(superblock.inode_table_blocks());
+    for (field, block, count) in [
+        ("block_bitmap", parsed.block_bitmap, 1),
+        ("inode_bitmap", parsed.inode_bitmap, 1),
+        ("inode_table", parsed.inode_table, table_blocks),
+    ] {
+        if !superblock.holds(block, count) {
+            return Err(corrupt(field, format!("block {block}"), "within the volume".into()));
+        }
+    }
+    if parsed.inodes_unused > superblock.inodes_per_group {
+        let max = superblock.inodes_per_group;
+        return Err(corrupt("itable_unused", parsed.inodes_unused.to_string(), format!("at most {max}")));
+    }
+    if group == 0 && (parsed.block_uninit || parsed.inode_uninit) {
+        return Err(corrupt("flags", format!("{:#x}", raw.flags), "an initialised first group".into()));
+    }
+    Ok(parsed)
+}
+
+impl Group {
+    fn from_raw(raw: &RawGroupDescriptor, superblock: &Superblock) -> Self {
+        let large = superblock.descriptor_bytes >= DESCRIPTOR_BYTES_LARGE;
+        let block = |lo: u32, hi: u32| u64::from(if large { hi } else { 0 }) << 32 | u64::from(lo);
+        let count = |lo: u16, hi: u16| u32::from(if large { hi } else { 0 }) << 16 | u32::from(lo);
+        // Without checksums the flags and the count of unused inodes mean nothing.
+        let checked = superblock.features.group_checksums();
+        let flag = |flag: u16| checked && raw.flags.get() & flag != 0;
+        Self {
+            block_bitmap: block(raw.block_bitmap_lo.get(), raw.block_bitmap_hi.get()),
+            inode_bitmap: block(raw.inode_bitmap_lo.get(), raw.inode_bitmap_hi.get()),
+            inode_table: block(raw.inode_table_lo.get(), raw.inode_table_hi.get()),
+            free_clusters: count(raw.free_blocks_count_lo.get(), raw.free_blocks_count_hi.get()),
+            free_inodes: count(raw.free_inodes_count_lo.get(), raw.free_inodes_count_hi.get()),
+            inodes_unused: match checked {
+                true => count(raw.itable_unused_lo.get(), raw.itable_unused_hi.get()),
+                false => 0,
+            },
+            block_uninit: flag(group_flags::BLOCK_UNINIT),
+            inode_uninit: flag(group_flags::INODE_UNINIT),
+            block_bitmap_checksum: count(raw.block_bitmap_csum_lo.get(), raw.block_bitmap_csum_hi.get()),
+            inode_bitmap_checksum: count(raw.inode_bitmap_csum_lo.get(), raw.inode_bitmap_csum_hi.get()),
+        }
+    }
+}
+
+/// What a descriptor's checksum must be; `None` if the volume has none.
+fn checksum(bytes: &[u8], superblock: &Superblock, group: GroupNumber) -> Option<u16> {
+    let number = group.to_le_bytes();
+    let (before, after) = (&bytes[..DESCRIPTOR_CHECKSUM_AT], &bytes[DESCRIPTOR_CHECKSUM_AT + 2..]);
+    if superblock.features.metadata_csum() {
+        let crc = [&number[..], before, &[0, 0], after].into_iter().fold(superblock.checksum_seed, crc32c);
+        let [low, high, ..] = crc.to_le_bytes();
+        return Some(u16::from_le_bytes([low, high]));
+    }
+    superblock
+        .features
+        .group_checksums()
+        .then(|| [&superblock.uuid[..], &number, before, after].into_iter().fold(0xffff, crc16))
+}
+
+/// Whether a bitmap's bytes have the checksum that a descriptor gives, of which only the lower half is
+/// stored in small descriptors.
+pub(super) fn bitmap_checksum_holds(superblock: &Superblock, bytes: &[u8], stored: u32) -> bool {
+    if !superblock.features.metadata_csum() {
+        return true;
+    }
+    let computed = crc32c(superblock.checksum_seed, bytes);
+    let mask = if superblock.descriptor_bytes >= DESCRIPTOR_BYTES_LARGE { u32::MAX } else { 0xffff };
+    computed & mask == stored
+}

@@ -1,0 +1,183 @@
+//! Inodes: what a file is, and where its map of blocks starts.
+
+use block::{Error, Result, read_vec};
+use extent::VolumeOffset;
+use zerocopy::FromBytes;
+
+use super::checksum::crc32c;
+use super::features::{incompat, ro_compat};
+use super::group;
+use super::layout::{
+    INODE_BYTES_SMALL, INODE_CHECKSUM_HI_AT, INODE_CHECKSUM_LO_AT, RawInode, RawInodeExtra, file_type,
+    inode_flags, special_inode,
+};
+use super::superblock::{BlockNumber, Superblock};
+use crate::Source;
+
+/// An inode's number: from 1.
+pub(super) type InodeNumber = u32;
+
+/// The 60 bytes of an inode that say where its blocks are.
+pub(super) type BlockRoot = [u8; 60];
+
+/// Where an inode's contents are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Contents {
+    /// In the inode, or nowhere: devices, short symbolic links, inline data.
+    None,
+    /// By a tree of extents.
+    Extents(BlockRoot),
+    /// By direct and indirect block pointers.
+    Indirect(BlockRoot),
+}
+
+/// A validated inode.
+#[derive(Clone, Debug)]
+pub(super) struct Inode {
+    pub(super) number: InodeNumber,
+    pub(super) mode: u16,
+    pub(super) uid: u32,
+    pub(super) links_count: u16,
+    pub(super) size_bytes: u64,
+    pub(super) flags: u32,
+    pub(super) contents: Contents,
+    /// The block of extended attributes.
+    pub(super) attributes: Option<BlockNumber>,
+    /// Where the checksums of what it owns start from.
+    pub(super) checksum_seed: u32,
+}
+
+impl Inode {
+    /// Validates the inode of `number` from its bytes in the table. An inode of zeros owns nothing.
+    pub(super) fn parse(bytes: &[u8], superblock: &Superblock, number: InodeNumber) -> Result<Self> {
+        let (raw, after) = RawInode::read_from_prefix(bytes).expect("an inode is at least that large");
+        let empty = bytes.iter().all(|byte| *byte == 0);
+        let checksum_seed = checksum_seed(&raw, superblock, number);
+        if superblock.features.metadata_csum() && !empty {
+            verify_checksum(bytes, after, &raw, checksum_seed, number)?;
+        }
+        let file_acl_hi =
+            if superblock.features.incompat.has(incompat::BIT64) { raw.file_acl_hi.get() } else { 0 };
+        let attributes = u64::from(file_acl_hi) << 32 | u64::from(raw.file_acl_lo.get());
+        Ok(Self {
+            number,
+            mode: raw.mode.get(),
+            uid: u32::from(raw.uid_hi.get()) << 16 | u32::from(raw.uid_lo.get()),
+            links_count: raw.links_count.get(),
+            size_bytes: u64::from(raw.size_hi.get()) << 32 | u64::from(raw.size_lo.get()),
+            flags: raw.flags.get(),
+            contents: contents(&raw, superblock, number, attributes != 0)?,
+            attributes: (attributes != 0).then_some(attributes),
+            checksum_seed,
+        })
+    }
+
+    /// Reads one inode. For all of a group's, see `check`.
+    pub(super) fn read(source: &Source, superblock: &Superblock, number: InodeNumber) -> Result<Self> {
+        if number == 0 || number > superblock.inodes_count {
+            return Err(Error::corrupt("ext inode").field(
+                "number",
+                number,
+                format!("1 to {}", superblock.inodes_count),
+            ));
+        }
+        let group = group::read(source, superblock, (number - 1) / superblock.inodes_per_group)?;
+        let at = inode_at(superblock, group.inode_table, (number - 1) % superblock.inodes_per_group);
+        let bytes = read_vec(source, at, superblock.inode_bytes.into(), "ext inode")?;
+        Self::parse(&bytes, superblock, number).map_err(|error| error.at(at))
+    }
+
+    /// Whether it is a regular file.
+    pub(super) fn is_regular(&self) -> bool {
+        self.mode & file_type::MASK == file_type::REGULAR
+    }
+
+    /// Whether any of the `flags` is set.
+    pub(super) fn has(&self, flags: u32) -> bool {
+        self.flags & flags != 0
+    }
+}
+
+/// Where the inode at `index` of a group's table lies.
+pub(super) fn inode_at(superblock: &Superblock, table: BlockNumber, index: u32) -> VolumeOffset {
+    let within = u64::from(index) * u64::from(superblock.inode_bytes);
+    VolumeOffset::new(superblock.offset_of(table).get().saturating_add(within))
+}
+
+fn checksum_seed(raw: &RawInode, superblock: &Superblock, number: InodeNumber) -> u32 {
+    let seed = crc32c(superblock.checksum_seed, &number.to_le_bytes());
+    crc32c(seed, &raw.generation.get().to_le_bytes())
+}
+
+/// The kernel's `ext4_inode_csum_verify`: both halves count as zeros; the upper one only if the inode has it.
+fn verify_checksum(bytes: &[u8], after: &[u8], raw: &RawInode, seed: u32, number: InodeNumber) -> Result<()> {
+    let small = usize::from(INODE_BYTES_SMALL);
+    let zeros = [0; 2];
+    let mut crc = crc32c(seed, &bytes[..INODE_CHECKSUM_LO_AT]);
+    crc = crc32c(crc, &zeros);
+    crc = crc32c(crc, &bytes[INODE_CHECKSUM_LO_AT + 2..small]);
+    let (stored, computed) = match RawInodeExtra::read_from_prefix(after) {
+        Ok((extra, _)) if extra.extra_isize.get() >= 4 => {
+            crc = crc32c(crc, &bytes[small..INODE_CHECKSUM_HI_AT]);
+            crc = crc32c(crc, &zeros);
+            crc = crc32c(crc, &bytes[INODE_CHECKSUM_HI_AT + 2..]);
+            (u32::from(extra.checksum_hi.get()) << 16 | u32::from(raw.checksum_lo.get()), crc)
+        }
+        _ => (u32::from(raw.checksum_lo.get()), crc32c(crc, after) & 0xffff),
+    };
+    if stored == computed {
+        return Ok(());
+    }
+    let name = format!("ext inode {number}");
+    Err(Error::corrupt(name).field("checksum", format!("{stored:#x}"), format!("{computed:#x}")))
+}
+
+fn contents(
+    raw: &RawInode,
+    superblock: &Superblock,
+    number: InodeNumber,
+    attributes: bool,
+) -> Result<Contents> {
+    let flags = raw.flags.get();
+    let mapped = match flags & inode_flags::EXTENTS != 0 {
+        true => Contents::Extents(raw.block),
+        false => Contents::Indirect(raw.block),
+    };
+    if number == special_inode::BAD_BLOCKS {
+        return Ok(mapped);
+    }
+    if flags & inode_flags::INLINE_DATA != 0 {
+        return Ok(Contents::None);
+    }
+    match raw.mode.get() & file_type::MASK {
+        file_type::REGULAR | file_type::DIRECTORY => Ok(mapped),
+        file_type::SYMLINK if is_fast_symlink(raw, superblock, attributes) => Ok(Contents::None),
+        file_type::SYMLINK => Ok(mapped),
+        file_type::FIFO | file_type::CHARACTER | file_type::BLOCK | file_type::SOCKET => Ok(Contents::None),
+        0 if blocks_512(raw, superblock) == 0 => Ok(Contents::None),
+        _ => Err(Error::corrupt(format!("ext inode {number}")).field(
+            "mode",
+            format!("{:#o}", raw.mode),
+            "a known type of file",
+        )),
+    }
+}
+
+/// Whether the target is in the inode itself: the kernel's `ext4_inode_is_fast_symlink`, and also short ones
+/// whose blocks are those of extended attributes in inodes of their own.
+fn is_fast_symlink(raw: &RawInode, superblock: &Superblock, attributes: bool) -> bool {
+    let cluster_bytes = u64::from(superblock.cluster_blocks) * u64::from(superblock.block_bytes);
+    let attribute_blocks = if attributes { cluster_bytes / 512 } else { 0 };
+    let short = raw.size_hi.get() == 0 && (1..60).contains(&raw.size_lo.get());
+    raw.flags.get() & inode_flags::EXTENTS == 0 && (short || blocks_512(raw, superblock) == attribute_blocks)
+}
+
+fn blocks_512(raw: &RawInode, superblock: &Superblock) -> u64 {
+    let huge = superblock.features.ro_compat.has(ro_compat::HUGE_FILE);
+    let hi = if huge { raw.blocks_hi.get() } else { 0 };
+    let count = u64::from(hi) << 32 | u64::from(raw.blocks_lo.get());
+    match raw.flags.get() & inode_flags::HUGE_FILE != 0 {
+        true => count.saturating_mul(u64::from(superblock.block_bytes / 512)),
+        false => count,
+    }
+}

@@ -1,0 +1,199 @@
+//! Who owns which cluster: each owner's clusters must be marked used, and no cluster has two owners.
+//!
+//! Memory is bounded whatever the volume's size: bitmaps are kept in a cache, and double ownership is looked
+//! for with one bit a cluster on volumes of up to 2^28 clusters (1 TiB in clusters of 4 KiB). On larger ones
+//! the sum of all that is owned is compared with what is used.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use block::{Error, Result};
+
+use super::bitmap::{self, Bits};
+use super::group::{self, Group};
+use super::inode::InodeNumber;
+use super::superblock::{BlockNumber, GroupNumber, Superblock};
+use crate::Source;
+
+/// The most clusters for which owners are told apart: 32 MiB of bits.
+const CLAIMED_CLUSTERS_MAX: u64 = 1 << 28;
+/// The most memory for bitmaps that were read.
+const CACHE_BYTES_MAX: u32 = 16 << 20;
+/// The most blocks of extended attributes that are told from other blocks.
+const ATTRIBUTE_BLOCKS_MAX: usize = 1 << 18;
+
+/// What owns clusters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Owner {
+    Inode(InodeNumber),
+    Metadata(&'static str, GroupNumber),
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inode(number) => write!(f, "inode {number}"),
+            Self::Metadata(what, group) => write!(f, "the {what} of group {group}"),
+        }
+    }
+}
+
+/// Whether others may own the same clusters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Claim {
+    /// None may.
+    Sole,
+    /// The group's other metadata may: under bigalloc they share clusters.
+    Shared,
+    /// It only refers to what others own.
+    None,
+}
+
+/// Clusters, counted from the first data block: `from` up to, not including, `end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Clusters {
+    pub(super) from: u64,
+    pub(super) end: u64,
+}
+
+/// See the module.
+pub(super) struct Ledger<'a> {
+    pub(super) source: &'a Source,
+    pub(super) superblock: &'a Superblock,
+    groups: HashMap<GroupNumber, Arc<Bits>>,
+    last: Option<(GroupNumber, Arc<Bits>)>,
+    claimed: Option<Bits>,
+    attributes: HashSet<BlockNumber>,
+    owned: u64,
+    used: u64,
+}
+
+impl<'a> Ledger<'a> {
+    pub(super) fn new(source: &'a Source, superblock: &'a Superblock) -> Self {
+        let blocks = superblock.blocks_count - superblock.first_data_block;
+        let clusters = blocks.div_ceil(u64::from(superblock.cluster_blocks));
+        let claimed =
+            u32::try_from(clusters).ok().filter(|_| clusters <= CLAIMED_CLUSTERS_MAX).map(Bits::clear);
+        Self {
+            source,
+            superblock,
+            groups: HashMap::new(),
+            last: None,
+            claimed,
+            attributes: HashSet::new(),
+            owned: 0,
+            used: 0,
+        }
+    }
+
+    /// Whether double ownership is found at once.
+    pub(super) fn tells_owners_apart(&self) -> bool {
+        self.claimed.is_some()
+    }
+
+    /// Enters a group's bitmap. Each group is entered once, before anything is owned.
+    pub(super) fn enter(&mut self, number: GroupNumber, group: &Group) -> Result<()> {
+        let bits = bitmap::read_blocks(self.source, self.superblock, number, group)?;
+        let free = bits.len() - bits.count_set();
+        if free != group.free_clusters {
+            let what = format!("ext group descriptor {number}");
+            let expected = format!("{free}, as its block bitmap says");
+            return Err(Error::corrupt(what).field("free_blocks_count", group.free_clusters, expected));
+        }
+        self.used += u64::from(bits.count_set());
+        self.keep(number, bits);
+        Ok(())
+    }
+
+    fn keep(&mut self, number: GroupNumber, bits: Arc<Bits>) {
+        let count_max = CACHE_BYTES_MAX / (self.superblock.clusters_per_group / 8 + 64);
+        if self.groups.len() as u64 >= u64::from(count_max) {
+            self.groups.clear();
+        }
+        self.groups.insert(number, bits.clone());
+        self.last = Some((number, bits));
+    }
+
+    fn bits(&mut self, number: GroupNumber) -> Result<Arc<Bits>> {
+        if let Some((last, bits)) = &self.last
+            && *last == number
+        {
+            return Ok(bits.clone());
+        }
+        if let Some(bits) = self.groups.get(&number) {
+            self.last = Some((number, bits.clone()));
+            return Ok(bits.clone());
+        }
+        let group = group::read(self.source, self.superblock, number)?;
+        let bits = bitmap::read_blocks(self.source, self.superblock, number, &group)?;
+        self.keep(number, bits.clone());
+        Ok(bits)
+    }
+
+    /// The clusters of `count` blocks from `first`, which the volume holds.
+    pub(super) fn clusters(&self, first: BlockNumber, count: u64) -> Clusters {
+        let (start, ratio) = (self.superblock.first_data_block, u64::from(self.superblock.cluster_blocks));
+        Clusters { from: (first - start) / ratio, end: (first - start + count).div_ceil(ratio) }
+    }
+
+    /// Enters that `owner` owns `clusters`: fails unless all are marked used, and are its own.
+    pub(super) fn own(&mut self, clusters: Clusters, owner: Owner, claim: Claim) -> Result<()> {
+        self.check_used(clusters, owner)?;
+        if claim == Claim::None {
+            return Ok(());
+        }
+        self.owned += clusters.end.saturating_sub(clusters.from);
+        if claim == Claim::Sole && self.owned > self.used && self.claimed.is_none() {
+            return Err(Error::corrupt("ext blocks are owned twice: more are owned than are marked used"));
+        }
+        let Some(claimed) = &mut self.claimed else {
+            return Ok(());
+        };
+        let bit = |cluster: u64| u32::try_from(cluster).expect("claims are kept for small volumes only");
+        let (from, end) = (bit(clusters.from), bit(clusters.end));
+        let taken = claimed.next(from, end, true);
+        if claim == Claim::Sole && taken < end {
+            let block = self.block_of(u64::from(taken));
+            return Err(Error::corrupt(format!(
+                "ext block {block} is owned twice: by {owner} and by another"
+            )));
+        }
+        claimed.set(from, end);
+        Ok(())
+    }
+
+    /// Like [`Self::own`] for a block of extended attributes, which several inodes may share.
+    pub(super) fn own_attributes(&mut self, block: BlockNumber, owner: Owner) -> Result<()> {
+        let clusters = self.clusters(block, 1);
+        if self.attributes.contains(&block) || self.attributes.len() >= ATTRIBUTE_BLOCKS_MAX {
+            return self.own(clusters, owner, Claim::None);
+        }
+        self.attributes.insert(block);
+        self.own(clusters, owner, Claim::Sole)
+    }
+
+    fn block_of(&self, cluster: u64) -> BlockNumber {
+        self.superblock.first_data_block + cluster * u64::from(self.superblock.cluster_blocks)
+    }
+
+    fn check_used(&mut self, clusters: Clusters, owner: Owner) -> Result<()> {
+        let per_group = u64::from(self.superblock.clusters_per_group);
+        let mut at = clusters.from;
+        while at < clusters.end {
+            let number = u32::try_from(at / per_group).expect("a group of the volume");
+            let start = u64::from(number) * per_group;
+            let end = clusters.end.min(start + per_group);
+            let bit = |cluster: u64| u32::try_from(cluster - start).expect("within the group");
+            let (from, to) = (bit(at), bit(end));
+            let bits = self.bits(number)?;
+            let free = bits.next(from, to, false);
+            if free < to {
+                let block = self.block_of(start + u64::from(free));
+                return Err(Error::corrupt(format!("ext block {block} of {owner} is marked free")));
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}

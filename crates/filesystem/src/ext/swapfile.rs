@@ -1,0 +1,96 @@
+//! Swap files: their contents mean nothing once the guest is off, unless it is hibernated in one.
+//!
+//! They are told by their header, not by their name: a regular file of root's, without holes, whose first page
+//! is a whole and valid swap header for just that size.
+
+use block::{Error, Result};
+use extent::{ExtentSet, Span, Volume, VolumeSpan};
+
+use super::inode::{Inode, InodeNumber};
+use super::superblock::Superblock;
+use super::tree::{self, Collector, FileExtent};
+use crate::Source;
+use crate::swap::header::{self, Found, Header};
+
+/// The kernel takes no swap area of less than ten pages.
+pub(super) const SIZE_BYTES_MIN: u64 = 40 << 10;
+/// Swap areas are whole pages, the smallest of which is that large.
+pub(super) const SIZE_STEP_BYTES: u64 = 4096;
+/// How many files are looked into, the largest first.
+pub(super) const CANDIDATES_MAX: usize = 4096;
+/// A swap file in more pieces than that is taken as a file like any other.
+const PIECES_MAX: usize = 1 << 16;
+
+/// What lies in those of the `candidates` that are swap files. Fails if the guest is hibernated in one.
+pub(super) fn find(
+    source: &Source,
+    superblock: &Superblock,
+    candidates: &[InodeNumber],
+) -> Result<ExtentSet<Volume>> {
+    let mut spans = Vec::new();
+    for number in candidates {
+        if let Some(found) = probe(source, superblock, *number)? {
+            spans.extend(found);
+        }
+    }
+    Ok(spans.into_iter().collect())
+}
+
+/// The spans of the inode's contents behind its header, if it is a swap file.
+fn probe(source: &Source, superblock: &Superblock, number: InodeNumber) -> Result<Option<Vec<VolumeSpan>>> {
+    let inode = Inode::read(source, superblock, number)?;
+    let blocks = inode.size_bytes.div_ceil(u64::from(superblock.block_bytes));
+    let mut collector = Collector::new(PIECES_MAX, blocks);
+    match tree::walk(source, superblock, &inode, &mut collector) {
+        Err(error) if error.kind() == block::ErrorKind::Unsupported => return Ok(None),
+        other => other?,
+    }
+    let first = read_first(source, superblock, &collector.extents, inode.size_bytes)?;
+    match header::examine(&first) {
+        Found::Hibernated { signature } => Err(Error::refused(format!(
+            "the guest is hibernated in its swap file, inode {number} (signature {signature})"
+        ))),
+        Found::Swap(header)
+            if header.area_bytes() == inode.size_bytes / header.page_bytes * header.page_bytes =>
+        {
+            Ok(Some(contents(superblock, &collector.extents, &header)))
+        }
+        Found::Swap(_) | Found::Old | Found::Broken(_) | Found::None => Ok(None),
+    }
+}
+
+/// The file's first bytes, as many as the largest page has; unwritten ones are zeros.
+fn read_first(
+    source: &Source,
+    superblock: &Superblock,
+    extents: &[FileExtent],
+    size_bytes: u64,
+) -> Result<Vec<u8>> {
+    let len_bytes = size_bytes.min(header::PAGE_BYTES_MAX);
+    let index = |bytes: u64| usize::try_from(bytes).expect("at most a page");
+    let mut first = vec![0; index(len_bytes)];
+    let block_bytes = u64::from(superblock.block_bytes);
+    for extent in extents.iter().filter(|extent| !extent.unwritten) {
+        let from = extent.logical.saturating_mul(block_bytes);
+        let to = (extent.logical + extent.count).saturating_mul(block_bytes).min(len_bytes);
+        if from < to {
+            source.read_at(superblock.offset_of(extent.start), &mut first[index(from)..index(to)])?;
+        }
+    }
+    Ok(first)
+}
+
+/// Where the pages behind the header lie.
+fn contents(superblock: &Superblock, extents: &[FileExtent], header: &Header) -> Vec<VolumeSpan> {
+    let block_bytes = u64::from(superblock.block_bytes);
+    let (from, to) = (header.page_bytes, header.area_bytes());
+    extents
+        .iter()
+        .filter_map(|extent| {
+            let start = extent.logical * block_bytes;
+            let (first, end) = (start.max(from), (start + extent.count * block_bytes).min(to));
+            let at = superblock.offset_of(extent.start).checked_add(first.checked_sub(start)?)?;
+            (first < end).then(|| Span::new(at, end - first))
+        })
+        .collect()
+}

@@ -1,0 +1,289 @@
+//! From the virtual disk to runs of the file, through the L1 and L2 tables (specification: Cluster mapping).
+//!
+//! Tables are read through a cache, in pieces: memory does not grow with the disk. Each entry is validated when
+//! it is read; an error names it by index and value.
+
+use block::{Cached, Error, FileIndex, HostFile, ReadAt, Result, Run, RunState, push_run, read_vec};
+use extent::{Host, HostOffset, Span, VirtualSpan};
+use std::sync::Arc;
+
+use super::layout::{SECTOR_BYTES, SUBCLUSTER_COUNT, compressed_offset_bits, entry};
+use super::parse::Header;
+
+/// Memory for pieces of tables.
+const CACHE_BYTES: u64 = 4 << 20;
+/// Table bytes looked at in one go.
+const TABLE_PIECE_BYTES: u64 = 32 << 10;
+
+/// The mapping of one image.
+pub(super) struct Map {
+    header: Header,
+    tables: Cached<Host, Arc<dyn HostFile>>,
+    /// Where guest data lies, and how long that file is.
+    data: FileIndex,
+    data_bytes: u64,
+}
+
+/// What an L2 entry says of its cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cluster {
+    Hole,
+    Zero,
+    Data(HostOffset),
+    Compressed { at: HostOffset, len_bytes: u64 },
+    Subclusters(Subclusters),
+}
+
+/// A cluster whose parts differ. Without `at` none is allocated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Subclusters {
+    at: Option<HostOffset>,
+    allocated: u32,
+    zero: u32,
+}
+
+/// An L2 entry with where it was read, for messages.
+#[derive(Clone, Copy)]
+struct Entry {
+    at: HostOffset,
+    index: u64,
+    word: u64,
+    bitmap: u64,
+}
+
+impl Entry {
+    fn corrupt(&self, expected: &str) -> Error {
+        Error::corrupt("QCOW2 L2 entry").at(self.at).field(
+            format!("entry {}", self.index),
+            format!("{:#018x}", self.word),
+            expected,
+        )
+    }
+
+    fn corrupt_bitmap(&self, expected: &str) -> Error {
+        Error::corrupt("QCOW2 L2 entry").at(self.at.plus(8)).field(
+            format!("bitmap of entry {}", self.index),
+            format!("{:#018x}", self.bitmap),
+            expected,
+        )
+    }
+}
+
+impl Map {
+    /// The mapping of `file`, whose guest data lies in `data_file` if that is another one.
+    pub(super) fn new(header: Header, file: Arc<dyn HostFile>, data_file: Option<&dyn HostFile>) -> Self {
+        let data_bytes = data_file.map_or(file.len_bytes(), ReadAt::len_bytes);
+        let data = FileIndex(u32::from(data_file.is_some()));
+        Self { header, tables: Cached::new(file, CACHE_BYTES), data, data_bytes }
+    }
+
+    /// The runs of `span`, which lies within the virtual disk.
+    pub(super) fn runs(&self, span: VirtualSpan) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        let covers = self.header.l2_covers_bytes();
+        for piece in span.split(TABLE_PIECE_BYTES / 8 * covers) {
+            let first = piece.start().get() / covers;
+            let entries = self.table(self.header.l1_at, first, piece, covers, 8, "QCOW2 L1 table")?;
+            let l2_spans = piece.split(covers);
+            for ((index, word), l2_span) in (first..).zip(words(&entries)).zip(l2_spans) {
+                match self.l2_table(index, word)? {
+                    None => push_run(&mut runs, Run::new(l2_span, RunState::Hole)),
+                    Some(table) => self.l2_runs(table, l2_span, &mut runs)?,
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    /// The bytes of the table at `at`, of entries of `entry_bytes` that cover `covers` each, for `span`, whose
+    /// first entry is `first`.
+    fn table(
+        &self,
+        at: HostOffset,
+        first: u64,
+        span: VirtualSpan,
+        covers: u64,
+        entry_bytes: u64,
+        what: &str,
+    ) -> Result<Vec<u8>> {
+        let Some(last) = span.len_bytes().checked_sub(1).map(|len| (span.start().get() + len) / covers)
+        else {
+            return Ok(Vec::new());
+        };
+        let base = span.start().get() / covers;
+        let count = last - base + 1;
+        let from = at.checked_add(first * entry_bytes).ok_or_else(|| Error::corrupt(what).at(at))?;
+        read_vec(&self.tables, from, count * entry_bytes, what)
+    }
+
+    /// Where the L2 table of an L1 entry lies, if there is one.
+    fn l2_table(&self, index: u64, word: u64) -> Result<Option<HostOffset>> {
+        let corrupt = |expected: &str| {
+            Error::corrupt("QCOW2 L1 entry").at(self.header.l1_at.plus(index * 8)).field(
+                format!("entry {index}"),
+                format!("{word:#018x}"),
+                expected,
+            )
+        };
+        if word & !(entry::OFFSET | entry::COPIED) != 0 {
+            return Err(corrupt("reserved bits that are zeros"));
+        }
+        let at = word & entry::OFFSET;
+        if !at.is_multiple_of(self.header.cluster_bytes()) {
+            return Err(corrupt("an offset of whole clusters"));
+        }
+        if at >= self.tables.len_bytes() {
+            return Err(corrupt("an offset within the file"));
+        }
+        Ok((at != 0).then(|| HostOffset::new(at)))
+    }
+
+    /// Appends the runs of `span`, which the L2 table at `table` maps.
+    fn l2_runs(&self, table: HostOffset, span: VirtualSpan, runs: &mut Vec<Run>) -> Result<()> {
+        let cluster_bytes = self.header.cluster_bytes();
+        let entry_bytes = self.header.l2_entry_bytes();
+        let l2_start = span.start().get() / self.header.l2_covers_bytes() * self.header.l2_covers_bytes();
+        for piece in span.split(TABLE_PIECE_BYTES / entry_bytes * cluster_bytes) {
+            let first = (piece.start().get() - l2_start) / cluster_bytes;
+            let bytes = self.table(table, first, piece, cluster_bytes, entry_bytes, "QCOW2 L2 table")?;
+            let mut words = words(&bytes);
+            for (index, part) in (first..).zip(piece.split(cluster_bytes)) {
+                let word = words.next().expect("as many entries as clusters");
+                let bitmap = if self.header.extended_l2 { words.next().expect("two words") } else { 0 };
+                let entry = Entry { at: table.plus(index * entry_bytes), index, word, bitmap };
+                self.cluster_runs(&entry, part, runs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the runs of `part`, which lies within the cluster of `entry`.
+    fn cluster_runs(&self, entry: &Entry, part: VirtualSpan, runs: &mut Vec<Run>) -> Result<()> {
+        match self.cluster(entry, part)? {
+            Cluster::Hole => push_run(runs, Run::new(part, RunState::Hole)),
+            Cluster::Zero => push_run(runs, Run::new(part, RunState::Zero)),
+            Cluster::Data(at) => self.data_runs(entry, at, part, runs)?,
+            Cluster::Compressed { at, len_bytes } => {
+                let state = RunState::Compressed { file: self.data, offset: at, len_bytes };
+                push_run(runs, Run::new(part, state));
+            }
+            Cluster::Subclusters(subclusters) => {
+                let step = self.header.cluster_bytes() / u64::from(SUBCLUSTER_COUNT);
+                for sub in part.split(step) {
+                    let number = sub.start().get() / step % u64::from(SUBCLUSTER_COUNT);
+                    let is_set = |bits: u32| bits >> number & 1 == 1;
+                    match subclusters.at {
+                        Some(at) if is_set(subclusters.allocated) => self.data_runs(entry, at, sub, runs)?,
+                        _ if is_set(subclusters.zero) => push_run(runs, Run::new(sub, RunState::Zero)),
+                        _ => push_run(runs, Run::new(sub, RunState::Hole)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the data of `part`, whose cluster lies at `at`. A file may end within its last cluster, whose rest
+    /// then reads as zeros.
+    fn data_runs(&self, entry: &Entry, at: HostOffset, part: VirtualSpan, runs: &mut Vec<Run>) -> Result<()> {
+        if at.get() >= self.data_bytes {
+            return Err(entry.corrupt("an offset within the file"));
+        }
+        let skip = part.start().get() % self.header.cluster_bytes();
+        let offset = at.checked_add(skip).ok_or_else(|| entry.corrupt("an offset within the file"))?;
+        let there = self.data_bytes.saturating_sub(offset.get()).min(part.len_bytes());
+        let middle = part.start().plus(there);
+        let data = RunState::Data { file: self.data, offset };
+        push_run(runs, Run::new(Span::between(part.start(), middle), data));
+        push_run(runs, Run::new(Span::between(middle, part.end()), RunState::Zero));
+        Ok(())
+    }
+
+    /// What `entry`, that of the cluster around `part`, says.
+    fn cluster(&self, entry: &Entry, part: VirtualSpan) -> Result<Cluster> {
+        if entry.word & entry::COMPRESSED != 0 {
+            return self.compressed(entry);
+        }
+        let zero_flag = if self.header.version >= 3 && !self.header.extended_l2 { entry::ZERO } else { 0 };
+        if entry.word & !(entry::OFFSET | entry::COPIED | zero_flag) != 0 {
+            return Err(entry.corrupt("reserved bits that are zeros"));
+        }
+        let at = self.place(entry, part)?;
+        if self.header.extended_l2 {
+            return subclusters(entry, at);
+        }
+        Ok(match at {
+            _ if entry.word & zero_flag != 0 => Cluster::Zero,
+            Some(at) => Cluster::Data(at),
+            None => Cluster::Hole,
+        })
+    }
+
+    /// Where the cluster lies, if it is allocated.
+    fn place(&self, entry: &Entry, part: VirtualSpan) -> Result<Option<HostOffset>> {
+        let at = entry.word & entry::OFFSET;
+        if !at.is_multiple_of(self.header.cluster_bytes()) {
+            return Err(entry.corrupt("an offset of whole clusters"));
+        }
+        let Some(data_file) = &self.header.data_file else {
+            return Ok((at != 0).then(|| HostOffset::new(at)));
+        };
+        // Offset 0 is a place in a data file; the bit above then says that it is meant.
+        if at == 0 && entry.word & entry::COPIED == 0 {
+            return Ok(None);
+        }
+        if data_file.is_raw && at != cluster_start(part, self.header.cluster_bytes()) {
+            return Err(
+                entry.corrupt("the cluster's own offset on the virtual disk, as in any raw data file")
+            );
+        }
+        Ok(Some(HostOffset::new(at)))
+    }
+
+    /// A compressed cluster: from any byte, up to the end of the last sector it touches.
+    fn compressed(&self, entry: &Entry) -> Result<Cluster> {
+        if self.header.data_file.is_some() {
+            return Err(entry.corrupt("no compressed cluster with an external data file"));
+        }
+        if entry.word & entry::COPIED != 0 {
+            return Err(entry.corrupt("bit 63 clear in a compressed cluster"));
+        }
+        if entry.bitmap != 0 {
+            return Err(entry.corrupt_bitmap("0 in a compressed cluster"));
+        }
+        let bits = compressed_offset_bits(self.header.cluster_bits);
+        let at = entry.word & ((1 << bits) - 1);
+        let sectors = ((entry.word & !entry::COMPRESSED) >> bits) + 1;
+        if at < self.header.cluster_bytes() || at >= self.data_bytes {
+            return Err(entry.corrupt("an offset past the header and within the file"));
+        }
+        let end = (at / SECTOR_BYTES + sectors).saturating_mul(SECTOR_BYTES).min(self.data_bytes);
+        Ok(Cluster::Compressed { at: HostOffset::new(at), len_bytes: end - at })
+    }
+}
+
+fn cluster_start(part: VirtualSpan, cluster_bytes: u64) -> u64 {
+    part.start().get() / cluster_bytes * cluster_bytes
+}
+
+/// An extended entry by its bitmap.
+fn subclusters(entry: &Entry, at: Option<HostOffset>) -> Result<Cluster> {
+    let [allocated, zero] = [entry.bitmap & u64::from(u32::MAX), entry.bitmap >> 32]
+        .map(|bits| u32::try_from(bits).expect("half of the word"));
+    if allocated & zero != 0 {
+        return Err(entry.corrupt_bitmap("no subcluster both allocated and zeros"));
+    }
+    if at.is_none() && allocated != 0 {
+        return Err(entry.corrupt_bitmap("no subcluster allocated in a cluster without a place"));
+    }
+    Ok(match (at, allocated, zero) {
+        (Some(at), u32::MAX, _) => Cluster::Data(at),
+        (_, _, u32::MAX) => Cluster::Zero,
+        (_, 0, 0) => Cluster::Hole,
+        _ => Cluster::Subclusters(Subclusters { at, allocated, zero }),
+    })
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.as_chunks().0.iter().map(|word| u64::from_be_bytes(*word))
+}

@@ -1,0 +1,55 @@
+//! Memory that direct I/O accepts.
+
+use std::ops::{Deref, DerefMut};
+
+/// The alignment of every [`AlignedBuffer`]: no device asks for more.
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// Zeroed bytes that begin at a page boundary. Never reallocated, so that they stay there.
+pub struct AlignedBuffer {
+    /// A page longer than needed, so that a page boundary with enough bytes after it lies within.
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBuffer {
+    /// `len` zeros.
+    pub fn new(len: usize) -> Self {
+        let bytes = vec![0; len + PAGE_BYTES];
+        let start = bytes.as_ptr().align_offset(PAGE_BYTES);
+        assert!(start <= PAGE_BYTES, "a page holds a page boundary");
+        Self { bytes, start, len }
+    }
+}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..][..self.len]
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..][..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn begins_at_a_page_wherever_it_is_moved() {
+        for len in [0, 1, 4095, 4096, 1 << 20] {
+            let mut buffer = Box::new(AlignedBuffer::new(len));
+            buffer.fill(7);
+            let moved = *buffer;
+            assert_eq!(moved.as_ptr().align_offset(PAGE_BYTES), 0);
+            assert_eq!(moved.len(), len);
+            assert!(moved.iter().all(|byte| *byte == 7));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Direct I/O through a second descriptor, for what is aligned; the rest goes through the page cache.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use extent::HostOffset;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::buffer::PAGE_BYTES;
+
+/// A descriptor opened with `O_DIRECT`.
+pub(crate) struct Direct {
+    file: File,
+    /// What addresses, offsets and lengths must be multiples of. At least a page, so that a direct write
+    /// never shares a cached page with another write.
+    align: usize,
+    /// Cleared when the file system turns out not to take what it promised.
+    works: AtomicBool,
+}
+
+impl Direct {
+    /// Opens the file behind `file` a second time. `None` where there is no direct I/O.
+    pub(crate) fn open(file: impl AsFd, access: OFlags) -> Option<Self> {
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
+        let flags = access | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let fd = rustix::fs::open(Path::new(&path), flags, Mode::empty()).ok()?;
+        let align = alignment(&fd)?;
+        Some(Self { file: File::from(fd), align, works: AtomicBool::new(true) })
+    }
+
+    /// Reads if everything is aligned; says whether it did.
+    pub(crate) fn read(&self, at: HostOffset, buf: &mut [u8]) -> io::Result<bool> {
+        let takes = self.takes(at, buf.as_ptr(), buf.len());
+        self.attempt(takes, || self.file.read_exact_at(buf, at.get()))
+    }
+
+    /// Writes if everything is aligned; says whether it did.
+    pub(crate) fn write(&self, at: HostOffset, buf: &[u8]) -> io::Result<bool> {
+        let takes = self.takes(at, buf.as_ptr(), buf.len());
+        self.attempt(takes, || self.file.write_all_at(buf, at.get()))
+    }
+
+    fn takes(&self, at: HostOffset, pointer: *const u8, len: usize) -> bool {
+        let is_multiple = |value: u64| value.is_multiple_of(self.align as u64);
+        self.works.load(Ordering::Relaxed)
+            && is_multiple(at.get())
+            && is_multiple(len as u64)
+            && pointer.align_offset(self.align) == 0
+    }
+
+    fn attempt(&self, takes: bool, io: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
+        if !takes {
+            return Ok(false);
+        }
+        match io() {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                self.works.store(false, Ordering::Relaxed);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What the file system asks for, at least a page; `None` if it says that it has no direct I/O.
+fn alignment(fd: impl AsFd) -> Option<usize> {
+    let asked = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
+    let told = asked.filter(|statx| statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    let Some(statx) = told else { return Some(PAGE_BYTES) };
+    let align = usize::try_from(statx.stx_dio_mem_align.max(statx.stx_dio_offset_align)).ok()?;
+    (statx.stx_dio_offset_align != 0 && align.is_power_of_two()).then_some(align.max(PAGE_BYTES))
+}

@@ -1,0 +1,452 @@
+//! A target file in the making.
+//!
+//! It is written under another name beside its place, and gets its own name when all of it is on stable
+//! storage. Until then whatever bears that name stays as it is; a copy that fails leaves nothing behind.
+//!
+//! Two copies to one target are kept apart by a lock on the partial file, which the kernel drops with the process:
+//! what a killed copy leaves is recognised by not being locked.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use block::{Error, ReadAt, Result, TargetFile};
+use extent::{Host, HostOffset, HostSpan, Offset, Span};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::direct::Direct;
+use crate::raw_file::{Kind, OPEN_FLAGS, RawFile, io_error, is_unsupported};
+
+/// The end of a partial file's name, which begins with a dot.
+const PARTIAL_SUFFIX: &str = ".leandisk-partial";
+
+/// How often the making of a partial file is tried anew when another process removes it at the same time.
+const CREATE_ATTEMPTS_MAX: u32 = 16;
+
+/// A new file under a partial name.
+pub struct NewFile {
+    raw: RawFile,
+    partial_path: PathBuf,
+    final_path: PathBuf,
+    replace: bool,
+    /// The file that will be replaced.
+    replaced_identity: Option<(u64, u64)>,
+    /// Whether the partial file stays when this value goes.
+    keeps: AtomicBool,
+    /// What [`TargetFile::forget`] was last told: under way to the storage, not yet dropped.
+    leaving: Mutex<Option<HostSpan>>,
+}
+
+impl NewFile {
+    /// Begins a file that will become `final_path`.
+    ///
+    /// `Refused` if that exists and may not be replaced, if it is no regular file, or if another process is
+    /// writing it. A link is followed: what it points to is replaced, not the link.
+    pub fn create(final_path: impl AsRef<Path>, replace: bool) -> Result<Self> {
+        let place = Place::find(final_path.as_ref(), replace)?;
+        for _ in 0..CREATE_ATTEMPTS_MAX {
+            place.remove_stale()?;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OPEN_FLAGS;
+            let fd = match rustix::fs::open(&place.partial_path, flags, Mode::from_raw_mode(0o666)) {
+                Err(Errno::EXIST) => continue,
+                result => result.map_err(|error| io_error("create", &place.partial_path, error))?,
+            };
+            let raw = RawFile::adopt(fd, &place.partial_path)?;
+            lock(&raw.file, &place)?;
+            if place.still_names(&raw.file) {
+                let file = place.into_file(raw);
+                file.take_mode_of_replaced()?;
+                return Ok(file);
+            }
+        }
+        Err(place.is_being_written())
+    }
+
+    /// Like [`NewFile::create`]; aligned writes go past the page cache where the file system can do that.
+    pub fn create_direct(final_path: impl AsRef<Path>, replace: bool) -> Result<Self> {
+        let mut file = Self::create(final_path, replace)?;
+        file.raw.direct = Direct::open(&file.raw.file, OFlags::RDWR);
+        Ok(file)
+    }
+
+    /// Opens the partial file that an earlier copy to `final_path` kept, with its contents; `None` if there
+    /// is none. Refuses what [`NewFile::create`] refuses. It is kept again unless it is discarded or published.
+    pub fn open_partial_for_resume(final_path: impl AsRef<Path>, replace: bool) -> Result<Option<Self>> {
+        let place = Place::find(final_path.as_ref(), replace)?;
+        let Some(raw) = place.open_existing()? else { return Ok(None) };
+        lock(&raw.file, &place)?;
+        if !place.still_names(&raw.file) {
+            return Err(place.is_being_written());
+        }
+        let file = place.into_file(raw);
+        file.keep();
+        Ok(Some(file))
+    }
+
+    /// Where the file lies until it is published.
+    pub fn partial_path(&self) -> &Path {
+        &self.partial_path
+    }
+
+    /// Where the file will lie.
+    pub fn final_path(&self) -> &Path {
+        &self.final_path
+    }
+
+    /// Device and inode of the file that publishing replaces: it must not be a source of the copy.
+    pub fn replaced_identity(&self) -> Option<(u64, u64)> {
+        self.replaced_identity
+    }
+
+    /// Bytes that the file occupies on the host now.
+    pub fn allocated_bytes(&self) -> Result<u64> {
+        Ok(crate::raw_file::unsigned(self.raw.stat()?.st_blocks).saturating_mul(512))
+    }
+
+    /// Leaves the partial file in place when this value goes, so that the copy can be resumed.
+    pub fn keep(&self) {
+        self.keeps.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives the file its name, after all of it is on stable storage. A failure removes the partial file.
+    ///
+    /// `Refused` if the name was taken meanwhile and may not be replaced.
+    pub fn publish(self) -> Result<()> {
+        self.keeps.store(false, Ordering::Relaxed);
+        self.raw.file.sync_all().map_err(|error| Error::io("flush", error).path(&self.raw.name))?;
+        if self.replace {
+            rustix::fs::rename(&self.partial_path, &self.final_path)
+                .map_err(|error| io_error("rename", &self.final_path, error))?;
+        } else {
+            self.rename_to_free_name()?;
+        }
+        self.keep();
+        sync_folder(folder_of(&self.final_path))
+    }
+
+    /// Removes the partial file.
+    pub fn discard(self) -> Result<()> {
+        self.keep();
+        rustix::fs::unlink(&self.partial_path).map_err(|error| io_error("remove", &self.partial_path, error))
+    }
+
+    fn rename_to_free_name(&self) -> Result<()> {
+        let (from, to) = (&self.partial_path, &self.final_path);
+        let renamed = match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            // A link fails where the name is taken, as the rename would.
+            Err(error) if is_unsupported(error) => rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())
+                .and_then(|()| rustix::fs::unlink(from)),
+            result => result,
+        };
+        renamed.map_err(|error| match error {
+            Errno::EXIST => exists(to),
+            error => io_error("rename", to, error),
+        })
+    }
+
+    /// A file that replaces another is not easier to read than that one was.
+    fn take_mode_of_replaced(&self) -> Result<()> {
+        if self.replaced_identity.is_none() {
+            return Ok(());
+        }
+        let stat =
+            rustix::fs::stat(&self.final_path).map_err(|error| io_error("stat", &self.final_path, error))?;
+        rustix::fs::fchmod(&self.raw.file, Mode::from_raw_mode(stat.st_mode & 0o777))
+            .map_err(|error| io_error("set the mode of", &self.partial_path, error))
+    }
+
+    /// Makes the file at least `len_bytes` long.
+    fn grow_to(&self, len_bytes: u64) -> Result<()> {
+        if self.len_bytes() < len_bytes { self.set_len(len_bytes) } else { Ok(()) }
+    }
+
+    /// Gives storage to `span` by writing zeros where the file system says that nothing is. Where it does
+    /// not say so, what lies before the file's end is left as it is.
+    fn reserve_by_writing(&self, span: HostSpan) -> Result<()> {
+        let len_bytes = self.len_bytes();
+        let end = span.end().min(Offset::new(len_bytes));
+        let mut at = span.start();
+        while at < end {
+            let Ok(hole) = rustix::fs::seek(&self.raw.file, SeekFrom::Hole(at.get())) else { break };
+            let hole = Offset::new(hole.max(at.get()));
+            if hole >= end {
+                break;
+            }
+            let data = match rustix::fs::seek(&self.raw.file, SeekFrom::Data(hole.get())) {
+                Ok(data) if data > hole.get() => Offset::new(data).min(end),
+                Err(Errno::NXIO) => end,
+                _ => break,
+            };
+            self.raw.write_zeros(Span::between(hole, data))?;
+            at = data;
+        }
+        self.raw.write_zeros(Span::between(span.start().max(Offset::new(len_bytes)), span.end()))
+    }
+}
+
+impl ReadAt<Host> for NewFile {
+    fn len_bytes(&self) -> u64 {
+        self.raw.current_len_bytes().unwrap_or(0)
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.raw.read(at, buf, self.raw.current_len_bytes()?)
+    }
+}
+
+impl TargetFile for NewFile {
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        self.raw.write(at, buf)
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        rustix::fs::ftruncate(&self.raw.file, len_bytes)
+            .map_err(|error| self.raw.error("set the length", Offset::new(len_bytes), error))
+    }
+
+    fn reserve(&self, span: HostSpan) -> Result<()> {
+        if span.is_empty() {
+            return Ok(());
+        }
+        let (start, len_bytes) = (span.start().get(), span.len_bytes());
+        match rustix::fs::fallocate(&self.raw.file, FallocateFlags::empty(), start, len_bytes) {
+            Ok(()) => Ok(()),
+            Err(error) if is_unsupported(error) => self.reserve_by_writing(span),
+            Err(error) => Err(self.raw.error("reserve", span.start(), error)),
+        }
+    }
+
+    fn zero(&self, span: HostSpan) -> Result<()> {
+        self.grow_to(span.end().get())?;
+        zero(&self.raw, span)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.raw.flush()
+    }
+
+    /// The advice starts the write-back of what is dirty and drops what is clean; therefore each span gets it twice:
+    /// when it is complete, and when the next one is.
+    fn forget(&self, span: HostSpan) {
+        self.raw.drop_cache(span);
+        let last = self.leaving.lock().unwrap_or_else(PoisonError::into_inner).replace(span);
+        if let Some(last) = last {
+            self.raw.drop_cache(last);
+        }
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.keeps.load(Ordering::Relaxed) {
+            let _ = rustix::fs::unlink(&self.partial_path);
+        }
+    }
+}
+
+/// Makes the small file `path` hold `bytes`, so that a crash leaves either the old contents or the new.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let file = NewFile::create(path, true)?;
+    file.write_at(Offset::ZERO, bytes)?;
+    file.publish()
+}
+
+/// Makes `span` read as zeros: by freeing its storage, by marking it, or by writing.
+pub(crate) fn zero(raw: &RawFile, span: HostSpan) -> Result<()> {
+    if span.is_empty() {
+        return Ok(());
+    }
+    let ways = [
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+    ];
+    for way in ways {
+        match rustix::fs::fallocate(&raw.file, way, span.start().get(), span.len_bytes()) {
+            Ok(()) => return Ok(()),
+            Err(error) if is_unsupported(error) => {}
+            Err(error) => return Err(raw.error("zero", span.start(), error)),
+        }
+    }
+    raw.write_zeros(span)
+}
+
+/// Where a new file goes.
+struct Place {
+    final_path: PathBuf,
+    partial_path: PathBuf,
+    replace: bool,
+    replaced_identity: Option<(u64, u64)>,
+}
+
+impl Place {
+    fn find(path: &Path, replace: bool) -> Result<Self> {
+        let final_path = follow_link(path)?;
+        let replaced_identity = match rustix::fs::stat(&final_path) {
+            Err(Errno::NOENT) => None,
+            Err(error) => return Err(io_error("create", &final_path, error)),
+            Ok(stat) if Kind::of(&stat, &final_path)? == Kind::BlockDevice => {
+                return Err(Error::refused("is a block device, not a file").path(final_path.display()));
+            }
+            Ok(_) if !replace => return Err(exists(&final_path)),
+            Ok(stat) => Some((stat.st_dev, stat.st_ino)),
+        };
+        let Some(name) = final_path.file_name() else {
+            return Err(Error::refused("names no file").path(final_path.display()));
+        };
+        let mut partial_name = std::ffi::OsString::from(".");
+        partial_name.push(name);
+        partial_name.push(PARTIAL_SUFFIX);
+        let partial_path = final_path.with_file_name(partial_name);
+        Ok(Self { final_path, partial_path, replace, replaced_identity })
+    }
+
+    fn into_file(self, raw: RawFile) -> NewFile {
+        let Self { final_path, partial_path, replace, replaced_identity } = self;
+        let (keeps, leaving) = (AtomicBool::new(false), Mutex::new(None));
+        NewFile { raw, partial_path, final_path, replace, replaced_identity, keeps, leaving }
+    }
+
+    /// Removes what a killed copy left.
+    fn remove_stale(&self) -> Result<()> {
+        let Some(stale) = self.open_existing()? else { return Ok(()) };
+        lock(&stale.file, self)?;
+        if self.still_names(&stale.file) {
+            rustix::fs::unlink(&self.partial_path)
+                .map_err(|error| io_error("remove", &self.partial_path, error))?;
+        }
+        Ok(())
+    }
+
+    fn open_existing(&self) -> Result<Option<RawFile>> {
+        match rustix::fs::lstat(&self.partial_path) {
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(io_error("open", &self.partial_path, error)),
+            Ok(stat) => {
+                if Kind::of(&stat, &self.partial_path)? == Kind::BlockDevice {
+                    return Err(Error::refused("is in the way").path(self.partial_path.display()));
+                }
+            }
+        }
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OPEN_FLAGS;
+        match rustix::fs::open(&self.partial_path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(io_error("open", &self.partial_path, error)),
+            Ok(fd) => RawFile::adopt(fd, &self.partial_path).map(Some),
+        }
+    }
+
+    /// Whether the partial name still means this file, now that it is locked.
+    fn still_names(&self, file: &File) -> bool {
+        let named = std::fs::symlink_metadata(&self.partial_path);
+        match (named, file.metadata()) {
+            (Ok(named), Ok(opened)) => (named.dev(), named.ino()) == (opened.dev(), opened.ino()),
+            _ => false,
+        }
+    }
+
+    fn is_being_written(&self) -> Error {
+        Error::refused("another process is writing this file").path(self.final_path.display())
+    }
+}
+
+/// Follows a link at `path` itself, so that the new file can lie beside what it replaces.
+fn follow_link(path: &Path) -> Result<PathBuf> {
+    match rustix::fs::lstat(path) {
+        Ok(stat) if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_symlink() => {
+            std::fs::canonicalize(path).map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => Error::refused("is a link to nothing").path(path.display()),
+                _ => io_error("create", path, error),
+            })
+        }
+        _ => Ok(path.to_owned()),
+    }
+}
+
+fn lock(file: &File, place: &Place) -> Result<()> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(place.is_being_written()),
+        // A file system without locks: nothing can be told, as with any other program.
+        Err(error) if is_unsupported(error) || error == Errno::NOLCK => Ok(()),
+        Err(error) => Err(io_error("lock", &place.partial_path, error)),
+    }
+}
+
+fn exists(path: &Path) -> Error {
+    Error::refused("exists already").path(path.display()).hint("--force replaces it")
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes a rename in `folder` last through a power cut.
+fn sync_folder(folder: &Path) -> Result<()> {
+    let opened = File::open(folder).map_err(|error| io_error("open", folder, error))?;
+    match rustix::fs::fsync(&opened) {
+        Ok(()) => Ok(()),
+        Err(error) if is_unsupported(error) => Ok(()),
+        Err(error) => Err(io_error("flush", folder, error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::ErrorKind;
+
+    use super::*;
+
+    fn span(start: u64, len_bytes: u64) -> HostSpan {
+        Span::new(Offset::new(start), len_bytes)
+    }
+
+    #[test]
+    fn reserving_by_writing_keeps_what_was_written() {
+        let dir = testkit::scratch();
+        let file = NewFile::create(dir.path().join("target"), false).unwrap();
+        file.write_at(Offset::new(65_536), &[7; 4096]).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.reserve_by_writing(span(4096, 2 << 20)).unwrap();
+        assert_eq!(file.len_bytes(), (2 << 20) + 4096);
+        let mut bytes = vec![0xff; (2 << 20) + 4096];
+        file.read_at(Offset::ZERO, &mut bytes).unwrap();
+        for (at, byte) in bytes.iter().enumerate() {
+            assert_eq!(*byte, if (65_536..69_632).contains(&at) { 7 } else { 0 }, "at {at}");
+        }
+        assert!(file.allocated_bytes().unwrap() >= 2 << 20);
+    }
+
+    #[test]
+    fn two_copies_to_one_target_are_kept_apart() {
+        let dir = testkit::scratch();
+        let path = dir.path().join("target");
+        let first = NewFile::create(&path, false).unwrap();
+        first.write_at(Offset::ZERO, b"first").unwrap();
+        for result in [NewFile::create(&path, false), NewFile::create(&path, true)] {
+            assert_eq!(result.err().unwrap().kind(), ErrorKind::Refused);
+        }
+        assert_eq!(NewFile::open_partial_for_resume(&path, false).err().unwrap().kind(), ErrorKind::Refused);
+        first.publish().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"first");
+    }
+
+    #[test]
+    fn many_at_once_make_one() {
+        let dir = testkit::scratch();
+        let path = dir.path().join("target");
+        std::fs::write(dir.path().join(".target.leandisk-partial"), "stale").unwrap();
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| NewFile::create(&path, false).ok())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(made.iter().flatten().count(), 1);
+    }
+}

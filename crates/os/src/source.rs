@@ -1,0 +1,180 @@
+//! Files and block devices opened for reading.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use block::{Error, HostFile, HostState, ReadAt, Result};
+use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::direct::Direct;
+use crate::raw_file::{Kind, RawFile, unsigned};
+
+/// A regular file or a block device, read by position from any thread.
+pub struct SourceFile {
+    raw: RawFile,
+    /// The length when it was opened; what grows later is not seen.
+    len_bytes: u64,
+    identity: (u64, u64),
+    /// What the host's file system said last: most questions are about the next window of the same extent.
+    last_extent: Mutex<Option<Extent<Host, HostState>>>,
+}
+
+/// What changes when a file's contents do. Taken before and after, to see that nobody wrote in between. A
+/// block device has no such times: only its size is in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint {
+    /// Length.
+    pub len_bytes: u64,
+    /// When contents were last changed, in nanoseconds since 1970.
+    pub modified_ns: i128,
+    /// When contents or attributes were last changed, in nanoseconds since 1970.
+    pub changed_ns: i128,
+    /// The inode's number.
+    pub inode: u64,
+}
+
+impl SourceFile {
+    /// Opens `path` for reading. `Refused` unless it is a regular file or a block device.
+    pub fn open(path: impl AsRef<Path>) -> Result<Arc<Self>> {
+        Self::from_raw(RawFile::open(path.as_ref(), OFlags::RDONLY)?).map(Arc::new)
+    }
+
+    /// Like [`SourceFile::open`]; aligned reads go past the page cache where the file system can do that.
+    pub fn open_direct(path: impl AsRef<Path>) -> Result<Arc<Self>> {
+        let mut raw = RawFile::open(path.as_ref(), OFlags::RDONLY)?;
+        raw.direct = Direct::open(&raw.file, OFlags::RDONLY);
+        Self::from_raw(raw).map(Arc::new)
+    }
+
+    pub(crate) fn from_raw(raw: RawFile) -> Result<Self> {
+        let stat = raw.stat()?;
+        // A block device is the same one under every node that names it.
+        let identity = match raw.kind {
+            Kind::Regular => (stat.st_dev, stat.st_ino),
+            Kind::BlockDevice => (u64::MAX, stat.st_rdev),
+        };
+        let len_bytes = raw.current_len_bytes()?;
+        Ok(Self { raw, len_bytes, identity, last_extent: Mutex::new(None) })
+    }
+
+    /// What to compare to see whether the file was changed.
+    pub fn fingerprint(&self) -> Result<Fingerprint> {
+        let len_bytes = self.raw.current_len_bytes()?;
+        let stat = self.raw.stat()?;
+        let ns = |seconds: i64, ns: u64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+        Ok(match self.raw.kind {
+            Kind::Regular => Fingerprint {
+                len_bytes,
+                modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
+                changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
+                inode: stat.st_ino,
+            },
+            Kind::BlockDevice => {
+                Fingerprint { len_bytes, modified_ns: 0, changed_ns: 0, inode: stat.st_rdev }
+            }
+        })
+    }
+
+    /// Who else has the file open for writing, in words, as far as locks tell; see
+    /// [`in_use_by_writer`](crate::in_use_by_writer).
+    pub fn in_use_by_writer(&self) -> Option<String> {
+        crate::locks::writer_of(&self.raw.file)
+    }
+
+    /// The extent that holds `at`, from there on; `at` lies before the end.
+    fn extent_at(&self, at: HostOffset) -> Result<Extent<Host, HostState>> {
+        let mut last = self.last_extent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(extent) = *last
+            && extent.span.contains(at)
+        {
+            return Ok(extent);
+        }
+        let extent = self.ask_extent_at(at)?;
+        assert!(extent.span.contains(at), "the host map makes progress");
+        *last = Some(extent);
+        Ok(extent)
+    }
+
+    /// Asks the file system. The descriptor's position moves, which nothing here depends on.
+    fn ask_extent_at(&self, at: HostOffset) -> Result<Extent<Host, HostState>> {
+        let end = HostOffset::new(self.len_bytes);
+        let extent_to = |to: u64, state| Extent::new(Span::between(at, Offset::new(to).min(end)), state);
+        match rustix::fs::seek(&self.raw.file, SeekFrom::Data(at.get())) {
+            Ok(data) if data > at.get() => Ok(extent_to(data, HostState::Hole)),
+            Ok(_) => match rustix::fs::seek(&self.raw.file, SeekFrom::Hole(at.get())) {
+                Ok(hole) if hole > at.get() => Ok(extent_to(hole, HostState::Data)),
+                // No sense in the answer: data is the answer that is always safe.
+                _ => Ok(extent_to(self.len_bytes, HostState::Data)),
+            },
+            Err(Errno::NXIO) if self.raw.current_len_bytes()? >= self.len_bytes => {
+                Ok(extent_to(self.len_bytes, HostState::Hole))
+            }
+            Err(Errno::NXIO) => Err(Error::io(
+                "the file became shorter while it was read",
+                std::io::ErrorKind::UnexpectedEof.into(),
+            )
+            .path(&self.raw.name)
+            .at(at)),
+            Err(_) => Ok(extent_to(self.len_bytes, HostState::Data)),
+        }
+    }
+}
+
+impl ReadAt<Host> for SourceFile {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.raw.read(at, buf, self.len_bytes)
+    }
+}
+
+impl HostFile for SourceFile {
+    fn name(&self) -> &str {
+        &self.raw.name
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        match self.raw.kind {
+            // The kernel counts in 512 bytes whatever the file system's block size (stat(2), st_blocks).
+            Kind::Regular => Ok(unsigned(self.raw.stat()?.st_blocks).saturating_mul(512)),
+            Kind::BlockDevice => Ok(self.len_bytes),
+        }
+    }
+
+    fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
+        if span.end().get() > self.len_bytes {
+            return Err(Error::invalid("host map past the file's end").path(&self.raw.name).at(span.end()));
+        }
+        if self.raw.kind == Kind::BlockDevice && !span.is_empty() {
+            return Ok(vec![Extent::new(span, HostState::Data)]);
+        }
+        let mut extents: Vec<Extent<Host, HostState>> = Vec::new();
+        let mut at = span.start();
+        while at < span.end() {
+            let found = self.extent_at(at)?;
+            let end = found.span.end().min(span.end());
+            match extents.last_mut() {
+                Some(last) if last.state == found.state => last.span = Span::between(last.span.start(), end),
+                _ => extents.push(Extent::new(Span::between(at, end), found.state)),
+            }
+            at = end;
+        }
+        Ok(extents)
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        Some(self.identity)
+    }
+
+    fn is_block_device(&self) -> bool {
+        self.raw.kind == Kind::BlockDevice
+    }
+
+    fn forget(&self, span: HostSpan) {
+        self.raw.drop_cache(span);
+    }
+}

@@ -1,0 +1,239 @@
+//! `leandisk copy`: what was read, written and avoided.
+
+use std::fmt::Write as _;
+
+use engine::CopyTotals;
+use plan::{Avoided, CopyPlan};
+use serde::Serialize;
+use stack::{Stack, UsedMaps};
+
+use crate::bar::{Share, bar};
+use crate::text::{Palette, human_bytes, printable};
+
+/// The document `leandisk.copy/1`.
+#[derive(Clone, Debug, Serialize)]
+pub struct CopyDocument {
+    schema: &'static str,
+    /// Nothing was read or written: the figures are the plan's.
+    dry_run: bool,
+    source: End,
+    target: End,
+    /// Bytes of the virtual disk read (or to be read).
+    read_bytes: u64,
+    /// Bytes written to the target. In a dry run the most that can be: zeros are found while reading.
+    written_bytes: u64,
+    /// Bytes that the guest uses and the container holds.
+    used_bytes: u64,
+    elapsed_seconds: f64,
+    avoided: AvoidedBytes,
+    /// Bytes read that turned out to be zeros, and were not written.
+    zeros_found_bytes: u64,
+    /// Whether the target was read back and compared.
+    verified: bool,
+    /// Why the disk as a whole was taken without regard to its volumes.
+    doubt: Option<String>,
+    volumes: Vec<VolumeCopy>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct End {
+    path: String,
+    format: String,
+    virtual_bytes: u64,
+    allocated_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct AvoidedBytes {
+    unallocated_bytes: u64,
+    free_bytes: u64,
+    swap_bytes: u64,
+    zero_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct VolumeCopy {
+    index: usize,
+    filesystem: Option<String>,
+    label: Option<String>,
+    size_bytes: u64,
+    used_bytes: u64,
+    free_bytes: u64,
+    swap_bytes: u64,
+    mode: &'static str,
+    reason: Option<String>,
+}
+
+/// What a copy was, or would be.
+pub struct CopySubject<'a> {
+    /// The source's path.
+    pub source_path: &'a str,
+    /// The source.
+    pub stack: &'a Stack,
+    /// How its volumes were taken.
+    pub maps: &'a UsedMaps,
+    /// What was planned.
+    pub plan: &'a CopyPlan,
+    /// The source's bytes on the host.
+    pub source_allocated_bytes: u64,
+    /// The target's path.
+    pub target_path: &'a str,
+    /// The target's format.
+    pub target_format: &'a str,
+    /// The target's bytes on the host (0 in a dry run).
+    pub target_allocated_bytes: u64,
+    /// What was done; `None` in a dry run.
+    pub totals: Option<CopyTotals>,
+    /// How long it took.
+    pub elapsed_seconds: f64,
+    /// Whether the target was read back and compared.
+    pub verified: bool,
+}
+
+/// The document of one copy.
+pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
+    let CopySubject { stack, plan, .. } = subject;
+    let Avoided { unallocated_bytes, zero_bytes, free_bytes, swap_bytes } = plan.avoided;
+    let planned = CopyTotals {
+        read_bytes: plan.reads.total_bytes(),
+        written_bytes: plan.reads.total_bytes(),
+        zeros_found_bytes: 0,
+    };
+    let totals = subject.totals.unwrap_or(planned);
+    let end = |path: &str, format: &str, allocated_bytes| End {
+        path: path.to_owned(),
+        format: format.to_owned(),
+        virtual_bytes: plan.virtual_bytes,
+        allocated_bytes,
+    };
+    CopyDocument {
+        schema: "leandisk.copy/1",
+        dry_run: subject.totals.is_none(),
+        source: end(subject.source_path, stack.chain().facts().format.name(), subject.source_allocated_bytes),
+        target: end(subject.target_path, subject.target_format, subject.target_allocated_bytes),
+        read_bytes: totals.read_bytes,
+        written_bytes: totals.written_bytes,
+        used_bytes: plan.used_bytes,
+        elapsed_seconds: subject.elapsed_seconds,
+        avoided: AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes },
+        zeros_found_bytes: totals.zeros_found_bytes,
+        verified: subject.verified,
+        doubt: stack.table().doubt.clone(),
+        volumes: (0..stack.volumes().len()).map(|index| volume_copy(subject, index)).collect(),
+    }
+}
+
+fn volume_copy(subject: &CopySubject<'_>, index: usize) -> VolumeCopy {
+    let volume = &subject.stack.volumes()[index];
+    let share = &subject.plan.volumes[index];
+    let reason = subject.maps.modes()[index].reason();
+    let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
+    VolumeCopy {
+        index: index + 1,
+        filesystem: facts.map(|facts| facts.filesystem.clone()),
+        label: facts.and_then(|facts| facts.label.clone()),
+        size_bytes: volume.span.len_bytes(),
+        used_bytes: share.used_bytes,
+        free_bytes: share.free_bytes,
+        swap_bytes: share.swap_bytes,
+        mode: if reason.is_some() { "whole" } else { "used-only" },
+        reason: reason.map(str::to_owned),
+    }
+}
+
+/// The document in words and numbers.
+pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
+    let mut out = String::new();
+    let CopyDocument { source, target, avoided, .. } = document;
+    let verb = if document.dry_run { "would copy" } else { "copied" };
+    let heading = format!(
+        "{verb} {} ({}) to {} ({})",
+        printable(&source.path),
+        source.format,
+        printable(&target.path),
+        target.format
+    );
+    let _ = writeln!(out, "{}", palette.strong(&heading));
+    let _ = writeln!(out, "  {}", picture(document, palette));
+    let share =
+        |bytes: u64| format!("{} of {} virtual", human_bytes(bytes), human_bytes(source.virtual_bytes));
+    let _ = writeln!(out, "  used     {}", share(document.used_bytes));
+    let _ = writeln!(out, "  read     {}", human_bytes(document.read_bytes));
+    let written = human_bytes(document.written_bytes);
+    if document.dry_run {
+        let _ = writeln!(out, "  written  at most {written}; zeros are found while reading");
+    } else {
+        let zeros = human_bytes(document.zeros_found_bytes);
+        let on_host = human_bytes(target.allocated_bytes);
+        let _ = writeln!(
+            out,
+            "  written  {written} ({zeros} of what was read were zeros); {on_host} on the host"
+        );
+    }
+    let total = avoided.unallocated_bytes + avoided.free_bytes + avoided.swap_bytes + avoided.zero_bytes;
+    let _ = writeln!(
+        out,
+        "  avoided  {}: {} unallocated, {} free, {} swap, {} zeros",
+        human_bytes(total),
+        human_bytes(avoided.unallocated_bytes),
+        human_bytes(avoided.free_bytes),
+        human_bytes(avoided.swap_bytes),
+        human_bytes(avoided.zero_bytes)
+    );
+    if !document.dry_run {
+        let _ = writeln!(out, "  time     {}", speed(document));
+    }
+    if document.verified {
+        let _ = writeln!(out, "  {}", palette.good("verified: the target, read back, is what was read"));
+    }
+    if let Some(doubt) = &document.doubt {
+        let _ = writeln!(out, "  {}", palette.warning(&format!("whole disk: {}", printable(doubt))));
+    }
+    for volume in &document.volumes {
+        volume_text(&mut out, volume, palette);
+    }
+    out
+}
+
+fn picture(document: &CopyDocument, palette: Palette) -> String {
+    let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes } = document.avoided;
+    let share = |bytes, glyph, color| Share { bytes, glyph, color };
+    let shares = [
+        share(document.read_bytes, '█', "32"),
+        share(swap_bytes, '▒', "35"),
+        share(free_bytes, '░', "33"),
+        share(zero_bytes + unallocated_bytes, '·', "2"),
+    ];
+    format!("{}  █ read ▒ swap ░ free · nothing there", bar(&shares, 48, palette))
+}
+
+fn speed(document: &CopyDocument) -> String {
+    let seconds = document.elapsed_seconds.max(0.001);
+    let rate = |bytes: u64| {
+        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let rate = (bytes as f64 / seconds) as u64;
+        human_bytes(rate)
+    };
+    format!(
+        "{seconds:.1} s: {}/s read, {}/s of virtual disk",
+        rate(document.read_bytes),
+        rate(document.source.virtual_bytes)
+    )
+}
+
+fn volume_text(out: &mut String, volume: &VolumeCopy, palette: Palette) {
+    let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+    let label = volume.label.as_ref().filter(|label| !label.is_empty());
+    let label = label.map(|label| format!(" \"{}\"", printable(label))).unwrap_or_default();
+    let what = match &volume.reason {
+        Some(reason) => palette.warning(&format!("whole: {}", printable(reason))),
+        None => format!(
+            "{} used; skipped {} free and {} swap",
+            human_bytes(volume.used_bytes),
+            human_bytes(volume.free_bytes),
+            human_bytes(volume.swap_bytes)
+        ),
+    };
+    let _ =
+        writeln!(out, "  volume {}  {name}{label}, {}: {what}", volume.index, human_bytes(volume.size_bytes));
+}

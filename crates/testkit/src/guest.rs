@@ -1,0 +1,246 @@
+//! Disks of guests, made by the real tools: a partition table, file systems with files of every kind, and stale
+//! and swapped-out bytes that no copy may carry.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use crate::tools::{run, scratch};
+
+/// What fills free space, from before it was freed. One line, 16 bytes long with its end.
+pub const STALE: &str = "leandisk: stale";
+/// What fills page files, swap files and swap partitions.
+pub const SWAPPED: &str = "leandisk: swap!";
+
+const SCRIPTS: [(&str, &str); 6] = [
+    ("prologue", include_str!("../scripts/prologue")),
+    ("fill-volume", include_str!("../scripts/fill-volume")),
+    ("make-ntfs", include_str!("../scripts/make-ntfs")),
+    ("make-ext4", include_str!("../scripts/make-ext4")),
+    ("list-files", include_str!("../scripts/list-files")),
+    ("check-volume", include_str!("../scripts/check-volume")),
+];
+
+/// What a guest disk has inside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inside {
+    /// MBR, NTFS with compressed and sparse files, named streams, page files.
+    Ntfs,
+    /// GPT, a swap partition, ext4 with a swap file.
+    Ext4,
+    /// The same as a snapshot of the running guest has it: the journal is to be replayed.
+    RunningExt4,
+}
+
+impl Inside {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ntfs => "ntfs",
+            Self::Ext4 => "ext4",
+            Self::RunningExt4 => "running-ext4",
+        }
+    }
+
+    fn filesystem(self) -> &'static str {
+        match self {
+            Self::Ntfs => "ntfs",
+            Self::Ext4 | Self::RunningExt4 => "ext4",
+        }
+    }
+}
+
+/// A disk of 64 MiB that a guest used. Made once and kept with the build.
+pub struct Guest {
+    /// What is inside.
+    pub inside: Inside,
+    /// The raw disk. Not to be changed.
+    pub disk: PathBuf,
+    /// Where its NTFS or ext4 volume begins, in bytes. It reaches to the last 1 MiB but one, or further.
+    pub volume_start: u64,
+    files: String,
+}
+
+impl Guest {
+    /// The disk with this inside.
+    pub fn get(inside: Inside) -> &'static Self {
+        static GUESTS: [OnceLock<Guest>; 3] = [const { OnceLock::new() }; 3];
+        GUESTS[inside as usize].get_or_init(|| Self::open(inside))
+    }
+
+    /// Both kinds of guests that were shut down.
+    pub fn both() -> [&'static Self; 2] {
+        [Self::get(Inside::Ntfs), Self::get(Inside::Ext4)]
+    }
+
+    fn open(inside: Inside) -> Self {
+        let dir = fixtures().join(format!("{}-{:016x}", inside.name(), version()));
+        if !dir.exists() {
+            make(inside, &dir);
+        }
+        let read = |name| fs::read_to_string(dir.join(name)).unwrap();
+        Self {
+            inside,
+            disk: dir.join("disk.raw"),
+            volume_start: read("start").trim().parse().unwrap(),
+            files: read("files"),
+        }
+    }
+
+    /// Panics unless the raw disk at `raw` passes its file system's checkers and a real mount shows the files,
+    /// attributes and contents of this guest.
+    pub fn check(&self, raw: &Path) {
+        let dir = scratch();
+        let volume = self.extract_volume(raw, dir.path());
+        script("check-volume", dir.path(), "", &[&volume, self.inside.filesystem()]);
+        let files = script("list-files", dir.path(), "", &[&volume, self.inside.filesystem()]);
+        for (ours, theirs) in files.lines().zip(self.files.lines()) {
+            assert_eq!(ours, theirs, "in {}", raw.display());
+        }
+        assert_eq!(files.lines().count(), self.files.lines().count(), "lines about {}", raw.display());
+    }
+
+    /// The NTFS or ext4 volume alone, in a file.
+    fn extract_volume(&self, raw: &Path, dir: &Path) -> String {
+        let volume = dir.join("volume").display().to_string();
+        let skip = format!("skip={}", self.volume_start >> 20);
+        let count = if self.inside == Inside::Ntfs { "count=60" } else { "count=57" };
+        run(
+            "dd",
+            &[
+                &format!("if={}", raw.display()),
+                &format!("of={volume}"),
+                "bs=1M",
+                &skip,
+                count,
+                "conv=sparse",
+                "status=none",
+            ],
+        );
+        volume
+    }
+}
+
+/// Whether the file at `path` holds `text` anywhere.
+pub fn file_contains(path: &Path, text: &str) -> bool {
+    let needle = text.as_bytes();
+    let mut file = File::open(path).unwrap();
+    let mut window = Vec::new();
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        let len = file.read(&mut piece).unwrap();
+        if len == 0 {
+            return false;
+        }
+        window.extend_from_slice(&piece[..len]);
+        let found = window
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == needle[0])
+            .any(|(at, _)| window[at..].starts_with(needle));
+        if found {
+            return true;
+        }
+        window.drain(..window.len().saturating_sub(needle.len()));
+    }
+}
+
+/// Runs a program as root: through `sudo` if this is not root already.
+pub fn as_root(program: &str, args: &[&str]) -> Output {
+    let root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    let mut command = if root { Command::new(program) } else { Command::new("sudo") };
+    if !root {
+        command.args(["-n", program]);
+    }
+    command
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}; `make test` installs what the tests need"))
+}
+
+/// Runs one of the scripts as root in `dir`, with `settings` before it, and answers what it printed.
+fn script(name: &str, dir: &Path, settings: &str, args: &[&str]) -> String {
+    let scripts = scratch();
+    for (name, text) in SCRIPTS {
+        fs::write(scripts.path().join(name), text).unwrap();
+    }
+    let scripts = scripts.path().display();
+    let text = format!(
+        "cd '{}'; scripts={scripts}; . $scripts/prologue; {settings} . $scripts/{name}",
+        dir.display()
+    );
+    let mut all = vec!["-c", &text, name];
+    all.extend(args);
+    let output = as_root("bash", &all);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} {args:?}: {}\n{stdout}{stderr}", output.status);
+    stdout
+}
+
+/// Makes the disk in another folder first, so that a half-made one is never found; of two that are made at the same
+/// time one stays.
+fn make(inside: Inside, dir: &Path) {
+    fs::create_dir_all(fixtures()).unwrap();
+    let fresh = tempfile::tempdir_in(fixtures()).unwrap();
+    let maker = if inside == Inside::Ntfs { "make-ntfs" } else { "make-ext4" };
+    let running = if inside == Inside::RunningExt4 { "running=1;" } else { "" };
+    script(maker, fresh.path(), &format!("stale='{STALE}'; swap='{SWAPPED}'; {running}"), &[]);
+    let volume_start = fs::read_to_string(fresh.path().join("start")).unwrap().trim().parse().unwrap();
+    let disk = fresh.path().join("disk.raw");
+    let unlisted = Guest { inside, disk: disk.clone(), volume_start, files: String::new() };
+    let work = scratch();
+    let volume = unlisted.extract_volume(&disk, work.path());
+    script("check-volume", work.path(), "", &[&volume, inside.filesystem()]);
+    let files = script("list-files", work.path(), "", &[&volume, inside.filesystem()]);
+    assert!(files.lines().count() > 150, "a guest has files:\n{files}");
+    for marker in [STALE, SWAPPED] {
+        assert!(file_contains(&disk, marker), "the guest disk holds '{marker}'");
+    }
+    fs::write(fresh.path().join("files"), files).unwrap();
+    if let Err(error) = fs::rename(fresh.path(), dir) {
+        assert!(dir.exists(), "{}: {error}", dir.display());
+    }
+}
+
+fn fixtures() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
+    target.join("fixtures")
+}
+
+/// Changes with the scripts.
+fn version() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (SCRIPTS, STALE, SWAPPED).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_disk_is_what_its_own_check_expects() {
+        for inside in [Inside::Ntfs, Inside::Ext4, Inside::RunningExt4] {
+            let guest = Guest::get(inside);
+            guest.check(&guest.disk);
+        }
+    }
+
+    #[test]
+    fn text_is_found_across_pieces() {
+        let dir = scratch();
+        let path = dir.path().join("file");
+        let mut bytes = vec![b'l'; (1 << 20) - 5];
+        bytes.extend_from_slice(STALE.as_bytes());
+        fs::write(&path, &bytes).unwrap();
+        assert!(file_contains(&path, STALE));
+        bytes.pop();
+        fs::write(&path, &bytes).unwrap();
+        assert!(!file_contains(&path, STALE));
+    }
+}
