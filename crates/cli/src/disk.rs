@@ -10,6 +10,9 @@ use stack::Stack;
 
 use crate::arguments::OpenArguments;
 
+/// The most names of a folder that are looked at for an image's parent.
+const SIBLING_COUNT_MAX: usize = 4096;
+
 /// An open disk with what is needed to see whether it changes meanwhile.
 pub(crate) struct OpenDisk {
     pub(crate) stack: Stack,
@@ -24,7 +27,7 @@ impl OpenDisk {
 
     /// Bytes on the host, of all files of the chain.
     pub(crate) fn allocated_bytes(&self) -> Result<u64> {
-        self.stack.chain().files().iter().map(|file| file.allocated_bytes()).sum()
+        self.stack.chain().files().iter().map(HostFile::allocated_bytes).sum()
     }
 }
 
@@ -48,5 +51,15 @@ struct Gate {
 impl Resolver for Gate {
     fn open(&self, from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
         Ok(self.granted.open(from.name(), name)?)
+    }
+
+    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<String>> {
+        let folder = Path::new(from.name()).parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let entries =
+            std::fs::read_dir(folder).map_err(|error| Error::io("list", error).path(folder.display()))?;
+        let names =
+            entries.take(SIBLING_COUNT_MAX).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.collect())
     }
 }

@@ -157,3 +157,26 @@ fn pointers_in_circles_end() {
     assert!(why.contains("twice"), "{why}");
     assert!(started.elapsed() < Duration::from_secs(1));
 }
+
+/// The journal's inode is walked before any ownership is known.
+#[test]
+fn a_journal_of_blocks_in_circles_ends() {
+    let dir = scratch();
+    let volume = dir.path().join("volume");
+    make(&volume, 32, "-t ext3 -b 4096", None);
+    let stat = run("debugfs", &["-R", "stat <8>", text(&volume)]);
+    let indirect: usize = {
+        let rest = stat.split("(IND):").nth(1).unwrap_or_else(|| panic!("{stat}"));
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    let mut bytes = fs::read(&volume).unwrap();
+    for pointer in bytes[indirect * 4096..][..4096].chunks_mut(4) {
+        pointer.copy_from_slice(&(indirect as u32).to_le_bytes());
+    }
+    fs::write(&volume, bytes).unwrap();
+    debugfs(&volume, &format!("sif <8> block[TIND] {indirect}\nsif <8> size 0x400000000000"));
+    let started = Instant::now();
+    let why = support::doubt(&volume).expect("a doubt");
+    assert!(why.contains("pieces") || why.contains("too many"), "{why}");
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+}

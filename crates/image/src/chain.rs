@@ -284,6 +284,16 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
     if ["raw", "dd"].contains(&extension.to_ascii_lowercase().as_str()) {
         return Ok((Format::Raw, Found::ByExtension, yes));
     }
+    // What the name promises and the header breaks is told, whatever else the contents look like.
+    let promised = Format::from_extension(extension);
+    let broken = |(format, verdict): &(Format, Probe)| match verdict {
+        Probe::Broken(reason) => Some((*format, reason.clone())),
+        _ => None,
+    };
+    let broken_promise = verdicts.iter().filter(|(format, _)| Some(*format) == promised).find_map(broken);
+    if let Some((format, reason)) = broken_promise {
+        return Err(broken_header(format, &reason));
+    }
     if let Some(format) = yes {
         if file.is_block_device() {
             return Err(Error::refused(format!(
@@ -293,11 +303,16 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
         }
         return Ok((format, Found::ByHeader, None));
     }
-    for (format, verdict) in verdicts {
-        if let Probe::Broken(reason) = verdict {
-            return Err(Error::corrupt(format!("{format} image with a broken header: {reason}"))
-                .hint("if this is a raw disk, say so with -f raw"));
-        }
+    if let Some((format, reason)) = verdicts.iter().find_map(broken) {
+        return Err(broken_header(format, &reason));
+    }
+    if let Some(format) = promised.filter(|format| *format != Format::Raw) {
+        return Err(broken_header(format, "its signature is missing"));
     }
     Ok((Format::Raw, Found::ByElimination, None))
+}
+
+fn broken_header(format: Format, reason: &str) -> Error {
+    Error::corrupt(format!("{format} image with a broken header: {reason}"))
+        .hint("if this is a raw disk, say so with -f raw")
 }

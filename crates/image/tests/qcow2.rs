@@ -1,5 +1,8 @@
 //! QCOW2 against QEMU: what Leandisk reads is what QEMU reads, and what it writes QEMU finds no fault with.
 
+// Helpers outside of test functions panic too.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,1 +1,15 @@
-//! To be filled.
+//! A disk in memory that loses power and fails on demand, all from a seed.
+//!
+//! The model is that of a file behind a page cache: until a flush, each sector of 512 bytes may reach the
+//! storage at any time, in any order, once or several times, or never. After a power cut a sector therefore holds
+//! what it held at the last flush or after any write since. A sector itself is never torn.
+//!
+//! Invariants, asserted in every build: what was flushed survives every cut; each sector of a cut is one of its versions.
+//!
+//! Absent on purpose: bit rot, misdirected writes, latency.
+
+mod disk;
+mod random;
+
+pub use disk::{Counters, SECTOR_BYTES, SimDisk};
+pub use random::Random;

@@ -143,8 +143,10 @@ impl<'a> Ledger<'a> {
         if claim == Claim::None {
             return Ok(());
         }
-        self.owned += clusters.end.saturating_sub(clusters.from);
-        if claim == Claim::Sole && self.owned > self.used && self.claimed.is_none() {
+        if claim == Claim::Sole {
+            self.owned += clusters.end.saturating_sub(clusters.from);
+        }
+        if self.owned > self.used && self.claimed.is_none() {
             return Err(Error::corrupt("ext blocks are owned twice: more are owned than are marked used"));
         }
         let Some(claimed) = &mut self.claimed else {

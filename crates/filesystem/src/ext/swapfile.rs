@@ -40,8 +40,9 @@ pub(super) fn find(
 fn probe(source: &Source, superblock: &Superblock, number: InodeNumber) -> Result<Option<Vec<VolumeSpan>>> {
     let inode = Inode::read(source, superblock, number)?;
     let blocks = inode.size_bytes.div_ceil(u64::from(superblock.block_bytes));
-    let mut collector = Collector::new(PIECES_MAX, blocks);
+    let mut collector = Collector::new(superblock, blocks, PIECES_MAX);
     match tree::walk(source, superblock, &inode, &mut collector) {
+        // In more pieces than are looked at: its blocks were checked before.
         Err(error) if error.kind() == block::ErrorKind::Unsupported => return Ok(None),
         other => other?,
     }

@@ -257,19 +257,21 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// For a file of at most `blocks` blocks, in at most `count_max` pieces.
-    pub(super) fn new(count_max: usize, blocks: u64) -> Self {
-        // Even blocks of 64 pointers (there are at least 256) would need fewer nodes than that.
-        Self { extents: Vec::new(), count_max, nodes_left: blocks / 64 + 8 + count_max as u64 }
+    /// For a file of at most `blocks` blocks, without holes, in at most `count_max` pieces.
+    pub(super) fn new(superblock: &Superblock, blocks: u64, count_max: usize) -> Self {
+        // Blocks of pointers are full but for the last ones; those of an extent tree hold at least 84 entries,
+        // and are not left with less than a few.
+        let pointers = u64::from(superblock.block_bytes / 4);
+        let nodes_left = blocks.min(superblock.blocks_count) / pointers + 16 + count_max as u64 / 16;
+        Self { extents: Vec::new(), count_max, nodes_left }
     }
 }
 
 impl Visitor for Collector {
     fn node(&mut self, block: BlockNumber) -> Result<()> {
-        self.nodes_left = self
-            .nodes_left
-            .checked_sub(1)
-            .ok_or_else(|| Error::corrupt(format!("ext block map has too many blocks, at block {block}")))?;
+        self.nodes_left = self.nodes_left.checked_sub(1).ok_or_else(|| {
+            Error::unsupported(format!("ext block map has too many blocks, at block {block}"))
+        })?;
         Ok(())
     }
 

@@ -1,12 +1,14 @@
 //! Compressed clusters: raw deflate with a window of 4 KiB, or a Zstandard frame
 //! (specification: Header, `compression_type`).
 
+use std::ops::RangeInclusive;
 use std::sync::Mutex;
 
 use block::{Error, Result};
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use serde::{Deserialize, Serialize};
-use zstd::stream::raw::{Decoder as ZstdDecoder, Operation};
+use zstd::bulk::Compressor;
+use zstd::stream::raw::{CParameter, Decoder as ZstdDecoder, Operation};
 
 use crate::Encoder;
 
@@ -36,6 +38,12 @@ const DEFLATE_WINDOW_BITS: u8 = 12;
 const DEFLATE_LEVEL: u32 = 6;
 /// See docs/decisions/compression-level.md.
 const ZSTD_LEVEL: i32 = 3;
+/// For clusters of which the level's own tables would be larger than a processor's nearest cache: log2 of the
+/// entries of its two tables. See docs/decisions/compression-level.md.
+const ZSTD_TABLE_LOGS: (u32, u32) = (14, 15);
+/// The clusters that this is for. The level takes small tables for smaller ones anyway; larger ones need large
+/// tables.
+const ZSTD_TABLE_CLUSTER_BYTES: RangeInclusive<usize> = (32 << 10)..=(128 << 10);
 
 /// The encoder of `compression` for clusters of `cluster_bytes`.
 pub(super) fn encoder(compression: Compression, cluster_bytes: usize) -> Box<dyn Encoder> {
@@ -84,13 +92,24 @@ impl Encoder for ZlibEncoder {
 }
 
 struct ZstdEncoder {
-    state: Option<zstd::bulk::Compressor<'static>>,
+    /// Made by the first call, because making it can fail.
+    state: Option<Compressor<'static>>,
     buffer: Vec<u8>,
 }
 
 impl ZstdEncoder {
     fn new(cluster_bytes: usize) -> Self {
         Self { state: None, buffer: Vec::with_capacity(zstd::zstd_safe::compress_bound(cluster_bytes)) }
+    }
+
+    fn state(cluster_bytes: usize) -> std::io::Result<Compressor<'static>> {
+        let mut state = Compressor::new(ZSTD_LEVEL)?;
+        if ZSTD_TABLE_CLUSTER_BYTES.contains(&cluster_bytes) {
+            let (chain_log, hash_log) = ZSTD_TABLE_LOGS;
+            state.set_parameter(CParameter::ChainLog(chain_log))?;
+            state.set_parameter(CParameter::HashLog(hash_log))?;
+        }
+        Ok(state)
     }
 }
 
@@ -99,7 +118,7 @@ impl Encoder for ZstdEncoder {
         let failed = |error| Error::io("zstd", error);
         let state = match &mut self.state {
             Some(state) => state,
-            none => none.insert(zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(failed)?),
+            none => none.insert(Self::state(granule.len()).map_err(failed)?),
         };
         self.buffer.clear();
         let len = state.compress_to_buffer(granule, &mut self.buffer).map_err(failed)?;

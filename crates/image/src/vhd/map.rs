@@ -20,8 +20,8 @@ const CACHE_BYTES: u64 = 4 << 20;
 /// The most entries that are checked against each other when the image is opened: 16 MiB of BAT, 8 TiB of
 /// blocks of the usual size. Above it every entry is still checked by itself when it is used.
 const CHECKED_ENTRY_COUNT_MAX: u64 = 4 << 20;
-/// Bytes of the BAT read at once for that.
-const BAT_WINDOW_BYTES: u64 = 64 << 10;
+/// Entries of the BAT read at once for that.
+const WINDOW_ENTRY_COUNT: u64 = 16 << 10;
 
 /// The blocks of a dynamic or differencing disk.
 pub(super) struct BlockMap {
@@ -51,35 +51,38 @@ impl BlockMap {
         if self.dynamic.block_count > CHECKED_ENTRY_COUNT_MAX {
             return Ok(());
         }
-        let mut sectors = Vec::new();
-        let mut index = 0;
-        for window in self.dynamic.bat.split(BAT_WINDOW_BYTES) {
-            let bytes = read_vec(self.metadata.below(), window.start(), window.len_bytes(), "VHD BAT")?;
-            let (entries, _) = bytes.as_chunks::<4>();
-            for entry in entries {
-                let sector = u32::from_be_bytes(*entry);
-                if let Some(place) = self.place(index, sector)? {
-                    sectors.push((place.bitmap.start(), index));
-                }
-                index += 1;
-            }
-        }
-        sectors.sort_unstable();
-        let block_len = self.dynamic.bitmap_bytes + self.dynamic.block_bytes;
-        for pair in sectors.windows(2) {
-            let (first, second) = (pair[0], pair[1]);
-            // The last block of the disk may be cut short.
-            let len =
-                if first.1 + 1 == self.dynamic.block_count { self.stored_bytes(first.1) } else { block_len };
-            if second.0.get() - first.0.get() < len {
-                return Err(self.entry_error(second.1).field(
-                    "place",
-                    format!("{:#x}", second.0.get()),
-                    format!("apart from block {} at {:#x}", first.1, first.0.get()),
+        let mut placed = self.placed_blocks()?;
+        placed.sort_unstable();
+        for pair in placed.windows(2) {
+            let [(first_sector, first), (second_sector, second)] = [pair[0], pair[1]];
+            let len = self.stored_bytes(u64::from(first));
+            if u64::from(second_sector - first_sector) * SECTOR_BYTES < len {
+                return Err(self.entry_error(u64::from(second)).field(
+                    "sector",
+                    format!("{second_sector:#x}"),
+                    format!("apart from block {first} at sector {first_sector:#x}"),
                 ));
             }
         }
         Ok(())
+    }
+
+    /// Sector and index of every block in the file, each checked by itself.
+    fn placed_blocks(&self) -> Result<Vec<(u32, u32)>> {
+        let mut placed = Vec::new();
+        let mut index = 0;
+        while index < self.dynamic.block_count {
+            let len = (self.dynamic.block_count - index).min(WINDOW_ENTRY_COUNT) * 4;
+            let bytes = read_vec(self.metadata.below(), self.entry_at(index), len, "VHD BAT")?;
+            for entry in bytes.as_chunks::<4>().0 {
+                let sector = u32::from_be_bytes(*entry);
+                if self.place(index, sector)?.is_some() {
+                    placed.push((sector, u32::try_from(index).expect("the BAT counts in 32 bits")));
+                }
+                index += 1;
+            }
+        }
+        Ok(placed)
     }
 
     /// The runs of `span`, which lies within the disk.

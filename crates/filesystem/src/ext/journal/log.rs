@@ -64,7 +64,7 @@ impl<'a> Log<'a> {
             ));
         }
         let blocks = inode.size_bytes / u64::from(superblock.block_bytes);
-        let mut collector = Collector::new(PIECES_MAX, blocks);
+        let mut collector = Collector::new(superblock, blocks, PIECES_MAX);
         tree::walk(source, superblock, &inode, &mut collector)?;
         let mut log = Self {
             source,

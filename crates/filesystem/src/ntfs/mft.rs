@@ -1,0 +1,247 @@
+//! `$MFT`: finds records by number, and all pieces of an attribute through attribute lists.
+
+use block::{Error, ReadAt, Result, read_vec};
+use extent::{Offset, VolumeOffset};
+use zerocopy::FromBytes;
+
+use super::boot::Geometry;
+use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_DATA, AttributeListEntry};
+use super::record::{Attribute, FileReference, Record, RecordNumber, utf16_is};
+use super::stream::Stream;
+use crate::Source;
+
+/// The most bytes that NTFS lets an attribute list have.
+const ATTRIBUTE_LIST_BYTES_MAX: u64 = 256 << 10;
+
+/// A file record in memory of its own.
+pub(super) struct OwnedRecord {
+    bytes: Vec<u8>,
+    number: RecordNumber,
+    at: VolumeOffset,
+}
+
+impl OwnedRecord {
+    pub(super) fn view(&self) -> Record<'_> {
+        Record::parsed(&self.bytes, self.number, self.at)
+    }
+
+    fn parse(mut bytes: Vec<u8>, number: RecordNumber, at: VolumeOffset) -> Result<Self> {
+        Record::parse(&mut bytes, number, at)?;
+        Ok(Self { bytes, number, at })
+    }
+}
+
+/// The master file table of a volume.
+pub(super) struct Mft {
+    pub(super) source: Source,
+    pub(super) geometry: Geometry,
+    /// The unnamed `$DATA` of record 0: all records.
+    pub(super) data: Stream,
+}
+
+impl Mft {
+    /// Reads record 0 and, through it, where all the others are.
+    pub(super) fn open(source: &Source, geometry: &Geometry) -> Result<Self> {
+        let at = geometry.offset_of(geometry.mft_lcn);
+        let bytes = read_vec(source, at, geometry.record_bytes, "NTFS file record 0")?;
+        let record = OwnedRecord::parse(bytes, RecordNumber::MFT, at)?;
+        let record = record.view();
+        require_in_use(&record)?;
+        let first = first_piece(&record, ATTR_DATA)?;
+        let mut mft = Self {
+            source: source.clone(),
+            geometry: *geometry,
+            data: Stream::begin(source, geometry, RecordNumber::MFT, &first)?,
+        };
+        mft.append_listed_pieces(&record)?;
+        mft.data = mft.data.finish()?;
+        mft.data.require_plain(16 * geometry.record_bytes)?;
+        if mft.data.runs()[0].lcn != Some(geometry.mft_lcn) {
+            return Err(record.error().field("first cluster of $MFT", "another", "the boot sector's"));
+        }
+        Ok(mft)
+    }
+
+    /// The pieces of `$MFT` itself that extension records map. Each lies in a part that those before it map.
+    fn append_listed_pieces(&mut self, record: &Record<'_>) -> Result<()> {
+        for entry in self.attribute_list(record)? {
+            if entry.kind != ATTR_DATA || !entry.is_unnamed || entry.lowest_vcn == 0 {
+                continue;
+            }
+            let extension = self.listed_record(record, &entry)?;
+            self.data.append(&entry.find_in(&extension.view())?)?;
+        }
+        Ok(())
+    }
+
+    /// How many records there are.
+    pub(super) fn record_count(&self) -> u64 {
+        self.data.len_bytes() / self.geometry.record_bytes
+    }
+
+    /// How many records were ever written.
+    pub(super) fn initialized_record_count(&self) -> u64 {
+        self.data.initialized_bytes() / self.geometry.record_bytes
+    }
+
+    /// Reads one record.
+    pub(super) fn record(&self, number: RecordNumber) -> Result<OwnedRecord> {
+        let record_bytes = self.geometry.record_bytes;
+        if number.0 >= self.initialized_record_count() {
+            return Err(Error::corrupt("NTFS file record's number").field(
+                "number",
+                number,
+                format!("below {}", self.initialized_record_count()),
+            ));
+        }
+        let start = number.0 * record_bytes;
+        let bytes = read_vec(&self.data, Offset::new(start), record_bytes, "NTFS file record")?;
+        OwnedRecord::parse(bytes, number, self.data.volume_offset(start))
+    }
+
+    /// Reads the base record that is referred to, which must be in use.
+    pub(super) fn base_record(&self, reference: FileReference) -> Result<OwnedRecord> {
+        let owned = self.record(reference.number)?;
+        let record = owned.view();
+        require_in_use(&record)?;
+        if record.sequence() != reference.sequence {
+            return Err(record.error().field("sequence number", record.sequence(), reference.sequence));
+        }
+        require_base(&record)?;
+        Ok(owned)
+    }
+
+    /// Reads one of NTFS's own files.
+    pub(super) fn system_record(&self, number: RecordNumber) -> Result<OwnedRecord> {
+        let owned = self.record(number)?;
+        require_in_use(&owned.view())?;
+        require_base(&owned.view())?;
+        Ok(owned)
+    }
+
+    /// The whole value of an attribute of a file, wherever its pieces are.
+    pub(super) fn stream(&self, base: &Record<'_>, kind: u32, name: &str) -> Result<Option<Stream>> {
+        let list = self.attribute_list(base)?;
+        if list.is_empty() {
+            let Some(attribute) = base.find(kind, name)? else { return Ok(None) };
+            let stream = Stream::begin(&self.source, &self.geometry, base.number(), &attribute)?;
+            return stream.finish().map(Some);
+        }
+        let mut stream: Option<Stream> = None;
+        for entry in list.iter().filter(|entry| entry.kind == kind && entry.is_called(name)) {
+            let holder = self.listed_record(base, entry)?;
+            let attribute = entry.find_in(&holder.view())?;
+            match &mut stream {
+                Some(stream) => stream.append(&attribute)?,
+                None => {
+                    stream = Some(Stream::begin(&self.source, &self.geometry, base.number(), &attribute)?);
+                }
+            }
+        }
+        stream.map(Stream::finish).transpose()
+    }
+
+    /// The entries of a file's attribute list; none if it has no list.
+    pub(super) fn attribute_list(&self, base: &Record<'_>) -> Result<Vec<ListEntry>> {
+        let Some(attribute) = base.find(ATTR_ATTRIBUTE_LIST, "")? else { return Ok(Vec::new()) };
+        let stream = Stream::begin(&self.source, &self.geometry, base.number(), &attribute)?.finish()?;
+        let len_bytes = stream.len_bytes();
+        if len_bytes == 0 || len_bytes > ATTRIBUTE_LIST_BYTES_MAX {
+            return Err(attribute.error("size", len_bytes, "1 to 256 KiB"));
+        }
+        let bytes = read_vec(&stream, Offset::ZERO, len_bytes, "NTFS attribute list")?;
+        parse_list(&bytes).ok_or_else(|| attribute.error("entries", "out of bounds", "a list of attributes"))
+    }
+
+    /// The record that holds a listed attribute.
+    fn listed_record(&self, base: &Record<'_>, entry: &ListEntry) -> Result<OwnedRecord> {
+        let owned = self.record(entry.holder.number)?;
+        let record = owned.view();
+        require_in_use(&record)?;
+        if record.sequence() != entry.holder.sequence {
+            return Err(record.error().field("sequence number", record.sequence(), entry.holder.sequence));
+        }
+        let expected = (record.number() != base.number()).then(|| base.number());
+        if record.base().map(|base| base.number) != expected {
+            let found = record.base().map_or("none".into(), |base| base.number.to_string());
+            return Err(record.error().field("base record", found, base.number()));
+        }
+        Ok(owned)
+    }
+}
+
+fn require_in_use(record: &Record<'_>) -> Result<()> {
+    if record.is_in_use() {
+        return Ok(());
+    }
+    Err(record.error().field("flags", format!("{:#x}", record.flags()), "in use"))
+}
+
+fn require_base(record: &Record<'_>) -> Result<()> {
+    match record.base() {
+        None => Ok(()),
+        Some(base) => Err(record.error().field("base record", base.number, "none")),
+    }
+}
+
+/// The unnamed attribute of a kind that must be in the record, from its beginning.
+fn first_piece<'a>(record: &Record<'a>, kind: u32) -> Result<Attribute<'a>> {
+    record
+        .find(kind, "")?
+        .ok_or_else(|| record.error().field(format!("attribute {kind:#x}"), "missing", "in the record"))
+}
+
+/// One entry of an attribute list.
+pub(super) struct ListEntry {
+    pub(super) kind: u32,
+    name: Vec<u8>,
+    is_unnamed: bool,
+    lowest_vcn: u64,
+    pub(super) holder: FileReference,
+    instance: u16,
+}
+
+impl ListEntry {
+    fn is_called(&self, name: &str) -> bool {
+        utf16_is(&self.name, name)
+    }
+
+    /// The attribute that this entry lists.
+    fn find_in<'a>(&self, record: &Record<'a>) -> Result<Attribute<'a>> {
+        for attribute in record.attributes() {
+            let attribute = attribute?;
+            if attribute.kind() == self.kind && attribute.instance() == self.instance {
+                return Ok(attribute);
+            }
+        }
+        let name = format!("attribute {:#x} number {}", self.kind, self.instance);
+        Err(record.error().field(name, "missing", "where the attribute list says"))
+    }
+}
+
+fn parse_list(mut bytes: &[u8]) -> Option<Vec<ListEntry>> {
+    let mut entries = Vec::new();
+    while !bytes.is_empty() {
+        let (raw, _) = AttributeListEntry::ref_from_prefix(bytes).ok()?;
+        let length = usize::from(raw.length.get());
+        if length < size_of::<AttributeListEntry>() {
+            return None;
+        }
+        let entry = bytes.get(..length)?;
+        let name_len = usize::from(raw.name_length) * 2;
+        let name = match name_len {
+            0 => &[][..],
+            _ => entry.get(usize::from(raw.name_offset)..)?.get(..name_len)?,
+        };
+        entries.push(ListEntry {
+            kind: raw.kind.get(),
+            name: name.to_vec(),
+            is_unnamed: name.is_empty(),
+            lowest_vcn: raw.lowest_vcn.get(),
+            holder: FileReference::from_raw(raw.mft_reference.get()),
+            instance: raw.instance.get(),
+        });
+        bytes = &bytes[length..];
+    }
+    Some(entries)
+}

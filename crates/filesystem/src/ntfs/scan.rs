@@ -1,0 +1,247 @@
+//! The whole check: every record of `$MFT` is read, and every cluster that one owns must be set in `$Bitmap`
+//! and owned by none other.
+//!
+//! Memory is bounded: owners are counted over a window of the clusters, and a volume with more clusters is
+//! read in several passes.
+
+use block::{Error, ReadAt, Result, read_vec};
+use extent::Offset;
+
+use super::bitmap::{Bitmap, Words};
+use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_BITMAP, RECORD_IN_USE};
+use super::mft::Mft;
+use super::record::{Attribute, Record, RecordNumber, Value};
+use super::roots;
+use super::runs::Run;
+
+/// Clusters of one pass: 1 TiB of 4 KiB clusters, in 2 * 32 MiB of memory.
+const WINDOW_CLUSTERS: u64 = 1 << 28;
+
+/// Bytes of `$MFT` that are read at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// The records that `$MFTMirr` repeats.
+const MIRRORED_RECORDS: u64 = 4;
+
+/// Records up to this one are set aside by NTFS, whether in use or not.
+const RESERVED_RECORDS: u64 = 24;
+
+/// Checks `clusters` against all records. `known` are the root files that were looked at.
+pub(super) fn check(mft: &Mft, clusters: &Bitmap, known: &[RecordNumber]) -> Result<()> {
+    check_mirror(mft)?;
+    let cluster_count = mft.geometry.cluster_count;
+    let mut start = 0;
+    while start < cluster_count {
+        let end = cluster_count.min(start + WINDOW_CLUSTERS);
+        Pass::new(mft, clusters, known, start, end)?.run()?;
+        start = end;
+    }
+    Ok(())
+}
+
+/// `$MFTMirr` must hold the first records as `$MFT` does.
+fn check_mirror(mft: &Mft) -> Result<()> {
+    let geometry = &mft.geometry;
+    for index in 0..MIRRORED_RECORDS {
+        let number = RecordNumber(index);
+        let at = geometry.offset_of(geometry.mirror_lcn).plus(index * geometry.record_bytes);
+        let mut bytes = read_vec(&mft.source, at, geometry.record_bytes, "$MFTMirr")?;
+        let mirrored = Record::parse(&mut bytes, number, at)?;
+        if mirrored.contents() != mft.record(number)?.view().contents() {
+            return Err(Error::corrupt(format!("$MFTMirr's record {index} is not the same as $MFT's")).at(at));
+        }
+    }
+    Ok(())
+}
+
+struct Pass<'a> {
+    mft: &'a Mft,
+    known: &'a [RecordNumber],
+    records_in_use: Bitmap,
+    start: u64,
+    end: u64,
+    used: Words,
+    owned: Words,
+}
+
+impl<'a> Pass<'a> {
+    fn new(mft: &'a Mft, clusters: &Bitmap, known: &'a [RecordNumber], start: u64, end: u64) -> Result<Self> {
+        let base = mft.system_record(RecordNumber::MFT)?;
+        let missing = || base.view().error().field("attribute 0xb0", "missing", "the record bitmap");
+        let records = mft.stream(&base.view(), ATTR_BITMAP, "")?.ok_or_else(missing)?;
+        let window_bytes = (end - start).div_ceil(8);
+        Ok(Self {
+            mft,
+            known,
+            records_in_use: Bitmap::of(records, mft.record_count())?.loaded()?,
+            start,
+            end,
+            used: Words::new(&clusters.bytes(start / 8, window_bytes)?, start),
+            owned: Words::clear(start, end - start),
+        })
+    }
+
+    fn run(mut self) -> Result<()> {
+        let record_bytes = self.mft.geometry.record_bytes;
+        let records_per_piece = PIECE_BYTES / record_bytes;
+        let count = self.mft.initialized_record_count();
+        let mut buffer = vec![0; usize::try_from(PIECE_BYTES).expect("1 MiB")];
+        let mut first = 0;
+        while first < count {
+            let end = count.min(first + records_per_piece);
+            let len = usize::try_from((end - first) * record_bytes).expect("at most a piece");
+            let piece = &mut buffer[..len];
+            self.mft.data.read_at(Offset::new(first * record_bytes), piece)?;
+            self.check_piece(first, piece)?;
+            first = end;
+        }
+        self.check_unwritten(count)
+    }
+
+    fn check_piece(&mut self, first: u64, piece: &mut [u8]) -> Result<()> {
+        let record_bytes = usize::try_from(self.mft.geometry.record_bytes).expect("at most 4096");
+        let count = (piece.len() / record_bytes) as u64;
+        let set = Words::new(&self.records_in_use.bytes(first / 8, count.div_ceil(8))?, first);
+        for (number, bytes) in (first..).zip(piece.chunks_exact_mut(record_bytes)) {
+            let number = RecordNumber(number);
+            if set.get(number.0) {
+                let at = self.mft.data.volume_offset(number.0 * self.mft.geometry.record_bytes);
+                self.check_record(&Record::parse(bytes, number, at)?)?;
+            } else {
+                self.check_unused(number, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What `$MFT`'s bitmap calls unused may hold anything but a record that says that it is in use.
+    fn check_unused(&self, number: RecordNumber, bytes: &[u8]) -> Result<()> {
+        let says_in_use = bytes.starts_with(b"FILE") && bytes[22] & RECORD_IN_USE.to_le_bytes()[0] != 0;
+        if !says_in_use {
+            return Ok(());
+        }
+        let at = self.mft.data.volume_offset(number.0 * self.mft.geometry.record_bytes);
+        Err(Error::corrupt(format!("NTFS file record {number} is in use, but free in $MFT's bitmap")).at(at))
+    }
+
+    /// Records that were never written must not be in use.
+    fn check_unwritten(&self, from: u64) -> Result<()> {
+        let mut first_set = None;
+        let mut at = from;
+        self.records_in_use.each_run(from, self.mft.record_count(), |is_set, end| {
+            if is_set && first_set.is_none() {
+                first_set = Some(at);
+            }
+            at = end;
+        })?;
+        match first_set {
+            None => Ok(()),
+            Some(number) => {
+                Err(Error::corrupt(format!("NTFS file record {number} is in use, but was never written")))
+            }
+        }
+    }
+
+    fn check_record(&mut self, record: &Record<'_>) -> Result<()> {
+        if !record.is_in_use() {
+            if record.number().0 < RESERVED_RECORDS {
+                return Ok(());
+            }
+            return Err(record.error().field(
+                "flags",
+                format!("{:#x}", record.flags()),
+                "in use, as $MFT's bitmap says",
+            ));
+        }
+        let mut has_list = record.base().is_some();
+        for attribute in record.attributes() {
+            let attribute = attribute?;
+            has_list |= attribute.kind() == ATTR_ATTRIBUTE_LIST;
+            self.check_attribute(record, &attribute, has_list)?;
+        }
+        if let Some(base) = record.base() {
+            self.check_base(record, base.number)?;
+        }
+        if has_list && record.base().is_none() {
+            self.check_list(record)?;
+        }
+        self.check_names(record)
+    }
+
+    fn check_attribute(
+        &mut self,
+        record: &Record<'_>,
+        attribute: &Attribute<'_>,
+        is_listed: bool,
+    ) -> Result<()> {
+        let Value::NonResident(mapped) = attribute.value()? else { return Ok(()) };
+        let geometry = self.mft.geometry;
+        // An attribute list comes before all that it lists, so that one without a list is whole.
+        let mapped_bytes = mapped.vcn_count.checked_mul(geometry.cluster_bytes);
+        if !is_listed && (mapped.lowest_vcn != 0 || mapped_bytes != Some(mapped.allocated_bytes)) {
+            let expected = format!("{} clusters, as its VCNs say", mapped.vcn_count);
+            return Err(attribute.error("allocated size", mapped.allocated_bytes, &expected));
+        }
+        attribute.each_run(&mapped, geometry.cluster_count, |run| self.claim(record, run))
+    }
+
+    /// Claims a run's clusters for a record.
+    fn claim(&mut self, record: &Record<'_>, run: Run) -> Result<()> {
+        let Some(lcn) = run.lcn else { return Ok(()) };
+        let (start, end) = (lcn.max(self.start), (lcn + run.count).min(self.end));
+        if start >= end {
+            return Ok(());
+        }
+        let doubt = |cluster: u64, what: &str| {
+            let text = format!(
+                "NTFS $Bitmap contradicts: cluster {cluster} of file record {} {what}",
+                record.number()
+            );
+            Error::corrupt(text).at(self.mft.geometry.offset_of(cluster))
+        };
+        let free = self.used.run_end(start, end, true);
+        if free < end {
+            return Err(doubt(free, "is marked free"));
+        }
+        self.owned.set(start, end).map_err(|cluster| doubt(cluster, "belongs to another file too"))
+    }
+
+    fn is_set(&self, number: RecordNumber) -> Result<bool> {
+        if number.0 >= self.records_in_use.bit_count {
+            return Ok(false);
+        }
+        let byte = self.records_in_use.bytes(number.0 / 8, 1)?[0];
+        Ok(byte >> (number.0 % 8) & 1 != 0)
+    }
+
+    fn check_base(&self, record: &Record<'_>, base: RecordNumber) -> Result<()> {
+        match self.is_set(base)? {
+            true => Ok(()),
+            false => Err(record.error().field("base record", base, "one in use")),
+        }
+    }
+
+    /// The records that an attribute list names must be in use: what they own is checked as they are scanned.
+    fn check_list(&self, record: &Record<'_>) -> Result<()> {
+        for entry in self.mft.attribute_list(record)? {
+            if !self.is_set(entry.holder.number)? {
+                return Err(record.error().field("listed record", entry.holder.number, "one in use"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A page file or hibernation file that the root directory's index did not show.
+    fn check_names(&self, record: &Record<'_>) -> Result<()> {
+        let owner = record.base().map_or(record.number(), |base| base.number);
+        for name in roots::file_names(record) {
+            let (parent, _, name) = name?;
+            let is_in_root = parent.number == RecordNumber::ROOT;
+            if is_in_root && roots::is_special(name) && !self.known.contains(&owner) {
+                let name = super::record::utf16_text(name);
+                return Err(record.error().field("name", name, "one that the root directory's index shows"));
+            }
+        }
+        Ok(())
+    }
+}

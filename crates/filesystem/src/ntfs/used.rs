@@ -1,0 +1,68 @@
+//! The used map: `$Bitmap`, and over it what page files occupy.
+
+use block::Result;
+use extent::{Extent, ExtentSet, Volume, VolumeOffset, VolumeSpan};
+
+use super::bitmap::Bitmap;
+use super::boot::Geometry;
+use crate::{Use, UsedMap};
+
+pub(super) struct NtfsUsedMap {
+    pub(super) geometry: Geometry,
+    pub(super) clusters: Bitmap,
+    pub(super) swap: ExtentSet<Volume>,
+}
+
+impl UsedMap for NtfsUsedMap {
+    fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
+        let mut uses = Vec::new();
+        let clustered = VolumeSpan::from_zero(self.geometry.clustered_bytes());
+        if let Some(inside) = span.intersect(&clustered) {
+            self.clustered_uses(inside, &mut uses)?;
+        }
+        // The backup boot sector, and whatever else no bit speaks of.
+        let beyond = VolumeSpan::between(span.start().max(clustered.end()), span.end());
+        push(&mut uses, beyond, Use::Used);
+        Ok(uses)
+    }
+}
+
+impl NtfsUsedMap {
+    fn clustered_uses(&self, inside: VolumeSpan, uses: &mut Vec<Extent<Volume, Use>>) -> Result<()> {
+        let cluster_bytes = self.geometry.cluster_bytes;
+        let first = inside.start().get() / cluster_bytes;
+        let last = inside.end().get().div_ceil(cluster_bytes);
+        let mut at = inside.start();
+        self.clusters.each_run(first, last, |is_used, end| {
+            let end = VolumeOffset::new((end * cluster_bytes).min(inside.end().get()));
+            let run = VolumeSpan::between(at, end);
+            at = end;
+            if is_used {
+                self.push_used(uses, run);
+            } else {
+                push(uses, run, Use::Free);
+            }
+        })
+    }
+
+    fn push_used(&self, uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan) {
+        let mut at = run.start();
+        for swap in self.swap.within(run) {
+            push(uses, VolumeSpan::between(at, swap.start()), Use::Used);
+            push(uses, swap, Use::Swap);
+            at = swap.end();
+        }
+        push(uses, VolumeSpan::between(at, run.end()), Use::Used);
+    }
+}
+
+/// Appends a span, joining it to the last one if that is the same.
+fn push(uses: &mut Vec<Extent<Volume, Use>>, span: VolumeSpan, state: Use) {
+    if span.is_empty() {
+        return;
+    }
+    match uses.last_mut() {
+        Some(last) if last.state == state => last.span = VolumeSpan::between(last.span.start(), span.end()),
+        _ => uses.push(Extent::new(span, state)),
+    }
+}

@@ -1,0 +1,135 @@
+//! Block devices, through a loop device. Needs root.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use block::{ErrorKind, HostFile, HostState, ReadAt, TargetFile};
+use extent::{Offset, Span};
+use os::{AlignedBuffer, DeviceTarget, Granted, SourceFile};
+
+const LEN: u64 = 16 << 20;
+
+struct Loop {
+    device: String,
+    file: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Loop {
+    fn new() -> Self {
+        let dir = testkit::scratch();
+        let file = dir.path().join("backing");
+        std::fs::write(&file, vec![0xee; usize::try_from(LEN).unwrap()]).unwrap();
+        let device = testkit::run("losetup", &["--show", "-f", file.to_str().unwrap()]).trim().to_owned();
+        Self { device, file, dir }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["-d", &self.device]).status();
+    }
+}
+
+#[test]
+fn a_device_is_written_zeroed_and_read_back() {
+    let device = Loop::new();
+    for is_direct in [false, true] {
+        let open = if is_direct { DeviceTarget::open_direct } else { DeviceTarget::open };
+        let target = open(&device.device).unwrap();
+        assert_eq!(target.len_bytes(), LEN);
+        let mut buffer = AlignedBuffer::new(1 << 20);
+        buffer.fill(7);
+        target.write_at(Offset::ZERO, &buffer).unwrap();
+        target.write_at(Offset::new(LEN - 5), b"12345").unwrap();
+        // Unaligned at both ends, and within one page.
+        target.zero(Span::new(Offset::new(100), 4 << 20)).unwrap();
+        target.zero(Span::new(Offset::new((8 << 20) + 1), 2)).unwrap();
+        target.flush().unwrap();
+        target.forget(Span::from_zero(LEN));
+        let mut bytes = vec![0; usize::try_from(LEN).unwrap()];
+        target.read_at(Offset::ZERO, &mut bytes).unwrap();
+        let end = 100 + (4 << 20);
+        assert!(bytes[..100].iter().all(|byte| *byte == 7));
+        assert!(bytes[100..end].iter().all(|byte| *byte == 0));
+        assert!(bytes[end..8 << 20].iter().all(|byte| *byte == 0xee));
+        assert_eq!(bytes[8 << 20..(8 << 20) + 4], [0xee, 0, 0, 0xee]);
+        assert_eq!(&bytes[bytes.len() - 5..], b"12345");
+        assert_eq!(std::fs::read(&device.file).unwrap(), bytes, "after a flush it is in the file behind");
+    }
+    let allocated = SourceFile::open(&device.file).unwrap().allocated_bytes().unwrap();
+    assert!(allocated < LEN, "zeroing went through to the file behind: {allocated}");
+}
+
+#[test]
+fn a_device_does_not_grow() {
+    let device = Loop::new();
+    let target = DeviceTarget::open(&device.device).unwrap();
+    target.set_len(LEN).unwrap();
+    target.set_len(LEN / 2).unwrap();
+    target.reserve(Span::from_zero(LEN)).unwrap();
+    assert_eq!(target.len_bytes(), LEN);
+    for error in [
+        target.set_len(LEN + 1),
+        target.reserve(Span::from_zero(LEN + 1)),
+        target.write_at(Offset::new(LEN - 1), &[1, 2]),
+        target.zero(Span::new(Offset::new(LEN), 1)),
+    ] {
+        let error = error.err().unwrap();
+        assert_eq!(error.io_source().unwrap().kind(), std::io::ErrorKind::StorageFull, "{error}");
+    }
+}
+
+#[test]
+fn a_device_in_use_is_refused() {
+    let device = Loop::new();
+    let first = DeviceTarget::open(&device.device).unwrap();
+    let error = DeviceTarget::open(&device.device).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(error.to_string().contains("in use"), "{error}");
+    drop(first);
+    DeviceTarget::open(&device.device).unwrap();
+    for wrong in [device.file.to_str().unwrap(), device.dir.path().to_str().unwrap(), "/dev/null"] {
+        assert_eq!(DeviceTarget::open(wrong).err().unwrap().kind(), ErrorKind::Refused);
+    }
+}
+
+#[test]
+fn a_mounted_device_is_refused() {
+    struct Mount(PathBuf);
+    impl Drop for Mount {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg(&self.0).status();
+        }
+    }
+    let device = Loop::new();
+    testkit::run("mkfs.ext4", &["-q", "-F", &device.device]);
+    let folder = device.dir.path().join("mounted");
+    std::fs::create_dir(&folder).unwrap();
+    testkit::run("mount", &[&device.device, folder.to_str().unwrap()]);
+    let mount = Mount(folder);
+    let error = DeviceTarget::open(&device.device).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    drop(mount);
+    DeviceTarget::open(&device.device).unwrap();
+}
+
+#[test]
+fn a_device_is_a_source_too() {
+    let device = Loop::new();
+    let source = SourceFile::open(&device.device).unwrap();
+    assert!(source.is_block_device());
+    assert_eq!((source.len_bytes(), source.allocated_bytes().unwrap()), (LEN, LEN));
+    let map = source.host_map(Span::from_zero(LEN)).unwrap();
+    assert_eq!((map.len(), map[0].state), (1, HostState::Data));
+    assert_eq!(source.identity(), Some(DeviceTarget::open(&device.device).unwrap().identity()));
+    // Its neighbours are not granted.
+    let granted = Granted::new(device.device.as_ref(), &[]).unwrap();
+    let name = device.device.strip_prefix("/dev/").unwrap();
+    assert_eq!(granted.open(&device.device, name).err().unwrap().kind(), ErrorKind::Refused);
+    let granted = Granted::new(device.device.as_ref(), &[PathBuf::from(&device.device)]).unwrap();
+    granted.open(&device.device, name).unwrap();
+    drop(File::open(&device.file));
+}

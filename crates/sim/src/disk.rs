@@ -1,0 +1,528 @@
+//! The simulated disk.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use block::{Error, HostFile, Memory, ReadAt, Result, TargetFile, check_bounds};
+use extent::{Host, HostOffset, HostSpan, Offset, Span};
+
+use crate::Random;
+
+/// What reaches the storage whole or not at all.
+pub const SECTOR_BYTES: usize = 512;
+
+/// The most a simulated disk may grow to.
+const LEN_BYTES_MAX: u64 = 1 << 30;
+
+type Sector = [u8; SECTOR_BYTES];
+
+/// What was asked of the disk so far, failures included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Operations of every kind.
+    pub operations: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes, zeroing, reservations and changes of length.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written or zeroed.
+    pub written_bytes: u64,
+}
+
+#[derive(Default)]
+struct Faults {
+    /// Operations, counted from 1, that fail.
+    operations: Vec<u64>,
+    /// From this operation on, all fail: the machine is gone.
+    dead_from: Option<u64>,
+    /// What touches one of these fails.
+    spans: Vec<HostSpan>,
+    /// No more than so many bytes are written in all.
+    written_bytes_max: Option<u64>,
+}
+
+/// A change since the last flush: the sector's contents after the write of that number.
+struct Version {
+    write: u64,
+    sector: Sector,
+}
+
+struct State {
+    /// What a reader sees.
+    current: Vec<u8>,
+    /// What the last flush left.
+    stable: Vec<u8>,
+    /// By sector, in order of writing.
+    versions: BTreeMap<usize, Vec<Version>>,
+    /// The length after each write since the last flush that changed it.
+    lengths: Vec<(u64, usize)>,
+    counters: Counters,
+    faults: Faults,
+    random: Random,
+}
+
+/// A disk in memory whose unflushed writes can be lost, torn and reordered.
+pub struct SimDisk {
+    name: String,
+    seed: u64,
+    state: Mutex<State>,
+}
+
+/// What kind of operation is asked for.
+#[derive(Clone, Copy)]
+enum Operation {
+    Read,
+    Write,
+    Flush,
+}
+
+impl SimDisk {
+    /// A disk of `len_bytes` zeros. `seed` decides what a failed write leaves behind, and is in every message.
+    pub fn new(seed: u64, len_bytes: u64) -> Self {
+        assert!(len_bytes <= LEN_BYTES_MAX, "a simulated disk is small");
+        Self::with_contents(seed, vec![0; usize::try_from(len_bytes).expect("small")])
+    }
+
+    /// A disk that holds `bytes`, all of them flushed: what a cut left, switched on again.
+    pub fn with_contents(seed: u64, bytes: Vec<u8>) -> Self {
+        let state = State {
+            stable: bytes.clone(),
+            current: bytes,
+            versions: BTreeMap::new(),
+            lengths: Vec::new(),
+            counters: Counters::default(),
+            faults: Faults::default(),
+            random: Random::new(seed),
+        };
+        Self { name: format!("simulated disk (seed {seed:#x})"), seed, state: Mutex::new(state) }
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// What was asked so far.
+    pub fn counters(&self) -> Counters {
+        self.state().counters
+    }
+
+    /// What a reader sees now.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.state().current.clone()
+    }
+
+    /// Makes the operation of this number fail, counted from 1 over the disk's whole life.
+    pub fn fail_operation(&self, number: u64) {
+        self.state().faults.operations.push(number);
+    }
+
+    /// Makes every operation from this number on fail, as if the machine were gone; see [`SimDisk::cut`].
+    pub fn die_at_operation(&self, number: u64) {
+        self.state().faults.dead_from = Some(number);
+    }
+
+    /// Makes everything fail that touches `span`.
+    pub fn fail_span(&self, span: HostSpan) {
+        self.state().faults.spans.push(span);
+    }
+
+    /// Leaves room for so many written bytes in all, those of the past included.
+    pub fn limit_written_bytes(&self, limit_bytes: u64) {
+        self.state().faults.written_bytes_max = Some(limit_bytes);
+    }
+
+    /// Forgets all faults.
+    pub fn heal(&self) {
+        self.state().faults = Faults::default();
+    }
+
+    /// One state in which a power cut now may leave the disk; which one, `seed` decides. The disk goes on.
+    pub fn cut(&self, seed: u64) -> Memory {
+        let state = self.state();
+        let survivors = Survivors::choose(&state, &mut Random::new(seed ^ self.seed.rotate_left(32)));
+        let bytes = state.after_cut(survivors);
+        Memory::named(format!("{} after a cut (seed {seed:#x})", self.name), bytes)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn error(&self, what: &str, at: HostOffset, kind: io::ErrorKind) -> Error {
+        Error::io(what, io::Error::new(kind, "simulated fault")).path(&self.name).at(at)
+    }
+
+    /// Counts the operation; says whether it fails.
+    fn begin(&self, state: &mut State, operation: Operation, span: HostSpan) -> Result<(), io::ErrorKind> {
+        state.counters.operations += 1;
+        let (count, bytes) = match operation {
+            Operation::Read => (&mut state.counters.reads, Some(&mut state.counters.read_bytes)),
+            Operation::Write => (&mut state.counters.writes, Some(&mut state.counters.written_bytes)),
+            Operation::Flush => (&mut state.counters.flushes, None),
+        };
+        *count += 1;
+        if let Some(bytes) = bytes {
+            *bytes += span.len_bytes();
+        }
+        let (number, faults) = (state.counters.operations, &state.faults);
+        let fails = faults.operations.contains(&number)
+            || faults.dead_from.is_some_and(|from| number >= from)
+            || faults.spans.iter().any(|bad| bad.intersect(&span).is_some());
+        let is_full = matches!(operation, Operation::Write)
+            && (span.end().get() > LEN_BYTES_MAX
+                || faults.written_bytes_max.is_some_and(|max| state.counters.written_bytes > max));
+        match (fails, is_full) {
+            (true, _) => Err(io::ErrorKind::Other),
+            (_, true) => Err(io::ErrorKind::StorageFull),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes; a write that fails leaves some of its sectors, unless the machine is gone.
+    fn write(&self, what: &str, span: HostSpan, byte_at: impl Fn(usize) -> u8) -> Result<()> {
+        let mut state = self.state();
+        let result = self.begin(&mut state, Operation::Write, span);
+        let is_dead = state.faults.dead_from.is_some_and(|from| state.counters.operations >= from);
+        if result.is_ok() || (!is_dead && span.end().get() <= LEN_BYTES_MAX) {
+            let keeps_all = result.is_ok();
+            state.write(span, byte_at, keeps_all);
+        }
+        result.map_err(|kind| self.error(what, span.start(), kind))
+    }
+}
+
+fn index(at: HostOffset) -> usize {
+    usize::try_from(at.get()).expect("a simulated disk is small")
+}
+
+impl State {
+    fn write(&mut self, span: HostSpan, byte_at: impl Fn(usize) -> u8, keeps_all: bool) {
+        if span.is_empty() {
+            return;
+        }
+        if self.current.len() < index(span.end()) && keeps_all {
+            self.set_len(index(span.end()));
+        }
+        let end = span.end().min(Offset::new(self.current.len() as u64));
+        for piece in Span::between(span.start(), end).split(SECTOR_BYTES as u64) {
+            if !keeps_all && self.random.coin() {
+                continue;
+            }
+            for at in index(piece.start())..index(piece.end()) {
+                self.current[at] = byte_at(at - index(span.start()));
+            }
+            self.note_version(index(piece.start()) / SECTOR_BYTES);
+        }
+    }
+
+    fn note_version(&mut self, number: usize) {
+        let (write, sector) = (self.counters.writes, sector_of(&self.current, number));
+        self.versions.entry(number).or_default().push(Version { write, sector });
+    }
+
+    fn set_len(&mut self, len: usize) {
+        let old_len = self.current.len();
+        self.current.resize(len, 0);
+        self.lengths.push((self.counters.writes, len));
+        // What was cut off reads as zeros if the disk grows again; that too is a change until flushed.
+        if len < old_len {
+            for number in len / SECTOR_BYTES..old_len.div_ceil(SECTOR_BYTES) {
+                self.note_version(number);
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.stable.clone_from(&self.current);
+        self.versions.clear();
+        self.lengths.clear();
+    }
+
+    fn after_cut(&self, mut survivors: Survivors) -> Vec<u8> {
+        let mut bytes = self.stable.clone();
+        let longest = self.lengths.iter().map(|(_, len)| *len).chain([bytes.len()]).max().unwrap_or(0);
+        bytes.resize(longest.next_multiple_of(SECTOR_BYTES), 0);
+        for (number, versions) in &self.versions {
+            if let Some(version) = survivors.version(versions) {
+                bytes[number * SECTOR_BYTES..][..SECTOR_BYTES].copy_from_slice(&version.sector);
+            }
+        }
+        bytes.truncate(survivors.len(&self.lengths).unwrap_or(self.stable.len()));
+        self.check_cut(&bytes);
+        bytes
+    }
+
+    /// Every sector is one of its versions, and unchanged where nothing was written since the flush.
+    fn check_cut(&self, bytes: &[u8]) {
+        for number in 0..bytes.len().div_ceil(SECTOR_BYTES) {
+            let found = sector_of(bytes, number);
+            let kept = (bytes.len() - number * SECTOR_BYTES).min(SECTOR_BYTES);
+            let is = |sector: &Sector| sector[..kept] == found[..kept];
+            let is_version = is(&sector_of(&self.stable, number))
+                || self
+                    .versions
+                    .get(&number)
+                    .is_some_and(|all| all.iter().any(|version| is(&version.sector)));
+            assert!(is_version, "sector {number} after a cut is one that was written");
+        }
+    }
+}
+
+/// The sector of that number, with zeros past the end.
+fn sector_of(bytes: &[u8], number: usize) -> Sector {
+    let mut sector = [0; SECTOR_BYTES];
+    let start = (number * SECTOR_BYTES).min(bytes.len());
+    let end = (start + SECTOR_BYTES).min(bytes.len());
+    sector[..end - start].copy_from_slice(&bytes[start..end]);
+    sector
+}
+
+/// Which writes since the last flush survive a cut.
+enum Survivors {
+    /// Each sector by itself is any of its versions.
+    BySector(Random),
+    /// All writes before this one, and some sectors of it.
+    Before(u64, Random),
+    /// Whole writes, in whatever order: each of them or not.
+    Writes(u64),
+    /// None.
+    Nothing,
+    /// All.
+    Everything,
+}
+
+impl Survivors {
+    fn choose(state: &State, random: &mut Random) -> Self {
+        let last = state.counters.writes;
+        let seed = Random::new(random.next_u64());
+        match random.below(8) {
+            0 => Self::Nothing,
+            1 => Self::Everything,
+            2 | 3 => Self::BySector(seed),
+            4 | 5 => Self::Writes(random.next_u64()),
+            _ => Self::Before(last.saturating_sub(random.below(1 + last.min(16))), seed),
+        }
+    }
+
+    /// Whether a write survives as far as its own choice goes.
+    fn keeps(&mut self, write: u64) -> bool {
+        match self {
+            Self::BySector(random) => random.coin(),
+            Self::Before(limit, random) => write < *limit || (write == *limit && random.coin()),
+            Self::Writes(seed) => Random::new(*seed ^ write).coin(),
+            Self::Nothing => false,
+            Self::Everything => true,
+        }
+    }
+
+    /// The last surviving version.
+    fn version<'a>(&mut self, versions: &'a [Version]) -> Option<&'a Version> {
+        versions.iter().rev().find(|version| self.keeps(version.write))
+    }
+
+    fn len(&mut self, lengths: &[(u64, usize)]) -> Option<usize> {
+        lengths.iter().rev().find(|(write, _)| self.keeps(*write)).map(|(_, len)| *len)
+    }
+}
+
+impl ReadAt<Host> for SimDisk {
+    fn len_bytes(&self) -> u64 {
+        self.state().current.len() as u64
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        let mut state = self.state();
+        check_bounds(at, buf.len(), state.current.len() as u64)?;
+        self.begin(&mut state, Operation::Read, Span::new(at, buf.len() as u64))
+            .map_err(|kind| self.error("read", at, kind))?;
+        buf.copy_from_slice(&state.current[index(at)..][..buf.len()]);
+        Ok(())
+    }
+}
+
+impl HostFile for SimDisk {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.len_bytes())
+    }
+}
+
+impl TargetFile for SimDisk {
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        let span = Span::checked(at, buf.len() as u64)
+            .ok_or_else(|| self.error("write", at, io::ErrorKind::StorageFull))?;
+        self.write("write", span, |index| buf[index])
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        let mut state = self.state();
+        let end = Offset::new(len_bytes);
+        self.begin(&mut state, Operation::Write, Span::new(end, 0))
+            .map_err(|kind| self.error("set the length", end, kind))?;
+        state.set_len(index(end));
+        Ok(())
+    }
+
+    fn reserve(&self, span: HostSpan) -> Result<()> {
+        let mut state = self.state();
+        self.begin(&mut state, Operation::Write, span)
+            .map_err(|kind| self.error("reserve", span.start(), kind))?;
+        if state.current.len() < index(span.end()) {
+            state.set_len(index(span.end()));
+        }
+        Ok(())
+    }
+
+    fn zero(&self, span: HostSpan) -> Result<()> {
+        self.write("zero", span, |_| 0)
+    }
+
+    /// A flush that fails leaves everything unflushed.
+    fn flush(&self) -> Result<()> {
+        let mut state = self.state();
+        self.begin(&mut state, Operation::Flush, Span::from_zero(0))
+            .map_err(|kind| self.error("flush", Offset::ZERO, kind))?;
+        state.flush();
+        assert!(state.stable == state.current && state.versions.is_empty(), "a flush leaves nothing behind");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LEN: u64 = 16 * 512;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, u64, u8),
+        Zero(u64, u64),
+        SetLen(u64),
+        Flush,
+    }
+
+    fn any_step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0..LEN, 0..3000u64, 1..=255u8).prop_map(|(at, len, byte)| Step::Write(at, len, byte)),
+            2 => (0..LEN, 0..3000u64).prop_map(|(at, len)| Step::Zero(at, len)),
+            1 => (0..LEN).prop_map(Step::SetLen),
+            2 => Just(Step::Flush),
+        ]
+    }
+
+    fn span(start: u64, len_bytes: u64) -> HostSpan {
+        Span::new(Offset::new(start), len_bytes)
+    }
+
+    fn carry_out(disk: &SimDisk, model: &mut Memory, step: &Step) -> Result<()> {
+        match *step {
+            Step::Write(at, len, byte) => {
+                let bytes = vec![byte; usize::try_from(len).unwrap()];
+                TargetFile::write_at(model, Offset::new(at), &bytes)?;
+                disk.write_at(Offset::new(at), &bytes)
+            }
+            Step::Zero(at, len) => model.zero(span(at, len)).and_then(|()| disk.zero(span(at, len))),
+            Step::SetLen(len) => model.set_len(len).and_then(|()| disk.set_len(len)),
+            Step::Flush => disk.flush(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn flushed_survives_and_the_rest_is_old_or_new(
+            steps in prop::collection::vec(any_step(), 1..20), seed: u64, cuts in prop::collection::vec(any::<u64>(), 8)
+        ) {
+            let disk = SimDisk::new(seed, LEN);
+            let mut model = Memory::new(vec![0; usize::try_from(LEN).unwrap()]);
+            // All contents since the last flush, which is the first of them.
+            let mut history = vec![model.to_vec()];
+            for step in &steps {
+                carry_out(&disk, &mut model, step).unwrap();
+                prop_assert_eq!(disk.to_vec(), model.to_vec());
+                if matches!(step, Step::Flush) {
+                    history.clear();
+                }
+                history.push(model.to_vec());
+            }
+            for cut in cuts {
+                let bytes = disk.cut(cut).to_vec();
+                prop_assert_eq!(&bytes, &disk.cut(cut).to_vec(), "a seed replays");
+                prop_assert!(history.iter().any(|then| then.len() == bytes.len()));
+                for number in 0..bytes.len().div_ceil(SECTOR_BYTES) {
+                    let kept = (bytes.len() - number * SECTOR_BYTES).min(SECTOR_BYTES);
+                    let found = sector_of(&bytes, number);
+                    let is_known = history.iter().any(|then| sector_of(then, number)[..kept] == found[..kept]);
+                    prop_assert!(is_known, "sector {} of cut {:#x}, seed {:#x}", number, cut, seed);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cuts_lose_tear_and_reorder() {
+        let disk = SimDisk::new(1, LEN);
+        for at in [0, 1024] {
+            disk.write_at(Offset::new(at), &[7; 1024]).unwrap();
+        }
+        let kept = |seed| {
+            let bytes = disk.cut(seed).to_vec();
+            [0, 1, 2, 3].map(|number| bytes[number * SECTOR_BYTES] == 7)
+        };
+        let all: std::collections::BTreeSet<_> = (0..2000).map(kept).collect();
+        assert_eq!(all.len(), 16, "every subset of the sectors comes up: {all:?}");
+    }
+
+    #[test]
+    fn an_overwritten_sector_may_be_the_first_the_second_or_neither() {
+        let disk = SimDisk::new(2, LEN);
+        disk.write_at(Offset::ZERO, &[1; 512]).unwrap();
+        disk.write_at(Offset::ZERO, &[2; 512]).unwrap();
+        let all: std::collections::BTreeSet<_> = (0..300).map(|seed| disk.cut(seed).to_vec()[0]).collect();
+        assert_eq!(all.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn faults_come_when_they_are_ordered() {
+        let disk = SimDisk::new(3, LEN);
+        disk.fail_operation(2);
+        disk.fail_span(span(4096, 512));
+        disk.write_at(Offset::ZERO, &[1; 512]).unwrap();
+        let error = disk.flush().err().unwrap();
+        assert!(error.to_string().contains("seed 0x3"), "{error}");
+        assert!((0..300).any(|seed| disk.cut(seed).to_vec()[0] == 0), "a failed flush promises nothing");
+        disk.flush().unwrap();
+        assert!((0..300).all(|seed| disk.cut(seed).to_vec()[0] == 1));
+        assert!(disk.read_at(Offset::new(4000), &mut [0; 200]).is_err());
+        assert!(disk.write_at(Offset::new(4200), &[1]).is_err());
+        disk.heal();
+        disk.read_at(Offset::new(4000), &mut [0; 200]).unwrap();
+        disk.limit_written_bytes(1024);
+        let full = disk.write_at(Offset::ZERO, &[9; 1024]).err().unwrap();
+        assert_eq!(full.io_source().unwrap().kind(), io::ErrorKind::StorageFull);
+        let counters = disk.counters();
+        assert_eq!((counters.operations, counters.reads, counters.writes, counters.flushes), (7, 2, 3, 2));
+    }
+
+    #[test]
+    fn a_dead_machine_writes_nothing_more() {
+        let disk = SimDisk::new(4, LEN);
+        disk.write_at(Offset::ZERO, &[1; 512]).unwrap();
+        disk.flush().unwrap();
+        disk.die_at_operation(3);
+        assert!(disk.write_at(Offset::ZERO, &[2; 4096]).is_err());
+        assert!(disk.flush().is_err());
+        assert!((0..100).all(|seed| disk.cut(seed).to_vec()[..512] == [1; 512]));
+    }
+}
