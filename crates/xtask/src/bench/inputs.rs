@@ -115,8 +115,9 @@ const DENSE: &str = r#"
 mib=$1
 rm -f "$disk"
 half=$((mib / 2))
+# `head` ends the loop by closing the pipe.
 {
-    while :; do find /usr/lib /usr/bin -type f -size +64k -print0 | sort -z | xargs -0 cat; done 2>/dev/null || true
+    while find /usr/lib /usr/bin -type f -size +64k -print0 | sort -z | xargs -0 cat; do :; done 2>/dev/null || true
 } | head -c "${half}M" > "$disk" || true
 head -c $((mib - half))M /dev/urandom >> "$disk"
 truncate -s "${mib}M" "$disk"
