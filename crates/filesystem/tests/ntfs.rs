@@ -144,7 +144,7 @@ fn populate(root: &Path, unit: usize) {
     std::os::unix::fs::symlink("fragmented", root.join("symlink")).unwrap();
     let sparse = File::create(root.join("sparse")).unwrap();
     sparse.write_all_at(&noise(5, 5000), 3 << 20).unwrap();
-    sparse.set_len(9 << 20).unwrap();
+    sparse.set_len(70 << 20).unwrap();
     fs::write(root.join("small1:stream"), noise(6, unit * 2 + 1)).unwrap();
     fs::write(root.join("empty"), b"").unwrap();
     fs::create_dir(root.join("packed")).unwrap();
