@@ -575,6 +575,43 @@ fn a_file_in_thousands_of_pieces_is_found_in_its_extension_records() {
     check_meaningless(&made, free.iter());
 }
 
+#[test]
+fn a_bitmap_larger_than_memory_allows_is_read_by_window() {
+    // 2^28 clusters and some: two passes.
+    let made = make(130 << 10, &["-c", "512"]);
+    let mounted = made.mount("");
+    fs::write(mounted.dir.join("pagefile.sys"), noise(1, 100_000)).unwrap();
+    let number = fs::metadata(mounted.dir.join("pagefile.sys")).unwrap().ino();
+    drop(mounted);
+    let filesystem = open(&made.volume);
+    assert_eq!(filesystem.facts().state, State::Clean);
+    assert_eq!(filesystem.facts().free_bytes, Some(clean_free_bytes(&made.volume)));
+    let all = VolumeSpan::from_zero(130 << 30);
+    let uses = filesystem.used_map(Check::Full).unwrap().uses(all).unwrap();
+    let free = uses.iter().filter(|extent| extent.state == Use::Free).map(|extent| extent.span.len_bytes());
+    assert_eq!(Some(free.sum::<u64>()), filesystem.facts().free_bytes);
+    // A run in the last clusters is judged by the second pass.
+    let file = File::options().read(true).write(true).open(&made.volume).unwrap();
+    let mut head = vec![0; 16 << 20];
+    file.read_exact_at(&mut head, 0).unwrap();
+    let mft = u64::from(u32_at(&head, 0x30)) * 512;
+    let mut record = vec![0; 1024];
+    file.read_exact_at(&mut record, mft + number * 1024).unwrap();
+    let mut at = u16_at(&record, 20);
+    while u32_at(&record, at) != 0x80 {
+        at += usize::try_from(u32_at(&record, at + 4)).unwrap();
+    }
+    let runs = at + u16_at(&record, at + 32);
+    let last = (130u64 << 30) / 512 - 300;
+    let mut list = vec![0x42, 196, 0];
+    list.extend(u32::try_from(last).unwrap().to_le_bytes());
+    list.push(0);
+    file.write_all_at(&list, mft + number * 1024 + runs as u64).unwrap();
+    let error = open(&made.volume).used_map(Check::Full).map(drop).unwrap_err().to_string();
+    let expected = format!("cluster {last} of file record {number} is marked free");
+    assert!(error.contains(&expected), "{error}");
+}
+
 /// A host file seen as a volume.
 struct AsVolume(Arc<dyn block::HostFile>);
 
