@@ -1,0 +1,237 @@
+//! What the end-to-end tests share: the program, its documents, and images made by QEMU.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use testkit::run;
+
+/// The program, ready to be given arguments. Its surroundings do not reach it.
+pub fn leandisk() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leandisk"));
+    command.env_remove("NO_COLOR");
+    command
+}
+
+/// Runs the program to its end.
+pub fn output(args: &[&str]) -> Output {
+    leandisk().args(args).output().unwrap()
+}
+
+/// Runs the program, which shall succeed, and answers what it printed.
+pub fn succeed(args: &[&str]) -> String {
+    let output = output(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "leandisk {args:?}: {}\n{stderr}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs the program, which shall succeed, and answers the document it printed, of this schema.
+pub fn document(schema: &str, args: &[&str]) -> Value {
+    let text = succeed(&[args, &["--json"]].concat());
+    let document: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"));
+    assert_eq!(document["schema"], schema);
+    assert!(
+        text.trim_start().trim_start_matches('{').trim_start().starts_with("\"schema\""),
+        "schema comes first"
+    );
+    document
+}
+
+/// Runs the program, which shall fail with this status and a message; answers the message.
+pub fn fail(status: i32, args: &[&str]) -> String {
+    let output = output(args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "leandisk {args:?}: {stderr}");
+    assert!(stderr.contains("leandisk: ") || status == 2, "a message: {stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr
+}
+
+/// A path as an argument.
+pub fn arg(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The number at this path of a document.
+pub fn number(document: &Value, pointer: &str) -> u64 {
+    document.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{pointer} of {document:#}"))
+}
+
+/// A kind of image as QEMU makes it.
+pub struct Kind {
+    /// For messages and file names, the extension included.
+    pub name: &'static str,
+    /// Our name of the format.
+    pub format: &'static str,
+    qemu_format: &'static str,
+    qemu_args: &'static [&'static str],
+}
+
+const fn kind(
+    name: &'static str,
+    format: &'static str,
+    qemu_format: &'static str,
+    qemu_args: &'static [&'static str],
+) -> Kind {
+    Kind { name, format, qemu_format, qemu_args }
+}
+
+/// Every kind that QEMU can write and Leandisk reads.
+pub const SOURCES: [Kind; 16] = [
+    kind("source.raw", "raw", "raw", &[]),
+    kind("fixed.vhd", "vhd", "vpc", &["-o", "subformat=fixed,force_size=on"]),
+    kind("dynamic.vhd", "vhd", "vpc", &["-o", "subformat=dynamic,force_size=on"]),
+    kind("dynamic.vhdx", "vhdx", "vhdx", &["-o", "subformat=dynamic"]),
+    kind("fixed.vhdx", "vhdx", "vhdx", &["-o", "subformat=fixed"]),
+    kind("sparse.vmdk", "vmdk", "vmdk", &["-o", "subformat=monolithicSparse"]),
+    kind("flat.vmdk", "vmdk", "vmdk", &["-o", "subformat=monolithicFlat"]),
+    kind("two-gb-sparse.vmdk", "vmdk", "vmdk", &["-o", "subformat=twoGbMaxExtentSparse"]),
+    kind("two-gb-flat.vmdk", "vmdk", "vmdk", &["-o", "subformat=twoGbMaxExtentFlat"]),
+    kind("stream.vmdk", "vmdk", "vmdk", &["-o", "subformat=streamOptimized"]),
+    kind("v2.qcow2", "qcow2", "qcow2", &["-o", "compat=0.10"]),
+    kind("extended.qcow2", "qcow2", "qcow2", &["-o", "extended_l2=on,cluster_size=128k"]),
+    kind("zlib.qcow2", "qcow2", "qcow2", &["-c"]),
+    kind("zstd.qcow2", "qcow2", "qcow2", &["-c", "-o", "compression_type=zstd"]),
+    kind("dynamic.vdi", "vdi", "vdi", &[]),
+    kind("static.vdi", "vdi", "vdi", &["-o", "static=on"]),
+];
+
+impl Kind {
+    /// The raw disk as an image of this kind in `dir`.
+    pub fn make(&self, raw: &Path, dir: &Path) -> PathBuf {
+        let path = dir.join(self.name);
+        // Without `-S 0` QEMU would leave out what is zeros anyhow; stale bytes are not.
+        let mut args = vec!["convert", "-f", "raw", "-O", self.qemu_format];
+        args.extend(self.qemu_args);
+        args.extend([arg(raw), arg(&path)]);
+        run("qemu-img", &args);
+        path
+    }
+}
+
+/// What a copy can be asked to make.
+pub struct Target {
+    /// File name, whose extension is the format's.
+    pub name: &'static str,
+    /// What else to say.
+    pub args: &'static [&'static str],
+    /// QEMU's name of the format.
+    pub qemu_format: &'static str,
+    /// Whether `qemu-img check` knows the format.
+    pub checkable: bool,
+}
+
+const fn target(
+    name: &'static str,
+    args: &'static [&'static str],
+    qemu_format: &'static str,
+    checkable: bool,
+) -> Target {
+    Target { name, args, qemu_format, checkable }
+}
+
+/// Every kind that Leandisk writes.
+pub const TARGETS: [Target; 11] = [
+    target("target.raw", &[], "raw", false),
+    target("fixed.vhd", &["-o", "subformat=fixed"], "vpc", false),
+    target("dynamic.vhd", &["-o", "subformat=dynamic"], "vpc", false),
+    target("dynamic.vhdx", &[], "vhdx", true),
+    target("sparse.vmdk", &["-o", "subformat=monolithicSparse"], "vmdk", true),
+    target("stream.vmdk", &["-o", "subformat=streamOptimized"], "vmdk", true),
+    target("plain.qcow2", &[], "qcow2", true),
+    target("small.qcow2", &["-o", "cluster_size=4096"], "qcow2", true),
+    target("zlib.qcow2", &["--compress", "-o", "compression=zlib"], "qcow2", true),
+    target("zstd.qcow2", &["--compress", "-o", "compression=zstd"], "qcow2", true),
+    target("dynamic.vdi", &[], "vdi", true),
+];
+
+impl Target {
+    /// Copies `source` to a target of this kind in `dir`, with these further arguments.
+    pub fn copy(&self, source: &Path, dir: &Path, more: &[&str]) -> PathBuf {
+        let path = dir.join(self.name);
+        succeed(&[&["copy", arg(source), arg(&path)], self.args, more].concat());
+        assert_only(dir, &[self.name]);
+        if self.checkable {
+            run("qemu-img", &["check", "-q", "-f", self.qemu_format, arg(&path)]);
+        }
+        path
+    }
+
+    /// The options that make QEMU take the image for what it is, and of its real size.
+    pub fn image_options(&self, path: &Path) -> String {
+        match self.qemu_format {
+            // QEMU trusts the geometry unless told that the size in the footer is meant.
+            "vpc" => format!("driver=vpc,force_size_calc=current_size,file.filename={}", path.display()),
+            format => format!("driver={format},file.filename={}", path.display()),
+        }
+    }
+
+    /// What QEMU reads in `image`, which is of this kind, as a raw file at `to`.
+    pub fn to_raw(&self, image: &Path, to: &Path) {
+        let options = self.image_options(image);
+        run("qemu-img", &["convert", "--image-opts", "-O", "raw", &options, arg(to)]);
+    }
+
+    /// Panics unless QEMU reads in `image` exactly what the raw disk has, the size included.
+    pub fn assert_identical(&self, image: &Path, raw: &Path) {
+        let options = self.image_options(image);
+        let info = run("qemu-img", &["info", "--output=json", "--image-opts", &options]);
+        let info: Value = serde_json::from_str(&info).unwrap();
+        assert_eq!(number(&info, "/virtual-size"), fs::metadata(raw).unwrap().len(), "size of {options}");
+        let raw = format!("driver=raw,file.filename={}", raw.display());
+        run("qemu-img", &["compare", "-q", "--image-opts", &options, &raw]);
+    }
+}
+
+/// Panics unless both files are the same, byte for byte.
+pub fn assert_same_bytes(a: &Path, b: &Path) {
+    let len = |path: &Path| fs::metadata(path).unwrap().len();
+    assert_eq!(len(a), len(b), "lengths of {} and {}", a.display(), b.display());
+    run("cmp", &[arg(a), arg(b)]);
+}
+
+/// Panics unless the folder holds just these names.
+pub fn assert_only(dir: &Path, names: &[&str]) {
+    let mut found = names_in(dir);
+    let mut wanted: Vec<String> = names.iter().map(ToString::to_string).collect();
+    found.sort();
+    wanted.sort();
+    assert_eq!(found, wanted, "what lies in {}", dir.display());
+}
+
+/// The names in a folder.
+pub fn names_in(dir: &Path) -> Vec<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// The contents, times and rights of files, to see whether anything about them changes.
+pub struct Untouched {
+    files: Vec<(PathBuf, String)>,
+}
+
+impl Untouched {
+    /// Remembers all files in `dir`.
+    pub fn all_in(dir: &Path) -> Self {
+        let mut paths: Vec<_> = names_in(dir).iter().map(|name| dir.join(name)).collect();
+        paths.sort();
+        Self { files: paths.into_iter().map(|path| (path.clone(), fingerprint(&path))).collect() }
+    }
+
+    /// Panics if one of them changed, appeared or went.
+    pub fn check(&self, dir: &Path) {
+        let now = Self::all_in(dir);
+        assert_eq!(now.files, self.files);
+    }
+}
+
+fn fingerprint(path: &Path) -> String {
+    let meta = fs::symlink_metadata(path).unwrap();
+    let sum = if meta.is_file() { run("sha256sum", &[arg(path)]) } else { String::new() };
+    let times = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
+    format!("{} {} {:o} {times:?} {sum}", meta.ino(), meta.len(), meta.mode())
+}

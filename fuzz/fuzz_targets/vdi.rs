@@ -1,0 +1,8 @@
+//! Fuzzes the vdi container.
+#![no_main]
+#![allow(missing_docs)]
+
+use image::Format;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| fuzzing::image(Format::Vdi, data));

@@ -1,0 +1,8 @@
+//! Fuzzes the vmdk container.
+#![no_main]
+#![allow(missing_docs)]
+
+use image::Format;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| fuzzing::image(Format::Vmdk, data));

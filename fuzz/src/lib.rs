@@ -1,0 +1,154 @@
+//! What the fuzz targets do with their bytes: open, map, and read windows, as the program would.
+//!
+//! A failure is a panic, a timeout, too much memory, an answer that breaks the contract, or an error that is not the
+//! input's fault.
+//!
+//! An input is a sparse file, so that what lies gigabytes into an image can be mutated, and seeds made from real
+//! images stay small: see [`unpack`].
+
+use std::sync::Arc;
+
+use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
+use extent::{Offset, Span, Volume};
+use filesystem::{Check, FileSystem, Source};
+use image::{Chain, Format, OpenOptions, Purpose, Resolver};
+
+/// The most that an input unpacks to.
+pub const UNPACKED_BYTES_MAX: usize = 96 << 20;
+/// The unit in which inputs are packed.
+pub const PAGE_BYTES: usize = 512;
+
+/// The most windows that are mapped and read.
+const WINDOW_COUNT_MAX: usize = 24;
+const WINDOW_BYTES: u64 = 64 << 10;
+
+/// Makes the sparse file that an input stands for: its length in pages (4 bytes, little-endian), then for each page
+/// that is not zeros its index (4 bytes) and its bytes. What is cut off or lies past the end is left out.
+pub fn unpack(data: &[u8]) -> Vec<u8> {
+    let Some((len_pages, mut rest)) = data.split_first_chunk::<4>() else { return Vec::new() };
+    let len_pages = (u32::from_le_bytes(*len_pages) as usize).min(UNPACKED_BYTES_MAX / PAGE_BYTES);
+    let mut file = vec![0; len_pages * PAGE_BYTES];
+    while let Some((index, after)) = rest.split_first_chunk::<4>() {
+        let len = after.len().min(PAGE_BYTES);
+        let (page, after) = after.split_at(len);
+        let at = u32::from_le_bytes(*index) as usize;
+        if at < len_pages {
+            file[at * PAGE_BYTES..][..len].copy_from_slice(page);
+        }
+        rest = after;
+    }
+    file
+}
+
+/// The inverse of [`unpack`] for a file of whole pages; what lies past the limits is left out.
+pub fn pack(file: &[u8]) -> Vec<u8> {
+    let len_pages = file.len().div_ceil(PAGE_BYTES).min(UNPACKED_BYTES_MAX / PAGE_BYTES);
+    let mut data = u32::try_from(len_pages).unwrap_or(u32::MAX).to_le_bytes().to_vec();
+    for (index, page) in (0u32..).zip(file.chunks(PAGE_BYTES).take(len_pages)) {
+        if page.iter().any(|byte| *byte != 0) {
+            data.extend_from_slice(&index.to_le_bytes());
+            data.extend_from_slice(page);
+        }
+    }
+    data
+}
+
+/// Opens no other file.
+struct NoFiles;
+
+impl Resolver for NoFiles {
+    fn open(&self, _from: &dyn HostFile, _name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
+        Err(Error::refused("no other file is granted"))
+    }
+}
+
+/// Opens `data` as an image of `format`; maps and reads it.
+pub fn image(format: Format, data: &[u8]) {
+    let file = Arc::new(Memory::new(unpack(data)));
+    accept(
+        Chain::open(file, OpenOptions { format: Some(format) }, &NoFiles).and_then(|chain| use_disk(&chain)),
+    );
+}
+
+fn use_disk(chain: &Chain) -> Result<()> {
+    let len_bytes = chain.len_bytes();
+    for window in windows(len_bytes) {
+        let span = Span::new(Offset::new(window.0), window.1);
+        let mut at = span.start();
+        for run in chain.map(span)? {
+            assert_eq!(run.span.start(), at, "runs follow each other");
+            at = run.span.end();
+        }
+        assert_eq!(at, span.end(), "runs cover what was asked");
+        if chain.check_readable().is_ok() {
+            let mut buf = vec![0; usize::try_from(window.1).expect("a small window")];
+            chain.read_at(span.start(), &mut buf)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads `data` as a disk with a partition table of either sector size.
+pub fn partition_table(data: &[u8]) {
+    let disk = Memory::new(unpack(data));
+    let len_bytes = ReadAt::<extent::Virtual>::len_bytes(&disk);
+    for sector_bytes in [512, 4096] {
+        accept(volume::read(&disk, sector_bytes).map(|table| {
+            let mut end = 0;
+            for partition in &table.partitions {
+                assert!(
+                    !partition.span.is_empty() && partition.span.start().get() >= end,
+                    "in order, disjoint"
+                );
+                end = partition.span.end().get();
+            }
+            assert!(end <= len_bytes, "on the disk");
+            assert!(table.doubt.is_none() || table.partitions.is_empty(), "a doubted table lists nothing");
+        }));
+    }
+}
+
+/// Opens `data` as a volume, and asks for its used map.
+pub fn filesystem(open: fn(&Source) -> Result<Option<Box<dyn FileSystem>>>, data: &[u8]) {
+    let memory = Memory::new(unpack(data));
+    let len_bytes = ReadAt::<Volume>::len_bytes(&memory);
+    let source: Source = Arc::new(memory);
+    let Some(filesystem) = accept(open(&source)).flatten() else { return };
+    for check in [Check::Quick, Check::Full] {
+        let Some(map) = accept(filesystem.used_map(check)) else { continue };
+        assert!(filesystem.facts().state.doubt().is_none(), "a map in spite of a doubt");
+        for (start, len) in windows(len_bytes) {
+            let span = Span::new(Offset::new(start), len);
+            let Some(uses) = accept(map.uses(span)) else { break };
+            let mut at = span.start();
+            for extent in uses {
+                assert_eq!(extent.span.start(), at, "uses follow each other");
+                at = extent.span.end();
+            }
+            assert_eq!(at, span.end(), "uses cover what was asked");
+        }
+    }
+}
+
+/// Starts and lengths of windows all over `len_bytes`, the last byte's included.
+fn windows(len_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let step = (len_bytes / WINDOW_COUNT_MAX as u64).max(WINDOW_BYTES);
+    let spread = (0..WINDOW_COUNT_MAX as u64).map_while(move |index| {
+        let start = index.checked_mul(step).filter(|start| *start < len_bytes)?;
+        Some((start, WINDOW_BYTES.min(len_bytes - start)))
+    });
+    let tail = len_bytes.min(4097);
+    spread.chain([(len_bytes - tail, tail)])
+}
+
+/// The value, or nothing for an error that is the input's fault.
+fn accept<T>(result: Result<T>) -> Option<T> {
+    result
+        .inspect_err(|error| {
+            assert!(
+                matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Refused),
+                "not the input's fault: {error:?}"
+            );
+        })
+        .ok()
+}
