@@ -272,7 +272,7 @@ fn job_identity(
     before: &[Option<(u64, i64, i64)>],
     format: Format,
 ) -> String {
-    let reads = verify::window_hash(format!("{:?}", plan.reads).as_bytes()).unwrap_or(0);
+    let reads = verify::window_hash(format!("{:?} {:?}", plan.reads, plan.fills).as_bytes()).unwrap_or(0);
     let CopyArguments { source, target_option, compress, verify, .. } = arguments;
     format!("{source:?} {before:?} {reads:x} {format} {target_option:?} {compress} {verify}")
 }

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use block::{Error, ReadAt, Result, TargetFile};
-use extent::{HostSpan, Span, VirtualOffset, VirtualSpan};
+use extent::{HostSpan, Span, VirtualOffset};
 use image::{AnyWriter, Chain, Encoder, Put, PutBytes};
-use plan::CopyPlan;
+use plan::{CopyPlan, Part};
 use serde::{Deserialize, Serialize};
 use verify::{Digests, DigestsBuilder, WINDOW_BYTES, window_hash};
 
@@ -85,7 +85,7 @@ struct Ordered {
 struct Work {
     sequence: u64,
     chunk_at: VirtualOffset,
-    reads: Vec<VirtualSpan>,
+    parts: Vec<Part>,
 }
 
 impl CopyJob<'_> {
@@ -103,9 +103,12 @@ impl CopyJob<'_> {
         let granularity = usize::try_from(ordered.writer.granularity_bytes()).expect("at most a chunk");
         assert!(granularity as u64 <= CHUNK_BYTES && granularity.is_power_of_two(), "a granule fits a chunk");
         let encoders: Vec<_> = (0..self.thread_count.max(1)).map(|_| ordered.writer.encoder()).collect();
-        let reads =
-            self.plan.reads.iter().filter_map(|span| span.intersect(&Span::between(done, span.end())));
-        let dispatcher = Mutex::new(Dispatcher { reads, rest: None, sequence: 0 });
+        let left = |part: Part| {
+            let span = part.span.intersect(&Span::between(done, part.span.end()))?;
+            Some(Part { span, ..part })
+        };
+        let dispatcher =
+            Mutex::new(Dispatcher { parts: self.plan.parts().filter_map(left), rest: None, sequence: 0 });
         let turnstile = Turnstile::new(ordered);
         std::thread::scope(|scope| {
             for encoder in encoders {
@@ -146,36 +149,36 @@ impl CopyJob<'_> {
 }
 
 struct Dispatcher<I> {
-    reads: I,
-    /// What of the last span belongs to a later chunk.
-    rest: Option<VirtualSpan>,
+    parts: I,
+    /// What of the last part belongs to a later chunk.
+    rest: Option<Part>,
     sequence: u64,
 }
 
-impl<I: Iterator<Item = VirtualSpan>> Dispatcher<I> {
-    /// The next chunk that has anything to read.
+impl<I: Iterator<Item = Part>> Dispatcher<I> {
+    /// The next chunk in which there is anything to do.
     fn next(&mut self) -> Option<Work> {
-        let first = self.rest.take().or_else(|| self.reads.next())?;
-        let chunk_at = VirtualOffset::new(first.start().get() / CHUNK_BYTES * CHUNK_BYTES);
-        let chunk = Span::checked(chunk_at, CHUNK_BYTES).unwrap_or(Span::between(chunk_at, first.end()));
-        let mut reads = Vec::new();
+        let first = self.rest.take().or_else(|| self.parts.next())?;
+        let chunk_at = VirtualOffset::new(first.span.start().get() / CHUNK_BYTES * CHUNK_BYTES);
+        let chunk = Span::checked(chunk_at, CHUNK_BYTES).unwrap_or(Span::between(chunk_at, first.span.end()));
+        let mut parts = Vec::new();
         let mut next = Some(first);
-        while let Some(span) = next {
-            let Some(inside) = span.intersect(&chunk) else {
-                self.rest = Some(span);
+        while let Some(part) = next {
+            let Some(inside) = part.span.intersect(&chunk) else {
+                self.rest = Some(part);
                 break;
             };
-            reads.push(inside);
-            let after = Span::between(inside.end(), span.end());
+            parts.push(Part { span: inside, ..part });
+            let after = Span::between(inside.end(), part.span.end());
             if !after.is_empty() {
-                self.rest = Some(after);
+                self.rest = Some(Part { span: after, ..part });
                 break;
             }
-            next = self.reads.next();
+            next = self.parts.next();
         }
         let sequence = self.sequence;
         self.sequence += 1;
-        Some(Work { sequence, chunk_at, reads })
+        Some(Work { sequence, chunk_at, parts })
     }
 }
 
@@ -206,11 +209,12 @@ impl Worker<'_> {
     fn copy(&mut self, work: &Work, buffer: &mut Buffer) -> Result<()> {
         self.read(work, buffer.bytes_mut())?;
         let chunk = buffer.bytes();
-        let cut = cut(work.chunk_at, chunk, &work.reads, self.granularity, self.encoder.as_deref_mut())?;
+        let cut = cut(work.chunk_at, chunk, &work.parts, self.granularity, self.encoder.as_deref_mut())?;
         let end = self.job.plan.virtual_bytes.min(work.chunk_at.get().saturating_add(CHUNK_BYTES));
         let contents = &chunk[..offset_in(work.chunk_at, VirtualOffset::new(end))];
         let hash = if self.job.digests { window_hash(contents) } else { None };
-        let read_bytes: u64 = work.reads.iter().map(Span::len_bytes).sum();
+        let read_bytes: u64 =
+            work.parts.iter().filter(|part| part.fill.is_none()).map(|part| part.span.len_bytes()).sum();
         let placed = self.turnstile.pass(
             work.sequence,
             |ordered| ordered.last_checkpoint.elapsed() >= self.job.checkpoint_interval,
@@ -245,10 +249,13 @@ impl Worker<'_> {
     /// Fills `chunk` with what is to be read, and zeros elsewhere.
     fn read(&self, work: &Work, chunk: &mut [u8]) -> Result<()> {
         let mut done = 0;
-        for read in &work.reads {
-            let (start, end) = (offset_in(work.chunk_at, read.start()), offset_in(work.chunk_at, read.end()));
+        for Part { span, fill } in &work.parts {
+            let (start, end) = (offset_in(work.chunk_at, span.start()), offset_in(work.chunk_at, span.end()));
             chunk[done..start].fill(0);
-            self.job.source.read_at(read.start(), &mut chunk[start..end])?;
+            match fill {
+                Some(byte) => chunk[start..end].fill(*byte),
+                None => self.job.source.read_at(span.start(), &mut chunk[start..end])?,
+            }
             done = end;
         }
         chunk[done..].fill(0);

@@ -3,6 +3,7 @@
 use block::Result;
 use extent::{VirtualOffset, VirtualSpan};
 use image::{Encoder, Piece, PieceBytes};
+use plan::Part;
 
 /// The pieces of one chunk.
 #[derive(Default)]
@@ -12,19 +13,19 @@ pub(crate) struct Cut {
     pub(crate) zeros_found_bytes: u64,
 }
 
-/// Cuts `chunk`, which begins at `chunk_at` and of which `reads` were read (the rest is zeros).
+/// Cuts `chunk`, which begins at `chunk_at` and of which `parts` were read or filled (the rest is zeros).
 pub(crate) fn cut(
     chunk_at: VirtualOffset,
     chunk: &[u8],
-    reads: &[VirtualSpan],
+    parts: &[Part],
     granularity: usize,
     mut encoder: Option<&mut (dyn Encoder + 'static)>,
 ) -> Result<Cut> {
     let mut cut = Cut::default();
     let mut done = 0;
-    for read in reads {
-        let start = offset_in(chunk_at, read.start()) / granularity * granularity;
-        let end = offset_in(chunk_at, read.end());
+    for Part { span, .. } in parts {
+        let start = offset_in(chunk_at, span.start()) / granularity * granularity;
+        let end = offset_in(chunk_at, span.end());
         for at in (start.max(done)..end).step_by(granularity) {
             let granule = &chunk[at..at + granularity];
             if is_zero(granule) {
@@ -35,7 +36,8 @@ pub(crate) fn cut(
         }
         done = done.max(end.next_multiple_of(granularity));
     }
-    cut.zeros_found_bytes = reads.iter().map(|read| read.len_bytes() - cut.bytes_within(read)).sum();
+    let reads = parts.iter().filter(|part| part.fill.is_none()).map(|part| &part.span);
+    cut.zeros_found_bytes = reads.map(|read| read.len_bytes() - cut.bytes_within(read)).sum();
     Ok(cut)
 }
 
@@ -86,8 +88,9 @@ mod tests {
         chunk[16..24].fill(2);
         chunk[40] = 3;
         let at = VirtualOffset::new(1024);
-        let reads = [Span::new(at.plus(4), 16), Span::new(at.plus(21), 4), Span::new(at.plus(40), 24)];
-        let cut = cut(at, &chunk, &reads, 8, None).unwrap();
+        let part = |start, len_bytes, fill| Part { span: Span::new(at.plus(start), len_bytes), fill };
+        let parts = [part(4, 16, None), part(21, 3, Some(2)), part(24, 1, None), part(40, 24, None)];
+        let cut = cut(at, &chunk, &parts, 8, None).unwrap();
         let found: Vec<_> = cut.pieces.iter().map(|piece| (piece.at.get() - 1024, piece.len_bytes)).collect();
         assert_eq!(found, [(8, 16), (40, 8)]);
         assert_eq!(cut.zeros_found_bytes, 4 + 1 + 16);

@@ -97,6 +97,9 @@ pub enum Use {
     Free,
     /// The contents of a page file or of swap space: they mean nothing once the guest is off.
     Swap,
+    /// A log that was emptied: nothing in it means anything, but it must read as this byte throughout, which
+    /// tells its file system so.
+    EmptyLog(u8),
 }
 
 /// How far a used map is checked before it is believed.

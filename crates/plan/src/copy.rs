@@ -1,7 +1,7 @@
 //! Which bytes of a virtual disk a copy reads.
 
 use block::RunState;
-use extent::{PackedExtents, Virtual};
+use extent::{PackedExtents, Virtual, VirtualSpan};
 use stack::{Fact, Role, VolumeIndex};
 
 /// What the user asked to be kept although it means nothing.
@@ -24,6 +24,8 @@ pub struct Avoided {
     pub free_bytes: u64,
     /// Contents of page files and swap.
     pub swap_bytes: u64,
+    /// Logs that are empty, and are written as such without being read.
+    pub log_bytes: u64,
 }
 
 /// One volume's share of the plan, without regard to the container.
@@ -43,14 +45,39 @@ pub struct VolumeShare {
 pub struct CopyPlan {
     /// Size of the virtual disk.
     pub virtual_bytes: u64,
-    /// What to read, in order. Everything else is zeros in the target.
+    /// What to read, in order. Everything else but `fills` is zeros in the target.
     pub reads: PackedExtents<Virtual>,
+    /// What to fill with a byte instead, in order, between the reads. A handful.
+    pub fills: Vec<(VirtualSpan, u8)>,
     /// Why the rest is not read.
     pub avoided: Avoided,
     /// Bytes that the guest uses and the container holds.
     pub used_bytes: u64,
     /// Shares by volume.
     pub volumes: Vec<VolumeShare>,
+}
+
+/// What to put at one place: read it, or fill it with a byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// Where.
+    pub span: VirtualSpan,
+    /// The byte to fill it with; `None` if it is to be read.
+    pub fill: Option<u8>,
+}
+
+impl CopyPlan {
+    /// The reads and fills, in order.
+    pub fn parts(&self) -> impl Iterator<Item = Part> + '_ {
+        let mut reads = self.reads.iter().map(|span| Part { span, fill: None }).peekable();
+        let fills = self.fills.iter().map(|(span, byte)| Part { span: *span, fill: Some(*byte) });
+        let mut fills = fills.peekable();
+        std::iter::from_fn(move || match (reads.peek(), fills.peek()) {
+            (Some(read), Some(fill)) if fill.span.start() < read.span.start() => fills.next(),
+            (Some(_), _) => reads.next(),
+            (None, _) => fills.next(),
+        })
+    }
 }
 
 /// Makes a plan from facts handed in from the disk's start to its end.
@@ -66,6 +93,7 @@ impl CopyPlanner {
         let plan = CopyPlan {
             virtual_bytes: 0,
             reads: PackedExtents::new(),
+            fills: Vec::new(),
             avoided: Avoided::default(),
             used_bytes: 0,
             volumes: vec![VolumeShare::default(); volume_count],
@@ -86,8 +114,8 @@ impl CopyPlanner {
     /// The plan for all that was added.
     pub fn finish(self) -> CopyPlan {
         let CopyPlan { virtual_bytes, avoided, ref reads, .. } = self.plan;
-        let Avoided { unallocated_bytes, zero_bytes, free_bytes, swap_bytes } = avoided;
-        let sum = reads.total_bytes() + unallocated_bytes + zero_bytes + free_bytes + swap_bytes;
+        let Avoided { unallocated_bytes, zero_bytes, free_bytes, swap_bytes, log_bytes } = avoided;
+        let sum = reads.total_bytes() + unallocated_bytes + zero_bytes + free_bytes + swap_bytes + log_bytes;
         assert_eq!(sum, virtual_bytes, "every byte is read or avoided for one reason");
         self.plan
     }
@@ -96,7 +124,9 @@ impl CopyPlanner {
         let len_bytes = fact.span.len_bytes();
         match fact.role {
             Role::Outside => {}
-            Role::Whole(VolumeIndex(index)) | Role::Used(VolumeIndex(index)) => {
+            Role::Whole(VolumeIndex(index))
+            | Role::Used(VolumeIndex(index))
+            | Role::EmptyLog(VolumeIndex(index), _) => {
                 self.plan.volumes[index].used_bytes += len_bytes;
             }
             Role::Free(VolumeIndex(index)) => self.plan.volumes[index].free_bytes += len_bytes,
@@ -106,13 +136,17 @@ impl CopyPlanner {
 
     fn decide(&mut self, fact: &Fact) {
         let len_bytes = fact.span.len_bytes();
-        let CopyPlan { avoided, reads, used_bytes, .. } = &mut self.plan;
+        let CopyPlan { avoided, reads, fills, used_bytes, .. } = &mut self.plan;
         let is_used = !matches!(fact.role, Role::Free(_) | Role::Swap(_));
         match (fact.state, fact.role) {
             (RunState::Hole, _) => avoided.unallocated_bytes += len_bytes,
             (RunState::Zero, _) => avoided.zero_bytes += len_bytes,
             (_, Role::Free(_)) if !self.options.keep_free => avoided.free_bytes += len_bytes,
             (_, Role::Swap(_)) if !self.options.keep_swap => avoided.swap_bytes += len_bytes,
+            (_, Role::EmptyLog(_, byte)) if !self.options.keep_free => {
+                avoided.log_bytes += len_bytes;
+                fills.push((fact.span, byte));
+            }
             (RunState::Data { .. } | RunState::Compressed { .. }, _) => reads.push(fact.span),
         }
         if is_used && fact.state != RunState::Hole {
@@ -137,6 +171,7 @@ mod tests {
             (data, Role::Swap(volume)),
             (RunState::Hole, Role::Used(volume)),
             (RunState::Zero, Role::Free(volume)),
+            (data, Role::EmptyLog(volume, 0xff)),
             (data, Role::Used(volume)),
         ];
         let mut planner = CopyPlanner::new(options, 1);
@@ -149,18 +184,27 @@ mod tests {
     #[test]
     fn what_means_nothing_is_avoided_for_the_first_reason_that_applies() {
         let plan = plan(CopyOptions::default());
-        let avoided = Avoided { unallocated_bytes: 512, zero_bytes: 512, free_bytes: 512, swap_bytes: 512 };
+        let avoided = Avoided {
+            unallocated_bytes: 512,
+            zero_bytes: 512,
+            free_bytes: 512,
+            swap_bytes: 512,
+            log_bytes: 512,
+        };
         assert_eq!(plan.avoided, avoided);
         let reads: Vec<_> = plan.reads.iter().map(|span| (span.start().get(), span.len_bytes())).collect();
-        assert_eq!(reads, [(0, 1024), (3072, 512)]);
-        assert_eq!(plan.used_bytes, 1536);
-        assert_eq!(plan.volumes, [VolumeShare { used_bytes: 1536, free_bytes: 1024, swap_bytes: 512 }]);
+        assert_eq!(reads, [(0, 1024), (3584, 512)]);
+        let parts: Vec<_> = plan.parts().map(|part| (part.span.start().get(), part.fill)).collect();
+        assert_eq!(parts, [(0, None), (3072, Some(0xff)), (3584, None)]);
+        assert_eq!(plan.used_bytes, 2048);
+        assert_eq!(plan.volumes, [VolumeShare { used_bytes: 2048, free_bytes: 1024, swap_bytes: 512 }]);
     }
 
     #[test]
     fn each_skip_can_be_turned_off() {
         let all = plan(CopyOptions { keep_free: true, keep_swap: true });
         assert_eq!(all.avoided.free_bytes + all.avoided.swap_bytes, 0);
-        assert_eq!(all.reads.total_bytes(), 5 * 512);
+        assert_eq!(all.reads.total_bytes(), 6 * 512);
+        assert!(all.fills.is_empty());
     }
 }

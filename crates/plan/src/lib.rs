@@ -5,4 +5,4 @@
 
 mod copy;
 
-pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, VolumeShare};
+pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};

@@ -49,6 +49,8 @@ struct AvoidedBytes {
     free_bytes: u64,
     swap_bytes: u64,
     zero_bytes: u64,
+    /// Empty logs, written as such without being read.
+    log_bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -93,10 +95,10 @@ pub struct CopySubject<'a> {
 /// The document of one copy.
 pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
     let CopySubject { stack, plan, .. } = subject;
-    let Avoided { unallocated_bytes, zero_bytes, free_bytes, swap_bytes } = plan.avoided;
+    let Avoided { unallocated_bytes, zero_bytes, free_bytes, swap_bytes, log_bytes } = plan.avoided;
     let planned = CopyTotals {
         read_bytes: plan.reads.total_bytes(),
-        written_bytes: plan.reads.total_bytes(),
+        written_bytes: plan.reads.total_bytes() + log_bytes,
         zeros_found_bytes: 0,
     };
     let totals = subject.totals.unwrap_or(planned);
@@ -115,7 +117,7 @@ pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
         written_bytes: totals.written_bytes,
         used_bytes: plan.used_bytes,
         elapsed_seconds: subject.elapsed_seconds,
-        avoided: AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes },
+        avoided: AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes },
         zeros_found_bytes: totals.zeros_found_bytes,
         verified: subject.verified,
         doubt: stack.table().doubt.clone(),
@@ -170,15 +172,16 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
             "  written  {written} ({zeros} of what was read were zeros); {on_host} on the host"
         );
     }
-    let total = avoided.unallocated_bytes + avoided.free_bytes + avoided.swap_bytes + avoided.zero_bytes;
+    let total = source.virtual_bytes - document.read_bytes;
     let _ = writeln!(
         out,
-        "  avoided  {}: {} unallocated, {} free, {} swap, {} zeros",
+        "  avoided  {}: {} unallocated, {} free, {} swap, {} zeros, {} empty log",
         human_bytes(total),
         human_bytes(avoided.unallocated_bytes),
         human_bytes(avoided.free_bytes),
         human_bytes(avoided.swap_bytes),
-        human_bytes(avoided.zero_bytes)
+        human_bytes(avoided.zero_bytes),
+        human_bytes(avoided.log_bytes)
     );
     if !document.dry_run {
         let _ = writeln!(out, "  time     {}", speed(document));
@@ -196,12 +199,12 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
 }
 
 fn picture(document: &CopyDocument, palette: Palette) -> String {
-    let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes } = document.avoided;
+    let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes } = document.avoided;
     let share = |bytes, glyph, color| Share { bytes, glyph, color };
     let shares = [
         share(document.read_bytes, '█', "32"),
         share(swap_bytes, '▒', "35"),
-        share(free_bytes, '░', "33"),
+        share(free_bytes + log_bytes, '░', "33"),
         share(zero_bytes + unallocated_bytes, '·', "2"),
     ];
     format!("{}  █ read ▒ swap ░ free · nothing there", bar(&shares, 48, palette))

@@ -23,6 +23,8 @@ pub enum Role {
     Free(VolumeIndex),
     /// Contents of swap in a volume.
     Swap(VolumeIndex),
+    /// An empty log in a volume: this byte throughout.
+    EmptyLog(VolumeIndex, u8),
 }
 
 /// A span of the disk with all that is known of it.
@@ -80,6 +82,7 @@ fn volume_roles(
             Use::Used => Role::Used(index),
             Use::Free => Role::Free(index),
             Use::Swap => Role::Swap(index),
+            Use::EmptyLog(byte) => Role::EmptyLog(index, byte),
         };
         push_role(roles, span, role);
     }

@@ -22,6 +22,23 @@ struct RestartPage {
     is_clean: bool,
 }
 
+/// What NTFS fills a log with that is to be begun anew. A log without a restart page is one.
+pub(super) const EMPTY_BYTE: u8 = 0xff;
+
+/// Whether the log is empty: drivers ask its first page, and ntfs-3g the head of each page that lies at a power of
+/// two; here the first and the last 64 KiB must hold nothing else either.
+pub(super) fn is_empty(log: &Stream) -> Result<bool> {
+    let Some(last) = log.len_bytes().checked_sub(PAGE_BYTES_MAX) else { return Ok(false) };
+    let heads = (17..64).map(|shift| 1u64 << shift).take_while(|at| *at < last).map(|at| (at, 512));
+    for (at, len_bytes) in [(0, PAGE_BYTES_MAX), (last, PAGE_BYTES_MAX)].into_iter().chain(heads) {
+        let bytes = read_vec(log, Offset::new(at), len_bytes, "$LogFile")?;
+        if bytes.iter().any(|byte| *byte != EMPTY_BYTE) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Why the log says that the volume was not dismounted cleanly; `None` if it was.
 pub(super) fn unclean_reason(log: &Stream) -> Result<Option<String>> {
     let pages = match restart_pages(log) {

@@ -122,6 +122,7 @@ impl FileSystem for Ntfs {
         if check == Check::Full {
             scan::check(mft, &clusters, &roots.known)?;
         }
-        Ok(Box::new(used::NtfsUsedMap { geometry: mft.geometry, clusters, swap: roots.swap }))
+        let empty_log = volume::empty_log(mft)?;
+        Ok(Box::new(used::NtfsUsedMap { geometry: mft.geometry, clusters, swap: roots.swap, empty_log }))
     }
 }

@@ -57,10 +57,13 @@ pub(super) fn fix_up(bytes: &mut [u8], magics: &[[u8; 4]], error: impl Fn() -> E
     }
     let (offset, count) = (usize::from(header.usa_offset.get()), usize::from(header.usa_count.get()));
     let strides = bytes.len() / FIXUP_STRIDE_BYTES;
-    if count != strides + 1 || bytes.len() % FIXUP_STRIDE_BYTES != 0 {
+    if count != strides + 1 || !bytes.len().is_multiple_of(FIXUP_STRIDE_BYTES) {
         return Err(error().field("update sequence count", count, strides + 1));
     }
-    if offset < size_of::<FixupHeader>() || offset % 2 != 0 || offset + count * 2 > FIXUP_STRIDE_BYTES - 2 {
+    if offset < size_of::<FixupHeader>()
+        || !offset.is_multiple_of(2)
+        || offset + count * 2 > FIXUP_STRIDE_BYTES - 2
+    {
         return Err(error().field("update sequence offset", offset, "an even place in the first 510 bytes"));
     }
     let number = [bytes[offset], bytes[offset + 1]];
@@ -104,7 +107,10 @@ impl<'a> Record<'a> {
         if in_use > bytes.len() {
             return Err(error().field("size in use", in_use, format!("at most {}", bytes.len())));
         }
-        if attributes < size_of::<FileRecordHeader>() || attributes % 8 != 0 || attributes + 4 > in_use {
+        if attributes < size_of::<FileRecordHeader>()
+            || !attributes.is_multiple_of(8)
+            || attributes + 4 > in_use
+        {
             return Err(error().field("attributes offset", attributes, "a multiple of 8 in the record"));
         }
         Ok(record)
@@ -240,7 +246,7 @@ impl<'a> Attribute<'a> {
         let (header, _) = AttributeHeader::ref_from_prefix(rest).map_err(|_| truncated())?;
         let length = header.length.get() as usize;
         let bad_length =
-            length % 8 != 0 || length < size_of::<AttributeHeader>() + size_of::<ResidentHeader>();
+            !length.is_multiple_of(8) || length < size_of::<AttributeHeader>() + size_of::<ResidentHeader>();
         if bad_length || length > rest.len() {
             let name = format!("length of attribute {:#x}", header.kind);
             return Err(record.error().field(

@@ -63,7 +63,8 @@ pub(super) fn read(mft: &Mft) -> Result<Roots> {
     Ok(found)
 }
 
-fn stream_spans(mft: &Mft, stream: &Stream, skip: u64) -> Vec<extent::VolumeSpan> {
+/// Where a stream lies, without its first `skip` clusters.
+pub(super) fn stream_spans(mft: &Mft, stream: &Stream, skip: u64) -> Vec<extent::VolumeSpan> {
     let runs = stream.runs().iter().filter_map(|run| {
         let cut = skip.saturating_sub(run.vcn).min(run.count);
         run.lcn.filter(|_| cut < run.count).map(|lcn| mft.geometry.span_of(lcn + cut, run.count - cut))

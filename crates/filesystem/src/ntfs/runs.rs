@@ -70,9 +70,7 @@ impl Decoder<'_> {
         let (offset, rest) = rest.split_at_checked(offset_len).ok_or(BadRuns::Truncated)?;
         self.bytes = rest;
         let count = u64::try_from(signed(length)).ok().filter(|count| *count > 0).ok_or(BadRuns::Length)?;
-        if count > self.cluster_count {
-            return Err(BadRuns::Length);
-        }
+        // A hole may be larger than the volume: that of a change journal grows for ever.
         let lcn = if offset.is_empty() { None } else { Some(self.advance(signed(offset), count)?) };
         Ok(Some(Run { lcn, count }))
     }
@@ -122,6 +120,7 @@ mod tests {
         assert_eq!(all(&[0x11, 0, 1, 0], 100), Err(BadRuns::Length));
         assert_eq!(all(&[0x11, 0x80, 1, 0], 100), Err(BadRuns::Length));
         assert_eq!(all(&[0x10, 1, 0], 100), Err(BadRuns::Length));
+        assert_eq!(all(&[0x02, 0, 4, 0], 100).unwrap(), [Run { lcn: None, count: 1024 }]);
         assert_eq!(all(&[0x91; 20], 100), Err(BadRuns::Length));
         assert_eq!(all(&[0x11, 1, 0xff, 0], 100), Err(BadRuns::OutOfVolume));
         assert_eq!(all(&[0x11, 2, 99, 0], 100), Err(BadRuns::OutOfVolume));
@@ -133,7 +132,7 @@ mod tests {
         fn any_bytes_end_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), clusters in 1..u64::MAX) {
             let mut total = 0;
             for run in decode(&bytes, clusters).flatten() {
-                prop_assert!(run.lcn.unwrap_or(0) + run.count <= clusters);
+                prop_assert!(run.lcn.is_none_or(|lcn| lcn + run.count <= clusters));
                 total += 1;
             }
             prop_assert!(total <= bytes.len());

@@ -169,7 +169,8 @@ impl Stream {
             self.error().field("run list", format!("without cluster {vcn}"), "all clusters of the file")
         })?;
         let skip = at - run.vcn * self.geometry.cluster_bytes;
-        let left = run.count * self.geometry.cluster_bytes - skip;
+        let end = (run.vcn + run.count).saturating_mul(self.geometry.cluster_bytes);
+        let left = end - at;
         Ok((run.lcn.map(|lcn| self.geometry.offset_of(lcn).plus(skip)), left))
     }
 

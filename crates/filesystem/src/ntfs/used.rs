@@ -1,16 +1,19 @@
-//! The used map: `$Bitmap`, and over it what page files occupy.
+//! The used map: `$Bitmap`, and over it what page files and an empty log occupy.
 
 use block::Result;
 use extent::{Extent, ExtentSet, Volume, VolumeOffset, VolumeSpan};
 
 use super::bitmap::Bitmap;
 use super::boot::Geometry;
+use super::logfile::EMPTY_BYTE;
 use crate::{Use, UsedMap};
 
 pub(super) struct NtfsUsedMap {
     pub(super) geometry: Geometry,
     pub(super) clusters: Bitmap,
     pub(super) swap: ExtentSet<Volume>,
+    /// The log, if it is empty.
+    pub(super) empty_log: ExtentSet<Volume>,
 }
 
 impl UsedMap for NtfsUsedMap {
@@ -46,11 +49,15 @@ impl NtfsUsedMap {
     }
 
     fn push_used(&self, uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan) {
+        let swap = self.swap.within(run).map(|span| (span, Use::Swap));
+        let log = self.empty_log.within(run).map(|span| (span, Use::EmptyLog(EMPTY_BYTE)));
+        let mut special: Vec<_> = swap.chain(log).collect();
+        special.sort_unstable_by_key(|(span, _)| span.start());
         let mut at = run.start();
-        for swap in self.swap.within(run) {
-            push(uses, VolumeSpan::between(at, swap.start()), Use::Used);
-            push(uses, swap, Use::Swap);
-            at = swap.end();
+        for (span, state) in special {
+            push(uses, VolumeSpan::between(at, span.start()), Use::Used);
+            push(uses, span, state);
+            at = span.end();
         }
         push(uses, VolumeSpan::between(at, run.end()), Use::Used);
     }

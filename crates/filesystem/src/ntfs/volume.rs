@@ -1,12 +1,15 @@
 //! `$Volume`: label, version and flags; and what `$LogFile` adds to them.
 
 use block::{Error, Result};
+use extent::{ExtentSet, Volume};
 use zerocopy::FromBytes;
 
 use super::layout::{ATTR_DATA, ATTR_VOLUME_INFORMATION, ATTR_VOLUME_NAME, VolumeInformation};
 use super::logfile;
 use super::mft::Mft;
 use super::record::{RecordNumber, utf16_text};
+use super::roots::stream_spans;
+use super::stream::Stream;
 
 /// Flags of `$VOLUME_INFORMATION` under which the volume is as its bitmap says: used by NT 4, no short names,
 /// no transactions, no scrubbing, no corruption log, no heat gathering, once modified by chkdsk.
@@ -80,11 +83,23 @@ impl VolumeFacts {
 
 /// Why `$LogFile` says that the volume was not dismounted cleanly.
 pub(super) fn log_doubt(mft: &Mft) -> Result<Option<String>> {
+    logfile::unclean_reason(&log(mft)?)
+}
+
+/// Where an empty log lies; nothing if there is anything in it.
+pub(super) fn empty_log(mft: &Mft) -> Result<ExtentSet<Volume>> {
+    let log = log(mft)?;
+    if log.is_resident() || log.flags() != 0 || !logfile::is_empty(&log)? {
+        return Ok(ExtentSet::new());
+    }
+    Ok(stream_spans(mft, &log, 0).into_iter().collect())
+}
+
+fn log(mft: &Mft) -> Result<Stream> {
     let owned = mft.system_record(RecordNumber::LOG_FILE)?;
     let record = owned.view();
     let missing = || record.error().field("attribute 0x80", "missing", "the log");
-    let log = mft.stream(&record, ATTR_DATA, "")?.ok_or_else(missing)?;
-    logfile::unclean_reason(&log)
+    mft.stream(&record, ATTR_DATA, "")?.ok_or_else(missing)
 }
 
 #[cfg(test)]
