@@ -35,7 +35,7 @@ deny: ## Licences, sources and bans of all dependencies; advisories where they c
 	scripts/check-dependencies
 
 docs: ## Build the documentation, warnings are errors
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace --document-private-items
 
 unit: ## All tests
 	$(CARGO) test --locked --workspace
