@@ -225,7 +225,7 @@ fn execute(
 
 fn thread_count(arguments: &CopyArguments) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    arguments.threads.map_or((2 * cores).clamp(4, 32), usize::from)
+    arguments.threads.map_or((4 * cores).clamp(8, 32), usize::from)
 }
 
 fn open_target(
@@ -243,18 +243,18 @@ fn open_target(
                 .path(arguments.target.display())
                 .hint("--force replaces them"));
         }
-        return Ok((Target::Device(DeviceTarget::open(&arguments.target)?), None));
+        return Ok((Target::Device(DeviceTarget::open_direct(&arguments.target)?), None));
     }
     if arguments.resume && checkpoint_path.exists() {
         let bytes = std::fs::read(checkpoint_path)
             .map_err(|error| Error::io("read stored progress", error).path(checkpoint_path.display()))?;
         let checkpoint = Checkpoint::from_bytes(&bytes, identity)?;
-        if let Some(file) = NewFile::open_partial_for_resume(&arguments.target, arguments.force)? {
+        if let Some(file) = NewFile::open_partial_direct(&arguments.target, arguments.force)? {
             eprintln!("leandisk: going on after {}", report::human_bytes(checkpoint.done_bytes()));
             return Ok((Target::New(file), Some(checkpoint)));
         }
     }
-    let file = NewFile::create(&arguments.target, arguments.force)?;
+    let file = NewFile::create_direct(&arguments.target, arguments.force)?;
     let _ = std::fs::remove_file(checkpoint_path);
     Ok((Target::New(file), None))
 }

@@ -38,7 +38,7 @@ pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments) -> Result<Chain
         return Err(Error::unsupported(format!("{text}: disks behind NBD cannot be read yet"))
             .hint("name the file or block device itself"));
     }
-    let file = SourceFile::open(path)?;
+    let file = SourceFile::open_direct(path)?;
     let gate = Gate { granted: Granted::new(path, &arguments.allow_path)? };
     Chain::open(file, OpenOptions { format: arguments.format }, &gate)
 }
