@@ -4,7 +4,9 @@
 //! input's fault.
 //!
 //! An input is a sparse file, so that what lies gigabytes into an image can be mutated, and seeds made from real
-//! images stay small: see [`unpack`].
+//! images stay small: see [`sparse`].
+
+pub mod sparse;
 
 use std::sync::Arc;
 
@@ -12,46 +14,11 @@ use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
 use extent::{Offset, Span, Volume};
 use filesystem::{Check, FileSystem, Source};
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
-
-/// The most that an input unpacks to.
-pub const UNPACKED_BYTES_MAX: usize = 96 << 20;
-/// The unit in which inputs are packed.
-pub const PAGE_BYTES: usize = 512;
+use sparse::unpack;
 
 /// The most windows that are mapped and read.
 const WINDOW_COUNT_MAX: usize = 24;
 const WINDOW_BYTES: u64 = 64 << 10;
-
-/// Makes the sparse file that an input stands for: its length in pages (4 bytes, little-endian), then for each page
-/// that is not zeros its index (4 bytes) and its bytes. What is cut off or lies past the end is left out.
-pub fn unpack(data: &[u8]) -> Vec<u8> {
-    let Some((len_pages, mut rest)) = data.split_first_chunk::<4>() else { return Vec::new() };
-    let len_pages = (u32::from_le_bytes(*len_pages) as usize).min(UNPACKED_BYTES_MAX / PAGE_BYTES);
-    let mut file = vec![0; len_pages * PAGE_BYTES];
-    while let Some((index, after)) = rest.split_first_chunk::<4>() {
-        let len = after.len().min(PAGE_BYTES);
-        let (page, after) = after.split_at(len);
-        let at = u32::from_le_bytes(*index) as usize;
-        if at < len_pages {
-            file[at * PAGE_BYTES..][..len].copy_from_slice(page);
-        }
-        rest = after;
-    }
-    file
-}
-
-/// The inverse of [`unpack`] for a file of whole pages; what lies past the limits is left out.
-pub fn pack(file: &[u8]) -> Vec<u8> {
-    let len_pages = file.len().div_ceil(PAGE_BYTES).min(UNPACKED_BYTES_MAX / PAGE_BYTES);
-    let mut data = u32::try_from(len_pages).unwrap_or(u32::MAX).to_le_bytes().to_vec();
-    for (index, page) in (0u32..).zip(file.chunks(PAGE_BYTES).take(len_pages)) {
-        if page.iter().any(|byte| *byte != 0) {
-            data.extend_from_slice(&index.to_le_bytes());
-            data.extend_from_slice(page);
-        }
-    }
-    data
-}
 
 /// Opens no other file.
 struct NoFiles;

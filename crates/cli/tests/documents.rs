@@ -1,6 +1,6 @@
 //! The documents and summaries that scripts and people rely on.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
 
@@ -29,9 +29,12 @@ fn a_copy_document_holds_all_that_is_promised() {
         assert!(document["elapsed_seconds"].as_f64().unwrap() > 0.0);
 
         let read = number(&document, "/read_bytes");
-        let avoided: u64 = AVOIDED.iter().map(|field| number(&document, field)).sum();
+        let avoided: u64 =
+            document["avoided"].as_object().unwrap().values().map(|it| it.as_u64().unwrap()).sum();
         assert_eq!(read + avoided, 64 << 20, "every byte is read or avoided: {document:#}");
-        assert!(number(&document, "/written_bytes") <= read + (1 << 20));
+        // Whole clusters are written, and tables.
+        let written = number(&document, "/written_bytes");
+        assert!(written <= on_host + (1 << 20), "{written} written for {on_host} on the host");
         assert!(number(&document, "/used_bytes") >= read);
         assert!(number(&document, "/avoided/swap_bytes") > 5 << 20, "{document:#}");
 

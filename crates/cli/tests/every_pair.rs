@@ -2,7 +2,7 @@
 //! systems pass their own checkers, a real mount shows every file as it was, nothing stale travelled, and the source is
 //! as it was.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
 

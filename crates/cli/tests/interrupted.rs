@@ -1,7 +1,7 @@
 //! Copies that end before their time: a full disk, a dying source, a kill, a signal. Nothing is ever under the
 //! target's name that is not a whole copy.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
 

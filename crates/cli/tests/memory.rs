@@ -1,6 +1,6 @@
 //! Memory stays below 256 MiB, whatever the disk's size.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! What is refused, and that a refusal changes nothing: no target, and every file as it was.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod common;
 
@@ -147,7 +147,7 @@ fn an_encrypted_image_is_refused() {
             "--object",
             "secret,id=key,data=secret",
             "-o",
-            "encrypt.format=luks,encrypt.key-secret=key,encrypt.iter-time=10",
+            "encrypt.format=luks,encrypt.key-secret=key,encrypt.iter-time=200",
             arg(&path),
             "4M",
         ],

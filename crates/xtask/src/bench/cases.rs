@@ -1,0 +1,232 @@
+//! What is measured, against whom, and the bars.
+
+use std::path::{Path, PathBuf};
+
+use super::Measured;
+use super::inputs::{Input, Inputs};
+use super::measure::Contender;
+
+/// What the results are worth: Leandisk's first, then the others' in the order of the contenders.
+type Judge = Box<dyn Fn(&[Measured]) -> Vec<Verdict>>;
+
+/// A work.
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) input: Input,
+    /// Leandisk first.
+    pub(super) contenders: Vec<Contender>,
+    pub(super) judge: Judge,
+}
+
+/// A figure and what it may be at most.
+pub(super) struct Verdict {
+    pub(super) what: &'static str,
+    pub(super) value: f64,
+    pub(super) bar: f64,
+}
+
+impl Verdict {
+    pub(super) fn met(&self) -> bool {
+        self.value <= self.bar
+    }
+}
+
+/// A target format: our arguments, QEMU's arguments.
+struct Format {
+    name: &'static str,
+    ours: &'static [&'static str],
+    qemu: &'static [&'static str],
+}
+
+const fn format(name: &'static str, ours: &'static [&'static str], qemu: &'static [&'static str]) -> Format {
+    Format { name, ours, qemu }
+}
+
+const FORMATS: [Format; 7] = [
+    format("raw", &["-O", "raw"], &["-O", "raw"]),
+    format("vhd", &["-O", "vhd"], &["-O", "vpc", "-o", "force_size=on"]),
+    format("vhdx", &["-O", "vhdx"], &["-O", "vhdx"]),
+    format("vmdk", &["-O", "vmdk"], &["-O", "vmdk"]),
+    format(
+        "stream.vmdk",
+        &["-O", "vmdk", "-o", "subformat=streamOptimized"],
+        &["-O", "vmdk", "-o", "subformat=streamOptimized"],
+    ),
+    format("qcow2", &["-O", "qcow2"], &["-O", "qcow2"]),
+    format("vdi", &["-O", "vdi"], &["-O", "vdi"]),
+];
+const QCOW2: &Format = &FORMATS[5];
+const ZSTD: Format = format(
+    "qcow2",
+    &["-O", "qcow2", "--compress", "-o", "compression=zstd"],
+    &["-O", "qcow2", "-c", "-o", "compression_type=zstd"],
+);
+
+/// The settings of qemu-img that people recommend; the fastest counts. The last knows no compression.
+const QEMU_SETTINGS: [&[&str]; 3] = [&[], &["-W", "-m", "16"], &["-T", "none", "-t", "none"]];
+
+const MEMORY_BYTES_MAX: f64 = 256.0 * 1024.0 * 1024.0;
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// Every case.
+pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for format in &FORMATS {
+        cases.push(full_vhd(program, inputs, format));
+    }
+    cases.push(aged(program, inputs));
+    for format in &FORMATS {
+        cases.push(dense(program, inputs, inputs.dense(), "raw", format));
+        cases.push(dense(program, inputs, inputs.dense_qcow2(), "qcow2", format));
+    }
+    cases.push(compressed(program, inputs));
+    cases
+}
+
+fn full_vhd(program: &Path, inputs: &Inputs, format: &Format) -> Case {
+    let input = inputs.full_vhd();
+    let read_bar = f64::from(inputs.files_mb()) * 1e6 + 8.0 * MIB;
+    Case {
+        name: format!("full VHD with few files to {}", format.name),
+        contenders: vec![
+            leandisk(program, inputs, &input.path, format),
+            qemu(inputs, "vpc", &input.path, format, QEMU_SETTINGS[0]),
+        ],
+        input,
+        judge: Box::new(move |results| {
+            vec![
+                time("time to that of qemu-img", results, &results[1..], 0.10),
+                Verdict {
+                    what: "bytes read",
+                    value: results[0].median(|sample| sample.reported_read_bytes),
+                    bar: read_bar,
+                },
+                memory(results),
+            ]
+        }),
+    }
+}
+
+fn aged(program: &Path, inputs: &Inputs) -> Case {
+    let input = inputs.aged();
+    let mut contenders = vec![leandisk(program, inputs, &input.path, QCOW2)];
+    contenders.extend(QEMU_SETTINGS.iter().map(|settings| qemu(inputs, "raw", &input.path, QCOW2, settings)));
+    contenders.push(on_loop_device(
+        inputs,
+        &input.path,
+        "ntfsclone",
+        "ntfsclone -q -f -O \"$out\" \"$loop\"",
+    ));
+    contenders.push(on_loop_device(
+        inputs,
+        &input.path,
+        "partclone",
+        "partclone.ntfs -q -L /dev/null -c -s \"$loop\" -o \"$out\"",
+    ));
+    Case {
+        name: "aged NTFS, raw to qcow2".into(),
+        input,
+        contenders,
+        judge: Box::new(|results| {
+            vec![
+                time("time to that of the fastest qemu-img", results, &results[1..4], 0.6),
+                time("time to that of ntfsclone", results, &results[4..5], 0.4),
+                time("time to that of partclone", results, &results[5..], 0.4),
+                memory(results),
+            ]
+        }),
+    }
+}
+
+fn dense(program: &Path, inputs: &Inputs, input: Input, source: &str, format: &Format) -> Case {
+    let mut contenders = vec![leandisk(program, inputs, &input.path, format)];
+    contenders
+        .extend(QEMU_SETTINGS.iter().map(|settings| qemu(inputs, source, &input.path, format, settings)));
+    Case {
+        name: format!("no waste, {source} to {}", format.name),
+        input,
+        contenders,
+        judge: Box::new(|results| {
+            vec![time("time to that of the fastest qemu-img", results, &results[1..], 1.0), memory(results)]
+        }),
+    }
+}
+
+fn compressed(program: &Path, inputs: &Inputs) -> Case {
+    let input = inputs.dense();
+    let size = |result: &Measured| result.median(|sample| sample.target_bytes);
+    Case {
+        name: "no waste, raw to qcow2 compressed with zstd".into(),
+        contenders: vec![
+            leandisk(program, inputs, &input.path, &ZSTD),
+            qemu(inputs, "raw", &input.path, &ZSTD, QEMU_SETTINGS[0]),
+            qemu(inputs, "raw", &input.path, &ZSTD, QEMU_SETTINGS[1]),
+        ],
+        input,
+        judge: Box::new(move |results| {
+            vec![
+                time("time to that of the fastest qemu-img", results, &results[1..], 0.6),
+                Verdict {
+                    what: "size to that of qemu-img",
+                    value: size(&results[0]) / size(&results[1]),
+                    bar: 1.02,
+                },
+                memory(results),
+            ]
+        }),
+    }
+}
+
+/// Our median over the best of the others'.
+fn time(what: &'static str, results: &[Measured], others: &[Measured], bar: f64) -> Verdict {
+    let best = others.iter().map(Measured::seconds).fold(f64::INFINITY, f64::min);
+    Verdict { what, value: results[0].seconds() / best, bar }
+}
+
+fn memory(results: &[Measured]) -> Verdict {
+    Verdict {
+        what: "peak memory in bytes",
+        value: results[0].median(|sample| sample.peak_memory_bytes),
+        bar: MEMORY_BYTES_MAX,
+    }
+}
+
+fn words(parts: &[&[&str]]) -> Vec<String> {
+    parts.concat().iter().map(ToString::to_string).collect()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn leandisk(program: &Path, inputs: &Inputs, source: &Path, format: &Format) -> Contender {
+    let target: PathBuf = inputs.target("leandisk");
+    let (program, source, to) = (text(program), text(source), text(&target));
+    let command = words(&[&[&program, "copy", &source, &to, "--json"], format.ours]);
+    Contender { name: "leandisk".into(), command, target, as_root: false }
+}
+
+fn qemu(inputs: &Inputs, from: &str, source: &Path, format: &Format, settings: &[&str]) -> Contender {
+    let target = inputs.target("qemu");
+    let (source, to) = (text(source), text(&target));
+    let command = words(&[&["qemu-img", "convert", "-f", from], settings, format.qemu, &[&source, &to]]);
+    Contender {
+        name: format!("qemu-img {}", settings.join(" ")).trim().to_owned(),
+        command,
+        target,
+        as_root: false,
+    }
+}
+
+/// A tool that wants the volume as a device.
+fn on_loop_device(inputs: &Inputs, source: &Path, name: &str, tool: &str) -> Contender {
+    let target = inputs.target(name);
+    let script = format!(
+        "set -eu; PATH=$PATH:/usr/sbin:/sbin; out=$2; \
+         size=$(($(stat -c %s \"$1\") - (2 << 20))); \
+         loop=$(losetup --show -f -r --direct-io=on -o 1M --sizelimit $size \"$1\"); \
+         trap 'losetup -d \"$loop\"' EXIT; {tool}"
+    );
+    let command = words(&[&["bash", "-c", &script, name, &text(source), &text(&target)]]);
+    Contender { name: name.to_owned(), command, target, as_root: true }
+}

@@ -1,0 +1,182 @@
+//! The disks, made by real tools, and kept for the next run of the same scale.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::measure::shell_as_root;
+
+/// Size of the disks as a share of the full size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale(pub(super) f64);
+
+impl Scale {
+    /// So many MiB at full size; at least `least`.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn mib(self, full: u32, least: u32) -> u32 {
+        ((f64::from(full) * self.0) as u32).max(least)
+    }
+}
+
+/// The folder of the disks.
+pub(super) struct Inputs {
+    dir: PathBuf,
+    scale: Scale,
+}
+
+/// One disk: how to make it if it is not there.
+pub(super) struct Input {
+    /// The file to read.
+    pub(super) path: PathBuf,
+    script: &'static str,
+    args: Vec<String>,
+    needs: Option<Box<Input>>,
+}
+
+impl Input {
+    /// Makes the disk unless it is there from before.
+    pub(super) fn prepare(&self) -> Result<()> {
+        if self.path.exists() {
+            return Ok(());
+        }
+        if let Some(needs) = &self.needs {
+            needs.prepare()?;
+        }
+        let partial = self.path.with_extension("partial");
+        let script = format!("{COMMON}{}", self.script);
+        let mut args = vec![partial.to_str().context("a path in UTF-8")?];
+        args.extend(self.args.iter().map(String::as_str));
+        shell_as_root(&script, &args)?;
+        fs::rename(&partial, &self.path)?;
+        Ok(())
+    }
+}
+
+/// `$1` is the file to make. `fill NAME MIB` makes a file of bytes that do not compress, `with_ntfs` puts NTFS
+/// on a partition from 1 MiB and mounts it at `$mnt`, `done_with_ntfs` unmounts it.
+const COMMON: &str = r#"
+disk=$1; shift
+mnt=$(mktemp -d)
+loop=
+release() {
+    ! mountpoint -q "$mnt" || umount "$mnt"
+    [ -z "$loop" ] || losetup -d "$loop"
+    loop=
+}
+trap 'release; rmdir "$mnt"' EXIT
+fill() { head -c "$2M" /dev/urandom > "$1"; }
+with_ntfs() { # MiB of the disk
+    rm -f "$disk"
+    truncate -s "$1M" "$disk"
+    printf 'label: dos\nstart=2048, size=%s, type=7\n' $((($1 - 2) * 2048)) | sfdisk -q "$disk"
+    loop=$(losetup --show -f -o 1M --sizelimit $((($1 - 2) << 20)) "$disk")
+    mkntfs -qQF -c 4096 -s 512 -p 2048 -H 255 -S 63 "$loop" >/dev/null
+    mount -t ntfs-3g "$loop" "$mnt"
+}
+done_with_ntfs() { sync -f "$mnt"; release; chmod a+r "$disk"; }
+"#;
+
+/// NTFS with few files, in a VHD that has storage for every byte.
+const FULL_VHD: &str = r#"
+mib=$1 files=$2
+with_ntfs "$mib"
+for i in $(seq 10); do head -c $((files * 100000)) /dev/urandom > "$mnt/file $i"; done
+done_with_ntfs
+mv "$disk" "$disk.raw"
+qemu-img convert -f raw -O vpc -S 0 -o subformat=fixed,force_size=on "$disk.raw" "$disk"
+rm "$disk.raw"
+dd if="$disk" of="$disk.full" bs=1M status=none
+mv "$disk.full" "$disk"
+chmod a+r "$disk"
+"#;
+
+/// NTFS after years: files of many sizes written and deleted in turns, so that what is left is scattered.
+const AGED: &str = r#"
+mib=$1 live=$2 stale=$3 page=$4
+with_ntfs "$mib"
+pieces=200
+for i in $(seq $pieces); do
+    head -c $(((stale << 20) / pieces)) /dev/urandom > "$mnt/stale $i"
+    for j in 1 2 3 4; do
+        head -c $(((live << 20) * j / pieces / 20)) /dev/urandom > "$mnt/live $i $j"
+    done
+    head -c $(((live << 20) / pieces / 2)) /dev/urandom > "$mnt/live $i"
+done
+fill "$mnt/pagefile.sys" "$page"
+sync -f "$mnt"
+rm "$mnt"/stale*
+done_with_ntfs
+"#;
+
+/// No waste and no file system: programs and libraries as they lie on this machine, and as many bytes that do not
+/// compress.
+const DENSE: &str = r#"
+mib=$1
+rm -f "$disk"
+half=$((mib / 2))
+# `head` ends the loop by closing the pipe.
+{
+    while find /usr/lib /usr/bin -type f -size +64k -print0 | sort -z | xargs -0 cat; do :; done 2>/dev/null || true
+} | head -c "${half}M" > "$disk" || true
+head -c $((mib - half))M /dev/urandom >> "$disk"
+truncate -s "${mib}M" "$disk"
+chmod a+r "$disk"
+"#;
+
+const AS_QCOW2: &str = r#"
+qemu-img convert -f raw -O qcow2 "$1" "$disk"
+chmod a+r "$disk"
+"#;
+
+impl Inputs {
+    /// Disks in `dir` of this scale.
+    pub(super) fn new(dir: &Path, scale: Scale) -> Self {
+        Self { dir: dir.to_owned(), scale }
+    }
+
+    /// A target's path.
+    pub(super) fn target(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("target.{name}"))
+    }
+
+    fn input(&self, name: &str, extension: &str, script: &'static str, args: &[u32]) -> Input {
+        let args: Vec<_> = args.iter().map(ToString::to_string).collect();
+        let path = self.dir.join(format!("{name}-{}.{extension}", args.join("-")));
+        Input { path, script, args, needs: None }
+    }
+
+    /// 4 GiB of fixed VHD, 30 MB of files.
+    pub(super) fn full_vhd(&self) -> Input {
+        self.input("full", "vhd", FULL_VHD, &[self.scale.mib(4096, 64), self.files_mb()])
+    }
+
+    /// Megabytes of files in it.
+    pub(super) fn files_mb(&self) -> u32 {
+        self.scale.mib(30, 5)
+    }
+
+    /// 20 GiB of raw disk: 6.8 GB allocated, 1 GB of it a page file; 2 GB stale.
+    pub(super) fn aged(&self) -> Input {
+        let mib = |full, least| self.scale.mib(full, least);
+        self.input("aged", "raw", AGED, &[mib(20_480, 160), mib(5530, 40), mib(1900, 14), mib(954, 8)])
+    }
+
+    /// 4 GiB of raw disk without waste.
+    pub(super) fn dense(&self) -> Input {
+        self.input("dense", "raw", DENSE, &[self.scale.mib(4096, 32)])
+    }
+
+    /// The same as QCOW2.
+    pub(super) fn dense_qcow2(&self) -> Input {
+        let raw = self.dense();
+        let args = vec![raw.path.display().to_string()];
+        let path = raw.path.with_extension("qcow2");
+        Input { path, script: AS_QCOW2, args, needs: Some(Box::new(raw)) }
+    }
+
+    /// Removes what runs have made; the disks stay.
+    pub(super) fn remove_targets(&self) -> Result<()> {
+        shell_as_root("rm -f -- \"$1\"/target.*", &[self.dir.to_str().context("a path in UTF-8")?]).map(drop)
+    }
+}

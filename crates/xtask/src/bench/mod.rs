@@ -1,0 +1,167 @@
+//! The benchmark: each case is a work, the contenders that do it, and the bar that Leandisk has to meet.
+//!
+//! Contenders take turns, each run on a cold page cache, so that whatever the machine does meanwhile hits all of them;
+//! what counts is the ratio of medians within one session. Figures of different sessions are not compared.
+
+mod cases;
+mod inputs;
+mod measure;
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+
+use cases::{Case, Verdict};
+use inputs::Scale;
+use measure::{Contender, Sample, free_bytes};
+
+/// What the disks of a full-size run take, with the targets beside them.
+const FULL_SIZE_BYTES: f64 = 60e9;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Size of the disks, as a share of the full size
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Tiny disks, one run each: shows that the benchmark runs, and says nothing of speed
+    #[arg(long)]
+    smoke: bool,
+    /// Runs of each contender
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// Only the cases whose name contains this
+    #[arg(long)]
+    only: Option<String>,
+    /// The program to measure
+    #[arg(long, default_value = "target/release/leandisk")]
+    program: PathBuf,
+    /// Where disks and targets are put. A fast disk of its own gives the steadiest figures
+    #[arg(long, default_value = "target/bench")]
+    dir: PathBuf,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let scale = if arguments.smoke { 1.0 / 128.0 } else { arguments.scale };
+    let runs = if arguments.smoke { 1 } else { arguments.runs.max(1) };
+    fs::create_dir_all(&arguments.dir)?;
+    let needed = FULL_SIZE_BYTES * scale;
+    let free = free_bytes(&arguments.dir)?;
+    ensure!(
+        free >= needed,
+        "{} has {:.1} GB free, and this needs about {:.1} GB: say --scale {:.2} for smaller disks, or --dir",
+        arguments.dir.display(),
+        free / 1e9,
+        needed / 1e9,
+        scale * free / needed * 0.9
+    );
+    let program = arguments.program.canonicalize().context("the program is not built")?;
+    let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let inputs = inputs::Inputs::new(&arguments.dir, Scale(scale));
+    let mut documents = Vec::new();
+    let mut missed = 0;
+    for case in cases::all(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
+        let results = measure_case(&case, runs).with_context(|| case.name.clone())?;
+        let verdicts = if arguments.smoke { Vec::new() } else { (case.judge)(&results) };
+        missed += verdicts.iter().filter(|verdict| !verdict.met()).count();
+        show(&results, &verdicts);
+        documents.push(document(&case, &results, &verdicts));
+    }
+    inputs.remove_targets()?;
+    let document = json!({ "schema": "leandisk.bench/1", "scale": scale, "runs": runs, "cases": documents });
+    let path = arguments.dir.join("bench.json");
+    fs::write(&path, serde_json::to_string_pretty(&document)?)?;
+    match arguments.smoke {
+        true => println!("\nall cases ran; figures of a smoke run mean nothing"),
+        false => println!("\n{missed} bars missed; all figures in {}", path.display()),
+    }
+    Ok(())
+}
+
+/// A contender with its runs.
+struct Measured {
+    name: String,
+    samples: Vec<Sample>,
+}
+
+impl Measured {
+    /// The median of something.
+    fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
+        let mut values: Vec<_> = self.samples.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+
+    fn seconds(&self) -> f64 {
+        self.median(|sample| sample.seconds)
+    }
+}
+
+fn measure_case(case: &Case, runs: usize) -> Result<Vec<Measured>> {
+    println!("\n{}", case.name);
+    case.input.prepare()?;
+    let mut results: Vec<Measured> = case
+        .contenders
+        .iter()
+        .map(|contender| Measured { name: contender.name.clone(), samples: Vec::new() })
+        .collect();
+    for _ in 0..runs {
+        for (contender, result) in case.contenders.iter().zip(&mut results) {
+            result.samples.push(contender.run().with_context(|| contender.name.clone())?);
+        }
+    }
+    case.contenders.iter().try_for_each(Contender::clean)?;
+    Ok(results)
+}
+
+fn show(results: &[Measured], verdicts: &[Verdict]) {
+    let ours = results[0].seconds();
+    println!(
+        "  {:28} {:>9} {:>7} {:>12} {:>10} {:>12}",
+        "", "seconds", "ratio", "from disk", "memory", "target"
+    );
+    for result in results {
+        println!(
+            "  {:28} {:>9.3} {:>6.2}x {:>8.0} MiB {:>6.0} MiB {:>8.0} MiB",
+            result.name,
+            result.seconds(),
+            ours / result.seconds(),
+            mib(result.median(|sample| sample.device_read_bytes)),
+            mib(result.median(|sample| sample.peak_memory_bytes)),
+            mib(result.median(|sample| sample.target_bytes)),
+        );
+    }
+    for verdict in verdicts {
+        let Verdict { what, value, bar } = verdict;
+        let word = if verdict.met() { "met" } else { "MISSED" };
+        println!("  {word:6} {what}: {value:.3}, at most {bar:.3}");
+    }
+}
+
+fn mib(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}
+
+fn document(case: &Case, results: &[Measured], verdicts: &[Verdict]) -> Value {
+    let contenders: Vec<_> = results
+        .iter()
+        .map(|result| {
+            json!({
+                "name": result.name,
+                "median_seconds": result.seconds(),
+                "seconds": result.samples.iter().map(|sample| sample.seconds).collect::<Vec<_>>(),
+                "read_bytes": result.median(|sample| sample.reported_read_bytes),
+                "device_read_bytes": result.median(|sample| sample.device_read_bytes),
+                "peak_memory_bytes": result.median(|sample| sample.peak_memory_bytes),
+                "target_bytes": result.median(|sample| sample.target_bytes),
+            })
+        })
+        .collect();
+    let verdicts: Vec<_> = verdicts
+        .iter()
+        .map(|verdict| json!({ "what": verdict.what, "value": verdict.value, "bar": verdict.bar, "met": verdict.met() }))
+        .collect();
+    json!({ "name": case.name, "contenders": contenders, "verdicts": verdicts })
+}
