@@ -116,6 +116,10 @@ pub trait TargetFile: ReadAt<Host> {
     /// grows to the span's end if it is shorter.
     fn reserve(&self, span: HostSpan) -> Result<()>;
 
+    /// Says that `span`, at the file's end, will probably be written soon, so that storage for it can be found in
+    /// one piece. Never fails: what is not needed goes with the final length.
+    fn reserve_ahead(&self, _span: HostSpan) {}
+
     /// Makes `span` read as zeros, by the device or file system itself where it can.
     fn zero(&self, span: HostSpan) -> Result<()>;
 

@@ -106,6 +106,9 @@ pub(crate) struct CopyArguments {
     /// Replace an existing target
     #[arg(long)]
     pub(crate) force: bool,
+    /// Read and write through the page cache: for a source that lies in it already
+    #[arg(long)]
+    pub(crate) page_cache: bool,
     /// Number of worker threads
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: Option<u16>,

@@ -18,7 +18,7 @@ use report::{CopySubject, copy_document, copy_text, to_json};
 use stack::{Stack, UsedMaps};
 
 use crate::arguments::{CopyArguments, Layout, OpenArguments};
-use crate::disk::{OpenDisk, open_chain};
+use crate::disk::{Caching, OpenDisk, open_chain};
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     if arguments.layout == Layout::Packed {
         return Err(Error::unsupported("--layout packed cannot be made yet"));
     }
-    let disk = OpenDisk::open(&arguments.source, &arguments.open)?;
+    let disk = OpenDisk::open(&arguments.source, &arguments.open, caching(arguments))?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
     let target_format = target_format(arguments, stack.chain().facts().format);
@@ -223,9 +223,13 @@ fn execute(
     }
 }
 
+fn caching(arguments: &CopyArguments) -> Caching {
+    if arguments.page_cache { Caching::PageCache } else { Caching::Direct }
+}
+
 fn thread_count(arguments: &CopyArguments) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    arguments.threads.map_or((2 * cores).clamp(4, 32), usize::from)
+    arguments.threads.map_or((4 * cores).clamp(8, 32), usize::from)
 }
 
 fn open_target(
@@ -243,18 +247,21 @@ fn open_target(
                 .path(arguments.target.display())
                 .hint("--force replaces them"));
         }
-        return Ok((Target::Device(DeviceTarget::open(&arguments.target)?), None));
+        return Ok((Target::Device(DeviceTarget::open_direct(&arguments.target)?), None));
     }
     if arguments.resume && checkpoint_path.exists() {
         let bytes = std::fs::read(checkpoint_path)
             .map_err(|error| Error::io("read stored progress", error).path(checkpoint_path.display()))?;
         let checkpoint = Checkpoint::from_bytes(&bytes, identity)?;
-        if let Some(file) = NewFile::open_partial_for_resume(&arguments.target, arguments.force)? {
+        if let Some(file) = NewFile::open_partial_direct(&arguments.target, arguments.force)? {
             eprintln!("leandisk: going on after {}", report::human_bytes(checkpoint.done_bytes()));
             return Ok((Target::New(file), Some(checkpoint)));
         }
     }
-    let file = NewFile::create(&arguments.target, arguments.force)?;
+    let file = match caching(arguments) {
+        Caching::Direct => NewFile::create_direct(&arguments.target, arguments.force)?,
+        Caching::PageCache => NewFile::create(&arguments.target, arguments.force)?,
+    };
     let _ = std::fs::remove_file(checkpoint_path);
     Ok((Target::New(file), None))
 }
@@ -298,7 +305,7 @@ fn verify_target(
         Target::Device(_) => &arguments.target,
     };
     let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
-    let written = open_chain(path, &open)
+    let written = open_chain(path, &open, Caching::Direct)
         .map_err(|error| Error::mismatch(format!("the target does not open: {error}")))?;
     let progress = Progress::new(arguments.progress, "verify", written.len_bytes(), cancelled, None);
     let digests = outcome.digests.as_ref().expect("asked for with --verify");

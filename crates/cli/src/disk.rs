@@ -10,6 +10,15 @@ use stack::Stack;
 
 use crate::arguments::OpenArguments;
 
+/// How bulk data is read and written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Caching {
+    /// Past the page cache, where the file system can do that.
+    Direct,
+    /// Through it.
+    PageCache,
+}
+
 /// The most names of a folder that are looked at for an image's parent.
 const SIBLING_COUNT_MAX: usize = 4096;
 
@@ -20,8 +29,8 @@ pub(crate) struct OpenDisk {
 
 impl OpenDisk {
     /// Opens the disk at `path`, and what it refers to as far as that is granted.
-    pub(crate) fn open(path: &Path, arguments: &OpenArguments) -> Result<Self> {
-        let chain = open_chain(path, arguments)?;
+    pub(crate) fn open(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Self> {
+        let chain = open_chain(path, arguments, caching)?;
         Ok(Self { stack: Stack::open(chain)? })
     }
 
@@ -32,13 +41,16 @@ impl OpenDisk {
 }
 
 /// Opens the container alone.
-pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments) -> Result<Chain> {
+pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Chain> {
     let text = path.to_string_lossy();
     if text.starts_with("nbd://") || text.starts_with("nbd+unix://") {
         return Err(Error::unsupported(format!("{text}: disks behind NBD cannot be read yet"))
             .hint("name the file or block device itself"));
     }
-    let file = SourceFile::open(path)?;
+    let file = match caching {
+        Caching::Direct => SourceFile::open_direct(path)?,
+        Caching::PageCache => SourceFile::open(path)?,
+    };
     let gate = Gate { granted: Granted::new(path, &arguments.allow_path)? };
     Chain::open(file, OpenOptions { format: arguments.format }, &gate)
 }

@@ -5,11 +5,11 @@ use filesystem::Check;
 use report::{info_document, info_text, to_json};
 
 use crate::arguments::InfoArguments;
-use crate::disk::OpenDisk;
+use crate::disk::{Caching, OpenDisk};
 use crate::{print, stdout_palette};
 
 pub(crate) fn run(arguments: &InfoArguments) -> Result<()> {
-    let disk = OpenDisk::open(&arguments.disk, &arguments.open)?;
+    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let maps = disk.stack.used_maps(Check::Quick)?;
     let document = info_document(&arguments.disk.display().to_string(), &disk.stack, &maps)?;
     if arguments.json {

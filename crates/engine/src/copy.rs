@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use block::{Error, ReadAt, Result, TargetFile};
-use extent::{HostSpan, Span, VirtualOffset};
+use extent::{HostOffset, HostSpan, Span, VirtualOffset};
 use image::{AnyWriter, Chain, Encoder, Put, PutBytes};
 use plan::{CopyPlan, Part};
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,10 @@ use crate::order::Turnstile;
 
 /// A worker's share at a time: one window of the digests, and the largest granularity a writer may have.
 const CHUNK_BYTES: u64 = WINDOW_BYTES;
+
+/// Room asked for ahead of a file that grows: direct writes into it run beside each other, and the host
+/// finds it in one piece. See docs/decisions/direct-io.md.
+const AHEAD_BYTES: u64 = 256 << 20;
 
 /// Who watches a copy.
 pub trait Monitor: Sync {
@@ -80,6 +84,25 @@ struct Ordered {
     totals: CopyTotals,
     digests: Option<DigestsBuilder>,
     last_checkpoint: Instant,
+    /// Room was asked for up to here.
+    ahead_end: u64,
+}
+
+impl Ordered {
+    fn new(writer: AnyWriter, totals: CopyTotals, digests: Option<DigestsBuilder>) -> Self {
+        Self { writer, totals, digests, last_checkpoint: Instant::now(), ahead_end: 0 }
+    }
+
+    /// Asks for room before what was just placed reaches the end of the room asked for.
+    fn reserve_ahead(&mut self, job: &CopyJob<'_>, puts: &[Put]) {
+        let end = puts.iter().map(|put| put.at.get() + put_len(put)).max().unwrap_or(0);
+        if self.writer.appends() && end > self.ahead_end {
+            let start = self.ahead_end.max(end.saturating_sub(CHUNK_BYTES));
+            let ahead_bytes = AHEAD_BYTES.min(job.plan.reads.total_bytes().next_multiple_of(CHUNK_BYTES));
+            self.ahead_end = end + ahead_bytes;
+            job.target.reserve_ahead(Span::between(HostOffset::new(start), HostOffset::new(self.ahead_end)));
+        }
+    }
 }
 
 struct Work {
@@ -94,9 +117,7 @@ impl CopyJob<'_> {
         let resume = self.resume.take();
         let done = VirtualOffset::new(resume.as_ref().map_or(0, |checkpoint| checkpoint.next_bytes));
         let mut ordered = match resume {
-            Some(Checkpoint { writer, totals, digests, .. }) => {
-                Ordered { writer, totals, digests, last_checkpoint: Instant::now() }
-            }
+            Some(Checkpoint { writer, totals, digests, .. }) => Ordered::new(writer, totals, digests),
             None => self.start()?,
         };
         monitor.advanced(ordered.totals.read_bytes, ordered.totals.written_bytes);
@@ -126,7 +147,7 @@ impl CopyJob<'_> {
         let puts = self.writer.start()?;
         totals.written_bytes += put_all(self.target, &[], puts)?;
         let digests = self.digests.then(DigestsBuilder::default);
-        Ok(Ordered { writer: self.writer.clone(), totals, digests, last_checkpoint: Instant::now() })
+        Ok(Ordered::new(self.writer.clone(), totals, digests))
     }
 
     /// Tables, flush, headers, flush: at no moment is there a valid header over missing contents.
@@ -234,6 +255,7 @@ impl Worker<'_> {
                 let written_bytes: u64 = puts.iter().map(put_len).sum();
                 ordered.totals.written_bytes += written_bytes;
                 // What makes room comes before what others write into it.
+                ordered.reserve_ahead(self.job, &puts);
                 let (room, data) = puts.into_iter().partition(makes_room);
                 put_all(self.job.target, &[], room)?;
                 Ok((data, written_bytes))

@@ -148,6 +148,11 @@ pub trait Writer: Send {
     /// is allocated by itself; 4096 where partial blocks cost nothing.
     fn granularity_bytes(&self) -> u64;
 
+    /// Whether the file grows by what is placed, so that room ahead of it will be used.
+    fn appends(&self) -> bool {
+        true
+    }
+
     /// The CPU part, if granules are to be encoded.
     fn encoder(&self) -> Option<Box<dyn Encoder>> {
         None

@@ -16,9 +16,11 @@ use crate::buffer::PAGE_BYTES;
 /// A descriptor opened with `O_DIRECT`.
 pub(crate) struct Direct {
     file: File,
-    /// What addresses, offsets and lengths must be multiples of. At least a page, so that a direct write
-    /// never shares a cached page with another write.
-    align: usize,
+    /// What addresses, offsets and lengths of reads must be multiples of.
+    read_align: usize,
+    /// The same of writes: at least a page, so that a direct write never shares a cached page with another
+    /// write.
+    write_align: usize,
     /// Cleared when the file system turns out not to take what it promised.
     works: AtomicBool,
 }
@@ -29,28 +31,29 @@ impl Direct {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
         let flags = access | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let fd = rustix::fs::open(Path::new(&path), flags, Mode::empty()).ok()?;
-        let align = alignment(&fd)?;
-        Some(Self { file: File::from(fd), align, works: AtomicBool::new(true) })
+        let read_align = alignment(&fd)?;
+        let write_align = read_align.max(PAGE_BYTES);
+        Some(Self { file: File::from(fd), read_align, write_align, works: AtomicBool::new(true) })
     }
 
     /// Reads if everything is aligned; says whether it did.
     pub(crate) fn read(&self, at: HostOffset, buf: &mut [u8]) -> io::Result<bool> {
-        let takes = self.takes(at, buf.as_ptr(), buf.len());
+        let takes = self.takes(self.read_align, at, buf.as_ptr(), buf.len());
         self.attempt(takes, || self.file.read_exact_at(buf, at.get()))
     }
 
     /// Writes if everything is aligned; says whether it did.
     pub(crate) fn write(&self, at: HostOffset, buf: &[u8]) -> io::Result<bool> {
-        let takes = self.takes(at, buf.as_ptr(), buf.len());
+        let takes = self.takes(self.write_align, at, buf.as_ptr(), buf.len());
         self.attempt(takes, || self.file.write_all_at(buf, at.get()))
     }
 
-    fn takes(&self, at: HostOffset, pointer: *const u8, len: usize) -> bool {
-        let is_multiple = |value: u64| value.is_multiple_of(self.align as u64);
+    fn takes(&self, align: usize, at: HostOffset, pointer: *const u8, len: usize) -> bool {
+        let is_multiple = |value: u64| value.is_multiple_of(align as u64);
         self.works.load(Ordering::Relaxed)
             && is_multiple(at.get())
             && is_multiple(len as u64)
-            && pointer.align_offset(self.align) == 0
+            && pointer.align_offset(align) == 0
     }
 
     fn attempt(&self, takes: bool, io: impl FnOnce() -> io::Result<()>) -> io::Result<bool> {
@@ -68,11 +71,11 @@ impl Direct {
     }
 }
 
-/// What the file system asks for, at least a page; `None` if it says that it has no direct I/O.
+/// What the file system asks for, a page if it does not say; `None` if it says that it has no direct I/O.
 fn alignment(fd: impl AsFd) -> Option<usize> {
     let asked = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
     let told = asked.filter(|statx| statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
     let Some(statx) = told else { return Some(PAGE_BYTES) };
     let align = usize::try_from(statx.stx_dio_mem_align.max(statx.stx_dio_offset_align)).ok()?;
-    (statx.stx_dio_offset_align != 0 && align.is_power_of_two()).then_some(align.max(PAGE_BYTES))
+    (statx.stx_dio_offset_align != 0 && align.is_power_of_two()).then_some(align)
 }

@@ -117,7 +117,7 @@ impl Granted {
             Err(Errno::LOOP) => return Err(changed_meanwhile(path)),
             result => result.map_err(|error| io_error("open", path, error))?,
         };
-        SourceFile::from_raw(RawFile::adopt(fd, path)?)
+        SourceFile::from_raw(RawFile::adopt(fd, path)?).map(SourceFile::with_direct)
     }
 
     /// For kernels without `openat2`: what was opened must be what the path still means, without a link.

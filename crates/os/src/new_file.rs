@@ -73,6 +73,15 @@ impl NewFile {
         Ok(file)
     }
 
+    /// Like [`NewFile::open_partial_for_resume`], with writes as in [`NewFile::create_direct`].
+    pub fn open_partial_direct(final_path: impl AsRef<Path>, replace: bool) -> Result<Option<Self>> {
+        let mut file = Self::open_partial_for_resume(final_path, replace)?;
+        if let Some(file) = &mut file {
+            file.raw.direct = Direct::open(&file.raw.file, OFlags::RDWR);
+        }
+        Ok(file)
+    }
+
     /// Opens the partial file that an earlier copy to `final_path` kept, with its contents; `None` if there
     /// is none. Refuses what [`NewFile::create`] refuses. It is kept again unless it is discarded or published.
     pub fn open_partial_for_resume(final_path: impl AsRef<Path>, replace: bool) -> Result<Option<Self>> {
@@ -218,6 +227,11 @@ impl TargetFile for NewFile {
             Err(error) if is_unsupported(error) => self.reserve_by_writing(span),
             Err(error) => Err(self.raw.error("reserve", span.start(), error)),
         }
+    }
+
+    fn reserve_ahead(&self, span: HostSpan) {
+        let (start, len_bytes) = (span.start().get(), span.len_bytes());
+        let _ = rustix::fs::fallocate(&self.raw.file, FallocateFlags::empty(), start, len_bytes);
     }
 
     fn zero(&self, span: HostSpan) -> Result<()> {

@@ -43,9 +43,14 @@ impl SourceFile {
 
     /// Like [`SourceFile::open`]; aligned reads go past the page cache where the file system can do that.
     pub fn open_direct(path: impl AsRef<Path>) -> Result<Arc<Self>> {
-        let mut raw = RawFile::open(path.as_ref(), OFlags::RDONLY)?;
-        raw.direct = Direct::open(&raw.file, OFlags::RDONLY);
-        Self::from_raw(raw).map(Arc::new)
+        let raw = RawFile::open(path.as_ref(), OFlags::RDONLY)?;
+        Self::from_raw(raw).map(Self::with_direct).map(Arc::new)
+    }
+
+    /// The same file, read as [`SourceFile::open_direct`] says.
+    pub(crate) fn with_direct(mut self) -> Self {
+        self.raw.direct = Direct::open(&self.raw.file, OFlags::RDONLY);
+        self
     }
 
     pub(crate) fn from_raw(raw: RawFile) -> Result<Self> {

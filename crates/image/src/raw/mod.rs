@@ -77,6 +77,11 @@ impl Writer for RawWriter {
         GRANULARITY_BYTES
     }
 
+    /// Every byte has its place from the start, and most may stay holes.
+    fn appends(&self) -> bool {
+        false
+    }
+
     fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<Put>> {
         let mut puts = Vec::new();
         for piece in pieces {

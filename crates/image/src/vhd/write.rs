@@ -150,6 +150,10 @@ impl Writer for VhdWriter {
         ALIGNMENT_BYTES
     }
 
+    fn appends(&self) -> bool {
+        self.dynamic.is_some()
+    }
+
     fn start(&mut self) -> Result<Vec<Put>> {
         Ok(match self.dynamic {
             None => vec![self.zeros(0, self.virtual_bytes)],
