@@ -173,7 +173,8 @@ pub trait Writer: Send {
 
 /// A writer of any format, with its state storable.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "format", rename_all = "lowercase")]
+// The tag is outside: an inner one makes serde buffer what it reads, which cannot hold a `u128`.
+#[serde(rename_all = "lowercase")]
 pub enum AnyWriter {
     /// See [`raw::RawWriter`].
     Raw(raw::RawWriter),
