@@ -10,11 +10,22 @@ use std::time::{Duration, Instant};
 use block::{Error, Result};
 use engine::{Checkpoint, Monitor};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
+use serde::Serialize;
 
 use crate::arguments::ProgressStyle;
 
 /// The least time between two lines.
 const LINE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The document `leandisk.progress/1`.
+#[derive(Serialize)]
+struct Line {
+    schema: &'static str,
+    phase: &'static str,
+    done_bytes: u64,
+    total_bytes: u64,
+    written_bytes: u64,
+}
 
 /// Watches a copy for the user.
 pub(crate) struct Progress {
@@ -81,13 +92,14 @@ impl Progress {
         if self.json.is_none() {
             return;
         }
-        let line = serde_json::json!({
-            "schema": "leandisk.progress/1",
-            "phase": self.phase,
-            "done_bytes": self.done_bytes.load(Ordering::Relaxed),
-            "total_bytes": self.total_bytes,
-            "written_bytes": self.written_bytes.load(Ordering::Relaxed),
-        });
+        let line = Line {
+            schema: "leandisk.progress/1",
+            phase: self.phase,
+            done_bytes: self.done_bytes.load(Ordering::Relaxed),
+            total_bytes: self.total_bytes,
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+        };
+        let line = serde_json::to_string(&line).expect("plain data becomes JSON");
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 }

@@ -51,7 +51,7 @@ pub struct CopyPlan {
     pub fills: Vec<(VirtualSpan, u8)>,
     /// Why the rest is not read.
     pub avoided: Avoided,
-    /// Bytes that the guest uses and the container holds.
+    /// Bytes that the guest uses and of which the container holds more than that they are zeros.
     pub used_bytes: u64,
     /// Shares by volume.
     pub volumes: Vec<VolumeShare>,
@@ -149,7 +149,7 @@ impl CopyPlanner {
             }
             (RunState::Data { .. } | RunState::Compressed { .. }, _) => reads.push(fact.span),
         }
-        if is_used && fact.state != RunState::Hole {
+        if is_used && !matches!(fact.state, RunState::Hole | RunState::Zero) {
             *used_bytes += len_bytes;
         }
     }

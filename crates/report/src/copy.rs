@@ -22,7 +22,7 @@ pub struct CopyDocument {
     read_bytes: u64,
     /// Bytes written to the target. In a dry run the most that can be: zeros are found while reading.
     written_bytes: u64,
-    /// Bytes that the guest uses and the container holds.
+    /// Bytes that the guest uses and of which the container holds more than that they are zeros.
     used_bytes: u64,
     elapsed_seconds: f64,
     avoided: AvoidedBytes,
