@@ -14,7 +14,7 @@ FUZZ_SMOKE_SECONDS ?= 5
 # Share of the full size of the benchmark's disks.
 BENCH_SCALE ?= 1
 
-.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke demo clean
+.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke demo picture clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,12 @@ demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo
 	$(CARGO) build --locked --release -p leandisk
 	scripts/demo
+
+picture: demo ## Draw the README's pictures from what the demo's commands print
+	cd demo && ../scripts/picture ../docs/pictures/info.svg "leandisk info windows.vhd" \
+		../target/release/leandisk info windows.vhd
+	cd demo && ../scripts/picture ../docs/pictures/copy.svg "leandisk copy windows.vhd lean.qcow2" \
+		../target/release/leandisk copy windows.vhd lean.qcow2 --force --progress none
 
 clean: ## Remove all that was built
 	$(CARGO) clean

@@ -207,7 +207,11 @@ fn picture(document: &CopyDocument, palette: Palette) -> String {
         share(free_bytes + log_bytes, '░', "33"),
         share(zero_bytes + unallocated_bytes, '·', "2"),
     ];
-    format!("{}  █ read ▒ swap ░ free · nothing there", bar(&shares, 48, palette))
+    let words = ["read", "swap", "free", "nothing there"];
+    let legend = shares.iter().zip(words).map(|(share, word)| {
+        format!(" {} {word}", palette.cell(share.color, share.glyph.encode_utf8(&mut [0; 4])))
+    });
+    bar(&shares, 48, palette) + " " + &legend.collect::<String>()
 }
 
 fn speed(document: &CopyDocument) -> String {
