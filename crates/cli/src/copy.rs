@@ -40,6 +40,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let options = create_options(arguments, stack, target_format)?;
     let writer = image::create(target_format, options.clone())?;
     check_target_is_no_source(arguments, stack.chain())?;
+    warn_of_sectors(stack.chain().sector_bytes(), target_format);
     let before = source_fingerprints(stack.chain());
 
     let maps = stack.used_maps(if arguments.keep_free && arguments.keep_swap {
@@ -87,6 +88,16 @@ fn target_format(arguments: &CopyArguments, source: Format) -> Format {
     let by_extension = || Format::from_extension(arguments.target.extension()?.to_str()?);
     let device = is_block_device(&arguments.target).then_some(Format::Raw);
     arguments.target_format.or(device).or_else(by_extension).unwrap_or(source)
+}
+
+/// A table written for one sector size means nothing to a guest that is told another.
+fn warn_of_sectors(sector_bytes: u32, target: Format) {
+    if sector_bytes != 512 && target != Format::Vhdx {
+        eprintln!(
+            "leandisk: warning: the disk has sectors of {sector_bytes} bytes, which {target} cannot tell the guest: \
+             attach the target with that sector size, or use vhdx"
+        );
+    }
 }
 
 fn is_block_device(path: &Path) -> bool {
