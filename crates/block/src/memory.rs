@@ -73,8 +73,10 @@ impl HostFile for Memory {
 impl TargetFile for Memory {
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         let mut bytes = self.bytes.write().expect("no writer panicked");
-        Self::grow(&mut bytes, at.get().saturating_add(buf.len() as u64))?;
-        bytes[index(at)..][..buf.len()].copy_from_slice(buf);
+        if !buf.is_empty() {
+            Self::grow(&mut bytes, at.get().saturating_add(buf.len() as u64))?;
+            bytes[index(at)..][..buf.len()].copy_from_slice(buf);
+        }
         Ok(())
     }
 
@@ -86,13 +88,18 @@ impl TargetFile for Memory {
     }
 
     fn reserve(&self, span: HostSpan) -> Result<()> {
+        if span.is_empty() {
+            return Ok(());
+        }
         Self::grow(&mut self.bytes.write().expect("no writer panicked"), span.end().get())
     }
 
     fn zero(&self, span: HostSpan) -> Result<()> {
         let mut bytes = self.bytes.write().expect("no writer panicked");
-        Self::grow(&mut bytes, span.end().get())?;
-        bytes[index(span.start())..index(span.end())].fill(0);
+        if !span.is_empty() {
+            Self::grow(&mut bytes, span.end().get())?;
+            bytes[index(span.start())..index(span.end())].fill(0);
+        }
         Ok(())
     }
 

@@ -104,7 +104,7 @@ macro_rules! host_file_by_pointer {
 
 host_file_by_pointer!(Arc<T>, &T);
 
-/// A file or block device of the host being written.
+/// A file or block device of the host being written. What is asked for no bytes changes nothing, wherever it is.
 pub trait TargetFile: ReadAt<Host> {
     /// Writes `buf` at `at`, growing the file as needed.
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()>;

@@ -76,7 +76,10 @@ fn a_dry_run_is_exact_and_makes_nothing() {
             let planned = document("leandisk.copy/1", &[&args[..], &["--dry-run"]].concat());
             assert_only(dir.path(), &[]);
             let done = document("leandisk.copy/1", &args);
-            for field in AVOIDED.iter().chain(&["/read_bytes", "/used_bytes", "/source/allocated_bytes"]) {
+            // The host may still give the file a block of its own tables meanwhile, or take one back.
+            let allocated = [&planned, &done].map(|it| number(it, "/source/allocated_bytes"));
+            assert!(allocated[0].abs_diff(allocated[1]) <= 64 << 10, "{allocated:?} of {}", source.name);
+            for field in AVOIDED.iter().chain(&["/read_bytes", "/used_bytes"]) {
                 assert_eq!(
                     number(&planned, field),
                     number(&done, field),

@@ -456,7 +456,7 @@ impl ReadAt<Virtual> for AsDisk {
 
 #[test]
 fn real_disks_agree_with_sfdisk() {
-    for name in ["dfvfs-image.vhd", "hv-fixed.vhdx", "discutils-xfs5.vhdx"] {
+    for name in ["hv-dynamic.vhd", "hv-fixed.vhdx", "discutils-xfs5.vhdx"] {
         let disk = Disk::new(512);
         let dir = disk.file.parent().unwrap();
         let Some(path) = testkit::real_image(name, dir) else { continue };
