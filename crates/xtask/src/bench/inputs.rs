@@ -156,10 +156,10 @@ impl Inputs {
         self.scale.mib(30, 5)
     }
 
-    /// 20 GiB of raw disk: 6.8 GB allocated, 1 GB of it a page file; 2 GB stale.
+    /// 20 GiB of raw disk of which 6.8 GB are allocated: 3.8 GB of files, 2 GB stale, and 1 GB of page file.
     pub(super) fn aged(&self) -> Input {
         let mib = |full, least| self.scale.mib(full, least);
-        self.input("aged", "raw", AGED, &[mib(20_480, 160), mib(5530, 40), mib(1900, 14), mib(954, 8)])
+        self.input("aged", "raw", AGED, &[mib(20_480, 160), mib(3625, 40), mib(1900, 14), mib(954, 8)])
     }
 
     /// 4 GiB of raw disk without waste.
