@@ -38,7 +38,7 @@ docs: ## Build the documentation, warnings are errors
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace --document-private-items
 
 unit: ## All tests
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --no-fail-fast
 
 fuzz: ## Fuzz each parser for FUZZ_SECONDS
 	scripts/fuzz $(FUZZ_SECONDS)

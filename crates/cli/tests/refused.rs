@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{SOURCES, Untouched, arg, fail, succeed};
 use tempfile::TempDir;
-use testkit::{Guest, Inside, run, scratch};
+use testkit::{Guest, Inside, make_luks_image, run, scratch};
 
 /// A folder with a source in it, that nothing may change.
 struct Scene {
@@ -137,21 +137,7 @@ fn a_chain_that_runs_in_a_circle_is_corrupt() {
 fn an_encrypted_image_is_refused() {
     let scene = Scene::new();
     let path = scene.path("encrypted.qcow2");
-    run(
-        "qemu-img",
-        &[
-            "create",
-            "-q",
-            "-f",
-            "qcow2",
-            "--object",
-            "secret,id=key,data=secret",
-            "-o",
-            "encrypt.format=luks,encrypt.key-secret=key,encrypt.iter-time=200",
-            arg(&path),
-            "4M",
-        ],
-    );
+    make_luks_image(&path, "4M");
     scene.refuses(3, &path, &[], &["crypt"]);
     assert!(succeed(&["info", arg(&path)]).to_lowercase().contains("luks"), "info names it");
 }

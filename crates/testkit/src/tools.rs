@@ -26,6 +26,24 @@ pub fn run(program: &str, args: &[&str]) -> String {
     stdout
 }
 
+/// A QCOW2 image of `size` (as qemu-img takes it) at `path`, encrypted with LUKS.
+///
+/// qemu-img measures how much work one second of key derivation is by the CPU time of its thread, and gives up
+/// where a coarse clock of the machine shows none; so it is asked until it has seen some.
+pub fn make_luks_image(path: &Path, size: &str) {
+    let options = "encrypt.format=luks,encrypt.key-secret=key,encrypt.iter-time=10";
+    let create = ["create", "-q", "-f", "qcow2", "--object", "secret,id=key,data=secret", "-o", options];
+    for _ in 0..50 {
+        let output = Command::new("qemu-img").args(create).arg(path).arg(size).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            return;
+        }
+        assert!(stderr.contains("accurate CPU usage"), "qemu-img {create:?}: {stderr}");
+    }
+    panic!("qemu-img found no CPU time in 50 attempts");
+}
+
 /// A disk that a real program wrote, decompressed into `dir`; `None`, with a line that says so, where the
 /// collection is absent. It is looked for in `LEANDISK_REAL_IMAGES`, else in `shared/real-images` beside the
 /// project.

@@ -6,7 +6,7 @@ use std::path::Path;
 use block::{Disk, ErrorKind, ReadAt, RunState};
 use extent::Span;
 use image::{Chain, Format, OpenOptions, Probe, qcow2};
-use testkit::{TestFile, TestResolver, check_disk, run, scratch};
+use testkit::{TestFile, TestResolver, check_disk, make_luks_image, run, scratch};
 
 use super::{
     check_against_qemu, compress_by_qemu, contents_by_qemu, make, mixed_contents, open, qemu_io, text,
@@ -171,9 +171,7 @@ fn snapshots_are_counted_and_the_active_disk_is_read() {
 fn encrypted_images_open_and_say_so() {
     let dir = scratch();
     let path = dir.path().join("luks.qcow2");
-    let secret = "secret,id=key,data=abc123";
-    let options = "encrypt.format=luks,encrypt.key-secret=key,encrypt.iter-time=10";
-    run("qemu-img", &["create", "-q", "-f", "qcow2", "--object", secret, "-o", options, text(&path), "1M"]);
+    make_luks_image(&path, "1M");
     for (method, name) in [(2, "LUKS"), (1, "AES")] {
         patch(&path, 35, method);
         let chain = open(&path);
