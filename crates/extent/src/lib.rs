@@ -1,7 +1,7 @@
 //! Address spaces, spans, and the algebra of extents.
 //!
 //! A byte of a guest's file has a different address in each layer of the stack. Each layer's addresses are
-//! a type here ([`Virtual`], [`Host`], [`Volume`]), so that an offset of one cannot be used in another.
+//! a type here ([`File`], [`Volume`], [`Virtual`], [`Host`], [`Device`]), so that an offset of one cannot be used in another.
 //!
 //! Invariants:
 //! - the end of a [`Span`] never overflows `u64`; a span that could is not made;
@@ -16,7 +16,8 @@ mod space;
 pub use packed::PackedExtents;
 pub use set::ExtentSet;
 pub use space::{
-    Extent, Host, HostOffset, Offset, Space, Span, Virtual, VirtualOffset, Volume, VolumeOffset,
+    Device, DeviceOffset, Extent, File, FileOffset, Host, HostOffset, Offset, Space, Span, Virtual,
+    VirtualOffset, Volume, VolumeOffset,
 };
 
 /// A span of the host file's bytes.

@@ -27,6 +27,10 @@ spaces! {
     Host = "offset";
     /// Bytes of one volume, from its first sector.
     Volume = "volume offset";
+    /// Bytes of one file of the guest.
+    File = "file offset";
+    /// Bytes of the device under the host's file system.
+    Device = "device offset";
 }
 
 /// A byte offset in the space `S`.
@@ -39,6 +43,10 @@ pub type VirtualOffset = Offset<Virtual>;
 pub type HostOffset = Offset<Host>;
 /// An offset in a volume.
 pub type VolumeOffset = Offset<Volume>;
+/// An offset in a file of the guest.
+pub type FileOffset = Offset<File>;
+/// An offset on the device under the host's file system.
+pub type DeviceOffset = Offset<Device>;
 
 impl<S: Space> Offset<S> {
     /// The first byte of the space.

@@ -9,10 +9,17 @@
 
 use std::sync::Arc;
 
-use block::{ReadAt, Result};
+use block::{Error, ReadAt, Result};
 use extent::{Extent, Volume, VolumeSpan};
 
+pub use catalog::{Catalog, CatalogStream, Doubt};
+pub use files::{
+    FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, Fragments, PieceState, StreamName,
+};
+
+mod catalog;
 pub mod ext;
+mod files;
 pub mod ntfs;
 pub mod signature;
 pub mod swap;
@@ -127,6 +134,25 @@ pub trait FileSystem: Send + Sync {
     /// `Unsupported`, or `Refused` if the guest turns out to be hibernated. Not to be asked if
     /// [`State::doubt`] has a reason; fails then, too.
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>>;
+
+    /// Shows `visitor` every file, stream and name in one pass over the metadata; the contents of files are not
+    /// read. A file that is not understood is a doubt, told to the visitor, and so is what keeps the pass from going
+    /// on; only a read that fails is an error. Also for volumes in doubt, as far as their structures hold:
+    /// nothing is to be left out or moved by what this finds there.
+    fn scan_files(&self, _visitor: &mut dyn FileVisitor) -> Result<()> {
+        Err(Error::unsupported(format!("the files of {} are not listed yet", self.facts().filesystem)))
+    }
+
+    /// Calls `each` with the free spans of the volume as its bitmaps say, unchecked, ascending and coalesced, also
+    /// across block groups. What the bitmaps do not speak of is not free.
+    fn each_free_span(&self, _each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
+        Err(Error::unsupported(format!("the free space of {} is not listed yet", self.facts().filesystem)))
+    }
+
+    /// How many contiguous runs `extents` are, by the rule of the tools of this file system.
+    fn fragments(&self) -> Fragments {
+        Fragments::of_adjacent()
+    }
 }
 
 /// Recognises what is on a volume. `None` if nothing is known of it. A volume that bears a known signature but
