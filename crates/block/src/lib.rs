@@ -16,5 +16,5 @@ pub use cache::Cached;
 pub use error::{Error, ErrorKind, Result};
 pub use memory::Memory;
 pub use overlay::Overlay;
-pub use read::{HostFile, HostState, ReadAt, TargetFile, check_bounds, read_struct, read_vec};
+pub use read::{HostExtent, HostFile, HostState, ReadAt, TargetFile, check_bounds, read_struct, read_vec};
 pub use run::{Disk, FileIndex, Run, RunState, push_run};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use extent::{Extent, Host, HostOffset, HostSpan, Offset, Space, Span};
+use extent::{DeviceOffset, Extent, Host, HostOffset, HostSpan, Offset, Space, Span};
 use zerocopy::FromBytes;
 
 use crate::{Error, Result};
@@ -45,6 +45,17 @@ pub enum HostState {
     Data,
 }
 
+/// A piece of a host file, and where it lies on the device under the host's file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostExtent {
+    /// Where in the file.
+    pub span: HostSpan,
+    /// Where its first byte lies on the device.
+    pub device: DeviceOffset,
+    /// Whether it was ever written; an extent that was not reads as zeros.
+    pub is_written: bool,
+}
+
 /// A file or block device of the host, opened for reading only.
 pub trait HostFile: ReadAt<Host> {
     /// Its name for messages.
@@ -56,6 +67,18 @@ pub trait HostFile: ReadAt<Host> {
     /// The states of consecutive spans that cover `span` exactly. Without knowledge all of it is data.
     fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
         Ok(vec![Extent::new(span, HostState::Data)])
+    }
+
+    /// Where the file lies on the device: all its extents in order, as the host's file system keeps them. What has no
+    /// place, or none of its own (inline, compressed, not yet allocated), is left out. `None` if the file system
+    /// does not tell, and for block devices.
+    fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
+        Ok(None)
+    }
+
+    /// What the host's file system is called; `None` if that is not known, and for block devices.
+    fn host_filesystem(&self) -> Option<String> {
+        None
     }
 
     /// What tells it from every other file, under any name: device and inode. `None` if there is no such thing.
@@ -85,6 +108,14 @@ macro_rules! host_file_by_pointer {
 
             fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
                 (**self).host_map(span)
+            }
+
+            fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
+                (**self).host_extents()
+            }
+
+            fn host_filesystem(&self) -> Option<String> {
+                (**self).host_filesystem()
             }
 
             fn identity(&self) -> Option<(u64, u64)> {

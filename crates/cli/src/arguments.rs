@@ -20,6 +20,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Show every layer of a disk, in milliseconds, without reading its data
     Info(InfoArguments),
+    /// Show what is in pieces in which layer, and what is held for nothing, without reading files' data
+    Analyze(AnalyzeArguments),
     /// Copy a disk to any format, reading and writing only what its guest uses
     Copy(CopyArguments),
 }
@@ -44,6 +46,23 @@ pub(crate) struct InfoArguments {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AnalyzeArguments {
+    /// The disk: a file or block device
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a line of JSON for every file, with its extents
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) files: Option<PathBuf>,
+    /// Name this many of the files that are in the most pieces
+    #[arg(long, value_name = "N", default_value = "10")]
+    pub(crate) top: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -4,6 +4,7 @@
 
 #![allow(clippy::print_stdout)]
 
+mod analyze;
 mod arguments;
 mod copy;
 mod disk;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Command::Info(arguments) => info::run(&arguments),
+        Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
     };
     match result {

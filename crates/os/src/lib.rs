@@ -11,6 +11,7 @@
 mod buffer;
 mod device;
 mod direct;
+mod fiemap;
 mod grant;
 mod locks;
 mod new_file;

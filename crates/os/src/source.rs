@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use block::{Error, HostFile, HostState, ReadAt, Result};
+use block::{Error, HostExtent, HostFile, HostState, ReadAt, Result};
 use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -169,6 +169,20 @@ impl HostFile for SourceFile {
             at = end;
         }
         Ok(extents)
+    }
+
+    fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
+        match self.raw.kind {
+            Kind::Regular => crate::fiemap::extents(&self.raw.file, &self.raw.name),
+            Kind::BlockDevice => Ok(None),
+        }
+    }
+
+    fn host_filesystem(&self) -> Option<String> {
+        match self.raw.kind {
+            Kind::Regular => crate::fiemap::filesystem_name(&self.raw.file),
+            Kind::BlockDevice => None,
+        }
     }
 
     fn identity(&self) -> Option<(u64, u64)> {

@@ -264,3 +264,43 @@ fn a_running_guest_is_seen() {
     }
     assert_eq!(in_use_by_writer(&path), None);
 }
+
+#[test]
+fn extents_on_the_device_are_those_of_filefrag() {
+    let dir = testkit::scratch();
+    let path = dir.path().join("file");
+    let file = File::create(&path).unwrap();
+    // Two files in turns, with a hole and room that was never written: as scattered as the file system makes it.
+    let other = File::create(dir.path().join("other")).unwrap();
+    for step in 0..40u64 {
+        file.write_all_at(&[1; 64 << 10], step * (96 << 10)).unwrap();
+        other.write_all_at(&[2; 64 << 10], step * (64 << 10)).unwrap();
+        file.sync_data().unwrap();
+        other.sync_data().unwrap();
+    }
+    testkit::run("fallocate", &["-o", "16M", "-l", "1M", path.to_str().unwrap()]);
+    let source = SourceFile::open(&path).unwrap();
+    let ours: Vec<_> = source
+        .host_extents()
+        .unwrap()
+        .expect("the file system of the tests tells extents")
+        .iter()
+        .map(|extent| {
+            (extent.span.start().get(), extent.device.get(), extent.span.len_bytes(), extent.is_written)
+        })
+        .collect();
+    // `filefrag -v -b1`: "   0:        0..   65535:  123..  456:  65536:   expected:  flags".
+    let text = testkit::run("filefrag", &["-v", "-b1", path.to_str().unwrap()]);
+    let theirs: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("..") && line.contains(':'))
+        .map(|line| {
+            let numbers: Vec<u64> =
+                line.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect();
+            (numbers[1], numbers[3], numbers[5], !line.contains("unwritten"))
+        })
+        .collect();
+    assert!(theirs.len() > 2, "{text}");
+    assert_eq!(ours, theirs, "{text}");
+    assert!(source.host_filesystem().is_some());
+}

@@ -150,18 +150,15 @@ fn volume_info(stack: &Stack, maps: &UsedMaps, index: usize) -> VolumeInfo {
     let volume = &stack.volumes()[index];
     let mode = &maps.modes()[index];
     let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
-    let start_bytes = volume.span.start().get();
-    let cluster_bytes = facts.and_then(|facts| facts.cluster_bytes).unwrap_or(4096);
-    let unit = stack.chain().facts().cluster_bytes.unwrap_or(4096).min(cluster_bytes).max(4096);
     let state_detail = facts.and_then(|facts| match &facts.state {
         filesystem::State::JournalPending(what) => Some(what.clone()),
         _ => None,
     });
     VolumeInfo {
         index: index + 1,
-        start_bytes,
+        start_bytes: volume.span.start().get(),
         size_bytes: volume.span.len_bytes(),
-        aligned: start_bytes.is_multiple_of(unit),
+        aligned: is_aligned(stack, index),
         partition: volume.partition.as_ref().map(|partition| PartitionInfo {
             number: partition.number,
             kind: partition.kind.clone(),
@@ -179,6 +176,15 @@ fn volume_info(stack: &Stack, maps: &UsedMaps, index: usize) -> VolumeInfo {
         reason: mode.reason().map(str::to_owned),
         details: facts.map(|facts| facts.details.iter().cloned().collect()).unwrap_or_default(),
     }
+}
+
+/// Whether none of a volume's clusters straddles two of the container's units or two 4096-byte sectors.
+pub(crate) fn is_aligned(stack: &Stack, index: usize) -> bool {
+    let volume = &stack.volumes()[index];
+    let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
+    let cluster_bytes = facts.and_then(|facts| facts.cluster_bytes).unwrap_or(4096);
+    let unit = stack.chain().facts().cluster_bytes.unwrap_or(4096).min(cluster_bytes).max(4096);
+    volume.span.start().get().is_multiple_of(unit)
 }
 
 /// The document as a tree.

@@ -4,11 +4,13 @@
 //! - names that come from a disk are escaped before they reach a terminal ([`printable`]);
 //! - byte counts end in `_bytes`, times in `_seconds`; a document's first field is its `schema`.
 
+mod analyze;
 mod bar;
 mod copy;
 mod info;
 mod text;
 
+pub use analyze::{AnalyzeDocument, analyze_document, analyze_text, write_file_lines};
 pub use copy::{CopyDocument, CopySubject, copy_document, copy_text};
 pub use info::{InfoDocument, info_document, info_text};
 pub use text::{Palette, human_bytes, printable};

@@ -8,6 +8,8 @@
 //! Absent on purpose: operating-system code (the caller opens files), decisions about what to read.
 
 mod facts;
+mod layers;
+mod survey;
 mod view;
 
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use image::Chain;
 use volume::{Partition, Scheme, Table};
 
 pub use facts::{Fact, Role, VolumeIndex};
+pub use layers::{ImageRun, LayerFragments, Layers, Place};
+pub use survey::{FreeSpace, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
 use view::VolumeView;
 
 /// Memory for a volume's metadata pages.

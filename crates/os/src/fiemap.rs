@@ -1,0 +1,140 @@
+//! Where a file lies on the device: the `FS_IOC_FIEMAP` ioctl (Linux, `Documentation/filesystems/fiemap.rst`;
+//! structs and flags as in `include/uapi/linux/fiemap.h`).
+//!
+//! The kernel is asked to write back what the page cache holds of the file first (`FIEMAP_FLAG_SYNC`), as bytes that
+//! wait there have no place yet. That changes nothing of what the file reads as.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use block::{Error, HostExtent, Result};
+use extent::{Offset, Span};
+use rustix::io::Errno;
+
+use crate::raw_file::is_unsupported;
+
+/// `_IOWR('f', 11, struct fiemap)`.
+const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+
+const FLAG_SYNC: u32 = 0x1;
+
+const LAST: u32 = 0x1;
+/// Unknown place, not allocated yet, encoded (compressed or encrypted by the file system).
+const WITHOUT_PLACE: u32 = 0x2 | 0x4 | 0x8;
+/// Not aligned to blocks, in the inode, packed with others' tails.
+const NOT_ITS_OWN: u32 = 0x100 | 0x200 | 0x400;
+const UNWRITTEN: u32 = 0x800;
+
+const EXTENTS_AT_ONCE: usize = 512;
+
+/// More extents than this are not kept: 128 GiB in pieces of 4 KiB.
+const EXTENTS_MAX: usize = 1 << 25;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+#[repr(C)]
+struct Request {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [RawExtent; EXTENTS_AT_ONCE],
+}
+
+/// All extents of `file` in order; `None` if its file system does not tell.
+pub(crate) fn extents(file: &File, name: &str) -> Result<Option<Vec<HostExtent>>> {
+    let mut all: Vec<HostExtent> = Vec::new();
+    let mut start = 0;
+    loop {
+        let mut request = Box::new(Request {
+            start,
+            length: u64::MAX - start,
+            flags: if start == 0 { FLAG_SYNC } else { 0 },
+            mapped_extents: 0,
+            extent_count: u32::try_from(EXTENTS_AT_ONCE).expect("a small number"),
+            reserved: 0,
+            extents: [RawExtent {
+                logical: 0,
+                physical: 0,
+                length: 0,
+                reserved64: [0; 2],
+                flags: 0,
+                reserved: [0; 3],
+            }; EXTENTS_AT_ONCE],
+        });
+        // SAFETY: the ioctl reads the request's head and writes the head and at most `extent_count` extents behind
+        // it, all of which lie in the box, exclusively borrowed for the call; both structs are laid out as the
+        // kernel's. The descriptor is open as long as `file` is borrowed.
+        #[allow(unsafe_code)]
+        let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut *request) };
+        if result != 0 {
+            let error = std::io::Error::last_os_error();
+            let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+            return match errno {
+                Some(errno) if all.is_empty() && (is_unsupported(errno) || errno == Errno::NOTTY) => Ok(None),
+                _ => Err(Error::io("ask for the extents of", error).path(name)),
+            };
+        }
+        let count = (request.mapped_extents as usize).min(EXTENTS_AT_ONCE);
+        let Some(last) = request.extents[..count].last() else { return Ok(Some(all)) };
+        for raw in &request.extents[..count] {
+            push(&mut all, raw);
+        }
+        let next = last.logical.saturating_add(last.length);
+        if last.flags & LAST != 0 || next <= start {
+            return Ok(Some(all));
+        }
+        if all.len() > EXTENTS_MAX {
+            return Err(Error::unsupported(format!("a file in more than {EXTENTS_MAX} extents")).path(name));
+        }
+        start = next;
+    }
+}
+
+fn push(all: &mut Vec<HostExtent>, raw: &RawExtent) {
+    if raw.flags & (WITHOUT_PLACE | NOT_ITS_OWN) != 0 || raw.length == 0 {
+        return;
+    }
+    let (Some(span), true) =
+        (Span::checked(Offset::new(raw.logical), raw.length), raw.physical.checked_add(raw.length).is_some())
+    else {
+        return;
+    };
+    all.push(HostExtent { span, device: Offset::new(raw.physical), is_written: raw.flags & UNWRITTEN == 0 });
+}
+
+/// The names of the file systems that images commonly lie on, by the `f_type` of statfs(2).
+pub(crate) fn filesystem_name(file: &File) -> Option<String> {
+    let kind = rustix::fs::fstatfs(file).ok()?.f_type;
+    let name = match u64::try_from(kind).ok()? & 0xffff_ffff {
+        0xef53 => "ext4",
+        0x5846_5342 => "xfs",
+        0x9123_683e => "btrfs",
+        0x0102_1994 => "tmpfs",
+        0x794c_7630 => "overlayfs",
+        0x2fc1_2fc1 => "zfs",
+        0xf2f5_2010 => "f2fs",
+        0x6969 => "nfs",
+        0x6573_5546 => "fuse",
+        0xff53_4d42 | 0xfe53_4d42 => "cifs",
+        0xca45_1a4e => "bcachefs",
+        0x4d44 => "vfat",
+        0x2011_bab0 => "exfat",
+        0x5346_544e | 0x7366_746e => "ntfs",
+        0x00c3_6400 => "ceph",
+        0x0116_1970 => "gfs2",
+        other => return Some(format!("{other:#x}")),
+    };
+    Some(name.to_owned())
+}

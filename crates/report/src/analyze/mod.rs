@@ -1,0 +1,233 @@
+//! `leandisk analyze`: what is in pieces in which layer, and what is held for nothing.
+
+mod files;
+mod text;
+
+use std::cmp::Reverse;
+
+use block::{HostFile, Result};
+use filesystem::{Catalog, Facts};
+use serde::Serialize;
+use stack::{FreeSpace, LayerFragments, Stack, Survey, Totals, VolumeSurvey};
+
+pub use files::write_file_lines;
+pub use text::analyze_text;
+
+/// The most doubts of one volume that a document repeats.
+const DOUBTS_SHOWN: usize = 10;
+
+/// The document `leandisk.analyze/1`.
+#[derive(Clone, Debug, Serialize)]
+pub struct AnalyzeDocument {
+    schema: &'static str,
+    path: String,
+    format: String,
+    virtual_bytes: u64,
+    volumes: Vec<VolumeAnalysis>,
+    image: ImageAnalysis,
+    /// `None` where the stack ends at the image: on a block device, or where the host does not tell.
+    host: Option<HostAnalysis>,
+    whole_stack: WholeStack,
+    /// In whole units of the image: allocated there, free or swap to the guest.
+    reclaimable_bytes: u64,
+    worst_files: Vec<WorstFile>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct VolumeAnalysis {
+    index: usize,
+    filesystem: Option<String>,
+    label: Option<String>,
+    state: Option<&'static str>,
+    /// What the state means, or why the files could not be listed.
+    reason: Option<String>,
+    cluster_bytes: Option<u64>,
+    size_bytes: u64,
+    start_bytes: u64,
+    aligned: bool,
+    free_bytes: Option<u64>,
+    files: Option<u64>,
+    directories: Option<u64>,
+    fragmented_files: Option<u64>,
+    fragmented_files_bytes: Option<u64>,
+    /// Of all regular files.
+    fragments: Option<u64>,
+    whole_stack_fragments: Option<u64>,
+    fragmented_directories: Option<u64>,
+    directory_fragments: Option<u64>,
+    metadata_fragments: Option<u64>,
+    stream_fragments: Option<u64>,
+    free_extents: Option<u64>,
+    largest_free_extent_bytes: Option<u64>,
+    free_extents_by_size: Vec<FreeBin>,
+    /// Files that could not be understood, and what else is wrong.
+    doubts: u64,
+    first_doubts: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct FreeBin {
+    from_bytes: u64,
+    extents: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ImageAnalysis {
+    format: String,
+    unit_bytes: u64,
+    allocated_bytes: u64,
+    /// Contiguous pieces of the virtual disk in the image's files.
+    runs: u64,
+    parents: usize,
+    snapshots: u32,
+    /// Free or swap to the guest, in units that hold used bytes as well.
+    partly_used_units_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct HostAnalysis {
+    filesystem: Option<String>,
+    extents: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct WholeStack {
+    /// Of all files, directories, streams and metadata.
+    extents: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct WorstFile {
+    volume: usize,
+    path: String,
+    size_bytes: u64,
+    fragments: u64,
+    image_fragments: u64,
+    whole_stack_fragments: u64,
+}
+
+/// What was found, with the `top` files that are in the most pieces.
+pub fn analyze_document(path: &str, stack: &Stack, survey: &Survey, top: usize) -> Result<AnalyzeDocument> {
+    let chain = stack.chain();
+    let mut allocated_bytes = 0;
+    for file in chain.files() {
+        allocated_bytes += file.allocated_bytes()?;
+    }
+    let facts = chain.facts();
+    let host = survey.host_extent_count(chain.files().len()).map(|extents| HostAnalysis {
+        filesystem: chain.files().iter().find_map(HostFile::host_filesystem),
+        extents,
+    });
+    Ok(AnalyzeDocument {
+        schema: "leandisk.analyze/1",
+        path: path.to_owned(),
+        format: facts.format.name().to_owned(),
+        virtual_bytes: facts.virtual_bytes,
+        volumes: (0..survey.volumes.len()).map(|index| volume_analysis(stack, survey, index)).collect(),
+        image: ImageAnalysis {
+            format: facts.format.name().to_owned(),
+            unit_bytes: survey.waste.unit_bytes,
+            allocated_bytes,
+            runs: survey.image_run_count(),
+            parents: chain.links().len() - 1,
+            snapshots: facts.snapshot_count,
+            partly_used_units_bytes: survey.waste.in_partly_used_units_bytes,
+        },
+        host,
+        whole_stack: WholeStack { extents: survey.fragments().whole_stack },
+        reclaimable_bytes: survey.waste.reclaimable_bytes,
+        worst_files: worst_files(survey, top),
+    })
+}
+
+fn volume_analysis(stack: &Stack, survey: &Survey, index: usize) -> VolumeAnalysis {
+    let volume = &stack.volumes()[index];
+    let VolumeSurvey { catalog, free, unlisted, totals, .. } = &survey.volumes[index];
+    let facts: Option<&Facts> = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
+    let listed = |value: fn(&Totals) -> u64| catalog.as_ref().map(|_| value(totals));
+    let reason = facts
+        .and_then(|facts| match &facts.state {
+            filesystem::State::JournalPending(what) => Some(what.clone()),
+            state => state.doubt().map(str::to_owned),
+        })
+        .or_else(|| volume.doubt.clone())
+        .or_else(|| unlisted.clone());
+    VolumeAnalysis {
+        index: index + 1,
+        filesystem: facts.map(|facts| facts.filesystem.clone()),
+        label: facts.and_then(|facts| facts.label.clone()),
+        state: facts.map(|facts| facts.state.word()),
+        reason,
+        cluster_bytes: facts.and_then(|facts| facts.cluster_bytes),
+        size_bytes: volume.span.len_bytes(),
+        start_bytes: volume.span.start().get(),
+        aligned: crate::info::is_aligned(stack, index),
+        free_bytes: free.as_ref().map(|free| free.bytes).or_else(|| facts.and_then(|facts| facts.free_bytes)),
+        files: listed(|totals| totals.files.count),
+        directories: listed(|totals| totals.directories.count),
+        fragmented_files: listed(|totals| totals.files.fragmented),
+        fragmented_files_bytes: listed(|totals| totals.files.fragmented_bytes),
+        fragments: listed(|totals| totals.files.fragments.guest),
+        whole_stack_fragments: listed(|totals| totals.files.fragments.whole_stack),
+        fragmented_directories: listed(|totals| totals.directories.fragmented),
+        directory_fragments: listed(|totals| totals.directories.fragments.guest),
+        metadata_fragments: listed(|totals| totals.metadata.fragments.guest),
+        stream_fragments: listed(|totals| totals.streams.fragments.guest),
+        free_extents: free.as_ref().map(|free| free.extents),
+        largest_free_extent_bytes: free.as_ref().map(|free| free.largest_bytes),
+        free_extents_by_size: free.as_ref().map(free_bins).unwrap_or_default(),
+        doubts: catalog.as_ref().map_or(0, Catalog::doubt_count),
+        first_doubts: catalog.as_ref().map(first_doubts).unwrap_or_default(),
+    }
+}
+
+fn free_bins(free: &FreeSpace) -> Vec<FreeBin> {
+    (0..64)
+        .zip(free.by_size)
+        .filter(|(_, (extents, _))| *extents > 0)
+        .map(|(log, (extents, bytes))| FreeBin { from_bytes: 1 << log, extents, bytes })
+        .collect()
+}
+
+fn first_doubts(catalog: &Catalog) -> Vec<String> {
+    let text = |doubt: &filesystem::Doubt| match doubt.file {
+        Some(file) => format!("{}: {}", String::from_utf8_lossy(&catalog.path(file)), doubt.why),
+        None => doubt.why.clone(),
+    };
+    catalog.doubts().iter().take(DOUBTS_SHOWN).map(text).collect()
+}
+
+/// The streams in the most runs on their volume, then in the whole stack; none that is in one piece everywhere.
+fn worst_files(survey: &Survey, top: usize) -> Vec<WorstFile> {
+    let mut worst: Vec<(LayerFragments, usize, usize)> = Vec::new();
+    for (index, volume) in survey.volumes.iter().enumerate() {
+        for (number, fragments) in volume.fragments.iter().enumerate() {
+            let fragments = LayerFragments::from(*fragments);
+            if fragments.guest > 1 || fragments.whole_stack > 1 {
+                worst.push((fragments, index, number));
+            }
+        }
+        let order = |(fragments, index, number): &(LayerFragments, usize, usize)| {
+            (Reverse(fragments.guest), Reverse(fragments.whole_stack), *index, *number)
+        };
+        if worst.len() > top && top > 0 {
+            worst.select_nth_unstable_by_key(top - 1, order);
+        }
+        worst.truncate(top);
+        worst.sort_unstable_by_key(order);
+    }
+    let file = |(fragments, index, number): (LayerFragments, usize, usize)| {
+        let catalog = survey.volumes[index].catalog.as_ref().expect("its streams were counted");
+        let stream = catalog.get(number);
+        WorstFile {
+            volume: index + 1,
+            path: String::from_utf8_lossy(&stream.path()).into_owned(),
+            size_bytes: stream.stream.size_bytes,
+            fragments: fragments.guest,
+            image_fragments: fragments.image,
+            whole_stack_fragments: fragments.whole_stack,
+        }
+    };
+    worst.into_iter().map(file).collect()
+}

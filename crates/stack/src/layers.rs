@@ -1,0 +1,316 @@
+//! Where the bytes of the virtual disk lie: in the files of the chain, and on the host's devices.
+//!
+//! Invariants:
+//! - what is a hole in any layer has no place;
+//! - places of different files, or of devices that are not known to be the same, never continue each other.
+
+use block::{FileIndex, HostExtent, HostFile, ReadAt, Result, RunState};
+use extent::{Span, VirtualOffset, VirtualSpan};
+use filesystem::{FileExtent, Fragments};
+use image::Chain;
+
+/// The virtual disk is mapped in windows of this size.
+const WINDOW_BYTES: u64 = 64 << 30;
+
+/// A part of the virtual disk that lies in one piece in a host file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ImageRun {
+    /// Where on the virtual disk.
+    pub span: VirtualSpan,
+    /// In which file of the chain.
+    pub file: FileIndex,
+    /// Where in it.
+    pub offset: u64,
+    /// How many bytes it takes there: fewer than the span's if compressed.
+    pub stored_bytes: u64,
+}
+
+/// A part of the virtual disk that lies in one piece somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Where on the virtual disk.
+    pub span: VirtualSpan,
+    /// In which numbering of bytes: places with different ones never continue each other.
+    pub store: u32,
+    /// Where in it.
+    pub address: u64,
+    /// How many bytes it takes there.
+    pub stored_bytes: u64,
+}
+
+/// Runs of one stream in each layer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LayerFragments {
+    /// On the volume, by the rule of the file system's own tools.
+    pub guest: u64,
+    /// In the files of the chain.
+    pub image: u64,
+    /// On the host's devices, or in the files where these do not tell.
+    pub whole_stack: u64,
+}
+
+/// Places of the virtual disk's bytes in every layer below it.
+pub struct Layers {
+    runs: Vec<ImageRun>,
+    /// Of each file of the chain.
+    files: Vec<FileLayer>,
+}
+
+/// One file of the chain on the host.
+struct FileLayer {
+    store: u32,
+    /// `None` if the file is where the stack ends: a block device, or a file system that does not tell.
+    extents: Option<Vec<HostExtent>>,
+}
+
+impl Layers {
+    /// Maps all of `chain`. No data is read.
+    pub fn of(chain: &Chain) -> Result<Self> {
+        let mut runs: Vec<ImageRun> = Vec::new();
+        for window in Span::from_zero(chain.len_bytes()).split(WINDOW_BYTES) {
+            for run in chain.map_with_host(window)? {
+                let (file, offset, stored_bytes) = match run.state {
+                    RunState::Hole | RunState::Zero => continue,
+                    RunState::Data { file, offset } => (file, offset.get(), run.span.len_bytes()),
+                    RunState::Compressed { file, offset, len_bytes } => (file, offset.get(), len_bytes),
+                };
+                push_run(&mut runs, ImageRun { span: run.span, file, offset, stored_bytes });
+            }
+        }
+        runs.shrink_to_fit();
+        let files = chain.files();
+        // Files on one device share its numbering; a file whose place is not known has its own.
+        let mut devices: Vec<Option<u64>> = Vec::new();
+        let mut layers = Vec::new();
+        for file in files {
+            let extents = file.host_extents()?;
+            let device = if extents.is_some() { file.identity().map(|(device, _)| device) } else { None };
+            let known = devices.iter().position(|other| device.is_some() && *other == device);
+            let store = known.unwrap_or_else(|| {
+                devices.push(device);
+                devices.len() - 1
+            });
+            layers.push(FileLayer { store: u32::try_from(store).expect("few files"), extents });
+        }
+        Ok(Self { runs, files: layers })
+    }
+
+    /// The image's runs, by virtual offset.
+    pub fn image_runs(&self) -> &[ImageRun] {
+        &self.runs
+    }
+
+    /// Whether the places of [`Self::each_place`] are on the host's devices, for at least one file.
+    pub fn reaches_the_host(&self) -> bool {
+        self.files.iter().any(|file| file.extents.is_some())
+    }
+
+    /// The extents of a file of the chain on the host, if they are known.
+    pub fn host_extents(&self, file: FileIndex) -> Option<&[HostExtent]> {
+        self.files[file.0 as usize].extents.as_deref()
+    }
+
+    /// The parts of the image's runs within `span`, in order.
+    pub fn each_image_run(&self, span: VirtualSpan, mut each: impl FnMut(ImageRun)) {
+        let first = self.runs.partition_point(|run| run.span.end() <= span.start());
+        for run in &self.runs[first..] {
+            if run.span.start() >= span.end() {
+                break;
+            }
+            each(clip(run, &span));
+        }
+    }
+
+    /// Where the bytes of `span` lie in the lowest layer that is known, in order of the virtual disk.
+    pub fn each_place(&self, span: VirtualSpan, mut each: impl FnMut(Place)) {
+        self.each_image_run(span, |run| {
+            let file = &self.files[run.file.0 as usize];
+            match &file.extents {
+                None => each(Place {
+                    span: run.span,
+                    store: file.store,
+                    address: run.offset,
+                    stored_bytes: run.stored_bytes,
+                }),
+                Some(extents) => each_host_place(&run, file.store, extents, &mut each),
+            }
+        });
+    }
+
+    /// How many runs a stream has in each layer; its volume begins at `volume_start`, and `guest` counts there.
+    pub fn fragments(
+        &self,
+        volume_start: VirtualOffset,
+        mut guest: Fragments,
+        extents: impl Iterator<Item = FileExtent>,
+    ) -> LayerFragments {
+        let mut image = StoreFragments::new();
+        let mut whole_stack = StoreFragments::new();
+        for extent in extents {
+            let (logical, place) = (extent.logical.get(), extent.span.start().get());
+            guest.push(logical, place, extent.span.len_bytes());
+            let Some(span) = on_disk(volume_start, &extent) else { continue };
+            self.each_image_run(span, |run| image.push(run.file.0, run.offset, run.stored_bytes));
+            self.each_place(span, |place| whole_stack.push(place.store, place.address, place.stored_bytes));
+        }
+        LayerFragments { guest: guest.count(), image: image.count, whole_stack: whole_stack.count }
+    }
+}
+
+/// Where an extent of a volume lies on the virtual disk.
+pub(crate) fn on_disk(volume_start: VirtualOffset, extent: &FileExtent) -> Option<VirtualSpan> {
+    let start = volume_start.checked_add(extent.span.start().get())?;
+    Span::checked(start, extent.span.len_bytes())
+}
+
+fn push_run(runs: &mut Vec<ImageRun>, run: ImageRun) {
+    if let Some(last) = runs.last_mut() {
+        let is_plain = |run: &ImageRun| run.stored_bytes == run.span.len_bytes();
+        let follows = last.span.end() == run.span.start()
+            && last.file == run.file
+            && last.offset.checked_add(last.stored_bytes) == Some(run.offset);
+        if follows && is_plain(last) && is_plain(&run) {
+            last.span = Span::between(last.span.start(), run.span.end());
+            last.stored_bytes += run.stored_bytes;
+            return;
+        }
+    }
+    runs.push(run);
+}
+
+/// The part of a run within `span`. A compressed run keeps its whole place: it is read as one.
+fn clip(run: &ImageRun, span: &VirtualSpan) -> ImageRun {
+    let part = run.span.intersect(span).expect("the run touches the span");
+    if run.stored_bytes != run.span.len_bytes() {
+        return ImageRun { span: part, ..*run };
+    }
+    let skip = part.start().get() - run.span.start().get();
+    ImageRun { span: part, file: run.file, offset: run.offset + skip, stored_bytes: part.len_bytes() }
+}
+
+fn each_host_place(run: &ImageRun, store: u32, extents: &[HostExtent], each: &mut impl FnMut(Place)) {
+    let end = run.offset.saturating_add(run.stored_bytes);
+    let first = extents.partition_point(|extent| extent.span.end().get() <= run.offset);
+    let is_plain = run.stored_bytes == run.span.len_bytes();
+    for extent in &extents[first..] {
+        if extent.span.start().get() >= end {
+            break;
+        }
+        if !extent.is_written {
+            continue;
+        }
+        let start = extent.span.start().get().max(run.offset);
+        let stop = extent.span.end().get().min(end);
+        let span = match is_plain {
+            true => Span::new(run.span.start().plus(start - run.offset), stop - start),
+            false => run.span,
+        };
+        let address = extent.device.get() + (start - extent.span.start().get());
+        each(Place { span, store, address, stored_bytes: stop - start });
+    }
+}
+
+/// Counts runs over several stores.
+struct StoreFragments {
+    count: u64,
+    last: Option<(u32, u64, u64)>,
+}
+
+impl StoreFragments {
+    fn new() -> Self {
+        Self { count: 0, last: None }
+    }
+
+    fn push(&mut self, store: u32, address: u64, len_bytes: u64) {
+        let end = address.saturating_add(len_bytes);
+        if let Some((last_store, last_start, last_end)) = self.last
+            && last_store == store
+            // What follows, or is another part of the same compressed unit.
+            && (last_end == address || (last_start, last_end) == (address, end))
+        {
+            self.last = Some((store, address, end));
+            return;
+        }
+        self.count += 1;
+        self.last = Some((store, address, end));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extent::Offset;
+    use filesystem::PieceState;
+
+    fn run(virt: u64, len: u64, file: u32, offset: u64) -> ImageRun {
+        let span = Span::new(Offset::new(virt), len);
+        ImageRun { span, file: FileIndex(file), offset, stored_bytes: len }
+    }
+
+    fn host(start: u64, len: u64, device: u64, is_written: bool) -> HostExtent {
+        HostExtent { span: Span::new(Offset::new(start), len), device: Offset::new(device), is_written }
+    }
+
+    fn piece(logical: u64, start: u64, len: u64) -> FileExtent {
+        FileExtent {
+            logical: Offset::new(logical),
+            span: Span::new(Offset::new(start), len),
+            state: PieceState::Written,
+        }
+    }
+
+    fn layers() -> Layers {
+        Layers {
+            // 0..100 contiguous in file 0; 100..200 in the parent; 200..300 a hole; 300..400 back in file 0.
+            runs: vec![run(0, 100, 0, 1000), run(100, 100, 1, 100), run(300, 100, 0, 1100)],
+            files: vec![
+                FileLayer {
+                    store: 0,
+                    extents: Some(vec![
+                        host(0, 1050, 5000, true),
+                        host(1050, 100, 9000, true),
+                        host(1150, 50, 9100, false),
+                    ]),
+                },
+                FileLayer { store: 1, extents: None },
+            ],
+        }
+    }
+
+    #[test]
+    fn places_are_those_of_the_lowest_layer_known() {
+        let mut places = Vec::new();
+        layers().each_place(Span::new(Offset::new(40), 340), |place| {
+            places.push((place.span.start().get(), place.store, place.address, place.stored_bytes));
+        });
+        // Virtual 350.. lies in host bytes that were never written.
+        assert_eq!(places, [(40, 0, 6040, 10), (50, 0, 9000, 50), (100, 1, 100, 100), (300, 0, 9050, 50)]);
+    }
+
+    #[test]
+    fn runs_are_counted_in_each_layer() {
+        let layers = layers();
+        let count = |extents: &[FileExtent]| {
+            layers.fragments(Offset::new(0), Fragments::of_adjacent(), extents.iter().copied())
+        };
+        // One run for the guest and in the image, two on the host.
+        assert_eq!(count(&[piece(0, 40, 60)]), LayerFragments { guest: 1, image: 1, whole_stack: 2 });
+        // Two for the guest that continue each other in the image and on the host.
+        let apart = [piece(0, 60, 40), piece(40, 300, 40)];
+        assert_eq!(count(&apart), LayerFragments { guest: 2, image: 1, whole_stack: 1 });
+        // In a hole of the image there is nothing to be in pieces.
+        assert_eq!(count(&[piece(0, 200, 100)]), LayerFragments { guest: 1, image: 0, whole_stack: 0 });
+    }
+
+    #[test]
+    fn parts_of_one_compressed_unit_are_one_run() {
+        let unit = |virt| ImageRun { stored_bytes: 20, ..run(virt, 64, 0, 500) };
+        let layers = Layers {
+            runs: vec![unit(0), ImageRun { offset: 520, ..unit(64) }, ImageRun { offset: 600, ..unit(128) }],
+            files: vec![FileLayer { store: 0, extents: None }],
+        };
+        let extents = [piece(0, 0, 32), piece(32, 32, 160)];
+        let counts = layers.fragments(Offset::new(0), Fragments::of_adjacent(), extents.into_iter());
+        assert_eq!(counts, LayerFragments { guest: 1, image: 2, whole_stack: 2 });
+    }
+}
