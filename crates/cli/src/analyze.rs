@@ -39,7 +39,9 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
 fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let identity = Some((metadata.dev(), metadata.ino()));
-    if metadata.file_type().is_block_device() || stack.chain().files().iter().any(|file| file.identity() == identity) {
+    if metadata.file_type().is_block_device()
+        || stack.chain().files().iter().any(|file| file.identity() == identity)
+    {
         let what = "is a part of the disk, or a block device: a report is not written there";
         return Err(Error::refused(what).path(path.display()));
     }

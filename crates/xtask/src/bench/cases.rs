@@ -80,7 +80,97 @@ pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
         cases.push(dense(program, inputs, inputs.dense_qcow2(), "qcow2", format));
     }
     cases.push(compressed(program, inputs));
+    cases.push(files_of_ntfs(program, inputs));
+    cases.push(files_of_ext4(program, inputs));
+    cases.push(growth(program, inputs));
     cases
+}
+
+/// The most bytes of memory that a file may take.
+const BYTES_PER_FILE_MAX: f64 = 300.0;
+
+fn files_of_ntfs(program: &Path, inputs: &Inputs) -> Case {
+    let input = inputs.many_ntfs();
+    let disk = text(&input.path);
+    Case {
+        name: "files and extents of NTFS".into(),
+        contenders: vec![
+            analyze(program, inputs, &input.path, ""),
+            reader(inputs, "ntfsresize --info", "ntfsresize --info --force --no-progress-bar \"$1\"", &disk),
+            reader(inputs, "fls -r", "fls -r \"$1\"", &disk),
+        ],
+        input,
+        judge: listing(inputs, |results| {
+            vec![
+                time("time to that of ntfsresize --info", results, &results[1..2], 2.0),
+                time("time to that of fls -r", results, &results[2..3], 0.05),
+            ]
+        }),
+    }
+}
+
+fn files_of_ext4(program: &Path, inputs: &Inputs) -> Case {
+    let input = inputs.many_ext4();
+    let disk = text(&input.path);
+    let filefrag = "mnt=$(mktemp -d); trap 'umount \"$mnt\"; rmdir \"$mnt\"' EXIT; mount -o ro,loop \"$1\" \"$mnt\"; \
+        find \"$mnt\" -type f -print0 | xargs -0 filefrag";
+    Case {
+        name: "files and extents of ext4".into(),
+        contenders: vec![
+            analyze(program, inputs, &input.path, ""),
+            reader(inputs, "e2fsck -fn", "e2fsck -fn \"$1\"", &disk),
+            reader(inputs, "filefrag", filefrag, &disk),
+        ],
+        input,
+        judge: listing(inputs, |results| {
+            vec![
+                time("time to that of e2fsck -fn", results, &results[1..2], 1.0),
+                time("time to that of filefrag", results, &results[2..3], 1.0),
+            ]
+        }),
+    }
+}
+
+fn growth(program: &Path, inputs: &Inputs) -> Case {
+    let input = inputs.million_ext4();
+    let small = inputs.small_ext4();
+    Case {
+        name: "files and extents of ext4 that grows".into(),
+        contenders: vec![
+            analyze(program, inputs, &input.path, " of 1,000,000 files"),
+            analyze(program, inputs, &small.path, " of 150,000 files"),
+        ],
+        input,
+        judge: Box::new(|results| vec![time("time to that of 150,000 files", results, &results[1..], 7.0)]),
+    }
+}
+
+/// The verdicts of `judge`, and the memory a file.
+fn listing(inputs: &Inputs, judge: impl Fn(&[Measured]) -> Vec<Verdict> + 'static) -> Judge {
+    let files = f64::from(inputs.file_count());
+    Box::new(move |results| {
+        let peak = results[0].median(|sample| sample.peak_memory_bytes);
+        let mut verdicts = judge(results);
+        let what = "peak memory a file in bytes";
+        verdicts.push(Verdict { what, value: peak / files, bar: BYTES_PER_FILE_MAX });
+        verdicts
+    })
+}
+
+/// Leandisk listing every file with its extents.
+fn analyze(program: &Path, inputs: &Inputs, disk: &Path, what: &str) -> Contender {
+    let target = inputs.target("leandisk");
+    let (program, disk, to) = (text(program), text(disk), text(&target));
+    let command = words(&[&[&program, "analyze", &disk, "-f", "raw", "--files", &to]]);
+    Contender { name: format!("leandisk{what}"), command, target, as_root: false }
+}
+
+/// A tool that reads `$1` and prints what it finds, kept in the target.
+fn reader(inputs: &Inputs, name: &str, tool: &str, disk: &str) -> Contender {
+    let target = inputs.target("others");
+    let script = format!("set -eu; PATH=$PATH:/usr/sbin:/sbin; exec > \"$2\"; {tool}");
+    let command = words(&[&["bash", "-c", &script, name, disk, &text(&target)]]);
+    Contender { name: name.to_owned(), command, target, as_root: true }
 }
 
 fn full_vhd(program: &Path, inputs: &Inputs, format: &Format) -> Case {

@@ -124,6 +124,41 @@ truncate -s "${mib}M" "$disk"
 chmod a+r "$disk"
 "#;
 
+/// A volume with many files, some in pieces: `$1` is `ntfs` or `ext4`, then MiB of the volume, the number of files, and
+/// the most bytes of each. There is no partition table, so that every tool can read the file as it is.
+const MANY_FILES: &str = r#"
+kind=$1 mib=$2 files=$3 bytes=$4
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+if [ "$kind" = ntfs ]; then
+    mkntfs -qQF -c 4096 "$disk" >/dev/null 2>&1
+    mount -t ntfs-3g "$disk" "$mnt"
+else
+    mkfs.ext4 -qF -N $((files + files / 50 + 1000)) -E lazy_itable_init=0,lazy_journal_init=0 "$disk"
+    mount -o loop "$disk" "$mnt"
+fi
+python3 - "$mnt" "$files" "$bytes" <<'END'
+import os, sys
+root, count, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+data = os.urandom(most)
+for folder in range(0, count, 100):
+    path = f"{root}/{folder // 10000}/{folder}"
+    os.makedirs(path)
+    for number in range(folder, min(folder + 100, count)):
+        with open(f"{path}/file {number}.dat", "wb", buffering=0) as file:
+            file.write(data[:number * 7919 % most])
+# Logs that grow in turns.
+logs = [os.open(f"{root}/{number}.log", os.O_WRONLY | os.O_CREAT) for number in range(20)]
+for turn in range(50):
+    for log in logs:
+        os.write(log, data[:4096])
+        os.fsync(log)
+END
+sync -f "$mnt"
+umount "$mnt"
+chmod a+r "$disk"
+"#;
+
 const AS_QCOW2: &str = r#"
 qemu-img convert -f raw -O qcow2 "$1" "$disk"
 chmod a+r "$disk"
@@ -173,6 +208,40 @@ impl Inputs {
         let args = vec![raw.path.display().to_string()];
         let path = raw.path.with_extension("qcow2");
         Input { path, script: AS_QCOW2, args, needs: Some(Box::new(raw)) }
+    }
+
+    /// 3 GiB of NTFS with 150,000 files.
+    pub(super) fn many_ntfs(&self) -> Input {
+        self.many("ntfs", self.scale.mib(3072, 128), self.file_count(), 16_000)
+    }
+
+    /// 3 GiB of ext4 with as many.
+    pub(super) fn many_ext4(&self) -> Input {
+        self.many("ext4", self.scale.mib(3072, 128), self.file_count(), 16_000)
+    }
+
+    /// ext4 with 150,000 files of a block at most.
+    pub(super) fn small_ext4(&self) -> Input {
+        self.many("ext4", self.scale.mib(8192, 192), self.file_count(), 4096)
+    }
+
+    /// The same with 1,000,000 files. Needs [`Self::small_ext4`], to be compared with.
+    pub(super) fn million_ext4(&self) -> Input {
+        let files = self.scale.mib(1_000_000, 7000);
+        let mut input = self.many("ext4", self.scale.mib(8192, 192), files, 4096);
+        input.needs = Some(Box::new(self.small_ext4()));
+        input
+    }
+
+    /// Files of the volumes with many.
+    pub(super) fn file_count(&self) -> u32 {
+        self.scale.mib(150_000, 1000)
+    }
+
+    fn many(&self, kind: &str, mib: u32, files: u32, bytes: u32) -> Input {
+        let args = vec![kind.to_owned(), mib.to_string(), files.to_string(), bytes.to_string()];
+        let path = self.dir.join(format!("many-{}.raw", args.join("-")));
+        Input { path, script: MANY_FILES, args, needs: None }
     }
 
     /// Removes what runs have made; the disks stay.
