@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Show every layer of a disk, in milliseconds, without reading its data
     Info(InfoArguments),
-    /// Show what is in pieces in which layer, and what is held for nothing, without reading files' data
+    /// Show what is fragmented in which layer, and what is held for nothing, without reading files' data
     Analyze(AnalyzeArguments),
     /// Copy a disk to any format, reading and writing only what its guest uses
     Copy(CopyArguments),
@@ -60,7 +60,7 @@ pub(crate) struct AnalyzeArguments {
     /// Write a line of JSON for every file, with its extents
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) files: Option<PathBuf>,
-    /// Name this many of the files that are in the most pieces
+    /// Name this many of the files in the most fragments
     #[arg(long, value_name = "N", default_value = "10")]
     pub(crate) top: usize,
 }

@@ -1,4 +1,4 @@
-//! `leandisk analyze`: what is in pieces in which layer, and what is held for nothing.
+//! `leandisk analyze`: what is fragmented in which layer, and what is held for nothing.
 
 mod files;
 mod text;
@@ -77,7 +77,7 @@ struct ImageAnalysis {
     format: String,
     unit_bytes: u64,
     allocated_bytes: u64,
-    /// Contiguous pieces of the virtual disk in the image's files.
+    /// Contiguous runs of the virtual disk in the image's files.
     runs: u64,
     parents: usize,
     snapshots: u32,
@@ -107,7 +107,7 @@ struct WorstFile {
     whole_stack_fragments: u64,
 }
 
-/// What was found, with the `top` files that are in the most pieces.
+/// What was found, with the `top` files in the most fragments.
 pub fn analyze_document(path: &str, stack: &Stack, survey: &Survey, top: usize) -> Result<AnalyzeDocument> {
     let chain = stack.chain();
     let mut allocated_bytes = 0;

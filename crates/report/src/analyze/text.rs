@@ -54,7 +54,7 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
     {
         let _ = writeln!(
             out,
-            "  {} files, {} directories; {} files are fragmented ({} of the files), {} pieces a file",
+            "  {} files, {} directories; {} files are fragmented ({} of the files), {} fragments a file",
             count(files),
             count(directories),
             count(fragmented),
@@ -70,7 +70,7 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
             [Share { bytes: used, glyph: '█', color: "32" }, Share { bytes: free, glyph: '░', color: "2" }];
         let _ = writeln!(
             out,
-            "  {}  {} free in {} pieces, the largest {} ({} of it)",
+            "  {}  {} free in {} extents, the largest {} ({} of it)",
             bar(&shares, 24, palette),
             human_bytes(free),
             count(extents),
@@ -89,7 +89,7 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
 fn layers_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
     let guest: u64 = document.volumes.iter().filter_map(|volume| volume.fragments).sum();
     let below: u64 = document.volumes.iter().filter_map(|volume| volume.whole_stack_fragments).sum();
-    let _ = writeln!(out, "{}", palette.strong("pieces in each layer"));
+    let _ = writeln!(out, "{}", palette.strong("fragments in each layer"));
     let _ = writeln!(
         out,
         "  {:<12} {:>12}  {}",
@@ -137,7 +137,7 @@ fn worst_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
     let _ = writeln!(
         out,
         "\n{}\n  {}",
-        palette.strong("files in the most pieces"),
+        palette.strong("files in the most fragments"),
         palette.faint(&format!("{:>8} {:>8} {:>8} {:>9}  path", "guest", "image", "stack", "size"))
     );
     let many_volumes = document.volumes.len() > 1;
