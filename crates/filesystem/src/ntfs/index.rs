@@ -70,6 +70,20 @@ impl<'a> Directory<'a> {
         Err(Error::corrupt("NTFS directory index").field("depth", "more", DEPTH_MAX))
     }
 
+    /// Calls `each` with the file of every entry, in no particular order.
+    pub(super) fn each_entry(&self, mut each: impl FnMut(FileReference) -> Result<()>) -> Result<()> {
+        let mut below = entries(&self.root[size_of::<IndexRoot>()..], &mut each)?;
+        let mut block_count_left =
+            self.blocks.as_ref().map_or(0, |blocks| blocks.len_bytes() / self.block_bytes);
+        while let Some(number) = below.pop() {
+            block_count_left = block_count_left.checked_sub(1).ok_or_else(|| {
+                Error::corrupt("NTFS directory index").field("blocks", "more", "those of its allocation")
+            })?;
+            below.extend(entries(&self.block(number)?[size_of::<IndexBlock>()..], &mut each)?);
+        }
+        Ok(())
+    }
+
     fn block(&self, number: u64) -> Result<Vec<u8>> {
         let error = || Error::corrupt(format!("NTFS index block {number}"));
         let blocks =
@@ -93,36 +107,98 @@ impl<'a> Directory<'a> {
 
 /// Searches one node, whose index header is at the start of `node`.
 fn search(node: &[u8], name: &str) -> Result<Step> {
-    let bad = |field: &str, found: usize| Error::corrupt("NTFS index node").field(field, found, "in bounds");
-    let (header, _) = IndexHeader::ref_from_prefix(node).map_err(|_| bad("length", node.len()))?;
-    let end = header.index_length.get() as usize;
-    let mut rest = node.get(..end).ok_or_else(|| bad("index length", end))?;
-    let start = header.entries_offset.get() as usize;
-    rest = rest.get(start..).ok_or_else(|| bad("entries offset", start))?;
-    loop {
-        let (entry, _) = IndexEntry::ref_from_prefix(rest).map_err(|_| bad("entry", rest.len()))?;
-        let length = usize::from(entry.length.get());
-        if length < size_of::<IndexEntry>() || length > rest.len() {
+    for entry in Entries::of(node)? {
+        let entry = entry?;
+        let order = match entry.key {
+            None => Ordering::Greater,
+            Some(key) => compare(name_of(key).ok_or_else(|| bad("key length", key.len()))?, name),
+        };
+        match (order, entry.below) {
+            (Ordering::Equal, _) => return Ok(Step::Found(entry.file)),
+            (Ordering::Less, _) => {}
+            (Ordering::Greater, None) => return Ok(Step::Absent),
+            (Ordering::Greater, Some(below)) => return Ok(Step::Below(below)),
+        }
+    }
+    Err(bad("entry", 0))
+}
+
+/// Calls `each` with the file of every entry of one node; answers which nodes lie below it.
+fn entries(node: &[u8], each: &mut impl FnMut(FileReference) -> Result<()>) -> Result<Vec<u64>> {
+    let mut below = Vec::new();
+    for entry in Entries::of(node)? {
+        let entry = entry?;
+        below.extend(entry.below);
+        if entry.key.is_some() {
+            each(entry.file)?;
+        }
+    }
+    Ok(below)
+}
+
+fn bad(field: &str, found: usize) -> Error {
+    Error::corrupt("NTFS index node").field(field, found, "in bounds")
+}
+
+/// One entry of a node.
+struct Entry<'a> {
+    /// Absent in the last one.
+    key: Option<&'a [u8]>,
+    file: FileReference,
+    /// The node with what comes before it.
+    below: Option<u64>,
+}
+
+/// The entries of one node. The last one, and an error, end them.
+struct Entries<'a> {
+    rest: &'a [u8],
+    is_done: bool,
+}
+
+impl<'a> Entries<'a> {
+    /// Those of a node whose index header is at its start.
+    fn of(node: &'a [u8]) -> Result<Self> {
+        let (header, _) = IndexHeader::ref_from_prefix(node).map_err(|_| bad("length", node.len()))?;
+        let end = header.index_length.get() as usize;
+        let rest = node.get(..end).ok_or_else(|| bad("index length", end))?;
+        let start = header.entries_offset.get() as usize;
+        let rest = rest.get(start..).ok_or_else(|| bad("entries offset", start))?;
+        Ok(Self { rest, is_done: false })
+    }
+
+    fn step(&mut self) -> Result<Entry<'a>> {
+        let (head, _) = IndexEntry::ref_from_prefix(self.rest).map_err(|_| bad("entry", self.rest.len()))?;
+        let length = usize::from(head.length.get());
+        if length < size_of::<IndexEntry>() || length > self.rest.len() {
             return Err(bad("entry length", length));
         }
-        let (bytes, tail) = rest.split_at(length);
-        let flags = entry.flags.get();
-        let order = if flags & INDEX_ENTRY_END != 0 {
-            Ordering::Greater
-        } else {
-            let key = &bytes[size_of::<IndexEntry>()..];
-            let found = name_of(key).ok_or_else(|| bad("key length", key.len()))?;
-            compare(found, name)
+        let (bytes, tail) = self.rest.split_at(length);
+        self.rest = tail;
+        let flags = head.flags.get();
+        let below = match flags & INDEX_ENTRY_NODE {
+            0 => None,
+            _ => Some(bytes.last_chunk::<8>().ok_or_else(|| bad("entry length", length))?),
         };
-        match order {
-            Ordering::Equal => return Ok(Step::Found(FileReference::from_raw(entry.indexed_file.get()))),
-            Ordering::Less => rest = tail,
-            Ordering::Greater if flags & INDEX_ENTRY_NODE == 0 => return Ok(Step::Absent),
-            Ordering::Greater => {
-                let below = bytes.last_chunk::<8>().ok_or_else(|| bad("entry length", length))?;
-                return Ok(Step::Below(u64::from_le_bytes(*below)));
-            }
+        let is_last = flags & INDEX_ENTRY_END != 0;
+        self.is_done = is_last;
+        Ok(Entry {
+            key: (!is_last).then(|| &bytes[size_of::<IndexEntry>()..]),
+            file: FileReference::from_raw(head.indexed_file.get()),
+            below: below.map(|number| u64::from_le_bytes(*number)),
+        })
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Entry<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
         }
+        let entry = self.step();
+        self.is_done |= entry.is_err();
+        Some(entry)
     }
 }
 

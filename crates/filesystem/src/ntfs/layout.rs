@@ -108,6 +108,9 @@ pub(super) struct FileRecordHeader {
 const _: () = assert!(size_of::<FileRecordHeader>() == 42);
 const _: () = assert!(offset_of!(FileRecordHeader, base_mft_record) == 32);
 
+/// Where [`FileRecordHeader::flags`] lies.
+pub(super) const FILE_RECORD_FLAGS_OFFSET: usize = offset_of!(FileRecordHeader, flags);
+
 /// The record is in use.
 pub(super) const RECORD_IN_USE: u16 = 0x0001;
 /// The record is a directory's (it has an `$I30` index).
@@ -117,6 +120,26 @@ pub(super) const RECORD_IS_VIEW_INDEX: u16 = 0x0008;
 
 /// Ends the attributes of a record.
 pub(super) const ATTR_END: u32 = 0xffff_ffff;
+/// What attributes are called, as in `$AttrDef`.
+pub(super) const ATTR_NAMES: [(u32, &str); 16] = [
+    (0x10, "$STANDARD_INFORMATION"),
+    (0x20, "$ATTRIBUTE_LIST"),
+    (0x30, "$FILE_NAME"),
+    (0x40, "$OBJECT_ID"),
+    (0x50, "$SECURITY_DESCRIPTOR"),
+    (0x60, "$VOLUME_NAME"),
+    (0x70, "$VOLUME_INFORMATION"),
+    (0x80, "$DATA"),
+    (0x90, "$INDEX_ROOT"),
+    (0xa0, "$INDEX_ALLOCATION"),
+    (0xb0, "$BITMAP"),
+    (0xc0, "$REPARSE_POINT"),
+    (0xd0, "$EA_INFORMATION"),
+    (0xe0, "$EA"),
+    (0xf0, "$PROPERTY_SET"),
+    (0x100, "$LOGGED_UTILITY_STREAM"),
+];
+
 /// `$ATTRIBUTE_LIST`.
 pub(super) const ATTR_ATTRIBUTE_LIST: u32 = 0x20;
 /// `$FILE_NAME`.
@@ -241,6 +264,27 @@ const _: () = assert!(size_of::<FileName>() == 66);
 
 /// [`FileName::file_name_type`] of a short name that stands beside a long one.
 pub(super) const FILE_NAME_DOS: u8 = 2;
+
+/// [`FileName::file_name_type`] of a long name whose short one is another `$FILE_NAME`.
+pub(super) const FILE_NAME_WIN32: u8 = 1;
+
+/// Bits of [`AttributeHeader::flags`] that say how the value is compressed; none if it is not.
+pub(super) const ATTRIBUTE_COMPRESSION_MASK: u16 = 0x00ff;
+
+/// Reparse tags, the first 4 bytes of `$REPARSE_POINT` (Microsoft, [MS-FSCC] 2.1.2.1): a symbolic link.
+pub(super) const REPARSE_SYMLINK: u32 = 0xa000_000c;
+/// A directory that stands for another one, or for a volume.
+pub(super) const REPARSE_MOUNT_POINT: u32 = 0xa000_0003;
+/// A symbolic link of the Windows subsystem for Linux, as the four that follow are its other special files.
+pub(super) const REPARSE_LX_SYMLINK: u32 = 0xa000_001d;
+/// A socket.
+pub(super) const REPARSE_AF_UNIX: u32 = 0x8000_0023;
+/// A pipe.
+pub(super) const REPARSE_LX_FIFO: u32 = 0x8000_0024;
+/// A character device.
+pub(super) const REPARSE_LX_CHR: u32 = 0x8000_0025;
+/// A block device.
+pub(super) const REPARSE_LX_BLK: u32 = 0x8000_0026;
 
 /// `$VOLUME_INFORMATION`.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]

@@ -1,17 +1,23 @@
 //! `$MFT`: finds records by number, and all pieces of an attribute through attribute lists.
 
+use std::ops::Range;
+
 use block::{Error, ReadAt, Result, read_vec};
 use extent::{Offset, VolumeOffset};
 use zerocopy::FromBytes;
 
+use super::bitmap::Bitmap;
 use super::boot::Geometry;
-use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_DATA, AttributeListEntry};
+use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_BITMAP, ATTR_DATA, AttributeListEntry};
 use super::record::{Attribute, FileReference, Record, RecordNumber, utf16_is};
 use super::stream::Stream;
 use crate::Source;
 
 /// The most bytes that NTFS lets an attribute list have.
 const ATTRIBUTE_LIST_BYTES_MAX: u64 = 256 << 10;
+
+/// Bytes that are read at once where all records are.
+const PIECE_BYTES: u64 = 1 << 20;
 
 /// A file record in memory of its own.
 pub(super) struct OwnedRecord {
@@ -84,6 +90,30 @@ impl Mft {
         self.data.initialized_bytes() / self.geometry.record_bytes
     }
 
+    /// The numbers of the first `count` records, in the pieces in which [`Self::read_piece`] takes them.
+    pub(super) fn pieces(&self, count: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let per_piece = PIECE_BYTES / self.geometry.record_bytes;
+        (0..count.div_ceil(per_piece)).map(move |piece| {
+            let first = piece * per_piece;
+            first..count.min(first + per_piece)
+        })
+    }
+
+    /// Reads the records of a piece, fixups and all, into `buffer`, which becomes as long.
+    pub(super) fn read_piece(&self, piece: &Range<u64>, buffer: &mut Vec<u8>) -> Result<()> {
+        let len_bytes = (piece.end - piece.start) * self.geometry.record_bytes;
+        buffer.resize(usize::try_from(len_bytes).expect("at most a piece"), 0);
+        self.data.read_at(Offset::new(piece.start * self.geometry.record_bytes), buffer)
+    }
+
+    /// `$MFT`'s bitmap: a bit for each record, set where it is in use.
+    pub(super) fn records_in_use(&self) -> Result<Bitmap> {
+        let base = self.system_record(RecordNumber::MFT)?;
+        let missing = || base.view().error().field("attribute 0xb0", "missing", "the record bitmap");
+        let records = self.stream(&base.view(), ATTR_BITMAP, "")?.ok_or_else(missing)?;
+        Bitmap::of(records, self.record_count())?.loaded()
+    }
+
     /// Reads one record.
     pub(super) fn record(&self, number: RecordNumber) -> Result<OwnedRecord> {
         let record_bytes = self.geometry.record_bytes;
@@ -154,7 +184,7 @@ impl Mft {
     }
 
     /// The record that holds a listed attribute.
-    fn listed_record(&self, base: &Record<'_>, entry: &ListEntry) -> Result<OwnedRecord> {
+    pub(super) fn listed_record(&self, base: &Record<'_>, entry: &ListEntry) -> Result<OwnedRecord> {
         let owned = self.record(entry.holder.number)?;
         let record = owned.view();
         require_in_use(&record)?;
@@ -194,9 +224,10 @@ fn first_piece<'a>(record: &Record<'a>, kind: u32) -> Result<Attribute<'a>> {
 /// One entry of an attribute list.
 pub(super) struct ListEntry {
     pub(super) kind: u32,
-    name: Vec<u8>,
+    /// In UTF-16.
+    pub(super) name: Vec<u8>,
     is_unnamed: bool,
-    lowest_vcn: u64,
+    pub(super) lowest_vcn: u64,
     pub(super) holder: FileReference,
     instance: u16,
 }
@@ -207,7 +238,7 @@ impl ListEntry {
     }
 
     /// The attribute that this entry lists.
-    fn find_in<'a>(&self, record: &Record<'a>) -> Result<Attribute<'a>> {
+    pub(super) fn find_in<'a>(&self, record: &Record<'a>) -> Result<Attribute<'a>> {
         for attribute in record.attributes() {
             let attribute = attribute?;
             if attribute.kind() == self.kind && attribute.instance() == self.instance {

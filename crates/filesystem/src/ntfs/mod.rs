@@ -10,10 +10,14 @@
 
 mod bitmap;
 mod boot;
+mod files;
+mod gather;
 mod index;
 mod layout;
 mod logfile;
 mod mft;
+mod names;
+mod own_files;
 mod record;
 mod roots;
 mod runs;
@@ -23,8 +27,9 @@ mod used;
 mod volume;
 
 use block::{Error, ErrorKind, ReadAt, Result};
+use extent::VolumeSpan;
 
-use crate::{Check, Facts, FileSystem, Source, State, UsedMap};
+use crate::{Check, Facts, FileSystem, FileVisitor, Source, State, UsedMap};
 use bitmap::Bitmap;
 use boot::Geometry;
 use mft::Mft;
@@ -53,13 +58,16 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
         state: State::Clean,
         details: Vec::new(),
     };
-    let mft = match load(source, &mut facts) {
+    let mft = match open_mft(source, &mut facts) {
         Ok(mft) => Some(mft),
         Err(error) => {
             facts.state = state_of(error)?;
             None
         }
     };
+    if let Some(mft) = &mft {
+        facts.state = judge(mft, &mut facts).or_else(state_of)?;
+    }
     Ok(Some(Box::new(Ntfs { facts, mft })))
 }
 
@@ -72,26 +80,30 @@ fn state_of(error: Error) -> Result<State> {
     }
 }
 
-fn load(source: &Source, facts: &mut Facts) -> Result<Mft> {
+fn open_mft(source: &Source, facts: &mut Facts) -> Result<Mft> {
     let geometry = boot::read(source)?;
     tell_geometry(&geometry, facts);
-    let mft = Mft::open(source, &geometry)?;
-    let volume = volume::read(&mft)?;
+    Mft::open(source, &geometry)
+}
+
+/// The state of a volume, and what its own files say of it.
+fn judge(mft: &Mft, facts: &mut Facts) -> Result<State> {
+    let geometry = &mft.geometry;
+    let volume = volume::read(mft)?;
     facts.label = volume.label.clone();
     facts.details.insert(0, ("version", volume.version()));
     volume.require_known_version()?;
-    let bitmap = Bitmap::of_clusters(&mft)?;
+    let bitmap = Bitmap::of_clusters(mft)?;
     if geometry.bitmap_bytes() <= COUNTED_BITMAP_BYTES_MAX {
         facts.free_bytes = Some(bitmap.clear_count()? * geometry.cluster_bytes);
     }
-    let hibernated = roots::read(&mft)?.hibernated;
-    let unclean = volume.doubt().map_or_else(|| volume::log_doubt(&mft), |why| Ok(Some(why)))?;
-    facts.state = match (hibernated, unclean) {
+    let hibernated = roots::read(mft)?.hibernated;
+    let unclean = volume.doubt().map_or_else(|| volume::log_doubt(mft), |why| Ok(Some(why)))?;
+    Ok(match (hibernated, unclean) {
         (Some(why), _) => State::Hibernated(why),
         (None, Some(why)) => State::Dirty(why),
         (None, None) => State::Clean,
-    };
-    Ok(mft)
+    })
 }
 
 fn tell_geometry(geometry: &Geometry, facts: &mut Facts) {
@@ -110,11 +122,7 @@ impl FileSystem for Ntfs {
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
         if let Some(why) = self.facts.state.doubt() {
-            return Err(match &self.facts.state {
-                State::Inconsistent(_) => Error::corrupt(why),
-                State::Unsupported(_) => Error::unsupported(why),
-                _ => Error::refused(why),
-            });
+            return Err(self.refusal(why));
         }
         let mft = self.mft.as_ref().expect("a volume without $MFT is not clean");
         let clusters = Bitmap::of_clusters(mft)?.loaded()?;
@@ -124,5 +132,33 @@ impl FileSystem for Ntfs {
         }
         let empty_log = volume::empty_log(mft)?;
         Ok(Box::new(used::NtfsUsedMap { geometry: mft.geometry, clusters, swap: roots.swap, empty_log }))
+    }
+    fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
+        match &self.mft {
+            Some(mft) => files::scan(mft, visitor),
+            None => {
+                visitor.doubt(None, self.why_no_mft().into());
+                Ok(())
+            }
+        }
+    }
+
+    fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
+        let mft = self.mft.as_ref().ok_or_else(|| self.refusal(self.why_no_mft()))?;
+        files::each_free_span(mft, &Bitmap::of_clusters(mft)?, each)
+    }
+}
+
+impl Ntfs {
+    fn why_no_mft(&self) -> &str {
+        self.facts.state.doubt().expect("a volume without $MFT is not clean")
+    }
+
+    fn refusal(&self, why: &str) -> Error {
+        match &self.facts.state {
+            State::Inconsistent(_) => Error::corrupt(why),
+            State::Unsupported(_) => Error::unsupported(why),
+            _ => Error::refused(why),
+        }
     }
 }

@@ -20,6 +20,7 @@ impl RecordNumber {
     pub(super) const VOLUME: Self = Self(3);
     pub(super) const ROOT: Self = Self(5);
     pub(super) const BITMAP: Self = Self(6);
+    pub(super) const EXTEND: Self = Self(11);
 }
 
 impl std::fmt::Display for RecordNumber {
@@ -285,7 +286,8 @@ impl<'a> Attribute<'a> {
         self.header().instance.get()
     }
 
-    fn name(&self) -> &'a [u8] {
+    /// Its name in UTF-16; empty if it has none.
+    pub(super) fn name(&self) -> &'a [u8] {
         let header = self.header();
         let start = usize::from(header.name_offset.get());
         match usize::from(header.name_length) * 2 {

@@ -4,11 +4,10 @@
 //! Memory is bounded: owners are counted over a window of the clusters, and a volume with more clusters is
 //! read in several passes.
 
-use block::{Error, ReadAt, Result, read_vec};
-use extent::Offset;
+use block::{Error, Result, read_vec};
 
 use super::bitmap::{Bitmap, Words};
-use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_BITMAP, RECORD_IN_USE};
+use super::layout::{ATTR_ATTRIBUTE_LIST, RECORD_IN_USE};
 use super::mft::Mft;
 use super::record::{Attribute, Record, RecordNumber, Value};
 use super::roots;
@@ -17,14 +16,11 @@ use super::runs::Run;
 /// Clusters of one pass: 1 TiB of 4 KiB clusters, in 2 * 32 MiB of memory.
 const WINDOW_CLUSTERS: u64 = 1 << 28;
 
-/// Bytes of `$MFT` that are read at once.
-const PIECE_BYTES: u64 = 1 << 20;
-
 /// The records that `$MFTMirr` repeats.
 const MIRRORED_RECORDS: u64 = 4;
 
 /// Records up to this one are set aside by NTFS, whether in use or not.
-const RESERVED_RECORDS: u64 = 24;
+pub(super) const RESERVED_RECORDS: u64 = 24;
 
 /// Checks `clusters` against all records. `known` are the root files that were looked at.
 pub(super) fn check(mft: &Mft, clusters: &Bitmap, known: &[RecordNumber]) -> Result<()> {
@@ -66,14 +62,11 @@ struct Pass<'a> {
 
 impl<'a> Pass<'a> {
     fn new(mft: &'a Mft, clusters: &Bitmap, known: &'a [RecordNumber], start: u64, end: u64) -> Result<Self> {
-        let base = mft.system_record(RecordNumber::MFT)?;
-        let missing = || base.view().error().field("attribute 0xb0", "missing", "the record bitmap");
-        let records = mft.stream(&base.view(), ATTR_BITMAP, "")?.ok_or_else(missing)?;
         let window_bytes = (end - start).div_ceil(8);
         Ok(Self {
             mft,
             known,
-            records_in_use: Bitmap::of(records, mft.record_count())?.loaded()?,
+            records_in_use: mft.records_in_use()?,
             start,
             end,
             used: Words::new(&clusters.bytes(start / 8, window_bytes)?, start),
@@ -82,18 +75,11 @@ impl<'a> Pass<'a> {
     }
 
     fn run(mut self) -> Result<()> {
-        let record_bytes = self.mft.geometry.record_bytes;
-        let records_per_piece = PIECE_BYTES / record_bytes;
         let count = self.mft.initialized_record_count();
-        let mut buffer = vec![0; usize::try_from(PIECE_BYTES).expect("1 MiB")];
-        let mut first = 0;
-        while first < count {
-            let end = count.min(first + records_per_piece);
-            let len = usize::try_from((end - first) * record_bytes).expect("at most a piece");
-            let piece = &mut buffer[..len];
-            self.mft.data.read_at(Offset::new(first * record_bytes), piece)?;
-            self.check_piece(first, piece)?;
-            first = end;
+        let mut buffer = Vec::new();
+        for piece in self.mft.pieces(count) {
+            self.mft.read_piece(&piece, &mut buffer)?;
+            self.check_piece(piece.start, &mut buffer)?;
         }
         self.check_unwritten(count)
     }

@@ -1,0 +1,501 @@
+//! The files of NTFS volumes against ntfsinfo, which shows the run lists of one file at a time, and against the tree that
+//! ntfs-3g mounts: every file, every stream, every name.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+mod ntfs_volumes;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use extent::VolumeSpan;
+use filesystem::{Catalog, FileExtent, FileKind, FileStream, PieceState, State, StreamName};
+use ntfs_volumes::{Made, make, noise, open, text};
+use testkit::{as_root, run};
+
+/// A non-resident attribute's runs: first cluster in the file and on the volume, clusters.
+type Runs = Vec<(u64, u64, u64)>;
+
+/// What is known of a stream: its length, and its runs unless it is in the record.
+type Known = (u64, Option<Runs>);
+
+/// The streams of a file by the names that they are listed with; the main one has none.
+type Streams = BTreeMap<Option<String>, Known>;
+
+fn number_in(text: &str) -> u64 {
+    let text = text.trim().split(' ').next().unwrap();
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).unwrap(),
+        None => text.parse().unwrap_or_else(|_| panic!("a number: {text}")),
+    }
+}
+
+/// What one attribute of ntfsinfo's says, as far as it is asked for here.
+#[derive(Default)]
+struct Section {
+    kind: String,
+    name: String,
+    is_resident: bool,
+    size_bytes: u64,
+    runs: Runs,
+}
+
+fn sections(info: &str) -> Vec<Section> {
+    let mut sections: Vec<Section> = Vec::new();
+    let mut lines = info.lines().peekable();
+    while let Some(line) = lines.next() {
+        if let Some(rest) = line.strip_prefix("Dumping attribute ") {
+            let kind = rest.split(' ').next().unwrap().to_string();
+            sections.push(Section { kind, ..Section::default() });
+        }
+        let Some((key, value)) = line.split_once(':') else { continue };
+        let Some(section) = sections.last_mut() else { continue };
+        // What follows the head of an attribute is told with the same words.
+        match key.trim() {
+            "Resident" => section.is_resident = value.trim() == "Yes",
+            "Attribute name" => section.name = value.trim().trim_matches('\'').to_string(),
+            "Data size" if section.size_bytes == 0 => section.size_bytes = number_in(value),
+            "Runlist" => {
+                while let Some(line) = lines.next_if(|line| line.starts_with("\t\t\t")) {
+                    let mut fields = line.split_whitespace();
+                    let (vcn, lcn) = (number_in(fields.next().unwrap()), fields.next().unwrap());
+                    if !lcn.starts_with('<') {
+                        section.runs.push((vcn, number_in(lcn), number_in(fields.next().unwrap())));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    sections
+}
+
+/// A run list as it is with continuing runs joined.
+fn joined(runs: impl IntoIterator<Item = (u64, u64, u64)>) -> Runs {
+    let mut joined = Runs::new();
+    for (vcn, lcn, count) in runs {
+        match joined.last_mut() {
+            Some(last) if last.0 + last.2 == vcn && last.1 + last.2 == lcn => last.2 += count,
+            _ => joined.push((vcn, lcn, count)),
+        }
+    }
+    joined
+}
+
+/// The streams of record `number` as ntfsinfo shows them; `None` if it is no file's base record.
+fn by_ntfsinfo(volume: &Path, number: u64) -> Option<Streams> {
+    let output = Command::new("ntfsinfo")
+        .args(["-f", "-v", "-i", &number.to_string(), text(volume)])
+        .env("LC_ALL", "C.UTF-8")
+        .output()
+        .expect("ntfsinfo");
+    let info = String::from_utf8_lossy(&output.stdout);
+    let Some(flags) = info.lines().find(|line| line.starts_with("MFT Record Flags:")) else {
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(why.contains("Error loading node: No such file or directory"), "{number}: {info}{why}");
+        return None;
+    };
+    assert!(output.status.success() && info.contains("End of inode reached"), "{info}");
+    if !flags.contains("IN_USE") {
+        return None;
+    }
+    let mut streams = Streams::new();
+    let main = match flags.contains("DIRECTORY") {
+        true => ("$INDEX_ALLOCATION", "$I30"),
+        false => ("$DATA", ""),
+    };
+    let mut inline_bytes = 0;
+    for section in sections(&info) {
+        let Section { kind, name, .. } = &section;
+        if kind == "$INDEX_ROOT" && main.1 == name {
+            inline_bytes = section.size_bytes;
+        }
+        if section.is_resident && kind != "$DATA" {
+            continue;
+        }
+        let listed = match (kind.as_str(), name.as_str()) {
+            both if both == main => None,
+            ("$DATA", name) if !name.is_empty() => Some(name.to_string()),
+            (kind, name) => Some(format!("{name}:{kind}")),
+        };
+        let known = streams.entry(listed).or_insert((section.size_bytes, None));
+        if !section.is_resident {
+            known.1.get_or_insert_default().extend(section.runs);
+        }
+    }
+    for (_, runs) in streams.values_mut() {
+        *runs = runs.take().map(joined);
+    }
+    streams.entry(None).or_insert((inline_bytes, None));
+    Some(streams)
+}
+
+fn runs_of(extents: impl IntoIterator<Item = FileExtent>, cluster_bytes: u64) -> Runs {
+    let clusters = |bytes: u64| {
+        assert_eq!(bytes % cluster_bytes, 0, "whole clusters");
+        bytes / cluster_bytes
+    };
+    joined(extents.into_iter().map(|extent| {
+        let (logical, span) = (extent.logical.get(), extent.span);
+        (clusters(logical), clusters(span.start().get()), clusters(span.len_bytes()))
+    }))
+}
+
+/// The streams of all files as they were listed.
+fn listed(catalog: &Catalog, cluster_bytes: u64) -> BTreeMap<u64, Streams> {
+    let mut files: BTreeMap<u64, Streams> = BTreeMap::new();
+    for stream in catalog.streams() {
+        let name = match stream.stream.name {
+            StreamName::Main => None,
+            StreamName::Named(name) => Some(String::from_utf8_lossy(name).into_owned()),
+        };
+        let runs = (!stream.stream.is_inline).then(|| runs_of(stream.extents(), cluster_bytes));
+        assert!(runs.is_some() || stream.extent_count() == 0, "what is inline has no extents");
+        let streams = files.entry(stream.stream.file.0).or_default();
+        let other = streams.insert(name, (stream.stream.size_bytes, runs));
+        assert!(other.is_none(), "{:?} twice", stream.stream);
+    }
+    files
+}
+
+/// Every record of the volume must be listed as ntfsinfo shows it. Answers how many files there are.
+fn check_runs(volume: &Path) -> usize {
+    let filesystem = open(volume);
+    let catalog = Catalog::read(&*filesystem).unwrap();
+    assert_eq!(catalog.doubts(), []);
+    let files = listed(&catalog, filesystem.facts().cluster_bytes.unwrap());
+    let info = run("ntfsinfo", &["-f", "-m", text(volume)]);
+    let size = |name: &str| {
+        let line =
+            info.lines().find(|line| line.trim().starts_with(name)).unwrap_or_else(|| panic!("{info}"));
+        number_in(line.rsplit(':').next().unwrap())
+    };
+    let mft_bytes = by_ntfsinfo(volume, 0).unwrap()[&None].0;
+    let count = mft_bytes / size("MFT Record Size");
+    assert!(files.keys().all(|number| *number < count));
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    let shown = by_ntfsinfo(volume, number);
+                    assert_eq!(files.get(&number), shown.as_ref(), "record {number}");
+                }
+            });
+        }
+    });
+    files.len()
+}
+
+/// What a mount shows of a name.
+#[derive(PartialEq, Eq, Debug)]
+struct Seen {
+    number: u64,
+    kind: FileKind,
+    size_bytes: u64,
+}
+
+fn walk(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
+    let mut seen = BTreeMap::new();
+    // What has the number 0 is not read from a directory.
+    let mut paths = vec![root.to_path_buf(), root.join("$MFT")];
+    while let Some(path) = paths.pop() {
+        let about = fs::symlink_metadata(&path).unwrap();
+        let kind = about.file_type();
+        if kind.is_dir() {
+            paths.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        let kind = if kind.is_dir() {
+            FileKind::Directory
+        } else if kind.is_symlink() {
+            FileKind::Symlink
+        } else if kind.is_file() {
+            FileKind::Regular
+        } else {
+            FileKind::Other
+        };
+        let mut name = vec![b'/'];
+        name.extend_from_slice(path.strip_prefix(root).unwrap().as_os_str().as_bytes());
+        seen.insert(name, Seen { number: about.ino(), kind, size_bytes: about.len() });
+    }
+    seen
+}
+
+/// Every path of the mounted tree, NTFS's own files included, must be listed with its number, kind and length, and no
+/// other. Answers how many there are.
+fn check_names(made: &Made) -> usize {
+    let catalog = Catalog::read(&*open(&made.volume)).unwrap();
+    let mounted = made.mount("ro,show_sys_files");
+    let mut seen = walk(&mounted.dir);
+    drop(mounted);
+    let count = seen.len();
+    for stream in catalog.streams() {
+        let FileStream { file, kind, name, size_bytes, .. } = stream.stream;
+        if name != StreamName::Main {
+            continue;
+        }
+        for path in catalog.paths(file) {
+            let shown = path.escape_ascii();
+            let seen = seen.remove(&path).unwrap_or_else(|| panic!("{shown} is not in the tree"));
+            assert_eq!(seen.number, file.0, "{shown}");
+            match kind {
+                FileKind::Metadata => assert!(path.starts_with(b"/$"), "{shown}"),
+                kind => assert_eq!(kind, seen.kind, "{shown}"),
+            }
+            // Of a link the mount tells the length of its target, and of a directory in its record none.
+            if kind != FileKind::Symlink && !(stream.stream.is_inline && seen.kind == FileKind::Directory) {
+                assert_eq!(size_bytes, seen.size_bytes, "{shown}");
+            }
+        }
+    }
+    assert_eq!(
+        seen.keys().map(|path| path.escape_ascii().to_string()).collect::<Vec<_>>(),
+        [""; 0],
+        "not listed"
+    );
+    count
+}
+
+/// The free spans must be the clear bits of `$Bitmap`, joined.
+fn check_free(volume: &Path) {
+    let filesystem = open(volume);
+    let cluster_bytes = filesystem.facts().cluster_bytes.unwrap();
+    let output = as_root("ntfscat", &["-f", "-i", "6", text(volume)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let cluster_count = filesystem.facts().size_bytes / cluster_bytes;
+    let mut expected: Vec<(u64, u64)> = Vec::new();
+    for cluster in 0..cluster_count {
+        if output.stdout[usize::try_from(cluster / 8).unwrap()] >> (cluster % 8) & 1 == 0 {
+            match expected.last_mut() {
+                Some((_, end)) if *end == cluster => *end += 1,
+                _ => expected.push((cluster, cluster + 1)),
+            }
+        }
+    }
+    let mut free = Vec::new();
+    filesystem
+        .each_free_span(&mut |span: VolumeSpan| {
+            free.push((span.start().get() / cluster_bytes, span.end().get() / cluster_bytes));
+        })
+        .unwrap();
+    assert!(!free.is_empty());
+    assert_eq!(free, expected);
+}
+
+/// Sizes of an aged volume.
+struct Age {
+    files: u64,
+    pieces: u64,
+    unit: usize,
+}
+
+/// Every kind of file that ntfs-3g can make, with pieces all over.
+fn age(root: &Path, age: &Age) {
+    let Age { files, pieces, unit } = *age;
+    many_files(root, files, unit);
+    written_in_turn(root, unit);
+    let sparse = File::create(root.join("in many pieces")).unwrap();
+    for index in 0..pieces {
+        let at = index * 2 * unit as u64;
+        sparse.write_all_at(&noise(index, unit), at).unwrap();
+    }
+    sparse.set_len(pieces * 4 * unit as u64 + 17).unwrap();
+    drop(sparse);
+    let hole = File::create(root.join("a hole alone")).unwrap();
+    hole.set_len(3 << 20).unwrap();
+    streams(root, unit);
+    fs::create_dir(root.join("packed")).unwrap();
+    if unit <= 4096 {
+        run(
+            "setfattr",
+            &["-h", "-n", "system.ntfs_attrib_be", "-v", "0x00000810", text(&root.join("packed"))],
+        );
+    }
+    let mut compressible = noise(7, 30_000);
+    compressible.extend(vec![b'a'; 300_000]);
+    compressible.extend(noise(8, 30_000));
+    fs::write(root.join("packed/file"), &compressible).unwrap();
+    fs::write(root.join("packed/small"), b"small").unwrap();
+    names(root);
+    special(root);
+}
+
+fn many_files(root: &Path, files: u64, unit: usize) {
+    let path = |index: u64| root.join(format!("dir {}/file {index}", index % 17));
+    for dir in 0..17 {
+        fs::create_dir(root.join(format!("dir {dir}"))).unwrap();
+    }
+    let len = |index: u64| {
+        usize::try_from(index * 7919 % 5).unwrap() * unit + usize::try_from(index % 900).unwrap()
+    };
+    for index in 0..files {
+        fs::write(path(index), noise(index, len(index))).unwrap();
+    }
+    for index in (0..files).filter(|index| index % 3 == 0) {
+        fs::remove_file(path(index)).unwrap();
+    }
+    for index in 0..files / 30 {
+        fs::write(root.join(format!("dir {}/late {index}", index % 17)), noise(index, unit * 17 + 5))
+            .unwrap();
+    }
+    let large = root.join("large directory");
+    fs::create_dir(&large).unwrap();
+    for index in 0..files / 2 {
+        fs::write(large.join(format!("a name that is quite long, so that blocks fill {index}")), b"x")
+            .unwrap();
+    }
+    for index in (0..files / 2).step_by(2) {
+        fs::remove_file(large.join(format!("a name that is quite long, so that blocks fill {index}")))
+            .unwrap();
+    }
+}
+
+fn written_in_turn(root: &Path, unit: usize) {
+    let files: Vec<_> =
+        (0..4).map(|index| File::create(root.join(format!("in turn {index}"))).unwrap()).collect();
+    for round in 0..60 {
+        for (index, file) in files.iter().enumerate() {
+            let len = unit * (index + 1);
+            file.write_all_at(&noise(round, len), round * len as u64).unwrap();
+        }
+    }
+}
+
+fn streams(root: &Path, unit: usize) {
+    let path = root.join("with streams");
+    fs::write(&path, noise(3, unit * 2)).unwrap();
+    for index in 0..60 {
+        let name = format!("with streams:stream number {index} of this file");
+        fs::write(root.join(name), noise(index, usize::try_from(index).unwrap() * unit / 7)).unwrap();
+    }
+    fs::write(root.join("with streams:größe"), b"in the record").unwrap();
+    fs::write(root.join("large directory:of a directory"), noise(4, unit + 1)).unwrap();
+}
+
+fn names(root: &Path) {
+    let dir = root.join("names");
+    fs::create_dir(&dir).unwrap();
+    let long = "ü".repeat(127) + "x";
+    let escape = "\u{1b}[31mred\u{1b}[0m".to_string();
+    for name in [
+        "größe 子 \u{1f600}",
+        "tab\tnewline\n\u{1}\u{7f}",
+        "<script>alert(1)<!-- &amp;",
+        "back\\slash \"?*",
+        &long,
+        &escape,
+    ] {
+        fs::write(dir.join(name), name).unwrap();
+    }
+    // Surrogates that stand alone, as ntfs-3g takes them.
+    for name in [&b"lone \xed\xa0\xbd."[..], b"\xed\xb0\x80", b"\xed\xbf\xbf\xed\xa0\x80"] {
+        fs::write(dir.join(OsStr::from_bytes(name)), b"x").unwrap();
+    }
+    let deep = dir.join("d/e".repeat(40));
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("at the bottom"), b"x").unwrap();
+    fs::write(dir.join("first of its names"), noise(1, 10_000)).unwrap();
+    for index in 0..40 {
+        let name = format!("another name of it, long enough that the record is not {index}");
+        fs::hard_link(dir.join("first of its names"), deep.join(name)).unwrap();
+    }
+}
+
+/// Links and files of Linux as the Windows subsystem for Linux makes them, and what Windows itself calls links.
+fn special(root: &Path) {
+    let dir = root.join("special");
+    fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink("x", dir.join("symlink")).unwrap();
+    for (name, kind) in [("pipe", "p"), ("device", "c"), ("block", "b")] {
+        let numbers: &[&str] = if kind == "p" { &[] } else { &["1", "3"] };
+        let path = dir.join(name);
+        let output = as_root("mknod", &[&[text(&path), kind][..], numbers].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let _socket = std::os::unix::net::UnixListener::bind(dir.join("socket")).unwrap();
+    fs::create_dir(dir.join("mount point")).unwrap();
+    fs::write(dir.join("link of Windows"), b"").unwrap();
+    set_reparse_point(&dir.join("mount point"), 0xa000_0003, &[]);
+    // Relative.
+    set_reparse_point(&dir.join("link of Windows"), 0xa000_000c, &[1, 0, 0, 0]);
+}
+
+/// Makes a reparse point that names `x`. The buffer is that of [MS-FSCC] 2.1.2.4 and 2.1.2.5.
+fn set_reparse_point(path: &Path, tag: u32, flags: &[u8]) {
+    let target: Vec<u8> = "x".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let mut names = vec![0, 0, 2, 0, 4, 0, 2, 0];
+    names.extend(flags);
+    for _ in 0..2 {
+        names.extend(&target);
+        names.extend([0, 0]);
+    }
+    let mut buffer = tag.to_le_bytes().to_vec();
+    buffer.extend(u16::try_from(names.len()).unwrap().to_le_bytes());
+    buffer.extend([0, 0]);
+    buffer.extend(names);
+    let hex: String = buffer.iter().map(|byte| format!("{byte:02x}")).collect();
+    run("setfattr", &["-h", "-n", "system.ntfs_reparse_data", "-v", &format!("0x{hex}"), text(path)]);
+}
+
+fn aged(mib: u64, options: &[&str], sizes: &Age) -> Made {
+    let made = make(mib, options);
+    age(&made.mount("streams_interface=windows,compression,special_files=wsl").dir, sizes);
+    made
+}
+
+/// Everything against everything.
+fn check_all(made: &Made, sizes: &Age) {
+    assert_eq!(open(&made.volume).facts().state, State::Clean);
+    let files = check_runs(&made.volume);
+    let names = check_names(made);
+    assert!(u64::try_from(files.min(names)).unwrap() > sizes.files, "{files} files, {names} names");
+    check_free(&made.volume);
+    // ntfs-3g must have made what this is about.
+    let catalog = Catalog::read(&*open(&made.volume)).unwrap();
+    let most = catalog.streams().map(|stream| u64::from(stream.extent_count())).max().unwrap();
+    assert!(most >= sizes.pieces, "a file in {most} pieces");
+    let has = |name: &[u8]| catalog.streams().any(|stream| stream.stream.name == StreamName::Named(name));
+    assert!(
+        has(b":$ATTRIBUTE_LIST")
+            && has(b"$I30:$BITMAP") | has(b"$Bad")
+            && has(b"stream number 7 of this file")
+    );
+    let packed = catalog
+        .streams()
+        .filter(|stream| stream.extents().any(|extent| extent.state == PieceState::Compressed));
+    assert_eq!(packed.count(), usize::from(sizes.unit <= 4096));
+}
+
+#[test]
+fn an_aged_volume_is_listed_as_its_tools_show_it() {
+    let sizes = Age { files: 1500, pieces: 3000, unit: 4096 };
+    check_all(&aged(120, &[], &sizes), &sizes);
+}
+
+#[test]
+fn clusters_of_512_bytes_are_listed_as_the_tools_show_them() {
+    let sizes = Age { files: 500, pieces: 6000, unit: 512 };
+    check_all(&aged(40, &["-c", "512"], &sizes), &sizes);
+}
+
+#[test]
+fn clusters_of_64_kib_are_listed_as_the_tools_show_them() {
+    let sizes = Age { files: 120, pieces: 600, unit: 65_536 };
+    check_all(&aged(200, &["-c", "65536"], &sizes), &sizes);
+}
+
+#[test]
+fn records_of_4_kib_are_listed_as_the_tools_show_them() {
+    let sizes = Age { files: 120, pieces: 2000, unit: 4096 };
+    check_all(&aged(40, &["-s", "4096"], &sizes), &sizes);
+}
