@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-PIECE = 192 << 10
+PIECE = 80 << 10
 
 
 def scatter(image, target):
