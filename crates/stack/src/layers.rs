@@ -5,7 +5,7 @@
 //! - places of different files, or of devices that are not known to be the same, never continue each other.
 
 use block::{FileIndex, HostExtent, HostFile, ReadAt, Result, RunState};
-use extent::{Span, VirtualOffset, VirtualSpan};
+use extent::{FileOffset, Span, VirtualOffset, VirtualSpan};
 use filesystem::{FileExtent, Fragments};
 use image::Chain;
 
@@ -135,6 +135,22 @@ impl Layers {
                 Some(extents) => each_host_place(&run, file.store, extents, &mut each),
             }
         });
+    }
+
+    /// Where the bytes of a stream lie in the lowest layer that is known, each with its offset in the stream.
+    pub fn each_place_of(
+        &self,
+        volume_start: VirtualOffset,
+        extents: impl Iterator<Item = FileExtent>,
+        mut each: impl FnMut(FileOffset, Place),
+    ) {
+        for extent in extents {
+            let Some(span) = on_disk(volume_start, &extent) else { continue };
+            self.each_place(span, |place| {
+                let skip = place.span.start().get() - span.start().get();
+                each(extent.logical.plus(skip), place);
+            });
+        }
     }
 
     /// How many runs a stream has in each layer; its volume begins at `volume_start`, and `guest` counts there.
