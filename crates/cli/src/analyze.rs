@@ -6,9 +6,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use block::{Error, HostFile, Result};
+use engine::{ZeroCount, count_zeros};
 use filesystem::Check;
-use report::{analyze_document, analyze_text, to_json, write_file_lines};
-use stack::Stack;
+use plan::CopyOptions;
+use report::{AnalyzeSubject, analyze_document, analyze_text, to_json, write_file_lines};
+use stack::{Stack, UsedMaps};
 
 use crate::arguments::AnalyzeArguments;
 use crate::disk::{Caching, OpenDisk};
@@ -26,13 +28,28 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     if let Some(path) = &arguments.files {
         write_whole(path, |out| write_file_lines(&survey, out))?;
     }
-    let document = analyze_document(&arguments.disk.display().to_string(), stack, &survey, arguments.top)?;
+    let zeros = if arguments.zeros { Some(zeros(stack, &maps, survey.waste.unit_bytes)?) } else { None };
+    let subject = AnalyzeSubject {
+        path: &arguments.disk.display().to_string(),
+        stack,
+        survey: &survey,
+        zeros,
+        top: arguments.top,
+    };
+    let document = analyze_document(&subject)?;
     if arguments.json {
         print(&to_json(&document));
     } else {
         print(&analyze_text(&document, stdout_palette()));
     }
     Ok(())
+}
+
+/// Reads what a copy would read.
+fn zeros(stack: &Stack, maps: &UsedMaps, unit_bytes: u64) -> Result<ZeroCount> {
+    let plan = crate::copy::plan(CopyOptions::default(), stack, maps)?;
+    let threads = std::thread::available_parallelism().map_or(4, |count| count.get() * 2);
+    count_zeros(&**stack.chain(), plan.reads.iter(), unit_bytes, threads)
 }
 
 /// Refuses to write over a file of the disk that was asked about.

@@ -60,6 +60,9 @@ pub(crate) struct AnalyzeArguments {
     /// Write a line of JSON for every file, with its extents
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) files: Option<PathBuf>,
+    /// Read the data, too, and say how much of it is zeros that the image need not hold
+    #[arg(long)]
+    pub(crate) zeros: bool,
     /// Name this many of the files in the most fragments
     #[arg(long, value_name = "N", default_value = "10")]
     pub(crate) top: usize,

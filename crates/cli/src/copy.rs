@@ -48,7 +48,8 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     } else {
         Check::Full
     })?;
-    let plan = plan(arguments, stack, &maps)?;
+    let kept = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
+    let plan = plan(kept, stack, &maps)?;
     let done = if arguments.dry_run {
         None
     } else {
@@ -74,8 +75,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
 }
 
 /// Facts in, plan out.
-fn plan(arguments: &CopyArguments, stack: &Stack, maps: &UsedMaps) -> Result<CopyPlan> {
-    let options = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
+pub(crate) fn plan(options: CopyOptions, stack: &Stack, maps: &UsedMaps) -> Result<CopyPlan> {
     let mut planner = CopyPlanner::new(options, stack.volumes().len());
     for window in Span::from_zero(stack.chain().len_bytes()).split(FACTS_WINDOW_BYTES) {
         planner.add(&stack.facts(maps, window)?);

@@ -10,6 +10,8 @@ mod checkpoint;
 mod copy;
 mod cut;
 mod order;
+mod zeros;
 
 pub use checkpoint::Checkpoint;
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
+pub use zeros::{ZeroCount, count_zeros};

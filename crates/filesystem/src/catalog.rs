@@ -156,6 +156,11 @@ impl Catalog {
             + self.text.capacity()
     }
 
+    /// Whether a file has a name.
+    pub fn is_named(&self, file: FileId) -> bool {
+        !self.names_of(file).is_empty()
+    }
+
     /// The path of a file by its first name, from the root: `/dir/file`. A file without a name is `/<number>`.
     pub fn path(&self, file: FileId) -> Vec<u8> {
         let name = self.names_of(file).first();

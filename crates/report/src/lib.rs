@@ -10,7 +10,7 @@ mod copy;
 mod info;
 mod text;
 
-pub use analyze::{AnalyzeDocument, analyze_document, analyze_text, write_file_lines};
+pub use analyze::{AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_text, write_file_lines};
 pub use copy::{CopyDocument, CopySubject, copy_document, copy_text};
 pub use info::{InfoDocument, info_document, info_text};
 pub use text::{Palette, human_bytes, printable};

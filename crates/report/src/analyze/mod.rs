@@ -6,6 +6,7 @@ mod text;
 use std::cmp::Reverse;
 
 use block::{HostFile, Result};
+use engine::ZeroCount;
 use filesystem::{Catalog, Facts};
 use serde::Serialize;
 use stack::{FreeSpace, LayerFragments, Stack, Survey, Totals, VolumeSurvey};
@@ -83,6 +84,8 @@ struct ImageAnalysis {
     snapshots: u32,
     /// Free or swap to the guest, in units that hold used bytes as well.
     partly_used_units_bytes: u64,
+    /// Used, but in units that hold zeros only; `None` if the data were not looked at.
+    zero_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -107,8 +110,23 @@ struct WorstFile {
     whole_stack_fragments: u64,
 }
 
-/// What was found, with the `top` files in the most fragments.
-pub fn analyze_document(path: &str, stack: &Stack, survey: &Survey, top: usize) -> Result<AnalyzeDocument> {
+/// What a document is made of.
+pub struct AnalyzeSubject<'a> {
+    /// The disk as the user named it.
+    pub path: &'a str,
+    /// The disk.
+    pub stack: &'a Stack,
+    /// What was found.
+    pub survey: &'a Survey,
+    /// What a look at the data found, if there was one.
+    pub zeros: Option<ZeroCount>,
+    /// How many files in the most fragments to name.
+    pub top: usize,
+}
+
+/// What was found, as a document.
+pub fn analyze_document(subject: &AnalyzeSubject<'_>) -> Result<AnalyzeDocument> {
+    let &AnalyzeSubject { path, stack, survey, zeros, top } = subject;
     let chain = stack.chain();
     let mut allocated_bytes = 0;
     for file in chain.files() {
@@ -133,6 +151,7 @@ pub fn analyze_document(path: &str, stack: &Stack, survey: &Survey, top: usize) 
             parents: chain.links().len() - 1,
             snapshots: facts.snapshot_count,
             partly_used_units_bytes: survey.waste.in_partly_used_units_bytes,
+            zero_bytes: zeros.map(|zeros| zeros.zero_bytes),
         },
         host,
         whole_stack: WholeStack { extents: survey.fragments().whole_stack },
@@ -202,9 +221,12 @@ fn first_doubts(catalog: &Catalog) -> Vec<String> {
 fn worst_files(survey: &Survey, top: usize) -> Vec<WorstFile> {
     let mut worst: Vec<(LayerFragments, usize, usize)> = Vec::new();
     for (index, volume) in survey.volumes.iter().enumerate() {
+        let Some(catalog) = &volume.catalog else { continue };
         for (number, fragments) in volume.fragments.iter().enumerate() {
             let fragments = LayerFragments::from(*fragments);
-            if fragments.guest > 1 || fragments.whole_stack > 1 {
+            // What has no name, such as the blocks that ext keeps to be resized with, is in nobody's way.
+            let is_named = || catalog.is_named(catalog.get(number).stream.file);
+            if (fragments.guest > 1 || fragments.whole_stack > 1) && is_named() {
                 worst.push((fragments, index, number));
             }
         }

@@ -23,6 +23,7 @@ pub fn analyze_text(document: &AnalyzeDocument, palette: Palette) -> String {
         volume_text(&mut out, volume, palette);
     }
     layers_text(&mut out, document, palette);
+    zeros_text(&mut out, document, palette);
     worst_text(&mut out, document, palette);
     out
 }
@@ -128,6 +129,12 @@ fn layers_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
         );
         let _ = writeln!(out, "  {}", palette.faint(&text));
     }
+}
+
+fn zeros_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
+    let Some(zero_bytes) = document.image.zero_bytes else { return };
+    let text = format!("and {} used, but zeros throughout", human_bytes(zero_bytes));
+    let _ = writeln!(out, "  {}", palette.faint(&text));
 }
 
 fn worst_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
