@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{arg, document, fail, number, succeed};
+use common::{SOURCES, arg, document, fail, number, succeed};
 use serde_json::Value;
 use testkit::{Guest, Inside, as_root, run, scratch};
 
@@ -108,4 +108,193 @@ fn the_whole_stack_is_what_other_programs_compose() {
 fn layers_of_image(image: &Path) -> u64 {
     let text = run("filefrag", &[arg(image)]);
     text.split_whitespace().rev().nth(2).unwrap().parse().unwrap()
+}
+
+#[test]
+fn the_document_adds_up_to_the_lines_and_to_the_mounted_volume() {
+    for (guest, volume) in [(Guest::get(Inside::Ntfs), 1), (Guest::get(Inside::Ext4), 2)] {
+        let dir = scratch();
+        let image = SOURCES[10].make(&guest.disk, dir.path());
+        let before = std::fs::read(&image).unwrap();
+        let (document, files) = listed(&image, "qcow2", dir.path());
+        assert_eq!(std::fs::read(&image).unwrap(), before, "nothing was changed");
+
+        let of_kind = |kind: &str| {
+            let wanted = |line: &&Value| {
+                line["kind"] == kind && line["volume"] == volume && line["named_stream"] != true
+            };
+            files.values().filter(wanted).cloned().collect::<Vec<_>>()
+        };
+        let at = |field: &str| number(&document, &format!("/volumes/{}/{field}", volume - 1));
+        let sum = |lines: &[Value], field: &str| lines.iter().map(|line| number(line, field)).sum::<u64>();
+        let regular = of_kind("file");
+        assert_eq!(at("files"), regular.len() as u64);
+        assert_eq!(at("fragments"), sum(&regular, "/fragments"));
+        assert_eq!(at("whole_stack_fragments"), sum(&regular, "/whole_stack_fragments"));
+        let fragmented = regular.iter().filter(|line| number(line, "/fragments") > 1).count();
+        assert_eq!(at("fragmented_files"), fragmented as u64);
+        assert!(fragmented > 0, "the guest has fragmented files");
+        assert_eq!(at("directories"), of_kind("directory").len() as u64);
+        let all: Vec<_> = files.values().cloned().collect();
+        let is_named = |line: &&Value| line["named_stream"] == true && line["kind"] != "metadata";
+        let named: Vec<_> = all.iter().filter(is_named).cloned().collect();
+        assert_eq!(at("stream_fragments"), sum(&named, "/fragments"));
+        assert_eq!(number(&document, "/whole_stack/extents"), sum(&all, "/whole_stack_fragments"));
+        for line in &all {
+            let extents = line["extents"].as_array().unwrap();
+            assert!(number(line, "/fragments") <= extents.len() as u64, "{line}");
+        }
+
+        // The mounted volume has as many of each, and they are as long.
+        let kind = if guest.inside == Inside::Ntfs { "ntfs-3g" } else { "ext4" };
+        let script = "set -eu; mnt=$(mktemp -d); trap 'cd /; umount \"$mnt\"; rmdir \"$mnt\"' EXIT; \
+                      mount -t \"$1\" -o \"ro,loop,offset=$2\" \"$3\" \"$mnt\"; cd \"$mnt\"; \
+                      find . -printf '%y %s %P\\n'";
+        let start = guest.volume_start.to_string();
+        let output = as_root("bash", &["-c", script, "find", kind, &start, arg(&guest.disk)]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut compared = 0;
+        for found in String::from_utf8(output.stdout).unwrap().lines() {
+            let mut words = found.splitn(3, ' ');
+            let (kind, size, path) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
+            if kind != "f" {
+                continue;
+            }
+            let path = format!("/{path}");
+            let has = |line: &&Value| {
+                line["volume"] == volume
+                    && (line["path"] == path.as_str()
+                        || line["links"].as_array().is_some_and(|links| links.contains(&path.clone().into())))
+            };
+            let line = all.iter().find(has).unwrap_or_else(|| panic!("{path} is listed"));
+            assert_eq!(number(line, "/size_bytes"), size.parse::<u64>().unwrap(), "{line}");
+            compared += 1;
+        }
+        // A hard link is a second name of a file that is counted once.
+        assert_eq!(compared, at("files") + 1);
+
+        let free = number(&document, &format!("/volumes/{}/free_bytes", volume - 1));
+        let bins = document["volumes"][volume - 1]["free_extents_by_size"].as_array().unwrap();
+        assert_eq!(sum(bins, "/bytes"), free);
+        assert_eq!(sum(bins, "/extents"), at("free_extents"));
+        assert!(at("largest_free_extent_bytes") <= free);
+    }
+}
+
+#[test]
+fn what_compacting_would_free_is_what_a_copy_leaves_out() {
+    // A fixed image holds all that is free and swapped, in clusters as the guest's.
+    let guest = Guest::get(Inside::Ntfs);
+    let dir = scratch();
+    let full = dir.path().join("full.raw");
+    run("cp", &["--sparse=never", arg(&guest.disk), arg(&full)]);
+    let analysis = document("leandisk.analyze/1", &["analyze", arg(&full), "--zeros"]);
+    let target = dir.path().join("copy.raw");
+    let copied = document("leandisk.copy/1", &["copy", arg(&full), arg(&target), "--dry-run"]);
+    let avoided = number(&copied, "/avoided/free_bytes") + number(&copied, "/avoided/swap_bytes");
+    let reclaimable = number(&analysis, "/reclaimable_bytes");
+    let partly = number(&analysis, "/image/partly_used_units_bytes");
+    assert!(avoided > 16 << 20, "{copied:#}");
+    assert_eq!(reclaimable + partly, avoided);
+    // Written zeros of 2,000,000 bytes, and what is zero in metadata.
+    let zeros = number(&analysis, "/image/zero_bytes");
+    assert!((1_990_000..20_000_000).contains(&zeros), "{zeros}");
+    let unseen = document("leandisk.analyze/1", &["analyze", arg(&full)]);
+    assert_eq!(unseen["image"]["zero_bytes"], Value::Null);
+}
+
+#[test]
+fn names_that_a_guest_can_hold_are_harmless() {
+    let dir = scratch();
+    let disk = dir.path().join("names.raw");
+    let script = r#"
+        set -eu
+        truncate -s 16M "$1"
+        mkfs.ext4 -qF "$1"
+        mnt=$(mktemp -d)
+        trap 'umount "$mnt"; rmdir "$mnt"' EXIT
+        mount -o loop "$1" "$mnt"
+        cd "$mnt"
+        n=0
+        for name in $'\e[31mred\e]0;title\a' '<script>alert(1)' $'line\nfeed' $'\xff\xfe bad' $'\u202egnp.exe' \
+                    '"quotes"' "it's" '&amp;' '--option' '$(id)' '`id`'; do
+            n=$((n + 1))
+            # In pieces, so that each is among the worst.
+            for turn in 1 2 3 4; do
+                head -c 5000 /dev/urandom >> "./$name"
+                head -c 5000 /dev/urandom >> ./other
+                sync
+            done
+        done
+        cd /
+    "#;
+    let output = as_root("bash", &["-c", script, "names", arg(&disk)]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = dir.path().join("files.jsonl");
+    let text = succeed(&["analyze", "-f", "raw", arg(&disk), "--files", arg(&lines), "--top", "50"]);
+    let hidden = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{202e}').contains(&c);
+    assert!(!text.contains(hidden), "{text:?}");
+    assert!(text.contains("\\u{1b}[31mred") && text.contains("line\\u{a}feed"), "{text}");
+    let mut paths = Vec::new();
+    let mut bad = None;
+    for line in std::fs::read_to_string(&lines).unwrap().lines() {
+        assert!(!line.contains(hidden_in_json), "{line:?}");
+        let line: Value = serde_json::from_str(line).unwrap();
+        if !line["path_hex"].is_null() {
+            bad = Some(line["path_hex"].as_str().unwrap().to_owned());
+        }
+        paths.push(line["path"].as_str().unwrap().to_owned());
+    }
+    for path in ["/\u{1b}[31mred\u{1b}]0;title\u{7}", "/<script>alert(1)", "/line\nfeed", "/\u{202e}gnp.exe"]
+    {
+        assert!(paths.iter().any(|it| it == path), "{path:?} in {paths:?}");
+    }
+    // "/" and the bytes of the name.
+    assert_eq!(bad.as_deref(), Some("2ffffe20626164"));
+}
+
+/// Control characters are escaped in JSON.
+fn hidden_in_json(c: char) -> bool {
+    c.is_control()
+}
+
+#[test]
+fn a_report_is_never_written_over_the_disk() {
+    let guest = Guest::get(Inside::Ntfs);
+    let dir = scratch();
+    let disk = dir.path().join("disk.raw");
+    run("cp", &[arg(&guest.disk), arg(&disk)]);
+    let link = dir.path().join("link.jsonl");
+    std::fs::hard_link(&disk, &link).unwrap();
+    for target in [&disk, &link] {
+        let message = fail(3, &["analyze", arg(&disk), "--files", arg(target)]);
+        assert!(message.contains("part of the disk"), "{message}");
+    }
+    run("cmp", &[arg(&guest.disk), arg(&disk)]);
+}
+
+#[test]
+fn volumes_in_doubt_are_analysed_and_marked() {
+    let dir = scratch();
+    // A snapshot of a running guest: its journal is replayed in memory.
+    let running = Guest::get(Inside::RunningExt4);
+    let pending = document("leandisk.analyze/1", &["analyze", arg(&running.disk)]);
+    assert_eq!(pending["volumes"][1]["state"], "needs-recovery");
+    assert!(number(&pending, "/volumes/1/files") > 100);
+
+    // Marked dirty: still listed, but nothing in it is said to be reclaimable.
+    let guest = Guest::get(Inside::Ntfs);
+    let disk = dir.path().join("dirty.raw");
+    run("cp", &["--sparse=never", arg(&guest.disk), arg(&disk)]);
+    let clean = document("leandisk.analyze/1", &["analyze", arg(&disk)]);
+    let start = guest.volume_start.to_string();
+    run("python3", &["-c", include_str!("scripts/mark_dirty.py"), arg(&disk), &start]);
+    let dirty = document("leandisk.analyze/1", &["analyze", arg(&disk)]);
+    assert_eq!(dirty["volumes"][0]["state"], "dirty");
+    assert!(dirty["volumes"][0]["reason"].as_str().unwrap().contains("dirty"));
+    for field in ["files", "directories", "fragments", "free_extents"] {
+        assert_eq!(dirty["volumes"][0][field], clean["volumes"][0][field], "{field}");
+    }
+    assert!(number(&clean, "/reclaimable_bytes") > 0);
+    assert_eq!(number(&dirty, "/reclaimable_bytes"), 0);
 }
