@@ -6,6 +6,7 @@
 //! An input is a sparse file, so that what lies gigabytes into an image can be mutated, and seeds made from real
 //! images stay small: see [`sparse`].
 
+mod files;
 pub mod sparse;
 
 use std::sync::Arc;
@@ -75,12 +76,13 @@ pub fn partition_table(data: &[u8]) {
     }
 }
 
-/// Opens `data` as a volume, and asks for its used map.
+/// Opens `data` as a volume, lists its files, and asks for its used map.
 pub fn filesystem(open: fn(&Source) -> Result<Option<Box<dyn FileSystem>>>, data: &[u8]) {
     let memory = Memory::new(unpack(data));
     let len_bytes = ReadAt::<Volume>::len_bytes(&memory);
     let source: Source = Arc::new(memory);
     let Some(filesystem) = accept(open(&source)).flatten() else { return };
+    accept(files::list(&*filesystem, len_bytes));
     for check in [Check::Quick, Check::Full] {
         let Some(map) = accept(filesystem.used_map(check)) else { continue };
         assert!(filesystem.facts().state.doubt().is_none(), "a map in spite of a doubt");
