@@ -313,6 +313,45 @@ fn whatever_lies_below_extend_is_metadata() {
 }
 
 #[test]
+fn what_an_index_shows_below_extend_is_not_believed_if_it_is_gone() {
+    let Small { made, plain, .. } = small();
+    let mut bytes = made.bytes();
+    let root = attribute_at(&bytes, 11, 0x90);
+    let entry = root + u16_at(&bytes, root + 20) + 32;
+    // Another sequence number than the record has: the number is another file's now.
+    bytes[entry..entry + 8].copy_from_slice(&(plain | 0x7777 << 48).to_le_bytes());
+    let filesystem = open_bytes(bytes);
+    let listed = listed(&*filesystem);
+    assert_eq!(listed[&(FileId(plain), b"/plain".to_vec())].0, FileKind::Regular);
+    assert_eq!(listed[&(FileId(24), b"/$Extend/$Quota".to_vec())].0, FileKind::Metadata, "the rest is shown");
+    let found = doubts(&*filesystem);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].0.is_none() && found[0].1.contains("sequence number"), "{found:?}");
+}
+
+#[test]
+fn a_file_with_more_clusters_than_the_volume_is_a_doubt() {
+    let Small { made, plain, .. } = small();
+    let mut bytes = made.bytes();
+    let data = attribute_at(&bytes, plain, 0x80);
+    let run = data + u16_at(&bytes, data + 32);
+    // Twice the 3500 clusters from cluster 16 on, of the 6143 that the volume has.
+    bytes[data + 24..data + 32].copy_from_slice(&6999u64.to_le_bytes());
+    bytes[run..run + 8].copy_from_slice(&[0x12, 0xac, 13, 16, 0x12, 0xac, 13, 0]);
+    let filesystem = open_bytes(bytes);
+    let found = doubts(&*filesystem);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].1.contains("more clusters than the volume has"), "{found:?}");
+    assert_eq!(found[0].0, Some(FileId(plain)));
+    let left = listed(&*filesystem)[&(FileId(plain), b"/plain".to_vec())].2.clone();
+    assert_eq!(
+        left.iter().map(|extent| extent.span.len_bytes()).sum::<u64>(),
+        3500 * 512,
+        "the first run stays"
+    );
+}
+
+#[test]
 fn records_and_their_bitmap_that_differ_are_doubts() {
     let Small { made, plain, .. } = small();
     let before = listed(&*open(&made.volume));

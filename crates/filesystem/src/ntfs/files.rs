@@ -89,9 +89,11 @@ impl Scan<'_> {
             Ok(bitmap) => self.records_in_use = Some(bitmap),
             Err(error) => self.doubt(error)?,
         }
-        if let Err(error) = self.own_files.add_below_extend(self.mft) {
-            self.doubt(error)?;
-        }
+        let visitor = &mut *self.visitor;
+        self.own_files.add_below_extend(self.mft, |error| {
+            visitor.doubt(None, the_disks_fault(error)?);
+            Ok(())
+        })?;
         let mut buffer = Vec::new();
         for piece in self.mft.pieces(self.record_count) {
             match self.mft.read_piece(&piece, &mut buffer) {
