@@ -6,13 +6,14 @@
 //! An input is a sparse file, so that what lies gigabytes into an image can be mutated, and seeds made from real
 //! images stay small: see [`sparse`].
 
+mod files;
 pub mod sparse;
 
 use std::sync::Arc;
 
 use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
-use extent::{Offset, Span, Volume, VolumeSpan};
-use filesystem::{Catalog, Check, FileSystem, Source};
+use extent::{Offset, Span, Volume};
+use filesystem::{Check, FileSystem, Source};
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
 use sparse::unpack;
 
@@ -75,13 +76,13 @@ pub fn partition_table(data: &[u8]) {
     }
 }
 
-/// Opens `data` as a volume, and asks for its used map.
+/// Opens `data` as a volume, lists its files, and asks for its used map.
 pub fn filesystem(open: fn(&Source) -> Result<Option<Box<dyn FileSystem>>>, data: &[u8]) {
     let memory = Memory::new(unpack(data));
     let len_bytes = ReadAt::<Volume>::len_bytes(&memory);
     let source: Source = Arc::new(memory);
     let Some(filesystem) = accept(open(&source)).flatten() else { return };
-    list(&*filesystem, len_bytes);
+    accept(files::list(&*filesystem, len_bytes));
     for check in [Check::Quick, Check::Full] {
         let Some(map) = accept(filesystem.used_map(check)) else { continue };
         assert!(filesystem.facts().state.doubt().is_none(), "a map in spite of a doubt");
@@ -96,25 +97,6 @@ pub fn filesystem(open: fn(&Source) -> Result<Option<Box<dyn FileSystem>>>, data
             assert_eq!(at, span.end(), "uses cover what was asked");
         }
     }
-}
-
-/// Lists the files and the free spans of a volume.
-fn list(filesystem: &dyn FileSystem, len_bytes: u64) {
-    let whole = Span::from_zero(len_bytes);
-    if let Some(catalog) = accept(Catalog::read(filesystem)) {
-        for stream in catalog.streams() {
-            assert!(stream.path().starts_with(b"/"), "a path from the root");
-            for extent in stream.extents() {
-                assert!(!extent.span.is_empty() && whole.covers(&extent.span), "extents within the volume");
-            }
-        }
-    }
-    let mut last: Option<VolumeSpan> = None;
-    accept(filesystem.each_free_span(&mut |span| {
-        assert!(!span.is_empty() && whole.covers(&span), "free spans within the volume");
-        assert!(last.is_none_or(|last| last.end() < span.start()), "ascending, coalesced");
-        last = Some(span);
-    }));
 }
 
 /// Starts and lengths of windows all over `len_bytes`, the last byte's included.

@@ -16,8 +16,8 @@ const DEPTH_MAX: usize = 2048;
 /// The most doubts that are kept with their text.
 const DOUBTS_MAX: usize = 100;
 
-/// Extents are stored in sectors.
-const SECTOR_BYTES: u64 = 512;
+/// Extents are stored in these: NTFS may have clusters, and sectors, of no more.
+const UNIT_BYTES: u64 = 256;
 
 /// What could not be understood.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -268,19 +268,19 @@ impl FileVisitor for Catalog {
     }
 }
 
-/// Appends an extent as differences from the end of the one before, in sectors.
+/// Appends an extent as differences from the end of the one before, in units.
 fn pack(bytes: &mut Vec<u8>, extent: &FileExtent, logical: &mut u64, place: &mut u64) {
-    let sectors = |bytes: u64| {
-        assert!(bytes.is_multiple_of(SECTOR_BYTES), "extents are whole sectors");
-        bytes / SECTOR_BYTES
+    let units = |bytes: u64| {
+        assert!(bytes.is_multiple_of(UNIT_BYTES), "extents are whole units");
+        bytes / UNIT_BYTES
     };
     let state = match extent.state {
         PieceState::Written => 0,
         PieceState::Unwritten => 1,
         PieceState::Compressed => 2,
     };
-    let (at, start) = (sectors(extent.logical.get()), sectors(extent.span.start().get()));
-    let count = sectors(extent.span.len_bytes());
+    let (at, start) = (units(extent.logical.get()), units(extent.span.start().get()));
+    let count = units(extent.span.len_bytes());
     put(bytes, zigzag(at.wrapping_sub(*logical)));
     put(bytes, zigzag(start.wrapping_sub(*place)));
     put(bytes, count << 2 | state);
@@ -307,8 +307,8 @@ impl Iterator for Unpacker<'_> {
         self.logical = at + count;
         self.place = start + count;
         Some(FileExtent {
-            logical: Offset::new(at * SECTOR_BYTES),
-            span: Span::new(Offset::new(start * SECTOR_BYTES), count * SECTOR_BYTES),
+            logical: Offset::new(at * UNIT_BYTES),
+            span: Span::new(Offset::new(start * UNIT_BYTES), count * UNIT_BYTES),
             state: match packed & 3 {
                 0 => PieceState::Written,
                 1 => PieceState::Unwritten,

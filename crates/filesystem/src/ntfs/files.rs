@@ -24,12 +24,9 @@ use super::layout::{
 use super::mft::{ListEntry, Mft, OwnedRecord};
 use super::names;
 use super::own_files::OwnFiles;
-use super::record::{Record, RecordNumber};
+use super::record::{Record, RecordNumber, Value};
 use super::scan::RESERVED_RECORDS;
 use crate::files::{FileId, FileKind, FileName, FileStream, FileVisitor, StreamName};
-
-/// No attribute takes less of a record, so that no volume lists more of them than its records hold.
-const ATTRIBUTE_BYTES_MIN: u64 = 24;
 
 /// Shows `visitor` all files.
 pub(super) fn scan(mft: &Mft, visitor: &mut dyn FileVisitor) -> Result<()> {
@@ -43,7 +40,7 @@ pub(super) fn scan(mft: &Mft, visitor: &mut dyn FileVisitor) -> Result<()> {
         file: Gathered::default(),
         why: None,
         record_count,
-        listed_count_left: record_count * (mft.geometry.record_bytes / ATTRIBUTE_BYTES_MIN),
+        list_bytes_left: record_count * mft.geometry.record_bytes * 2,
     };
     scan.run()
 }
@@ -76,8 +73,8 @@ struct Scan<'a> {
     /// The first thing that is wrong with the file at hand.
     why: Option<String>,
     record_count: u64,
-    /// How many more attributes may be listed.
-    listed_count_left: u64,
+    /// How long attribute lists may be in sum. What is listed takes hardly less of a record than of its list.
+    list_bytes_left: u64,
 }
 
 impl Scan<'_> {
@@ -92,9 +89,11 @@ impl Scan<'_> {
             Ok(bitmap) => self.records_in_use = Some(bitmap),
             Err(error) => self.doubt(error)?,
         }
-        if let Err(error) = self.own_files.add_below_extend(self.mft) {
-            self.doubt(error)?;
-        }
+        let visitor = &mut *self.visitor;
+        self.own_files.add_below_extend(self.mft, |error| {
+            visitor.doubt(None, the_disks_fault(error)?);
+            Ok(())
+        })?;
         let mut buffer = Vec::new();
         for piece in self.mft.pieces(self.record_count) {
             match self.mft.read_piece(&piece, &mut buffer) {
@@ -191,18 +190,15 @@ impl Scan<'_> {
     /// The attributes that the file has in all its records, by type, name and position; `None` if all are in the
     /// base record.
     fn attribute_list(&mut self, record: &Record<'_>) -> Result<Option<Vec<ListEntry>>> {
-        if record.find(ATTR_ATTRIBUTE_LIST, "")?.is_none() {
-            return Ok(None);
-        }
-        if self.listed_count_left == 0 {
-            return Err(record.error().field(
-                "attribute list",
-                "one too many",
-                "as many as records can hold",
-            ));
-        }
+        let Some(attribute) = record.find(ATTR_ATTRIBUTE_LIST, "")? else { return Ok(None) };
+        let len_bytes = match attribute.value()? {
+            Value::Resident(value) => value.len() as u64,
+            Value::NonResident(mapped) => mapped.data_bytes,
+        };
+        self.list_bytes_left = self.list_bytes_left.checked_sub(len_bytes).ok_or_else(|| {
+            attribute.error("size", len_bytes, "with all other lists, less than what they list")
+        })?;
         let mut entries = self.mft.attribute_list(record)?;
-        self.listed_count_left = self.listed_count_left.saturating_sub(entries.len() as u64);
         entries.sort_by(|one, other| {
             (one.kind, &one.name, one.lowest_vcn).cmp(&(other.kind, &other.name, other.lowest_vcn))
         });

@@ -11,15 +11,14 @@ use std::ops::Range;
 
 use block::Result;
 use extent::Offset;
-use zerocopy::FromBytes;
 
 use super::boot::Geometry;
-use super::index::name_of;
 use super::layout::{
     ATTR_DATA, ATTR_FILE_NAME, ATTR_INDEX_ALLOCATION, ATTR_INDEX_ROOT, ATTR_REPARSE_POINT,
-    ATTRIBUTE_COMPRESSION_MASK, FILE_NAME_DOS, FILE_NAME_WIN32, FileName,
+    ATTRIBUTE_COMPRESSION_MASK, FILE_NAME_DOS, FILE_NAME_WIN32,
 };
-use super::record::{Attribute, FileReference, Mapped, RecordNumber, Value, utf16_is};
+use super::record::{Attribute, Mapped, RecordNumber, Value, utf16_is};
+use super::roots::file_name;
 use super::runs::Run;
 use crate::files::{FileExtent, PieceState};
 
@@ -84,7 +83,12 @@ impl Gathered {
     fn take_resident(&mut self, attribute: &Attribute<'_>, value: &[u8]) -> Result<()> {
         match attribute.kind() {
             ATTR_DATA => self.begin(attribute, value.len() as u64, true),
-            ATTR_FILE_NAME => self.take_name(attribute, value),
+            ATTR_FILE_NAME => {
+                let (parent, kind, utf16) = file_name(attribute)?;
+                let name = keep(&mut self.text, utf16);
+                self.names.push(GatheredName { parent: parent.number, kind, name });
+                Ok(())
+            }
             ATTR_INDEX_ROOT if attribute.is_named(DIRECTORY_INDEX) => {
                 self.index_root_bytes = Some(value.len() as u64);
                 Ok(())
@@ -95,16 +99,6 @@ impl Gathered {
             }
             _ => Ok(()),
         }
-    }
-
-    fn take_name(&mut self, attribute: &Attribute<'_>, value: &[u8]) -> Result<()> {
-        let bad = || attribute.error("size", value.len(), "that of its name");
-        let utf16 = name_of(value).ok_or_else(bad)?;
-        let (head, _) = FileName::ref_from_prefix(value).map_err(|_| bad())?;
-        let name = keep(&mut self.text, utf16);
-        let parent = FileReference::from_raw(head.parent_directory.get()).number;
-        self.names.push(GatheredName { parent, kind: head.file_name_type, name });
-        Ok(())
     }
 
     fn take_mapped(
@@ -133,12 +127,14 @@ impl Gathered {
         }
         stream.next_vcn = mapped.lowest_vcn;
         let extents = &mut self.extents;
-        attribute.each_run(mapped, geometry.cluster_count, |run| {
+        let taken = attribute.each_run(mapped, geometry.cluster_count, |run| {
             stream.push(extents, run, geometry).ok_or_else(|| {
                 attribute.error("run list", "more clusters than the volume has", "those of one file")
             })
-        })?;
+        });
+        // Also after an error: the runs before it stay.
         stream.extents.end = self.extents.len();
+        taken?;
         if mapped.lowest_vcn > gap_at {
             return Err(attribute.error("lowest VCN", mapped.lowest_vcn, &gap_at.to_string()));
         }

@@ -1,8 +1,9 @@
-//! NTFS: recognises a volume, tells its state, and says which of its clusters are used.
+//! NTFS: recognises a volume, tells its state, says which of its clusters are used, and lists its files.
 //!
 //! Invariants:
 //! - a structure is believed only after its update-sequence fixups held and its counts were bounded;
-//! - any doubt is a state other than clean, or an error from the used map, never a guess;
+//! - any doubt is a state other than clean, or an error from the used map, never a guess; files are listed in spite of
+//!   it, since nothing is left out by what they show;
 //! - opening costs a handful of reads and one of `$Bitmap`; memory does not grow with the volume.
 //!
 //! Absent on purpose: replaying `$LogFile` (a volume that needs it is dirty), compressed or encrypted

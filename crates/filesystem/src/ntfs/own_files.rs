@@ -6,14 +6,15 @@ use block::{Error, Result};
 
 use super::index::Directory;
 use super::layout::RECORD_IS_DIRECTORY;
-use super::mft::Mft;
+use super::mft::{Mft, OwnedRecord};
 use super::record::{FileReference, RecordNumber};
 
 /// Records below this one are NTFS's own, named or not.
 const SYSTEM_RECORDS: u64 = 16;
 
-/// More files than `$Extend` has anywhere. Windows has a dozen, and those of transactions under way.
-const FILES_MAX: usize = 1 << 16;
+/// More entries than the directories below `$Extend` have anywhere. Windows has a dozen, and those of transactions
+/// under way.
+const ENTRIES_MAX: usize = 1 << 16;
 
 /// NTFS's own files.
 #[derive(Default)]
@@ -22,30 +23,32 @@ pub(super) struct OwnFiles {
 }
 
 impl OwnFiles {
-    /// Adds what lies below `$Extend`, found by its index.
-    pub(super) fn add_below_extend(&mut self, mft: &Mft) -> Result<()> {
-        let extend = mft.record(RecordNumber::EXTEND)?;
-        let record = extend.view();
-        // Volumes of NT 4 have none.
-        if !record.is_in_use() || record.flags() & RECORD_IS_DIRECTORY == 0 {
-            return Ok(());
-        }
-        let mut directories = vec![FileReference { number: record.number(), sequence: record.sequence() }];
-        while let Some(reference) = directories.pop() {
-            let owned = mft.base_record(reference)?;
-            let record = owned.view();
-            if record.flags() & RECORD_IS_DIRECTORY == 0 {
-                continue;
+    /// Adds what lies below `$Extend`, found by its index and those of the directories in it. What is broken there is
+    /// told, and the rest added; an error of `tell` ends it.
+    pub(super) fn add_below_extend(
+        &mut self,
+        mft: &Mft,
+        mut tell: impl FnMut(Error) -> Result<()>,
+    ) -> Result<()> {
+        let mut pending = Vec::new();
+        let mut entry_count = 0;
+        let extend = mft.record(RecordNumber::EXTEND).and_then(|extend| {
+            // Volumes of NT 4 have none.
+            match extend.view().is_in_use() {
+                true => list(mft, &extend, &mut entry_count, &mut pending),
+                false => Ok(()),
             }
-            Directory::open(mft, &record)?.each_entry(|reference| {
-                if self.below_extend.len() >= FILES_MAX {
-                    return Err(Error::unsupported(format!("more than {FILES_MAX} files in $Extend")));
+        });
+        extend.or_else(&mut tell)?;
+        while let Some(reference) = pending.pop() {
+            // Read before it is believed: what an index shows may be gone, and its number another file's.
+            let found = mft.base_record(reference).and_then(|record| {
+                match self.below_extend.insert(reference.number) {
+                    true => list(mft, &record, &mut entry_count, &mut pending),
+                    false => Ok(()),
                 }
-                if self.below_extend.insert(reference.number) {
-                    directories.push(reference);
-                }
-                Ok(())
-            })?;
+            });
+            found.or_else(&mut tell)?;
         }
         Ok(())
     }
@@ -55,4 +58,29 @@ impl OwnFiles {
         let is_system = number.0 < SYSTEM_RECORDS && number != RecordNumber::ROOT;
         is_system || self.below_extend.contains(&number)
     }
+}
+
+/// Appends the files that a record's index shows if it is a directory's. They are counted.
+fn list(
+    mft: &Mft,
+    record: &OwnedRecord,
+    entry_count: &mut usize,
+    files: &mut Vec<FileReference>,
+) -> Result<()> {
+    let record = record.view();
+    if record.flags() & RECORD_IS_DIRECTORY == 0 {
+        return Ok(());
+    }
+    Directory::open(mft, &record)?.each_entry(|reference| {
+        *entry_count += 1;
+        if *entry_count > ENTRIES_MAX {
+            return Err(record.error().field(
+                "files below $Extend",
+                "more",
+                format!("at most {ENTRIES_MAX}"),
+            ));
+        }
+        files.push(reference);
+        Ok(())
+    })
 }

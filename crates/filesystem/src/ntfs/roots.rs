@@ -10,7 +10,7 @@ use super::layout::{
     RECORD_IS_VIEW_INDEX,
 };
 use super::mft::Mft;
-use super::record::{FileReference, Record, RecordNumber};
+use super::record::{Attribute, FileReference, Record, RecordNumber};
 use super::stream::Stream;
 
 /// Windows' page files: their contents mean nothing once it is off.
@@ -116,14 +116,16 @@ pub(super) fn file_names<'a>(
     let names = record
         .attributes()
         .filter(|attribute| attribute.as_ref().map_or(true, |attribute| attribute.kind() == ATTR_FILE_NAME));
-    names.map(|attribute| {
-        let attribute = attribute?;
-        let value = attribute.resident()?;
-        let bad = || attribute.error("size", value.len(), "that of its name");
-        let name = name_of(value).ok_or_else(bad)?;
-        let (head, _) = FileName::ref_from_prefix(value).map_err(|_| bad())?;
-        Ok((FileReference::from_raw(head.parent_directory.get()), head.file_name_type, name))
-    })
+    names.map(|attribute| file_name(&attribute?))
+}
+
+/// What a `$FILE_NAME` says: the directory, the kind of name, and its UTF-16 bytes.
+pub(super) fn file_name<'a>(attribute: &Attribute<'a>) -> Result<(FileReference, u8, &'a [u8])> {
+    let value = attribute.resident()?;
+    let bad = || attribute.error("size", value.len(), "that of its name");
+    let name = name_of(value).ok_or_else(bad)?;
+    let (head, _) = FileName::ref_from_prefix(value).map_err(|_| bad())?;
+    Ok((FileReference::from_raw(head.parent_directory.get()), head.file_name_type, name))
 }
 
 /// Why the hibernation file must be taken for one that holds a system; `None` if its header says otherwise.

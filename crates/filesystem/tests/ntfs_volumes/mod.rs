@@ -121,7 +121,8 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 /// Where a file record lies, found by the number in it; mkntfs puts `$MFT` before `$MFTMirr`.
 pub(crate) fn record_at(bytes: &[u8], number: u64) -> usize {
-    let mft = usize::from(bytes[0x30]) * 4096;
+    let cluster_bytes = u16_at(bytes, 0x0b) * usize::from(bytes[0x0d]);
+    let mft = usize::try_from(u32_at(bytes, 0x30)).unwrap() * cluster_bytes;
     let is_it = |at: &usize| {
         let record = &bytes[*at..*at + 1024];
         record.starts_with(b"FILE") && u64::from(u32_at(record, 44)) == number
