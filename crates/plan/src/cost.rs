@@ -10,6 +10,8 @@
 //! one request that lie one behind the other are merged, as the kernel does. Holes and what is unwritten are not read:
 //! the caller leaves them out.
 
+use std::iter::Sum;
+
 use crate::profile::{Profile, READ_AHEAD_BYTES, float};
 
 /// A page, which is what each part of a request's memory is at worst.
@@ -89,6 +91,18 @@ impl ReadCost {
     /// Time that fragments cost.
     pub fn extra_seconds(&self) -> f64 {
         (self.seconds - self.unfragmented_seconds).max(0.0)
+    }
+}
+
+impl Sum for ReadCost {
+    fn sum<I: Iterator<Item = Self>>(costs: I) -> Self {
+        costs.fold(Self::default(), |sum, cost| Self {
+            bytes: sum.bytes.saturating_add(cost.bytes),
+            requests: sum.requests.saturating_add(cost.requests),
+            unfragmented_requests: sum.unfragmented_requests.saturating_add(cost.unfragmented_requests),
+            seconds: sum.seconds + cost.seconds,
+            unfragmented_seconds: sum.unfragmented_seconds + cost.unfragmented_seconds,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariants: a plan is a value: it holds no handle, does no I/O, reads no clock. `--dry-run` prints the same
 //! plan that execution is given.
 
+pub mod advice;
 mod copy;
 pub mod cost;
 pub mod profile;
