@@ -47,6 +47,9 @@ const TRIES_MAX: usize = 64;
 /// microseconds.
 const CACHE_SECONDS: f64 = 20e-6;
 
+/// Where the mean is so many times the median, some reads waited for something else than the storage.
+const BUSY_FACTOR: f64 = 3.0;
+
 /// How much a probe may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProbeBudget {
@@ -83,7 +86,7 @@ pub struct Probe {
     /// How long it took.
     pub elapsed_seconds: f64,
     /// Why the figures may not be those of the storage: for people.
-    pub doubt: Option<String>,
+    pub doubts: Vec<String>,
 }
 
 /// Measures the storage on which the file or device at `path` lies. `Unsupported` where there is no direct I/O;
@@ -260,11 +263,21 @@ impl<'a> Prober<'a> {
         // Sorted by the median.
         let smallest = &self.random[0].seconds;
         let median = smallest[smallest.len() / 2];
-        let doubt = (median < CACHE_SECONDS).then(|| {
+        let total: f64 = smallest.iter().sum();
+        // The count as it is: some hundreds at most.
+        let mean = total / f64::from(u32::try_from(smallest.len()).unwrap_or(u32::MAX));
+        let cached = (median < CACHE_SECONDS).then(|| {
             format!(
                 "half of the random reads of 4 KiB were answered within {:.0} µs: by a cache below this machine, or \
                  by memory",
                 (median * 1e6).max(1.0)
+            )
+        });
+        let busy = (mean > BUSY_FACTOR * median).then(|| {
+            format!(
+                "random reads of 4 KiB took {:.0} times as long on average as in the median: the storage or this \
+                 machine is busy, and reading will take longer than predicted",
+                mean / median
             )
         });
         Probe {
@@ -276,7 +289,7 @@ impl<'a> Prober<'a> {
             rounds,
             read_bytes: self.read_bytes,
             elapsed_seconds: self.started.elapsed().as_secs_f64(),
-            doubt,
+            doubts: [cached, busy].into_iter().flatten().collect(),
         }
     }
 }

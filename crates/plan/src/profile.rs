@@ -241,9 +241,12 @@ impl Profile {
         let short = median(timings.near.iter().copied().map(extra)).unwrap_or(average).min(average);
         // As on a disk: over the whole device it takes a little more than on average.
         let full = average + (average - short);
-        let noise = |bytes: u64| NOISE_SHARE * sequential(bytes);
-        let stripe =
-            timings.random.iter().filter(|read| extra(**read) <= noise(read.0)).map(|read| read.0).min();
+        let is_noise = |read: (u64, f64)| extra(read) <= NOISE_SHARE * sequential(read.0);
+        let mut random = timings.random.clone();
+        random.sort_by_key(|(bytes, _)| *bytes);
+        // From which length on a jump is never seen.
+        let seen = random.iter().rposition(|read| !is_noise(*read)).map_or(0, |last| last + 1);
+        let stripe = random.get(seen).map(|(bytes, _)| *bytes);
         Some(Self {
             name: "measured",
             command_seconds: 0.0,
