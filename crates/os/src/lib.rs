@@ -15,6 +15,8 @@ mod fiemap;
 mod grant;
 mod locks;
 mod new_file;
+mod probe;
+mod queue;
 mod raw_file;
 mod source;
 
@@ -23,4 +25,6 @@ pub use device::DeviceTarget;
 pub use grant::Granted;
 pub use locks::in_use_by_writer;
 pub use new_file::{NewFile, replace_file};
+pub use probe::{Probe, ProbeBudget, probe};
+pub use queue::{Queue, queue_of};
 pub use source::{Fingerprint, SourceFile};

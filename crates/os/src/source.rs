@@ -88,8 +88,14 @@ impl SourceFile {
         crate::locks::writer_of(&self.raw.file)
     }
 
+    /// Reads past the page cache. `false`, and nothing read, where that cannot be done.
+    pub(crate) fn read_direct(&self, at: HostOffset, buf: &mut [u8]) -> Result<bool> {
+        let Some(direct) = &self.raw.direct else { return Ok(false) };
+        direct.read(at, buf).map_err(|error| self.raw.error("direct read", at, error))
+    }
+
     /// The extent that holds `at`, from there on; `at` lies before the end.
-    fn extent_at(&self, at: HostOffset) -> Result<Extent<Host, HostState>> {
+    pub(crate) fn extent_at(&self, at: HostOffset) -> Result<Extent<Host, HostState>> {
         let mut last = self.last_extent.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(extent) = *last
             && extent.span.contains(at)

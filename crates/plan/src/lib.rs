@@ -1,8 +1,11 @@
-//! What a command will do, decided from facts and options alone.
+//! What a command will do, decided from facts and options alone; what reading costs, and what is worth doing.
 //!
 //! Invariants: a plan is a value: it holds no handle, does no I/O, reads no clock. `--dry-run` prints the same
 //! plan that execution is given.
 
+pub mod advice;
 mod copy;
+pub mod cost;
+pub mod profile;
 
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};

@@ -1,0 +1,44 @@
+//! What the block device under a file takes at once, as the kernel says in `/sys`.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, major, minor};
+
+/// The limits of a block device's queue (Documentation/ABI/stable/sysfs-block).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Queue {
+    /// The longest request, `max_sectors_kb` in bytes.
+    pub request_bytes: u64,
+    /// How many pieces of memory a request may fill, `max_segments`.
+    pub segments: u64,
+    /// What is read ahead, `read_ahead_kb` in bytes.
+    pub read_ahead_bytes: u64,
+    /// Whether the device says that it rotates. A virtual device may say either.
+    pub is_rotational: bool,
+}
+
+/// The queue of the device at `path`, or of the one on which the file at `path` lies. `None` where that is not one
+/// block device: a network file system, one in memory, Btrfs.
+pub fn queue_of(path: impl AsRef<Path>) -> Option<Queue> {
+    let metadata = fs::metadata(path).ok()?;
+    let is_device = FileType::from_raw_mode(metadata.mode()) == FileType::BlockDevice;
+    let device = if is_device { metadata.rdev() } else { metadata.dev() };
+    let folder =
+        queue_folder(&Path::new("/sys/dev/block").join(format!("{}:{}", major(device), minor(device))))?;
+    let number =
+        |name: &str| -> Option<u64> { fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok() };
+    Some(Queue {
+        request_bytes: number("max_sectors_kb")?.checked_mul(1024)?,
+        segments: number("max_segments")?,
+        read_ahead_bytes: number("read_ahead_kb")?.checked_mul(1024)?,
+        is_rotational: number("rotational")? != 0,
+    })
+}
+
+/// A partition has none of its own: it is its disk's, one folder above.
+fn queue_folder(device: &Path) -> Option<PathBuf> {
+    let device = fs::canonicalize(device).ok()?;
+    [device.join("queue"), device.parent()?.join("queue")].into_iter().find(|folder| folder.is_dir())
+}
