@@ -1,14 +1,18 @@
 //! `leandisk analyze`.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use block::{Error, HostFile, Result};
+use block::{Error, HostFile, ReadAt, Result};
 use engine::{ZeroCount, count_zeros};
 use filesystem::Check;
-use plan::CopyOptions;
+use os::{Probe, ProbeBudget, Queue};
+use plan::advice::advise;
+use plan::cost::{Access, QueueLimits, ReadCost, RequestSize};
+use plan::profile::{PROFILES, Profile, Timings};
+use plan::{CopyOptions, VolumeCost, advice_facts, read_costs, read_trace_cost};
 use report::{AnalyzeSubject, analyze_document, analyze_text, to_json, write_file_lines};
 use stack::{Stack, UsedMaps};
 
@@ -29,12 +33,33 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
         write_whole(path, |out| write_file_lines(&survey, out))?;
     }
     let zeros = if arguments.zeros { Some(zeros(stack, &maps, survey.waste.unit_bytes)?) } else { None };
+    let storage = Storage::find(arguments)?;
+    let limits = limits_of(&arguments.disk);
+    let size = RequestSize::new(arguments.request_size, limits);
+    let costs = read_costs(stack, &survey, &storage.profile, size);
+    let advice = advise(&advice_facts(stack, &survey, &costs, &storage.profile));
+    let trace = match &arguments.trace {
+        Some(path) => {
+            let accesses = read_trace(path)?;
+            read_trace_cost(&survey, &storage.profile, limits, stack.chain().len_bytes(), accesses)
+        }
+        None => None,
+    };
+    let sum = |costs: &[VolumeCost]| costs.iter().map(|cost| cost.whole_stack).sum::<ReadCost>();
+    let mut reading = vec![(storage.profile.name.to_owned(), sum(&costs))];
+    for profile in PROFILES.into_iter().filter(|profile| profile.name != storage.profile.name) {
+        reading.push((profile.name.to_owned(), sum(&read_costs(stack, &survey, profile, size))));
+    }
     let subject = AnalyzeSubject {
         path: &arguments.disk.display().to_string(),
         stack,
         survey: &survey,
         zeros,
         top: arguments.top,
+        reading,
+        device_doubts: storage.doubts,
+        trace,
+        advice,
     };
     let document = analyze_document(&subject)?;
     if arguments.json {
@@ -43,6 +68,80 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
         print(&analyze_text(&document, stdout_palette()));
     }
     Ok(())
+}
+
+/// The storage that advice is about.
+struct Storage {
+    profile: Profile,
+    doubts: Vec<String>,
+}
+
+impl Storage {
+    fn find(arguments: &AnalyzeArguments) -> Result<Self> {
+        let name = match arguments.device.as_deref() {
+            Some("measured") => return Self::measure(&arguments.disk),
+            Some(name) => name,
+            None => os::queue_of(&arguments.disk).map_or("sata-ssd", |queue| guessed(&queue)),
+        };
+        let profile = Profile::named(name).expect("the parser knows the names");
+        Ok(Self { profile: *profile, doubts: Vec::new() })
+    }
+
+    fn measure(disk: &Path) -> Result<Self> {
+        let probe = os::probe(disk, ProbeBudget::default())?;
+        let Probe { sequential, random, near, span_bytes, doubts, .. } = probe;
+        let timings = Timings { sequential, random, near, span_bytes };
+        let profile = Profile::measured(&timings)
+            .ok_or_else(|| Error::unsupported("what was measured makes no sense").path(disk.display()))?;
+        Ok(Self { profile, doubts })
+    }
+}
+
+/// What a device most probably is, from what the host says of it. A virtual one may say that it rotates when it does not.
+fn guessed(queue: &Queue) -> &'static str {
+    match (queue.is_nvme, queue.is_virtual, queue.is_rotational) {
+        (true, _, _) => "nvme",
+        (_, true, _) => "san",
+        (_, _, true) => "hdd",
+        _ => "sata-ssd",
+    }
+}
+
+fn limits_of(disk: &Path) -> QueueLimits {
+    let Some(queue) = os::queue_of(disk) else { return QueueLimits::DEFAULT };
+    QueueLimits { request_bytes: queue.request_bytes, segments: queue.segments }
+}
+
+/// The most accesses of a trace that are taken.
+const ACCESSES_MAX: usize = 50_000_000;
+
+/// A line an access: offset and length, apart by a space, a tab or a comma; what follows is not looked at. Lines that are
+/// empty or begin with `#` say nothing.
+fn read_trace(path: &Path) -> Result<Vec<Access>> {
+    let failed = |error| Error::io("read", error).path(path.display());
+    let lines = BufReader::new(File::open(path).map_err(failed)?).lines();
+    let mut accesses = Vec::new();
+    for (number, line) in (1..).zip(lines) {
+        let line = line.map_err(failed)?;
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let mut words = line.split([' ', '\t', ',']).filter(|word| !word.is_empty());
+        let mut next = || words.next()?.parse::<u64>().ok();
+        let (Some(offset), Some(len_bytes)) = (next(), next()) else {
+            return Err(Error::invalid(format!("trace, line {number}"))
+                .field("access", line, "an offset and a length in bytes")
+                .path(path.display()));
+        };
+        if accesses.len() == ACCESSES_MAX {
+            return Err(
+                Error::invalid(format!("a trace of more than {ACCESSES_MAX} accesses")).path(path.display())
+            );
+        }
+        accesses.push(Access { offset, len_bytes });
+    }
+    Ok(accesses)
 }
 
 /// Reads what a copy would read.

@@ -60,6 +60,16 @@ pub(crate) struct AnalyzeArguments {
     /// Write a line of JSON for every file, with its extents
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) files: Option<PathBuf>,
+    /// Give advice for this storage: hdd, san, sata-ssd, nvme, or `measured`, which reads up to 64 MiB of the disk in two
+    /// seconds at most; without it, what the host says of the storage decides
+    #[arg(long, value_name = "STORAGE", value_parser = ["hdd", "san", "sata-ssd", "nvme", "measured"])]
+    pub(crate) device: Option<String>,
+    /// Count requests of this many bytes
+    #[arg(long, value_name = "BYTES", default_value = "131072", value_parser = clap::value_parser!(u64).range(512..=1 << 30))]
+    pub(crate) request_size: u64,
+    /// Say what this trace costs: a line an access, its offset on the virtual disk and its length in bytes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     /// Read the data, too, and say how much of it is zeros that the image need not hold
     #[arg(long)]
     pub(crate) zeros: bool,

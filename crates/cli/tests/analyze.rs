@@ -298,3 +298,72 @@ fn volumes_in_doubt_are_analysed_and_marked() {
     assert!(number(&clean, "/reclaimable_bytes") > 0);
     assert_eq!(number(&dirty, "/reclaimable_bytes"), 0);
 }
+
+#[test]
+fn advice_knows_clones_snapshots_and_what_is_not_worth_it() {
+    let guest = Guest::get(Inside::Ntfs);
+    let dir = scratch();
+    let advice_of = |disk: &Path, more: &[&str]| {
+        let document = document("leandisk.analyze/1", &[&["analyze", arg(disk)], more].concat());
+        let advice = document["advice"].as_array().unwrap().clone();
+        let mut actions: Vec<_> = advice.iter().map(|entry| entry["action"].as_str().unwrap()).collect();
+        actions.sort_unstable();
+        assert_eq!(actions, ["compact", "copy --layout packed", "defrag", "nothing"]);
+        let first = &advice[0];
+        assert_eq!(first["worth_it"], true, "{first:#}");
+        for entry in &advice {
+            assert!(entry["because"].as_str().unwrap().len() > 20, "{entry:#}");
+        }
+        advice
+    };
+    let about = |advice: &[Value], action: &str| {
+        advice.iter().find(|entry| entry["action"] == action).unwrap().clone()
+    };
+
+    // A full image: what is free and swapped can be given back.
+    let full = dir.path().join("full.raw");
+    run("cp", &["--sparse=never", arg(&guest.disk), arg(&full)]);
+    let advice = advice_of(&full, &["--device", "nvme"]);
+    let compact = about(&advice, "compact");
+    assert!(number(&compact, "/gain/bytes") > 16 << 20, "{compact:#}");
+    assert_eq!(compact["gain"]["device"], "nvme");
+    // So little is not worth the trouble.
+    assert_eq!(advice[0]["action"], "nothing");
+
+    // A linked clone: nothing is to be moved in it.
+    let base = dir.path().join("base.qcow2");
+    run("qemu-img", &["convert", "-O", "qcow2", arg(&guest.disk), arg(&base)]);
+    let clone = dir.path().join("clone.qcow2");
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", arg(&base), "-F", "qcow2", arg(&clone)]);
+    let defrag = about(&advice_of(&clone, &[]), "defrag");
+    assert_eq!(defrag["refused"], true);
+    assert!(defrag["because"].as_str().unwrap().contains("base"), "{defrag:#}");
+
+    // A snapshot in it: neither.
+    run("qemu-img", &["snapshot", "-c", "before", arg(&base)]);
+    assert_eq!(about(&advice_of(&base, &[]), "defrag")["refused"], true);
+
+    // An empty disk: nothing to do.
+    let empty = dir.path().join("empty.raw");
+    run("truncate", &["-s", "64M", arg(&empty)]);
+    assert_eq!(advice_of(&empty, &["-f", "raw"])[0]["action"], "nothing");
+}
+
+#[test]
+fn a_trace_costs_what_its_requests_are() {
+    let guest = Guest::get(Inside::Ext4);
+    let dir = scratch();
+    let trace = dir.path().join("trace");
+    // The first MiB, in a request that the device takes at once; 4 KiB of it again.
+    std::fs::write(&trace, "# offset length\n0 65536\n\n0,4096,read\n").unwrap();
+    let full = dir.path().join("full.raw");
+    run("cp", &["--sparse=never", arg(&guest.disk), arg(&full)]);
+    let document = document("leandisk.analyze/1", &["analyze", arg(&full), "--trace", arg(&trace)]);
+    assert_eq!(number(&document, "/trace/read_bytes"), 65536 + 4096);
+    assert!(number(&document, "/trace/requests") >= number(&document, "/trace/unfragmented_requests"));
+    assert_eq!(number(&document, "/trace/unfragmented_requests"), 2);
+    assert!(document["trace"]["model_seconds"].as_f64().unwrap() > 0.0);
+    std::fs::write(&trace, "12 twelve\n").unwrap();
+    let message = fail(2, &["analyze", arg(&full), "--trace", arg(&trace)]);
+    assert!(message.contains("line 1"), "{message}");
+}

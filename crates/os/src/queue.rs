@@ -17,6 +17,10 @@ pub struct Queue {
     pub read_ahead_bytes: u64,
     /// Whether the device says that it rotates. A virtual device may say either.
     pub is_rotational: bool,
+    /// Whether it is an NVMe device.
+    pub is_nvme: bool,
+    /// Whether a hypervisor makes it: what it is underneath, nobody here can tell.
+    pub is_virtual: bool,
 }
 
 /// The queue of the device at `path`, or of the one on which the file at `path` lies. `None` where that is not one
@@ -29,11 +33,15 @@ pub fn queue_of(path: impl AsRef<Path>) -> Option<Queue> {
         queue_folder(&Path::new("/sys/dev/block").join(format!("{}:{}", major(device), minor(device))))?;
     let number =
         |name: &str| -> Option<u64> { fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok() };
+    let name = folder.parent()?.file_name()?.to_string_lossy().into_owned();
     Some(Queue {
         request_bytes: number("max_sectors_kb")?.checked_mul(1024)?,
         segments: number("max_segments")?,
         read_ahead_bytes: number("read_ahead_kb")?.checked_mul(1024)?,
         is_rotational: number("rotational")? != 0,
+        is_nvme: name.starts_with("nvme"),
+        // virtio and Xen.
+        is_virtual: name.starts_with("vd") || name.starts_with("xvd"),
     })
 }
 

@@ -7,5 +7,7 @@ pub mod advice;
 mod copy;
 pub mod cost;
 pub mod profile;
+mod reading;
 
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};
+pub use reading::{VolumeCost, advice_facts, read_costs, read_trace_cost};

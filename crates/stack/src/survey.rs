@@ -73,6 +73,8 @@ pub struct Sum {
     pub count: u64,
     /// Those in more than one run on the volume.
     pub fragmented: u64,
+    /// Runs on the volume beyond the first of each.
+    pub extra_fragments: u64,
     /// Bytes allocated to those in more than one run.
     pub fragmented_bytes: u64,
     /// Runs in each layer.
@@ -86,6 +88,7 @@ impl Sum {
         self.count += 1;
         if fragments.guest > 1 {
             self.fragmented += 1;
+            self.extra_fragments += fragments.guest - 1;
             self.fragmented_bytes += allocated_bytes;
         }
         self.fragments.guest += fragments.guest;

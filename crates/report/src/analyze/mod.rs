@@ -8,6 +8,8 @@ use std::cmp::Reverse;
 use block::{HostFile, Result};
 use engine::ZeroCount;
 use filesystem::{Catalog, Facts};
+use plan::advice::Advice;
+use plan::cost::ReadCost;
 use serde::Serialize;
 use stack::{FreeSpace, LayerFragments, Stack, Survey, Totals, VolumeSurvey};
 
@@ -32,6 +34,73 @@ pub struct AnalyzeDocument {
     /// In whole units of the image: allocated there, free or swap to the guest.
     reclaimable_bytes: u64,
     worst_files: Vec<WorstFile>,
+    /// The profile that advice is about.
+    device: String,
+    /// Why a measured profile may not be that of the storage.
+    device_doubts: Vec<String>,
+    /// Reading every regular file from its beginning to its end, on each profile.
+    reading: Vec<ReadingCost>,
+    /// The trace that was asked about, on the profile that advice is about.
+    trace: Option<CostFigures>,
+    /// Best first.
+    advice: Vec<AdviceEntry>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ReadingCost {
+    device: String,
+    #[serde(flatten)]
+    figures: CostFigures,
+}
+
+/// Requests to the device and modelled seconds: as all lies now, and if each file (or the virtual disk, for a trace) lay
+/// in one piece.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct CostFigures {
+    read_bytes: u64,
+    requests: u64,
+    unfragmented_requests: u64,
+    model_seconds: f64,
+    unfragmented_model_seconds: f64,
+}
+
+impl From<ReadCost> for CostFigures {
+    fn from(cost: ReadCost) -> Self {
+        Self {
+            read_bytes: cost.bytes,
+            requests: cost.requests,
+            unfragmented_requests: cost.unfragmented_requests,
+            model_seconds: cost.seconds,
+            unfragmented_model_seconds: cost.unfragmented_seconds,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct AdviceEntry {
+    action: &'static str,
+    worth_it: bool,
+    refused: bool,
+    gain: AdviceGain,
+    cost: AdviceCost,
+    because: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct AdviceGain {
+    bytes: u64,
+    requests: u64,
+    seconds: f64,
+    device: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct AdviceCost {
+    moved_bytes: u64,
+    growth_bytes: u64,
+    changed_bytes: u64,
+    new_to_dedup_bytes: u64,
+    seconds: f64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -122,11 +191,19 @@ pub struct AnalyzeSubject<'a> {
     pub zeros: Option<ZeroCount>,
     /// How many files in the most fragments to name.
     pub top: usize,
+    /// Profiles with what reading all files costs on each; advice is about the first.
+    pub reading: Vec<(String, ReadCost)>,
+    /// Why the first profile, if it was measured, may not be that of the storage.
+    pub device_doubts: Vec<String>,
+    /// What a trace costs on the first profile.
+    pub trace: Option<ReadCost>,
+    /// Best first.
+    pub advice: Vec<Advice>,
 }
 
 /// What was found, as a document.
 pub fn analyze_document(subject: &AnalyzeSubject<'_>) -> Result<AnalyzeDocument> {
-    let &AnalyzeSubject { path, stack, survey, zeros, top } = subject;
+    let &AnalyzeSubject { path, stack, survey, zeros, top, .. } = subject;
     let chain = stack.chain();
     let mut allocated_bytes = 0;
     for file in chain.files() {
@@ -157,7 +234,39 @@ pub fn analyze_document(subject: &AnalyzeSubject<'_>) -> Result<AnalyzeDocument>
         whole_stack: WholeStack { extents: survey.fragments().whole_stack },
         reclaimable_bytes: survey.waste.reclaimable_bytes,
         worst_files: worst_files(survey, top),
+        device: subject.reading.first().map(|(name, _)| name.clone()).unwrap_or_default(),
+        device_doubts: subject.device_doubts.clone(),
+        reading: subject
+            .reading
+            .iter()
+            .map(|(device, cost)| ReadingCost { device: device.clone(), figures: (*cost).into() })
+            .collect(),
+        trace: subject.trace.map(CostFigures::from),
+        advice: subject.advice.iter().map(advice_entry).collect(),
     })
+}
+
+fn advice_entry(advice: &Advice) -> AdviceEntry {
+    let Advice { action, gain, cost, because, worth_it, is_refused } = advice;
+    AdviceEntry {
+        action: action.word(),
+        worth_it: *worth_it,
+        refused: *is_refused,
+        gain: AdviceGain {
+            bytes: gain.bytes,
+            requests: gain.requests,
+            seconds: gain.seconds,
+            device: gain.profile.clone(),
+        },
+        cost: AdviceCost {
+            moved_bytes: cost.moved_bytes,
+            growth_bytes: cost.growth_bytes,
+            changed_bytes: cost.changed_bytes,
+            new_to_dedup_bytes: cost.new_to_dedup_bytes,
+            seconds: cost.seconds,
+        },
+        because: because.clone(),
+    }
 }
 
 fn volume_analysis(stack: &Stack, survey: &Survey, index: usize) -> VolumeAnalysis {

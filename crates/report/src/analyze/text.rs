@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::{AnalyzeDocument, VolumeAnalysis};
+use super::{AnalyzeDocument, CostFigures, ReadingCost, VolumeAnalysis};
 use crate::bar::{Share, bar};
 use crate::text::{Palette, human_bytes, printable};
 
 const PATH_WIDTH: usize = 56;
+const TEXT_WIDTH: usize = 88;
 
 /// The document as text.
 pub fn analyze_text(document: &AnalyzeDocument, palette: Palette) -> String {
@@ -25,6 +26,8 @@ pub fn analyze_text(document: &AnalyzeDocument, palette: Palette) -> String {
     layers_text(&mut out, document, palette);
     zeros_text(&mut out, document, palette);
     worst_text(&mut out, document, palette);
+    reading_text(&mut out, document, palette);
+    advice_text(&mut out, document, palette);
     out
 }
 
@@ -162,6 +165,83 @@ fn worst_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
     }
 }
 
+fn reading_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
+    let _ = writeln!(
+        out,
+        "\n{}\n  {}",
+        palette.strong("reading every file from end to end, by the model"),
+        palette.faint(&format!(
+            "{:<10} {:>12} {:>12} {:>10} {:>10}",
+            "storage", "requests", "at best", "time", "at best"
+        ))
+    );
+    for ReadingCost { device, figures } in &document.reading {
+        let _ = writeln!(out, "  {device:<10} {}", figures_text(figures));
+    }
+    if let Some(figures) = &document.trace {
+        let _ =
+            writeln!(out, "  {:<10} {}  {}", "trace", figures_text(figures), palette.faint(&document.device));
+    }
+    for doubt in &document.device_doubts {
+        let _ = writeln!(out, "  {}", palette.warning(&printable(doubt)));
+    }
+}
+
+fn figures_text(figures: &CostFigures) -> String {
+    format!(
+        "{:>12} {:>12} {:>10} {:>10}",
+        count(figures.requests),
+        count(figures.unfragmented_requests),
+        seconds(figures.model_seconds),
+        seconds(figures.unfragmented_model_seconds)
+    )
+}
+
+fn seconds(value: f64) -> String {
+    if value < 0.001 {
+        format!("{:.0} µs", value * 1e6)
+    } else if value < 1.0 {
+        format!("{:.0} ms", value * 1e3)
+    } else if value < 100.0 {
+        format!("{value:.1} s")
+    } else {
+        format!("{:.0} min", value / 60.0)
+    }
+}
+
+fn advice_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
+    let _ =
+        writeln!(out, "\n{} {}", palette.strong("advice"), palette.faint(&format!("on {}", document.device)));
+    for entry in &document.advice {
+        let (mark, action) = match (entry.worth_it, entry.refused) {
+            (true, _) => ("→", palette.good(entry.action)),
+            (false, true) => ("✗", palette.warning(entry.action)),
+            (false, false) => ("·", palette.faint(entry.action)),
+        };
+        let _ = writeln!(out, "  {mark} {action}");
+        for line in wrapped(&printable(&entry.because), TEXT_WIDTH) {
+            let _ = writeln!(out, "      {line}");
+        }
+    }
+}
+
+/// Lines of words.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().expect("there is always a line");
+        if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        }
+    }
+    lines
+}
+
 /// The end of a path is what tells most.
 fn shortened(path: &str) -> String {
     let len = path.chars().count();
@@ -208,6 +288,18 @@ mod tests {
         assert_eq!(percent(1, 3), "33.3 %");
         assert_eq!(percent(1, 0), "0 %");
         assert_eq!(ratio(3, 2), "1.50");
+    }
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        assert_eq!(wrapped("one two  three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("extraordinary", 5), ["extraordinary"]);
+        assert_eq!(wrapped("", 5), [""]);
+    }
+
+    #[test]
+    fn times_are_easy_to_read() {
+        assert_eq!([0.000_5, 0.25, 12.34, 600.0].map(seconds), ["500 µs", "250 ms", "12.3 s", "10 min"]);
     }
 
     #[test]

@@ -1,0 +1,135 @@
+//! What reading a surveyed disk's files costs, and the facts that advice needs of it.
+
+use block::HostFile;
+use filesystem::{FileKind, StreamName};
+use stack::{Stack, Survey, Volume, VolumeSurvey};
+
+use crate::advice::{AdviceFacts, BACKUP_BLOCK_BYTES, Children, ContainerFacts, VolumeFacts};
+use crate::cost::{Access, Order, Piece, QueueLimits, ReadCost, RequestSize, SequentialRead, trace_cost};
+use crate::profile::Profile;
+
+/// Addresses of different stores are this far apart, so that going from one to another is never going on. No store is
+/// as large.
+const STORE_BYTES: u64 = 1 << 56;
+
+/// What reading all regular files of a volume costs, each from its beginning to its end.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct VolumeCost {
+    /// As they lie in the lowest layer that is known.
+    pub whole_stack: ReadCost,
+    /// If the virtual disk were in one piece.
+    pub guest: ReadCost,
+}
+
+/// The costs of each volume, in order; nothing where its files are not known.
+pub fn read_costs(stack: &Stack, survey: &Survey, profile: &Profile, size: RequestSize) -> Vec<VolumeCost> {
+    let volumes = stack.volumes().iter().zip(&survey.volumes);
+    volumes.map(|(volume, found)| volume_cost(volume, found, survey, profile, size)).collect()
+}
+
+fn volume_cost(
+    volume: &Volume,
+    found: &VolumeSurvey,
+    survey: &Survey,
+    profile: &Profile,
+    size: RequestSize,
+) -> VolumeCost {
+    let mut whole_stack = SequentialRead::new(profile, size, Order::EachAlone);
+    let mut guest = whole_stack.clone();
+    let Some(catalog) = &found.catalog else { return VolumeCost::default() };
+    for stream in catalog.streams() {
+        if stream.stream.kind != FileKind::Regular || stream.stream.name != StreamName::Main {
+            continue;
+        }
+        survey.layers.each_place_of(volume.span.start(), stream.extents(), |logical, place| {
+            let len_bytes = place.stored_bytes;
+            let physical = address(place.store, place.address);
+            whole_stack.piece(Piece { logical: logical.get(), physical, len_bytes });
+            guest.piece(Piece { logical: logical.get(), physical: place.span.start().get(), len_bytes });
+        });
+        whole_stack.end_file();
+        guest.end_file();
+    }
+    VolumeCost { whole_stack: whole_stack.total(), guest: guest.total() }
+}
+
+/// What a trace of accesses to the virtual disk costs as it lies, and if it lay in one piece.
+pub fn read_trace_cost(
+    survey: &Survey,
+    profile: &Profile,
+    limits: QueueLimits,
+    virtual_bytes: u64,
+    accesses: impl IntoIterator<Item = Access>,
+) -> Option<ReadCost> {
+    let mut map: Vec<Piece> = Vec::new();
+    survey.layers.each_place(extent::Span::from_zero(virtual_bytes), |place| {
+        let physical = address(place.store, place.address);
+        let piece = Piece { logical: place.span.start().get(), physical, len_bytes: place.span.len_bytes() };
+        // Parts of one compressed unit on several extents of the host share their place on the virtual disk.
+        if map.last().is_none_or(|last| last.logical + last.len_bytes <= piece.logical) {
+            map.push(piece);
+        }
+    });
+    trace_cost(profile, limits, &map, accesses)
+}
+
+fn address(store: u32, address: u64) -> u64 {
+    u64::from(store).saturating_mul(STORE_BYTES).saturating_add(address)
+}
+
+/// The facts that advice is given from.
+pub fn advice_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], profile: &Profile) -> AdviceFacts {
+    let chain = stack.chain();
+    let facts = chain.facts();
+    let volumes = (0..survey.volumes.len()).map(|index| volume_facts(stack, survey, costs, index));
+    let is_device = chain.links()[0].layer.files().iter().any(HostFile::is_block_device);
+    AdviceFacts {
+        volumes: volumes.collect(),
+        container: ContainerFacts {
+            format: facts.format.name(),
+            virtual_bytes: facts.virtual_bytes,
+            allocated_bytes: chain.files().iter().filter_map(|file| file.allocated_bytes().ok()).sum(),
+            unit_bytes: facts.cluster_bytes,
+            can_shrink: !is_device,
+            reclaimable_bytes: survey.waste.reclaimable_bytes,
+            reclaimable_partial_bytes: survey.waste.in_partly_used_units_bytes,
+            parents: chain.links().len() - 1,
+            snapshots: facts.snapshot_count.into(),
+            children: Children::Unknown,
+        },
+        host_extents: survey.host_extent_count(chain.files().len()),
+        profile: profile.name.to_owned(),
+        backup_block_bytes: BACKUP_BLOCK_BYTES,
+    }
+}
+
+fn volume_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], index: usize) -> VolumeFacts {
+    let volume = &stack.volumes()[index];
+    let found = &survey.volumes[index];
+    let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
+    let doubt =
+        facts.and_then(|facts| facts.state.doubt().map(str::to_owned)).or_else(|| volume.doubt.clone());
+    let files = found.totals.files;
+    let (free_bytes, free_extents, largest_free_bytes) =
+        found.free.as_ref().map_or((0, 0, 0), |free| (free.bytes, free.extents, free.largest_bytes));
+    VolumeFacts {
+        number: index + 1,
+        filesystem: facts.map_or("unknown", |facts| known_name(&facts.filesystem)),
+        doubt,
+        is_movable: found.catalog.is_some(),
+        start_bytes: volume.span.start().get(),
+        fragmented_files: files.fragmented,
+        extra_fragments: files.extra_fragments,
+        fragmented_bytes: files.fragmented_bytes,
+        free_bytes,
+        free_extents,
+        largest_free_bytes,
+        whole_cost: costs[index].whole_stack,
+        guest_cost: costs[index].guest,
+    }
+}
+
+/// Names of file systems whose files can be listed; advice says nothing of what a guest wrote.
+fn known_name(name: &str) -> &'static str {
+    ["ntfs", "ext2", "ext3", "ext4", "swap"].into_iter().find(|known| *known == name).unwrap_or("other")
+}
