@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - whatever a record holds, the pass goes on: what is wrong with a file is one doubt about it;
-//! - memory is that of one file and one piece of `$MFT`, and work grows with the records, whatever lists of attributes
+//! - memory is that of one file and a few pieces of `$MFT`, and work grows with the records, whatever lists of attributes
 //!   claim.
 //!
 //! Absent on purpose: contents of files, indexes of directories other than those of `$Extend` (each file knows its own
@@ -94,14 +94,11 @@ impl Scan<'_> {
             visitor.doubt(None, the_disks_fault(error)?);
             Ok(())
         })?;
-        let mut buffer = Vec::new();
-        for piece in self.mft.pieces(self.record_count) {
-            match self.mft.read_piece(&piece, &mut buffer) {
-                Ok(()) => self.scan_piece(piece.start, &mut buffer)?,
-                Err(error) => self.doubt(error)?,
-            }
-        }
-        Ok(())
+        let (mft, count) = (self.mft, self.record_count);
+        mft.each_piece(count, |piece, read| match read {
+            Ok(bytes) => self.scan_piece(piece.start, bytes),
+            Err(error) => self.doubt(error),
+        })
     }
 
     /// Tells what is wrong with the volume.

@@ -1,6 +1,7 @@
 //! `$MFT`: finds records by number, and all pieces of an attribute through attribute lists.
 
 use std::ops::Range;
+use std::sync::mpsc;
 
 use block::{Error, ReadAt, Result, read_vec};
 use extent::{Offset, VolumeOffset};
@@ -18,6 +19,9 @@ const ATTRIBUTE_LIST_BYTES_MAX: u64 = 256 << 10;
 
 /// Bytes that are read at once where all records are.
 const PIECE_BYTES: u64 = 1 << 20;
+
+/// How many pieces are read before they are looked at.
+const PIECES_AHEAD: usize = 2;
 
 /// A file record in memory of its own.
 pub(super) struct OwnedRecord {
@@ -104,6 +108,35 @@ impl Mft {
         let len_bytes = (piece.end - piece.start) * self.geometry.record_bytes;
         buffer.resize(usize::try_from(len_bytes).expect("at most a piece"), 0);
         self.data.read_at(Offset::new(piece.start * self.geometry.record_bytes), buffer)
+    }
+
+    /// Calls `each` with the pieces of the first `count` records in order, and how reading them went. The next ones
+    /// are read meanwhile. An error of `each` ends it.
+    pub(super) fn each_piece(
+        &self,
+        count: u64,
+        mut each: impl FnMut(Range<u64>, Result<&mut [u8]>) -> Result<()>,
+    ) -> Result<()> {
+        std::thread::scope(|scope| {
+            let (sender, pieces) = mpsc::sync_channel(PIECES_AHEAD);
+            let (spent, spares) = mpsc::channel();
+            scope.spawn(move || {
+                for piece in self.pieces(count) {
+                    let mut buffer = spares.try_recv().unwrap_or_default();
+                    let read = self.read_piece(&piece, &mut buffer);
+                    // Nobody listens any more once `each` has failed.
+                    if sender.send((piece, buffer, read)).is_err() {
+                        return;
+                    }
+                }
+            });
+            for (piece, mut buffer, read) in pieces {
+                each(piece, read.map(|()| &mut buffer[..]))?;
+                // The reader may be done already.
+                let _ = spent.send(buffer);
+            }
+            Ok(())
+        })
     }
 
     /// `$MFT`'s bitmap: a bit for each record, set where it is in use.
