@@ -18,8 +18,9 @@ const FLASH_STRIPE_BYTES: u64 = 1 << 20;
 /// How long moving from one place to another takes, by the distance.
 ///
 /// The shape is that of Ruemmler and Wilkes, "An introduction to disk drive modeling" (IEEE Computer, 1994): as
-/// the square root of the distance while the arm accelerates, then linear. Two uniformly random places are a third
-/// of the stroke apart, so that is where the average of a data sheet belongs.
+/// the square root of the distance while the arm accelerates, then linear (the paper itself could not be read to
+/// confirm it). Two uniformly random places are a third of the stroke apart, so that is where the average of a data
+/// sheet belongs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SeekCurve {
     /// To the next track.
@@ -308,6 +309,12 @@ mod tests {
     fn a_random_read_of_a_disk_takes_what_its_data_sheet_says() {
         let seconds = HDD.jump_seconds(None, 0);
         assert!((seconds - (7.4e-3 + 4.165e-3)).abs() < 1e-9, "{seconds}");
+    }
+
+    #[test]
+    fn a_random_read_of_a_sata_ssd_takes_what_its_data_sheet_says() {
+        let seconds = SATA_SSD.command_seconds + SATA_SSD.access_seconds + 4096.0 / SATA_SSD.bytes_per_second;
+        assert!((1.0 / seconds - 10_000.0).abs() < 100.0, "{seconds}");
     }
 
     #[test]
