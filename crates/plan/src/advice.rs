@@ -5,7 +5,8 @@
 //! - every action is answered for, best first; what is refused is never worth it, and has no gain;
 //! - `nothing` is worth it exactly when nothing else is, and is first then.
 //!
-//! Gains and costs are predictions. Sentences say what an action *would* do, and nothing about names that a guest chose.
+//! Gains and costs are predictions. Sentences say what an action *would* do; no name that a guest chose is in them,
+//! but for what a doubt quotes.
 
 use crate::cost::ReadCost;
 use rules::{compact, copy_packed, defrag, nothing, remarks};

@@ -584,7 +584,8 @@ mod tests {
             more.extend(pieces[index + 1..].iter().copied().map(moved));
             prop_assume!(first_bytes > 0);
             for profile in PROFILES {
-                let (before, after) = (cost(profile, asked_blocks * BLOCK, &pieces), cost(profile, asked_blocks * BLOCK, &more));
+                let before = cost(profile, asked_blocks * BLOCK, &pieces);
+                let after = cost(profile, asked_blocks * BLOCK, &more);
                 prop_assert!(after.requests >= before.requests, "{}", profile.name);
                 prop_assert!(after.seconds >= before.seconds - 1e-9, "{}: {before:?} {after:?}", profile.name);
                 prop_assert!(before.seconds >= before.unfragmented_seconds - 1e-9, "{}: {before:?}", profile.name);
@@ -600,13 +601,15 @@ mod tests {
             segments in any::<u64>(),
         ) {
             let pieces = pieces.into_iter();
-            let pieces: Vec<_> = pieces.map(|(logical, physical, len_bytes)| Piece { logical, physical, len_bytes }).collect();
+            let piece = |(logical, physical, len_bytes)| Piece { logical, physical, len_bytes };
+            let pieces: Vec<_> = pieces.map(piece).collect();
             let limits = QueueLimits { request_bytes, segments };
             for profile in PROFILES {
                 let size = RequestSize::new(asked_bytes, limits);
                 let cost = SequentialRead::of_file(profile, size, pieces.iter().copied());
                 prop_assert!(cost.seconds.is_finite() && cost.seconds >= 0.0);
-                let accesses = pieces.iter().map(|piece| Access { offset: piece.physical, len_bytes: piece.len_bytes });
+                let access = |piece: &Piece| Access { offset: piece.physical, len_bytes: piece.len_bytes };
+                let accesses = pieces.iter().map(access);
                 let _ = trace_cost(profile, limits, &pieces, accesses);
             }
         }

@@ -269,6 +269,8 @@ fn survey_volume(volume: &Volume, layers: &Layers) -> Result<VolumeSurvey> {
         Ok(()) => survey.free = Some(free),
         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
         Err(error) => {
+            // What could be told of it is kept: the reason says that it is not all.
+            survey.free = Some(free).filter(|free| free.extents > 0);
             survey.unlisted.get_or_insert(error.to_string());
         }
     }

@@ -144,6 +144,13 @@ pub(super) fn compact(facts: &AdviceFacts, comes_after_defrag: bool) -> Advice {
         }
         (false, _) => format!("Too little to gain: {figures}."),
     };
+    let partial_bytes = container.reclaimable_partial_bytes;
+    if partial_bytes >= SPACE_BYTES_MIN && container.parents == 0 {
+        because.push_str(&format!(
+            " Another {} are free in units that the guest uses in part: only a copy leaves them out.",
+            bytes(partial_bytes)
+        ));
+    }
     if worth_it {
         if comes_after_defrag {
             because.push_str(" Do it after `defrag`, which frees further units.");
