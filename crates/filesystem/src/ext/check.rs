@@ -20,15 +20,9 @@ use super::layout::{inode_flags, special_inode};
 use super::ledger::{Claim, Ledger, Owner};
 use super::superblock::{BlockNumber, GroupNumber, Superblock};
 use super::swapfile;
+use super::table::pieces;
 use super::tree::{self, FileExtent, Visitor};
 use crate::Source;
-
-/// Bytes of inode tables read at once.
-const PIECE_BYTES_MAX: u32 = 1 << 20;
-/// Inodes not in use are read along if there are no more bytes of them than that between two in use.
-const GAP_BYTES_MAX: u32 = 32 << 10;
-/// The first inode that is a user's file.
-const FIRST_USER_INODE: InodeNumber = 11;
 
 /// Checks everything; returns what lies in swap files.
 pub(super) fn check(source: &Source, superblock: &Superblock) -> Result<ExtentSet<Volume>> {
@@ -141,7 +135,7 @@ impl Inodes<'_> {
     fn consider(&mut self, inode: &Inode, mapped_to: u64) {
         let blocks = inode.size_bytes.div_ceil(u64::from(self.ledger.superblock.block_bytes));
         let odd = inode_flags::ENCRYPT | inode_flags::VERITY | inode_flags::EA_INODE;
-        let may_be = inode.number >= FIRST_USER_INODE
+        let may_be = inode.number >= special_inode::FIRST_USER
             && inode.is_regular()
             && inode.uid == 0
             && inode.links_count == 1
@@ -175,26 +169,6 @@ fn check_counts(superblock: &Superblock, number: GroupNumber, group: &Group, use
         return Err(corrupt("itable_unused", group.inodes_unused, expected));
     }
     Ok(limit)
-}
-
-/// The parts of an inode table to read: all that is in use, in pieces neither too small nor too large.
-fn pieces(used: &Bits, limit: u32, inode_bytes: u32) -> Vec<Range<u32>> {
-    let mut pieces: Vec<Range<u32>> = Vec::new();
-    let mut at = used.next(0, limit, true);
-    while at < limit {
-        let end = used.next(at, limit, false).min(at + PIECE_BYTES_MAX / inode_bytes);
-        match pieces.last_mut() {
-            Some(last)
-                if (at - last.end) * inode_bytes <= GAP_BYTES_MAX
-                    && (end - last.start) * inode_bytes <= PIECE_BYTES_MAX =>
-            {
-                last.end = end;
-            }
-            _ => pieces.push(at..end),
-        }
-        at = used.next(end, limit, true);
-    }
-    pieces
 }
 
 /// Enters an inode's blocks.
@@ -243,20 +217,5 @@ impl Visitor for Blocks<'_, '_> {
             clusters.from += 1;
         }
         self.ledger.own(clusters, self.owner, self.claim)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_cover_what_is_in_use_and_skip_large_gaps() {
-        let mut used = Bits::clear(8192);
-        for (from, end) in [(0, 11), (20, 30), (1000, 1001), (2000, 7000)] {
-            used.set(from, end);
-        }
-        let pieces = pieces(&used, 7000, 256);
-        assert_eq!(pieces, [0..30, 1000..1001, 2000..6096, 6096..7000]);
     }
 }

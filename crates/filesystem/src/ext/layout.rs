@@ -279,6 +279,8 @@ const _: () = {
 /// Bits of `i_flags`.
 pub(super) mod inode_flags {
     pub(in super::super) const ENCRYPT: u32 = 0x800;
+    /// A directory with a hash tree.
+    pub(in super::super) const INDEX: u32 = 0x1000;
     pub(in super::super) const HUGE_FILE: u32 = 0x4_0000;
     pub(in super::super) const EXTENTS: u32 = 0x8_0000;
     pub(in super::super) const VERITY: u32 = 0x10_0000;
@@ -302,8 +304,12 @@ pub(super) mod file_type {
 pub(super) mod special_inode {
     /// Its block map lists bad blocks.
     pub(in super::super) const BAD_BLOCKS: u32 = 1;
+    /// The root directory.
+    pub(in super::super) const ROOT: u32 = 2;
     /// Its block map lists the blocks reserved for growing the group descriptors.
     pub(in super::super) const RESIZE: u32 = 7;
+    /// The first inode that is a user's file, unless the superblock says otherwise (`EXT4_GOOD_OLD_FIRST_INO`).
+    pub(in super::super) const FIRST_USER: u32 = 11;
 }
 
 /// `struct ext4_extent_header`.
@@ -358,6 +364,94 @@ const _: () = {
     assert!(size_of::<RawExtentHeader>() == EXTENT_ENTRY_BYTES);
     assert!(size_of::<RawExtentIndex>() == EXTENT_ENTRY_BYTES);
     assert!(size_of::<RawExtent>() == EXTENT_ENTRY_BYTES);
+};
+
+/// The start of `struct ext4_dir_entry_2`; the name follows. Without `filetype` the length of the name has 16 bits,
+/// of which the upper 8 are zeros in `file_type`.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawDirectoryEntry {
+    /// Inode, 0 if the entry is not in use.
+    pub(super) inode: U32,
+    /// Bytes up to the next entry, a multiple of 4.
+    pub(super) rec_len: U16,
+    /// Bytes of the name.
+    pub(super) name_len: u8,
+    pub(super) file_type: u8,
+}
+
+/// Bytes of an entry before its name.
+pub(super) const DIRECTORY_ENTRY_HEAD_BYTES: usize = size_of::<RawDirectoryEntry>();
+/// Bytes of the smallest entry (`ext4_dir_rec_len` of a name of one byte).
+pub(super) const DIRECTORY_ENTRY_BYTES_MIN: usize = 12;
+
+/// `struct ext4_dir_entry_tail`: the last bytes of a block of entries under `metadata_csum`.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawDirectoryTail {
+    /// An entry not in use, of the tail's length, with a name of 0 bytes.
+    pub(super) entry: RawDirectoryEntry,
+    /// CRC-32C of the block before the tail.
+    pub(super) checksum: U32,
+}
+
+/// `struct dx_countlimit`, in the place of the first entry of a node of a hash tree.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawIndexCounts {
+    /// Entries there is room for.
+    pub(super) limit: U16,
+    /// Entries in use, this one included.
+    pub(super) count: U16,
+}
+
+/// Where the entries of a hash tree's root begin (`struct dx_root`).
+pub(super) const INDEX_ROOT_ENTRIES_AT: usize = 32;
+/// Where those of its other nodes begin (`struct dx_node`).
+pub(super) const INDEX_NODE_ENTRIES_AT: usize = 8;
+/// Bytes of an entry of a hash tree (`struct dx_entry`).
+pub(super) const INDEX_ENTRY_BYTES: usize = 8;
+
+/// `struct dx_tail`, behind the room for entries.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawIndexTail {
+    pub(super) reserved: U32,
+    /// CRC-32C of the node up to its last entry in use, of `reserved` and of four zeros.
+    pub(super) checksum: U32,
+}
+
+/// `struct ext4_xattr_entry`; the name follows.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawAttribute {
+    /// Bytes of the name.
+    pub(super) name_len: u8,
+    /// Which prefix the name has.
+    pub(super) name_index: u8,
+    /// Where the value lies, in bytes from the first entry.
+    pub(super) value_offs: U16,
+    /// The inode that holds the value, 0 if it is here.
+    pub(super) value_inum: U32,
+    /// Bytes of the value.
+    pub(super) value_size: U32,
+    pub(super) hash: U32,
+}
+
+/// `EXT4_XATTR_MAGIC`, before the attributes within an inode.
+pub(super) const ATTRIBUTES_MAGIC: u32 = 0xea02_0000;
+/// `EXT4_XATTR_INDEX_SYSTEM`: the prefix `system.`.
+pub(super) const ATTRIBUTE_INDEX_SYSTEM: u8 = 7;
+/// The rest of the name of the attribute that continues inline data (`EXT4_XATTR_SYSTEM_DATA`).
+pub(super) const ATTRIBUTE_NAME_DATA: &[u8] = b"data";
+/// Bytes of the parent's number before the entries of an inline directory (`EXT4_INLINE_DOTDOT_SIZE`).
+pub(super) const INLINE_PARENT_BYTES: usize = 4;
+
+const _: () = {
+    assert!(size_of::<RawDirectoryEntry>() == 8);
+    assert!(size_of::<RawDirectoryTail>() == 12);
+    assert!(size_of::<RawIndexTail>() == 8);
+    assert!(size_of::<RawAttribute>() == 16);
 };
 
 /// The start of `struct mmp_struct`.

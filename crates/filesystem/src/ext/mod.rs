@@ -5,29 +5,37 @@
 //!
 //! Layers, each on the one before: [`layout`] and [`features`] (what is on the disk), [`superblock`]
 //! (geometry), [`group`] and [`bitmap`] (what is allocated), [`inode`] and [`tree`] (who owns it),
-//! [`journal`]; then what is made of them: [`map`] and [`check`], which finds [`swapfile`]s on its way.
+//! [`journal`]; then what is made of them: [`map`] and [`check`], which finds [`swapfile`]s on its way; [`files`] with
+//! the [`names`] that each [`directory`] gives them, and [`free`].
 //!
-//! Deliberately absent: directories, the contents of extended attributes, decryption.
+//! Deliberately absent: the contents of extended attributes, decryption.
 
 use std::sync::Arc;
 
 use block::{Error, ErrorKind, Result, read_struct};
-use extent::{ExtentSet, VolumeOffset};
+use extent::{ExtentSet, VolumeOffset, VolumeSpan};
 
-use crate::{Check, Facts, FileSystem, Source, State, UsedMap};
+use crate::{Check, Facts, FileSystem, FileVisitor, Fragments, Source, State, UsedMap};
 
 mod bitmap;
 mod check;
 mod checksum;
+mod directory;
 mod features;
+mod files;
+mod free;
+mod gather;
 mod group;
 mod inode;
 mod journal;
 mod layout;
 mod ledger;
 mod map;
+mod names;
+mod nodes;
 mod superblock;
 mod swapfile;
+mod table;
 mod tree;
 
 use features::{Features, incompat, ro_compat};
@@ -204,6 +212,26 @@ impl FileSystem for Ext {
             Check::Full => check::check(&volume.source, &volume.superblock)?,
         };
         Ok(Box::new(map::Map::new(volume.source.clone(), volume.superblock.clone(), swap)))
+    }
+
+    fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
+        match &self.volume {
+            Some(volume) => files::scan(&volume.source, &volume.superblock, visitor),
+            None => {
+                visitor.doubt(None, doubt(&self.facts.state).to_string());
+                Ok(())
+            }
+        }
+    }
+
+    /// If some bitmaps are not understood, all others are told before the error.
+    fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
+        let volume = self.volume.as_ref().ok_or_else(|| doubt(&self.facts.state))?;
+        free::each_span(&volume.source, &volume.superblock, each)
+    }
+
+    fn fragments(&self) -> Fragments {
+        Fragments::as_filefrag()
     }
 }
 

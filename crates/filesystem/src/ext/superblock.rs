@@ -10,7 +10,7 @@ use super::checksum::{SEED, crc32c};
 use super::features::{FeatureSet, Features, compat, incompat, ro_compat};
 use super::layout::{
     DESCRIPTOR_BYTES_LARGE, DESCRIPTOR_BYTES_SMALL, INODE_BYTES_SMALL, RawSuperblock, SUPERBLOCK_OFFSET,
-    state,
+    special_inode, state,
 };
 use zerocopy::IntoBytes;
 
@@ -50,6 +50,10 @@ pub(super) struct Superblock {
     pub(super) uuid: [u8; 16],
     pub(super) label: Option<String>,
     pub(super) journal_inode: u32,
+    /// Inodes below are the file system's own, but for the root.
+    pub(super) first_inode: u32,
+    /// Its own inodes at any number: journal, quotas, orphan file; 0 for none.
+    pub(super) own_inodes: [u32; 5],
     pub(super) last_orphan: u32,
     pub(super) mmp_block: Option<BlockNumber>,
     pub(super) mounting: Mounting,
@@ -79,6 +83,18 @@ pub(super) fn features_of(raw: &RawSuperblock) -> Features {
 pub(super) fn label_of(raw: &RawSuperblock) -> Option<String> {
     let bytes = raw.volume_name.split(|byte| *byte == 0).next().unwrap_or_default();
     (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
+}
+
+fn own_inodes(raw: &RawSuperblock, features: &Features) -> [u32; 5] {
+    let with = |holds: bool, number: u32| if holds { number } else { 0 };
+    let quota = features.ro_compat.has(ro_compat::QUOTA);
+    [
+        with(features.has_journal(), raw.journal_inum.get()),
+        with(quota, raw.usr_quota_inum.get()),
+        with(quota, raw.grp_quota_inum.get()),
+        with(quota, raw.prj_quota_inum.get()),
+        with(features.compat.has(compat::ORPHAN_FILE), raw.orphan_file_inum.get()),
+    ]
 }
 
 fn join(lo: u32, hi: u32) -> u64 {
@@ -130,6 +146,8 @@ impl Superblock {
             uuid: raw.uuid,
             label: label_of(raw),
             journal_inode: raw.journal_inum.get(),
+            first_inode: if rev_level == 0 { special_inode::FIRST_USER } else { raw.first_ino.get() },
+            own_inodes: own_inodes(raw, &features),
             last_orphan: raw.last_orphan.get(),
             mmp_block: mmp.then(|| raw.mmp_block.get()),
             mounting: Mounting {

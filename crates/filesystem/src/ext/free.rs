@@ -1,0 +1,64 @@
+//! The free spans of a volume, as its block bitmaps say.
+
+use block::{Error, ErrorKind, Result};
+use extent::{Offset, Span, VolumeSpan};
+
+use super::bitmap::{self, Bits};
+use super::group;
+use super::superblock::{GroupNumber, Superblock};
+use crate::Source;
+
+/// Calls `each` with the free spans, ascending and coalesced. A group whose bitmap is not understood has none; once all
+/// other groups were seen, the first such is the error.
+pub(super) fn each_span(
+    source: &Source,
+    superblock: &Superblock,
+    each: &mut dyn FnMut(VolumeSpan),
+) -> Result<()> {
+    let mut spans = Coalesced { last: None, each };
+    let mut broken: Option<Error> = None;
+    for number in 0..superblock.groups_count {
+        let bits = group::read(source, superblock, number)
+            .and_then(|group| bitmap::read_blocks(source, superblock, number, &group));
+        match bits {
+            Ok(bits) => push_group(&mut spans, superblock, number, &bits),
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            Err(error) => _ = broken.get_or_insert(error),
+        }
+    }
+    spans.finish();
+    broken.map_or(Ok(()), Err)
+}
+
+fn push_group(spans: &mut Coalesced<'_>, superblock: &Superblock, number: GroupNumber, bits: &Bits) {
+    let cluster_blocks = u64::from(superblock.cluster_blocks);
+    let start = superblock.group_start(number);
+    let offset_of = |cluster: u32| superblock.offset_of(start + u64::from(cluster) * cluster_blocks);
+    // The last cluster may reach past the end.
+    let end_max = Offset::new(superblock.end_bytes());
+    let mut at = bits.next(0, bits.len(), false);
+    while at < bits.len() {
+        let end = bits.next(at, bits.len(), true);
+        spans.push(Span::between(offset_of(at), offset_of(end).min(end_max)));
+        at = bits.next(end, bits.len(), false);
+    }
+}
+
+/// Joins spans that follow each other.
+struct Coalesced<'a> {
+    last: Option<VolumeSpan>,
+    each: &'a mut dyn FnMut(VolumeSpan),
+}
+
+impl Coalesced<'_> {
+    fn push(&mut self, span: VolumeSpan) {
+        match &mut self.last {
+            Some(last) if last.end() == span.start() => *last = Span::between(last.start(), span.end()),
+            last => last.replace(span).into_iter().for_each(&mut *self.each),
+        }
+    }
+
+    fn finish(&mut self) {
+        self.last.take().into_iter().for_each(&mut *self.each);
+    }
+}
