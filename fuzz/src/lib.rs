@@ -11,8 +11,8 @@ pub mod sparse;
 use std::sync::Arc;
 
 use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
-use extent::{Offset, Span, Volume};
-use filesystem::{Check, FileSystem, Source};
+use extent::{Offset, Span, Volume, VolumeSpan};
+use filesystem::{Catalog, Check, FileSystem, Source};
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
 use sparse::unpack;
 
@@ -81,6 +81,7 @@ pub fn filesystem(open: fn(&Source) -> Result<Option<Box<dyn FileSystem>>>, data
     let len_bytes = ReadAt::<Volume>::len_bytes(&memory);
     let source: Source = Arc::new(memory);
     let Some(filesystem) = accept(open(&source)).flatten() else { return };
+    list(&*filesystem, len_bytes);
     for check in [Check::Quick, Check::Full] {
         let Some(map) = accept(filesystem.used_map(check)) else { continue };
         assert!(filesystem.facts().state.doubt().is_none(), "a map in spite of a doubt");
@@ -95,6 +96,25 @@ pub fn filesystem(open: fn(&Source) -> Result<Option<Box<dyn FileSystem>>>, data
             assert_eq!(at, span.end(), "uses cover what was asked");
         }
     }
+}
+
+/// Lists the files and the free spans of a volume.
+fn list(filesystem: &dyn FileSystem, len_bytes: u64) {
+    let whole = Span::from_zero(len_bytes);
+    if let Some(catalog) = accept(Catalog::read(filesystem)) {
+        for stream in catalog.streams() {
+            assert!(stream.path().starts_with(b"/"), "a path from the root");
+            for extent in stream.extents() {
+                assert!(!extent.span.is_empty() && whole.covers(&extent.span), "extents within the volume");
+            }
+        }
+    }
+    let mut last: Option<VolumeSpan> = None;
+    accept(filesystem.each_free_span(&mut |span| {
+        assert!(!span.is_empty() && whole.covers(&span), "free spans within the volume");
+        assert!(last.is_none_or(|last| last.end() < span.start()), "ascending, coalesced");
+        last = Some(span);
+    }));
 }
 
 /// Starts and lengths of windows all over `len_bytes`, the last byte's included.

@@ -12,17 +12,18 @@ use std::time::{Duration, Instant};
 
 use block::{Error, ErrorKind, Memory, ReadAt};
 use extent::{Offset, Span, Volume};
-use filesystem::{Check, Source, ext};
+use filesystem::{Catalog, Check, FileSystem, Source, ext};
 use support::{debugfs, make, populate, text};
 use testkit::{check_hostile, run, scratch};
 
-/// Opens, checks and maps a volume.
+/// Opens, lists, checks and maps a volume.
 fn try_all(bytes: Vec<u8>) -> Result<(), Error> {
     let source: Source = Arc::new(Memory::new(bytes));
     let Some(filesystem) = ext::open(&source)? else {
         return Ok(());
     };
     let whole = Span::from_zero(ReadAt::<Volume>::len_bytes(&*source));
+    list(&*filesystem, whole);
     let map = filesystem.used_map(Check::Quick)?;
     let quick = map.uses(whole);
     filesystem.used_map(Check::Full)?.uses(whole)?;
@@ -46,6 +47,25 @@ fn damaged_superblocks_and_truncated_volumes() {
         file.read_at(Offset::new(0), &mut bytes)?;
         try_all(bytes)
     });
+}
+
+/// Whatever is broken is a doubt: no error, and nothing past the end.
+fn list(filesystem: &dyn FileSystem, whole: Span<Volume>) -> Catalog {
+    let catalog = Catalog::read(filesystem).unwrap();
+    for stream in catalog.streams() {
+        assert!(stream.path().starts_with(b"/"));
+        assert!(stream.extents().all(|extent| whole.covers(&extent.span) && !extent.span.is_empty()));
+    }
+    let mut end = 0;
+    let told = filesystem.each_free_span(&mut |span| {
+        assert!(whole.covers(&span) && !span.is_empty() && (end == 0 || span.start().get() > end));
+        end = span.end().get();
+    });
+    if let Err(error) = told {
+        let kinds = [ErrorKind::Corrupt, ErrorKind::Unsupported, ErrorKind::Refused];
+        assert!(kinds.contains(&error.kind()), "{error:?}");
+    }
+    catalog
 }
 
 /// A generator of numbers: small, and the same in each run.
@@ -122,9 +142,12 @@ fn metadata(volume: &std::path::Path, bytes: &[u8]) -> Vec<usize> {
     for prefix in ["Block bitmap at ", "Inode bitmap at "] {
         places.extend(numbers_after(prefix).iter().map(|block| block * 1024));
     }
-    // Extent blocks, and all that the journal put its magic on.
-    let starts =
-        |block: &[u8]| block.starts_with(&[0x0a, 0xf3]) || block.starts_with(&[0xc0, 0x3b, 0x39, 0x98]);
+    // Extent blocks, all that the journal put its magic on, and first blocks of directories.
+    let starts = |block: &[u8]| {
+        block.starts_with(&[0x0a, 0xf3])
+            || block.starts_with(&[0xc0, 0x3b, 0x39, 0x98])
+            || block[4..].starts_with(b"\x0c\0\x01\x02.")
+    };
     let chunks = bytes.chunks(1024).enumerate();
     places.extend(chunks.filter(|(_, block)| starts(block)).map(|(index, _)| index * 1024));
     places
@@ -155,6 +178,9 @@ fn pointers_in_circles_end() {
     let started = Instant::now();
     let why = support::doubt(&volume).expect("a doubt");
     assert!(why.contains("twice"), "{why}");
+    let catalog = Catalog::read(&*support::open(&volume)).unwrap();
+    let [doubt] = catalog.doubts() else { panic!("{:?}", catalog.doubts()) };
+    assert!(doubt.why.contains("twice") && doubt.file.is_some(), "{doubt:?}");
     assert!(started.elapsed() < Duration::from_secs(1));
 }
 
@@ -179,4 +205,68 @@ fn a_journal_of_blocks_in_circles_ends() {
     let why = support::doubt(&volume).expect("a doubt");
     assert!(why.contains("pieces") || why.contains("too many"), "{why}");
     assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+}
+
+/// Directories whose sizes, blocks and parents make no sense cost no more than the volume, and end.
+#[test]
+fn directories_without_end_end() {
+    let dir = scratch();
+    let volume = dir.path().join("volume");
+    let contents = dir.path().join("contents");
+    fs::create_dir_all(contents.join("a/b")).unwrap();
+    for args in ["-t ext2 -b 1024", "-t ext4 -b 1024 -O ^metadata_csum"] {
+        make(&volume, 20, args, Some(&contents));
+        // An extent, or pointers, of the root's one block again and again; a size of 2 GiB.
+        let first = match args.contains("ext4") {
+            true => "sif a block[2] 0x1\nsif a block[4] 0x80000000\nsif a block[5] 0x1",
+            false => "sif a block[1] 1\nsif a block[2] 1\nsif a block[3] 2",
+        };
+        debugfs(&volume, &format!("{first}\nsif a size 0x7ffffc00\nsif a/b links_count 1"));
+        // `b` becomes another name of its parent.
+        debugfs(&volume, "cd a\nunlink b\nln <2> b");
+        let started = Instant::now();
+        let filesystem = support::open(&volume);
+        let catalog = list(&*filesystem, Span::from_zero(20 << 20));
+        assert!(catalog.doubt_count() > 0, "{args}");
+        assert!(
+            catalog.streams().any(|stream| stream.path() == b"/lost+found"),
+            "{args}: others have their names"
+        );
+        assert!(started.elapsed() < Duration::from_secs(1), "{args}: {:?}", started.elapsed());
+    }
+}
+
+/// Every directory claims the same large part of the volume.
+#[test]
+fn many_directories_of_the_same_blocks_end() {
+    let dir = scratch();
+    let volume = dir.path().join("volume");
+    let contents = dir.path().join("contents");
+    for index in 0..500 {
+        fs::create_dir_all(contents.join(format!("directory {index}"))).unwrap();
+    }
+    make(&volume, 40, "-t ext4 -b 1024 -O ^metadata_csum,^uninit_bg,^has_journal", Some(&contents));
+    let mut bytes = fs::read(&volume).unwrap();
+    // The one extent of each: 32768 blocks from block 2000, and a size to match.
+    let one_block =
+        [[0x0a, 0xf3, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let roots: Vec<_> = (0..bytes.len() - 256)
+        .step_by(256)
+        .filter(|at| bytes[at + 40..].starts_with(&one_block[..18]) && bytes[at + 1] >> 4 == 4)
+        .collect();
+    assert!(roots.len() >= 500, "{}", roots.len());
+    for at in roots {
+        bytes[at + 4..at + 8].copy_from_slice(&(32_768u32 << 10).to_le_bytes());
+        bytes[at + 56..at + 58].copy_from_slice(&32_768u16.to_le_bytes());
+        bytes[at + 60..at + 64].copy_from_slice(&2000u32.to_le_bytes());
+    }
+    fs::write(&volume, &bytes).unwrap();
+    let started = Instant::now();
+    let catalog = list(&*support::open(&volume), Span::from_zero(40 << 20));
+    let doubts = catalog.doubts();
+    assert!(
+        catalog.doubt_count() > 400 && doubts.iter().any(|doubt| doubt.why.contains("rec_len")),
+        "{doubts:?}"
+    );
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }

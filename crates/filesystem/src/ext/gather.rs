@@ -12,24 +12,25 @@ const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// What lies between two blocks is read along if it is no more than that: about what a request costs.
 const GAP_BYTES_MAX: u64 = 64 << 10;
 
-/// Calls `each` with every item, in order, and the bytes of its block. `items` are sorted by block; the volume holds
-/// them all.
+/// Calls `each` with the items, in order, and the bytes of their blocks. `items` are sorted by block; the volume holds
+/// them all. What `is_wanted` is false for when its turn comes is not read.
 pub(super) fn each_block<T>(
     source: &Source,
     superblock: &Superblock,
     items: &[T],
     block_of: impl Fn(&T) -> BlockNumber,
+    is_wanted: impl Fn(&T) -> bool,
     mut each: impl FnMut(&T, &[u8]),
 ) -> Result<()> {
     let block_bytes = u64::from(superblock.block_bytes);
     let mut rest = items;
-    while let Some(first) = rest.first() {
+    while let Some(first) = rest.iter().position(&is_wanted) {
+        rest = &rest[first..];
         let blocks = piece(rest.iter().map(&block_of), block_bytes);
         let (now, later) = rest.split_at(rest.partition_point(|item| block_of(item) < blocks.end));
-        debug_assert!(!now.is_empty() && block_of(first) == blocks.start);
         let len_bytes = (blocks.end - blocks.start) * block_bytes;
         let bytes = read_vec(source, superblock.offset_of(blocks.start), len_bytes, "ext blocks")?;
-        for item in now {
+        for item in now.iter().filter(|item| is_wanted(item)) {
             let at = usize::try_from((block_of(item) - blocks.start) * block_bytes).expect("within a piece");
             each(item, &bytes[at..][..usize::try_from(block_bytes).expect("at most 64 KiB")]);
         }

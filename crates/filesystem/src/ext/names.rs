@@ -3,6 +3,8 @@
 //! Bounded whatever the disk says: blocks wait in a list of fixed length, no more of them are read than the volume has,
 //! and a directory with too many broken blocks is given up.
 
+use std::cell::Cell;
+
 use block::Result;
 
 use super::directory::{Directory, inline_parts};
@@ -17,6 +19,8 @@ use crate::files::{FileId, FileName, FileVisitor};
 const WAITING_COUNT_MAX: usize = 1 << 16;
 /// A directory of which so many blocks are broken is read no further.
 const BROKEN_COUNT_MAX: u32 = 16;
+/// How many times blocks that were not read are allowed for again: a bound on the work, as each time costs some.
+const REFUND_COUNT_MAX: u32 = 64;
 
 /// A block of a directory that waits to be read.
 struct Waiting {
@@ -30,7 +34,7 @@ struct Waiting {
 /// A directory with blocks that wait.
 struct Listed {
     directory: Directory,
-    broken_count: u32,
+    broken_count: Cell<u32>,
 }
 
 /// Collects the blocks of directories, and reads them.
@@ -41,6 +45,7 @@ pub(super) struct Names<'a> {
     waiting: Vec<Waiting>,
     /// How many more blocks may be blocks of directories.
     blocks_left: u64,
+    refunds_left: u32,
 }
 
 impl<'a> Names<'a> {
@@ -51,6 +56,7 @@ impl<'a> Names<'a> {
             directories: Vec::new(),
             waiting: Vec::new(),
             blocks_left: superblock.blocks_count,
+            refunds_left: REFUND_COUNT_MAX,
         }
     }
 
@@ -64,23 +70,23 @@ impl<'a> Names<'a> {
     ) -> Result<()> {
         let directory = Directory::new(inode, self.superblock.features.metadata_csum());
         let end = size_bytes.div_ceil(u64::from(self.superblock.block_bytes));
-        self.directories.push(Listed { directory, broken_count: 0 });
+        self.directories.push(Listed { directory, broken_count: 0.into() });
         let mut mapped = 0;
         for extent in extents.iter().filter(|extent| extent.logical < end && !extent.unwritten) {
             for index in 0..extent.count.min(end - extent.logical) {
-                let Some(left) = self.blocks_left.checked_sub(1) else {
-                    visitor
-                        .doubt(Some(id(inode.number)), "directories have more blocks than the volume".into());
-                    return Ok(());
-                };
-                self.blocks_left = left;
-                if self.waiting.len() >= WAITING_COUNT_MAX {
+                if self.waiting.len() >= WAITING_COUNT_MAX || self.blocks_left == 0 {
                     let broken_count = self.read(visitor)?;
+                    self.directories.push(Listed { directory, broken_count: broken_count.into() });
                     if broken_count >= BROKEN_COUNT_MAX {
                         return Ok(());
                     }
-                    self.directories.push(Listed { directory, broken_count });
                 }
+                let Some(left) = self.blocks_left.checked_sub(1) else {
+                    let why = "directories have more blocks than the volume".into();
+                    visitor.doubt(Some(id(inode.number)), why);
+                    return Ok(());
+                };
+                self.blocks_left = left;
                 let (block, logical) = (extent.start + index, extent.logical + index);
                 self.waiting.push(Waiting { block, logical, directory: self.directories.len() - 1 });
                 mapped += 1;
@@ -103,25 +109,26 @@ impl<'a> Names<'a> {
 
     /// Reads all that waits; returns how many blocks of the last directory were broken.
     pub(super) fn read(&mut self, visitor: &mut dyn FileVisitor) -> Result<u32> {
-        let superblock = self.superblock;
         let mut waiting = std::mem::take(&mut self.waiting);
-        let directories = &mut self.directories;
+        let mut seen_count = 0;
         waiting.sort_unstable_by_key(|waiting| waiting.block);
         gather::each_block(
             self.source,
-            superblock,
+            self.superblock,
             &waiting,
             |waiting| waiting.block,
+            |waiting| self.directories[waiting.directory].broken_count.get() < BROKEN_COUNT_MAX,
             |waiting, bytes| {
-                let listed = &mut directories[waiting.directory];
-                if listed.broken_count < BROKEN_COUNT_MAX
-                    && !listed.show(bytes, waiting.logical, superblock, visitor)
-                {
-                    listed.broken_count += 1;
-                }
+                seen_count += 1;
+                self.directories[waiting.directory].show(bytes, waiting.logical, self.superblock, visitor);
             },
         )?;
-        let broken_count = self.directories.last().map_or(0, |last| last.broken_count);
+        // What was not read does not count: else a broken directory could take what all others need.
+        if seen_count < waiting.len() && self.refunds_left > 0 {
+            self.refunds_left -= 1;
+            self.blocks_left += (waiting.len() - seen_count) as u64;
+        }
+        let broken_count = self.directories.last().map_or(0, |last| last.broken_count.get());
         self.directories.clear();
         waiting.clear();
         self.waiting = waiting;
@@ -130,19 +137,16 @@ impl<'a> Names<'a> {
 }
 
 impl Listed {
-    /// Shows the names of one block; returns whether all of it was understood.
-    fn show(
-        &self,
-        bytes: &[u8],
-        logical: u64,
-        superblock: &Superblock,
-        visitor: &mut dyn FileVisitor,
-    ) -> bool {
-        if let Err(error) = self.directory.verify(bytes, logical) {
-            visitor.doubt(Some(id(self.directory.number)), error.to_string());
-            return false;
-        }
-        show(&self.directory, bytes, superblock, visitor)
+    /// Shows the names of one block.
+    fn show(&self, bytes: &[u8], logical: u64, superblock: &Superblock, visitor: &mut dyn FileVisitor) {
+        let is_whole = match self.directory.verify(bytes, logical) {
+            Ok(()) => show(&self.directory, bytes, superblock, visitor),
+            Err(error) => {
+                visitor.doubt(Some(id(self.directory.number)), error.to_string());
+                false
+            }
+        };
+        self.broken_count.set(self.broken_count.get() + u32::from(!is_whole));
     }
 }
 

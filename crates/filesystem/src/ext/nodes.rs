@@ -83,6 +83,7 @@ pub(super) fn read_ahead<'a>(
             superblock,
             &wanted,
             |node| node.block,
+            |_| true,
             |node, bytes| {
                 below.extend(below_node(node.kind, bytes));
                 blocks.insert(superblock.offset_of(node.block), bytes.into());
