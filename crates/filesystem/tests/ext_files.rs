@@ -243,6 +243,39 @@ fn attributes_in_inodes_of_their_own_are_metadata() {
     assert_same(&list_scanned(&*filesystem, &catalog), &list_mounted(&volume), "ea_inode");
 }
 
+/// Blocks larger than a page, which the kernel may not mount: as debugfs has it.
+#[test]
+fn blocks_of_all_sizes() {
+    let dir = scratch();
+    let (volume, contents) = (dir.path().join("volume"), dir.path().join("contents"));
+    fs::write(&contents, vec![1; 300_000]).unwrap();
+    for args in
+        ["-b 8192", "-b 16384 -O ^metadata_csum", "-b 65536", "-b 65536 -O ^metadata_csum,^extent,^64bit"]
+    {
+        make(&volume, 128, &format!("-t ext4 {args}"), None);
+        let names: Vec<_> = (0..60).map(|index| format!("d/{}{index}", "n".repeat(index * 4))).collect();
+        let commands: Vec<_> = names.iter().map(|name| format!("write {} {name}", text(&contents))).collect();
+        debugfs(&volume, &format!("mkdir d\n{}\nmkdir d/e", commands.join("\n")));
+        let filesystem = open(&volume);
+        let catalog = read(&*filesystem, args);
+        let block = filesystem.facts().cluster_bytes.unwrap();
+        let wanted = names.iter().map(String::as_str).chain(["d", "d/e", "lost+found"]);
+        let mut seen = 0;
+        for path in wanted {
+            let found = catalog.streams().find(|stream| stream.path() == format!("/{path}").into_bytes());
+            let stream = found.unwrap_or_else(|| panic!("{args}: {path}"));
+            let spans = stream.extents().map(|extent| extent.span);
+            let ours: Vec<_> =
+                spans.flat_map(|at| at.start().get() / block..at.end().get() / block).collect();
+            assert_eq!(ours, data_blocks(&volume, stream.stream.file.0), "{args}: {path}");
+            assert!(stream.stream.size_bytes == 300_000 || stream.stream.kind == FileKind::Directory);
+            seen += 1;
+        }
+        let own = |stream: &CatalogStream<'_>| stream.stream.kind == FileKind::Metadata;
+        assert_eq!(catalog.streams().filter(|stream| !own(stream)).count(), seen + 1, "{args}: and the root");
+    }
+}
+
 /// Names that the kernel would show in plain or not at all, as they are on the disk.
 #[test]
 fn folded_and_encrypted_names_are_bytes() {

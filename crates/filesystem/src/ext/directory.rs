@@ -198,7 +198,7 @@ mod tests {
         bytes.extend(len.to_le_bytes());
         bytes.extend([u8::try_from(name.len()).unwrap(), 1]);
         bytes.extend(name);
-        bytes.resize(usize::from(len).max(8 + name.len()), 0);
+        bytes.resize(usize::from(len).max(8 + name.len()).max(12), 0);
         bytes
     }
 
