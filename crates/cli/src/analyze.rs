@@ -10,9 +10,9 @@ use engine::{ZeroCount, count_zeros};
 use filesystem::Check;
 use os::{Probe, ProbeBudget, Queue};
 use plan::advice::advise;
-use plan::cost::{Access, QueueLimits, ReadCost, RequestSize};
+use plan::cost::{Access, QueueLimits, RequestSize};
 use plan::profile::{PROFILES, Profile, Timings};
-use plan::{CopyOptions, VolumeCost, advice_facts, read_costs, read_trace_cost};
+use plan::{CopyOptions, advice_facts, read_costs, read_trace_cost};
 use report::{AnalyzeSubject, analyze_document, analyze_text, to_json, write_file_lines};
 use stack::{Stack, UsedMaps};
 
@@ -29,14 +29,26 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     }
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
-    if let Some(path) = &arguments.files {
-        write_whole(path, |out| write_file_lines(&survey, out))?;
-    }
     let zeros = if arguments.zeros { Some(zeros(stack, &maps, survey.waste.unit_bytes)?) } else { None };
-    let storage = Storage::find(arguments)?;
-    let limits = limits_of(&arguments.disk);
+    let queue = os::queue_of(&arguments.disk);
+    let storage = Storage::find(arguments, queue)?;
+    let limits = queue.map_or(QueueLimits::DEFAULT, |queue| QueueLimits {
+        request_bytes: queue.request_bytes,
+        segments: queue.segments,
+    });
     let size = RequestSize::new(arguments.request_size, limits);
-    let costs = read_costs(stack, &survey, &storage.profile, size);
+    let mut profiles = vec![&storage.profile];
+    profiles.extend(PROFILES.into_iter().filter(|profile| profile.name != storage.profile.name));
+    // The lines are written while the costs are counted.
+    let (written, (costs, by_profile)) = std::thread::scope(|scope| {
+        let lines = arguments.files.as_ref().map(|path| {
+            let survey = &survey;
+            scope.spawn(move || write_whole(path, |out| write_file_lines(survey, out)))
+        });
+        let costs = read_costs(stack, &survey, &profiles, size);
+        (lines.map_or(Ok(()), |lines| lines.join().expect("no thread panicked")), costs)
+    });
+    written?;
     let advice = advise(&advice_facts(stack, &survey, &costs, &storage.profile));
     let trace = match &arguments.trace {
         Some(path) => {
@@ -45,11 +57,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
         }
         None => None,
     };
-    let sum = |costs: &[VolumeCost]| costs.iter().map(|cost| cost.whole_stack).sum::<ReadCost>();
-    let mut reading = vec![(storage.profile.name.to_owned(), sum(&costs))];
-    for profile in PROFILES.into_iter().filter(|profile| profile.name != storage.profile.name) {
-        reading.push((profile.name.to_owned(), sum(&read_costs(stack, &survey, profile, size))));
-    }
+    let reading = profiles.iter().map(|profile| profile.name.to_owned()).zip(by_profile).collect();
     let subject = AnalyzeSubject {
         path: &arguments.disk.display().to_string(),
         stack,
@@ -77,11 +85,11 @@ struct Storage {
 }
 
 impl Storage {
-    fn find(arguments: &AnalyzeArguments) -> Result<Self> {
+    fn find(arguments: &AnalyzeArguments, queue: Option<Queue>) -> Result<Self> {
         let name = match arguments.device.as_deref() {
             Some("measured") => return Self::measure(&arguments.disk),
             Some(name) => name,
-            None => os::queue_of(&arguments.disk).map_or("sata-ssd", |queue| guessed(&queue)),
+            None => queue.map_or("sata-ssd", guessed),
         };
         let profile = Profile::named(name).expect("the parser knows the names");
         Ok(Self { profile: *profile, doubts: Vec::new() })
@@ -98,18 +106,13 @@ impl Storage {
 }
 
 /// What a device most probably is, from what the host says of it. A virtual one may say that it rotates when it does not.
-fn guessed(queue: &Queue) -> &'static str {
+fn guessed(queue: Queue) -> &'static str {
     match (queue.is_nvme, queue.is_virtual, queue.is_rotational) {
         (true, _, _) => "nvme",
         (_, true, _) => "san",
         (_, _, true) => "hdd",
         _ => "sata-ssd",
     }
-}
-
-fn limits_of(disk: &Path) -> QueueLimits {
-    let Some(queue) = os::queue_of(disk) else { return QueueLimits::DEFAULT };
-    QueueLimits { request_bytes: queue.request_bytes, segments: queue.segments }
 }
 
 /// The most accesses of a trace that are taken.

@@ -167,6 +167,11 @@ impl Catalog {
         self.path_by(file, name)
     }
 
+    /// Finds paths for streams that are asked about in their order, faster than one by one.
+    pub fn walk_paths(&self) -> PathWalk<'_> {
+        PathWalk { catalog: self, next: 0, folder: None, prefix: Vec::new() }
+    }
+
     /// The paths of a file by each of its names.
     pub fn paths(&self, file: FileId) -> impl Iterator<Item = Vec<u8>> + '_ {
         self.names_of(file).iter().map(move |name| self.path_by(file, Some(name)))
@@ -221,6 +226,49 @@ impl Catalog {
         let text = Text { at: u32::try_from(self.text.len()).ok()?, len: u16::try_from(name.len()).ok()? };
         self.text.extend_from_slice(name);
         Some(text)
+    }
+}
+
+/// See [`Catalog::walk_paths`].
+pub struct PathWalk<'a> {
+    catalog: &'a Catalog,
+    /// The first name that may be of the next file.
+    next: usize,
+    /// The last directory, and its path.
+    folder: Option<FileId>,
+    prefix: Vec<u8>,
+}
+
+impl PathWalk<'_> {
+    /// Appends the path of `stream`, as [`CatalogStream::path`] has it, to `path`. Answers how many names its file has.
+    pub fn push_path(&mut self, stream: &CatalogStream<'_>, path: &mut Vec<u8>) -> usize {
+        let names = &self.catalog.names;
+        let file = stream.stream.file;
+        if names.get(self.next).is_some_and(|entry| entry.file > file) {
+            // Asked out of order.
+            self.next = names.partition_point(|entry| entry.file < file);
+        }
+        self.next += names[self.next..].iter().take_while(|entry| entry.file < file).count();
+        let own = names[self.next..].iter().take_while(|entry| entry.file == file);
+        let name_count = own.count();
+        match names[self.next..].first().filter(|_| name_count > 0) {
+            Some(name) if name.parent != file => {
+                if self.folder != Some(name.parent) {
+                    self.prefix = self.catalog.path(name.parent);
+                    self.folder = Some(name.parent);
+                }
+                let folder = if self.prefix == b"/" { &[][..] } else { &self.prefix };
+                path.extend_from_slice(folder);
+                path.push(b'/');
+                path.extend_from_slice(self.catalog.text_of(name.name));
+            }
+            _ => path.extend_from_slice(&self.catalog.path(file)),
+        }
+        if let StreamName::Named(name) = stream.stream.name {
+            path.push(b':');
+            path.extend_from_slice(name);
+        }
+        name_count
     }
 }
 
@@ -387,6 +435,28 @@ mod tests {
         assert_eq!(path(7), "/<7>");
         assert_eq!(path(30), "/<99>/lost");
         assert!(path(20).starts_with("/<2") && path(20).ends_with("/a"));
+    }
+
+    #[test]
+    fn a_walk_finds_the_same_paths() {
+        let mut catalog = Catalog::default();
+        for file in [2, 5, 7, 11, 12, 13, 14, 30] {
+            catalog.stream(main_stream(file), &[]);
+        }
+        catalog.stream(FileStream { name: StreamName::Named(b"s"), ..main_stream(30) }, &[]);
+        let names = [(2, 2, ""), (7, 2, "top"), (11, 2, "dir"), (12, 11, "a"), (13, 11, "b"), (14, 2, "c")];
+        for (file, parent, name) in names.into_iter().chain([(14, 11, "link"), (30, 99, "lost")]) {
+            named(&mut catalog, file, parent, name);
+        }
+        catalog.finish();
+        let mut walk = catalog.walk_paths();
+        // In order, and once more.
+        for stream in catalog.streams().chain(catalog.streams().skip(3)) {
+            let mut path = Vec::new();
+            let count = walk.push_path(&stream, &mut path);
+            assert_eq!(path, stream.path());
+            assert_eq!(count, catalog.paths(stream.stream.file).count());
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use block::{Error, ReadAt, Result};
 use extent::{Extent, Volume, VolumeSpan};
 
-pub use catalog::{Catalog, CatalogStream, Doubt};
+pub use catalog::{Catalog, CatalogStream, Doubt, PathWalk};
 pub use files::{
     FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, Fragments, PieceState, StreamName,
 };

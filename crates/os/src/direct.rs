@@ -1,5 +1,6 @@
 //! Direct I/O through a second descriptor, for what is aligned; the rest goes through the page cache.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +12,17 @@ use extent::HostOffset;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::buffer::PAGE_BYTES;
+use crate::buffer::{AlignedBuffer, PAGE_BYTES};
+
+/// Reads shorter than this cost more in being copied than they gain.
+const BOUNCE_BYTES_MIN: usize = 64 << 10;
+
+/// What is read at once into aligned memory.
+const BOUNCE_BYTES: usize = 1 << 20;
+
+thread_local! {
+    static BOUNCE: RefCell<Option<AlignedBuffer>> = const { RefCell::new(None) };
+}
 
 /// A descriptor opened with `O_DIRECT`.
 pub(crate) struct Direct {
@@ -40,6 +51,35 @@ impl Direct {
     pub(crate) fn read(&self, at: HostOffset, buf: &mut [u8]) -> io::Result<bool> {
         let takes = self.takes(self.read_align, at, buf.as_ptr(), buf.len());
         self.attempt(takes, || self.file.read_exact_at(buf, at.get()))
+    }
+
+    /// Reads what is not aligned, or goes to memory that is not, through aligned memory of this thread; says whether it
+    /// did. Not worth it for little, and not possible in the last page of a file.
+    pub(crate) fn read_through(&self, at: HostOffset, buf: &mut [u8], len_bytes: u64) -> io::Result<bool> {
+        let align = self.read_align as u64;
+        let end = at.get() + buf.len() as u64;
+        let reaches_the_end = end.next_multiple_of(align) > len_bytes;
+        if buf.len() < BOUNCE_BYTES_MIN || reaches_the_end || !self.works.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        BOUNCE.with_borrow_mut(|bounce| {
+            let bounce = bounce.get_or_insert_with(|| AlignedBuffer::new(BOUNCE_BYTES));
+            let mut done = 0;
+            while done < buf.len() {
+                let position = at.get() + done as u64;
+                let start = position / align * align;
+                let stop = end.next_multiple_of(align).min(start + BOUNCE_BYTES as u64);
+                let piece = &mut bounce[..usize::try_from(stop - start).expect("at most the buffer")];
+                if !self.attempt(true, || self.file.read_exact_at(piece, start))? {
+                    return Ok(false);
+                }
+                let skip = usize::try_from(position - start).expect("below the alignment");
+                let len = (piece.len() - skip).min(buf.len() - done);
+                buf[done..done + len].copy_from_slice(&piece[skip..skip + len]);
+                done += len;
+            }
+            Ok(true)
+        })
     }
 
     /// Writes if everything is aligned; says whether it did.

@@ -94,10 +94,12 @@ impl RawFile {
     /// Fills `buf` from `at`; the whole of it, or an error.
     pub(crate) fn read(&self, at: HostOffset, buf: &mut [u8], len_bytes: u64) -> Result<()> {
         check_bounds(at, buf.len(), len_bytes).map_err(|error| error.path(&self.name))?;
-        if let Some(direct) = &self.direct
-            && direct.read(at, buf).map_err(|error| self.error("direct read", at, error))?
-        {
-            return Ok(());
+        if let Some(direct) = &self.direct {
+            let failed = |error| self.error("direct read", at, error);
+            let read = direct.read(at, buf).map_err(failed)?;
+            if read || direct.read_through(at, buf, len_bytes).map_err(failed)? {
+                return Ok(());
+            }
         }
         self.file.read_exact_at(buf, at.get()).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => self.error(

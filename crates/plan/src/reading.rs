@@ -21,22 +21,37 @@ pub struct VolumeCost {
     pub guest: ReadCost,
 }
 
-/// The costs of each volume, in order; nothing where its files are not known.
-pub fn read_costs(stack: &Stack, survey: &Survey, profile: &Profile, size: RequestSize) -> Vec<VolumeCost> {
-    let volumes = stack.volumes().iter().zip(&survey.volumes);
-    volumes.map(|(volume, found)| volume_cost(volume, found, survey, profile, size)).collect()
+/// The costs of each volume on the first profile; nothing where its files are not known. And what all of them cost as
+/// they lie on each profile.
+pub fn read_costs(
+    stack: &Stack,
+    survey: &Survey,
+    profiles: &[&Profile],
+    size: RequestSize,
+) -> (Vec<VolumeCost>, Vec<ReadCost>) {
+    let mut by_volume = Vec::new();
+    let mut by_profile = vec![ReadCost::default(); profiles.len()];
+    for (volume, found) in stack.volumes().iter().zip(&survey.volumes) {
+        let (cost, others) = volume_cost(volume, found, survey, profiles, size);
+        by_volume.push(cost);
+        for (sum, cost) in by_profile.iter_mut().zip(others) {
+            *sum = [*sum, cost].into_iter().sum();
+        }
+    }
+    (by_volume, by_profile)
 }
 
 fn volume_cost(
     volume: &Volume,
     found: &VolumeSurvey,
     survey: &Survey,
-    profile: &Profile,
+    profiles: &[&Profile],
     size: RequestSize,
-) -> VolumeCost {
-    let mut whole_stack = SequentialRead::new(profile, size, Order::EachAlone);
-    let mut guest = whole_stack.clone();
-    let Some(catalog) = &found.catalog else { return VolumeCost::default() };
+) -> (VolumeCost, Vec<ReadCost>) {
+    let Some(catalog) = &found.catalog else { return Default::default() };
+    let mut whole_stack: Vec<_> =
+        profiles.iter().map(|profile| SequentialRead::new(profile, size, Order::EachAlone)).collect();
+    let mut guest = whole_stack.first().cloned();
     for stream in catalog.streams() {
         if stream.stream.kind != FileKind::Regular || stream.stream.name != StreamName::Main {
             continue;
@@ -44,13 +59,19 @@ fn volume_cost(
         survey.layers.each_place_of(volume.span.start(), stream.extents(), |logical, place| {
             let len_bytes = place.stored_bytes;
             let physical = address(place.store, place.address);
-            whole_stack.piece(Piece { logical: logical.get(), physical, len_bytes });
-            guest.piece(Piece { logical: logical.get(), physical: place.span.start().get(), len_bytes });
+            let piece = Piece { logical: logical.get(), physical, len_bytes };
+            whole_stack.iter_mut().for_each(|read| read.piece(piece));
+            if let Some(guest) = &mut guest {
+                guest.piece(Piece { physical: place.span.start().get(), ..piece });
+            }
         });
-        whole_stack.end_file();
-        guest.end_file();
+        for read in whole_stack.iter_mut().chain(&mut guest) {
+            read.end_file();
+        }
     }
-    VolumeCost { whole_stack: whole_stack.total(), guest: guest.total() }
+    let costs: Vec<_> = whole_stack.iter().map(SequentialRead::total).collect();
+    let first = costs.first().copied().unwrap_or_default();
+    (VolumeCost { whole_stack: first, guest: guest.map_or(first, |read| read.total()) }, costs)
 }
 
 /// What a trace of accesses to the virtual disk costs as it lies, and if it lay in one piece.

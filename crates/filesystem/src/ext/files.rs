@@ -9,13 +9,15 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{self, SyncSender};
 
 use block::{Error, ErrorKind, Result, read_vec};
 use extent::{Offset, Span};
 
 use super::bitmap::{self, Bits};
 use super::features::incompat;
-use super::group::{self, Group};
+use super::group;
 use super::inode::{Contents, Inode, InodeNumber, inode_at};
 use super::layout::{file_type, inode_flags, special_inode};
 use super::names::Names;
@@ -28,6 +30,8 @@ use crate::files::{self, FileId, FileKind, FileName, FileStream, FileVisitor, Pi
 
 /// The most extents of one file that are listed: 128 MiB of them.
 const EXTENT_COUNT_MAX: usize = 1 << 22;
+/// How many pieces of inode tables are read before they are looked at.
+const PIECES_AHEAD: usize = 4;
 /// The most blocks of maps that are told apart.
 const NODE_COUNT_MAX: usize = 1 << 21;
 /// When so many groups are broken, the others are not looked at.
@@ -46,17 +50,30 @@ pub(super) fn scan(source: &Source, superblock: &Superblock, visitor: &mut dyn F
         extents: Vec::new(),
         shown: Vec::new(),
     };
-    let mut broken_count = 0;
-    for number in 0..superblock.groups_count {
-        if let Err(error) = scan.group(number) {
-            tolerate(error, None, scan.visitor)?;
-            broken_count += 1;
+    // The next pieces of the tables are read while one is looked at.
+    std::thread::scope(|scope| {
+        let (sender, steps) = mpsc::sync_channel(PIECES_AHEAD);
+        let reader = Reader { source, superblock, sender };
+        scope.spawn(move || reader.run());
+        let mut broken_count = 0;
+        for step in steps {
+            match step {
+                Step::Piece(piece) => scan.piece(&piece)?,
+                Step::Doubt(why) => scan.visitor.doubt(None, why),
+                Step::BrokenBitmap(error) => tolerate(error, None, scan.visitor)?,
+                Step::BrokenGroup(number, error) => {
+                    tolerate(error, None, scan.visitor)?;
+                    broken_count += 1;
+                    if broken_count > BROKEN_GROUP_COUNT_MAX {
+                        let why = format!("the inodes from block group {} on are not listed", number + 1);
+                        scan.visitor.doubt(None, why);
+                        break;
+                    }
+                }
+            }
         }
-        if broken_count > BROKEN_GROUP_COUNT_MAX {
-            scan.visitor.doubt(None, format!("the inodes from block group {number} on are not listed"));
-            break;
-        }
-    }
+        Ok(())
+    })?;
     scan.names.read(scan.visitor)?;
     Ok(())
 }
@@ -89,15 +106,61 @@ struct InUse {
     unproven: bool,
 }
 
-impl Scan<'_> {
-    fn group(&mut self, number: GroupNumber) -> Result<()> {
+/// A part of a group's inode table.
+struct Piece {
+    number: GroupNumber,
+    inode_table: BlockNumber,
+    in_use: Arc<InUse>,
+    range: Range<u32>,
+    bytes: Vec<u8>,
+}
+
+/// What the reader comes across, in order.
+enum Step {
+    Piece(Piece),
+    Doubt(String),
+    BrokenBitmap(Error),
+    /// Nothing more comes of this group.
+    BrokenGroup(GroupNumber, Error),
+}
+
+/// Nobody listens any more.
+struct Gone;
+
+/// Reads the tables ahead of the scan.
+struct Reader<'a> {
+    source: &'a Source,
+    superblock: &'a Superblock,
+    sender: SyncSender<Step>,
+}
+
+impl Reader<'_> {
+    fn run(self) {
+        for number in 0..self.superblock.groups_count {
+            let sent = match self.group(number) {
+                Ok(sent) => sent,
+                Err(error) => self.send(Step::BrokenGroup(number, error)),
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn send(&self, step: Step) -> Result<(), Gone> {
+        self.sender.send(step).map_err(|_| Gone)
+    }
+
+    fn group(&self, number: GroupNumber) -> Result<Result<(), Gone>> {
         let superblock = self.superblock;
         let group = group::read(self.source, superblock, number)?;
         let in_use = match bitmap::read_inodes(self.source, superblock, number, &group) {
             Ok(bits) => InUse { bits, unproven: false },
             // A bitmap can only be seen to be broken by a checksum; then inodes have one, too.
             Err(error) => {
-                tolerate(error, None, self.visitor)?;
+                if self.send(Step::BrokenBitmap(error)).is_err() {
+                    return Ok(Err(Gone));
+                }
                 let mut bits = Bits::clear(superblock.inodes_per_group);
                 bits.set(0, superblock.inodes_per_group);
                 InUse { bits, unproven: true }
@@ -108,23 +171,33 @@ impl Scan<'_> {
             let why = format!(
                 "block group {number} has inodes in use where its descriptor says that there are none"
             );
-            self.visitor.doubt(None, why);
+            if self.send(Step::Doubt(why)).is_err() {
+                return Ok(Err(Gone));
+            }
         }
-        for piece in pieces(&in_use.bits, limit, superblock.inode_bytes.into()) {
-            self.piece(number, &group, &in_use, piece)?;
+        let in_use = Arc::new(in_use);
+        for range in pieces(&in_use.bits, limit, superblock.inode_bytes.into()) {
+            let at = inode_at(superblock, group.inode_table, range.start);
+            let len_bytes = u64::from(range.end - range.start) * u64::from(superblock.inode_bytes);
+            let bytes = read_vec(self.source, at, len_bytes, "ext inode table")?;
+            let piece =
+                Piece { number, inode_table: group.inode_table, in_use: in_use.clone(), range, bytes };
+            if self.send(Step::Piece(piece)).is_err() {
+                return Ok(Err(Gone));
+            }
         }
-        Ok(())
+        Ok(Ok(()))
     }
+}
 
-    fn piece(&mut self, number: GroupNumber, group: &Group, in_use: &InUse, piece: Range<u32>) -> Result<()> {
+impl Scan<'_> {
+    fn piece(&mut self, piece: &Piece) -> Result<()> {
         let superblock = self.superblock;
+        let &Piece { number, inode_table, ref in_use, ref range, ref bytes } = piece;
         let inode_bytes = usize::from(superblock.inode_bytes);
-        let at = inode_at(superblock, group.inode_table, piece.start);
-        let len_bytes = u64::from(piece.end - piece.start) * u64::from(superblock.inode_bytes);
-        let bytes = read_vec(self.source, at, len_bytes, "ext inode table")?;
         let first = number * superblock.inodes_per_group + 1;
         let mut inodes = Vec::new();
-        for (index, bytes) in piece.zip(bytes.chunks_exact(inode_bytes)) {
+        for (index, bytes) in range.clone().zip(bytes.chunks_exact(inode_bytes)) {
             if !in_use.bits.get(index) {
                 continue;
             }
@@ -132,7 +205,7 @@ impl Scan<'_> {
                 Ok(inode) if in_use.unproven && (inode.mode == 0 || inode.links_count == 0) => {}
                 Ok(inode) => inodes.push((inode, bytes)),
                 Err(error) => {
-                    let error = error.at(inode_at(superblock, group.inode_table, index));
+                    let error = error.at(inode_at(superblock, inode_table, index));
                     tolerate(error, Some(first + index), self.visitor)?;
                 }
             }

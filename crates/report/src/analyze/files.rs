@@ -1,5 +1,6 @@
 //! `--files`: a line of JSON a file.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use filesystem::{CatalogStream, StreamName};
@@ -9,10 +10,10 @@ use stack::{LayerFragments, Survey};
 /// One stream of a file. The keys `volume`, `path`, `size_bytes`, `fragments` and `whole_stack_fragments` are what
 /// scripts rely on.
 #[derive(Serialize)]
-struct FileLine {
+struct FileLine<'a> {
     volume: usize,
     /// From the volume's root, by the file's first name; bytes that are no UTF-8 are replaced here.
-    path: String,
+    path: Cow<'a, str>,
     /// The bytes of `path`, where they are no UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hex: Option<String>,
@@ -33,15 +34,21 @@ struct FileLine {
 
 /// Writes a line for every stream of every volume whose files could be listed.
 pub fn write_file_lines(survey: &Survey, mut out: impl Write) -> io::Result<()> {
+    let mut path = Vec::new();
     for (index, volume) in survey.volumes.iter().enumerate() {
         let Some(catalog) = &volume.catalog else { continue };
+        let mut walk = catalog.walk_paths();
         for (stream, fragments) in catalog.streams().zip(&volume.fragments) {
+            path.clear();
+            let name_count = walk.push_path(&stream, &mut path);
             let is_main = stream.stream.name == StreamName::Main;
-            let links = match is_main {
-                true => catalog.paths(stream.stream.file).skip(1).map(|path| text(&path)).collect(),
+            let links = match is_main && name_count > 1 {
+                true => {
+                    catalog.paths(stream.stream.file).skip(1).map(|path| text(&path).into_owned()).collect()
+                }
                 false => Vec::new(),
             };
-            let line = file_line(index + 1, &stream, (*fragments).into(), links);
+            let line = file_line(index + 1, &path, &stream, (*fragments).into(), links);
             serde_json::to_writer(&mut out, &line)?;
             out.write_all(b"\n")?;
         }
@@ -49,20 +56,21 @@ pub fn write_file_lines(survey: &Survey, mut out: impl Write) -> io::Result<()> 
     out.flush()
 }
 
-fn file_line(
+fn file_line<'a>(
     volume: usize,
+    path: &'a [u8],
     stream: &CatalogStream<'_>,
     fragments: LayerFragments,
     links: Vec<String>,
-) -> FileLine {
-    let bytes = stream.path();
+) -> FileLine<'a> {
     let extent = |extent: filesystem::FileExtent| {
         [extent.logical.get(), extent.span.start().get(), extent.span.len_bytes()]
     };
+    let path_text = text(path);
     FileLine {
         volume,
-        path: text(&bytes),
-        path_hex: std::str::from_utf8(&bytes).is_err().then(|| hex(&bytes)),
+        path_hex: matches!(path_text, Cow::Owned(_)).then(|| hex(path)),
+        path: path_text,
         kind: stream.stream.kind.word(),
         named_stream: stream.stream.name != StreamName::Main,
         size_bytes: stream.stream.size_bytes,
@@ -74,8 +82,9 @@ fn file_line(
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// What is no UTF-8 is replaced, which makes another text of it.
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
 }
 
 fn hex(bytes: &[u8]) -> String {
