@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use extent::{Extent, Host, HostSpan, Offset, Space, Span};
 
-use crate::{HostFile, HostState, ReadAt, Result, check_bounds};
+use crate::{HostExtent, HostFile, HostState, ReadAt, Result, check_bounds};
 
 /// `below` with patches over it. Later patches hide earlier ones.
 pub struct Overlay<S, T> {
@@ -114,6 +114,15 @@ impl<T: HostFile> HostFile for Overlay<Host, T> {
 
     fn allocated_bytes(&self) -> Result<u64> {
         self.below.allocated_bytes()
+    }
+
+    /// Those below: what a patch hides has its place all the same.
+    fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
+        self.below.host_extents()
+    }
+
+    fn host_filesystem(&self) -> Option<String> {
+        self.below.host_filesystem()
     }
 
     fn identity(&self) -> Option<(u64, u64)> {
