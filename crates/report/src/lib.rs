@@ -7,12 +7,23 @@
 mod analyze;
 mod bar;
 mod copy;
+mod escape;
+mod html;
 mod info;
+mod map;
 mod text;
 
 pub use analyze::{AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_text, write_file_lines};
 pub use copy::{CopyDocument, CopySubject, copy_document, copy_text};
+pub use escape::printable_name;
+pub use html::{
+    Advice, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html, report_html,
+};
 pub use info::{InfoDocument, info_document, info_text};
+pub use map::{
+    DiskMap, MAP_SVG_BYTES_MAX, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId,
+    PieceClass, map_svg, map_text,
+};
 pub use text::{Palette, human_bytes, printable};
 
 /// A document as one line of JSON, ready to be printed.

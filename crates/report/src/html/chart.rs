@@ -1,0 +1,52 @@
+//! Histograms as inline SVG, coloured by the page's style sheet.
+
+use std::fmt::Write as _;
+
+use super::report_page::Histogram;
+use crate::escape::{escaped, shortened};
+use crate::text::human_bytes;
+
+const WIDTH: u64 = 560;
+const LEFT: u64 = 120;
+const BAR_MAX: u64 = 230;
+const STEP: u64 = 24;
+const BAR_HEIGHT: u64 = 14;
+/// More bins than that are not drawn: sizes that double from 512 bytes to 16 EiB are 55.
+const BINS_MAX: usize = 64;
+
+/// A bar for each bin, as long as its bytes, with its count beside it.
+pub(super) fn histogram(histogram: &Histogram) -> String {
+    let bins = &histogram.bins[..histogram.bins.len().min(BINS_MAX)];
+    let most = bins.iter().map(|bin| bin.bytes).max().unwrap_or(0).max(1);
+    let height = bins.len() as u64 * STEP + 8;
+    let title = escaped(&histogram.title);
+    let mut out = format!(
+        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n"
+    );
+    for (index, bin) in bins.iter().enumerate() {
+        let y = index as u64 * STEP + 4;
+        let text_y = y + 11;
+        let scaled = u128::from(bin.bytes) * u128::from(BAR_MAX) / u128::from(most);
+        let width = u64::try_from(scaled).unwrap_or(BAR_MAX).max(u64::from(bin.bytes > 0));
+        let label = escaped(&shortened(&bin.label, 18));
+        let (label_x, text_x) = (LEFT - 10, LEFT + width + 8);
+        let said = match bin.count {
+            0 => "none".to_owned(),
+            1 => format!("{} in 1 extent", human_bytes(bin.bytes)),
+            count => format!("{} in {count} extents", human_bytes(bin.bytes)),
+        };
+        let _ = writeln!(
+            out,
+            r#"<text class="faint" x="{label_x}" y="{text_y}" text-anchor="end">{label}</text>"#
+        );
+        if width > 0 {
+            let _ = writeln!(
+                out,
+                r#"<rect class="bar" x="{LEFT}" y="{y}" width="{width}" height="{BAR_HEIGHT}"/>"#
+            );
+        }
+        let _ = writeln!(out, r#"<text x="{text_x}" y="{text_y}">{said}</text>"#);
+    }
+    let _ = write!(out, r#"<path class="axis" d="M{LEFT}.5 0V{height}"/></svg></figure>"#);
+    out
+}
