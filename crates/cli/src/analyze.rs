@@ -13,7 +13,9 @@ use plan::advice::advise;
 use plan::cost::{Access, QueueLimits, RequestSize};
 use plan::profile::{PROFILES, Profile, Timings};
 use plan::{CopyOptions, advice_facts, read_costs, read_trace_cost};
-use report::{AnalyzeSubject, analyze_document, analyze_text, to_json, write_file_lines};
+use report::{
+    AnalyzeSubject, analyze_document, analyze_page, analyze_text, disk_map, to_json, write_file_lines,
+};
 use stack::{Stack, UsedMaps};
 
 use crate::arguments::AnalyzeArguments;
@@ -24,7 +26,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    if let Some(path) = &arguments.files {
+    for path in [&arguments.files, &arguments.html].into_iter().flatten() {
         check_is_no_part_of(stack, path)?;
     }
     let maps = stack.used_maps(Check::Quick)?;
@@ -70,6 +72,11 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
         advice,
     };
     let document = analyze_document(&subject)?;
+    if let Some(path) = &arguments.html {
+        let map = disk_map(subject.path, stack, &maps, &survey)?;
+        let page = analyze_page(&document, &map);
+        write_whole(path, |out| out.write_all(page.as_bytes()))?;
+    }
     if arguments.json {
         print(&to_json(&document));
     } else {
@@ -155,7 +162,7 @@ fn zeros(stack: &Stack, maps: &UsedMaps, unit_bytes: u64) -> Result<ZeroCount> {
 }
 
 /// Refuses to write over a file of the disk that was asked about.
-fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
+pub(crate) fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let identity = Some((metadata.dev(), metadata.ino()));
     if metadata.file_type().is_block_device()
@@ -167,7 +174,10 @@ fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn write_whole(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) -> Result<()> {
+pub(crate) fn write_whole(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+) -> Result<()> {
     let failed = |error| Error::io("write", error).path(path.display());
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
     write(&mut out).map_err(failed)?;

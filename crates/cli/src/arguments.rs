@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Info(InfoArguments),
     /// Show what is fragmented in which layer, and what is held for nothing, without reading files' data
     Analyze(AnalyzeArguments),
+    /// Draw what lies where, for the guest, in the image and on the host, as SVG or as a page to zoom and search
+    Map(MapArguments),
     /// Copy a disk to any format, reading and writing only what its guest uses
     Copy(CopyArguments),
 }
@@ -57,6 +59,9 @@ pub(crate) struct AnalyzeArguments {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write the whole report as one page, with a map to zoom and search
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
     /// Write a line of JSON for every file, with its extents
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) files: Option<PathBuf>,
@@ -76,6 +81,17 @@ pub(crate) struct AnalyzeArguments {
     /// Name this many of the files in the most fragments
     #[arg(long, value_name = "N", default_value = "10")]
     pub(crate) top: usize,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MapArguments {
+    /// The disk: a file or block device
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// What to write: its name ends in .svg or .html
+    #[arg(short = 'o', value_name = "FILE")]
+    pub(crate) output: PathBuf,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -9,6 +9,7 @@ mod arguments;
 mod copy;
 mod disk;
 mod info;
+mod map;
 mod progress;
 
 use std::io::{IsTerminal, Write};
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Info(arguments) => info::run(&arguments),
         Command::Analyze(arguments) => analyze::run(&arguments),
+        Command::Map(arguments) => map::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
     };
     match result {

@@ -13,7 +13,9 @@ mod info;
 mod map;
 mod text;
 
-pub use analyze::{AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_text, write_file_lines};
+pub use analyze::{
+    AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,
+};
 pub use copy::{CopyDocument, CopySubject, copy_document, copy_text};
 pub use escape::printable_name;
 pub use html::{
@@ -22,7 +24,7 @@ pub use html::{
 pub use info::{InfoDocument, info_document, info_text};
 pub use map::{
     DiskMap, MAP_SVG_BYTES_MAX, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId,
-    PieceClass, map_svg, map_text,
+    PieceClass, disk_map, map_svg, map_text,
 };
 pub use text::{Palette, human_bytes, printable};
 

@@ -1,6 +1,7 @@
 //! `leandisk analyze`: what is fragmented in which layer, and what is held for nothing.
 
 mod files;
+mod page;
 mod text;
 
 use std::cmp::Reverse;
@@ -14,6 +15,7 @@ use serde::Serialize;
 use stack::{FreeSpace, LayerFragments, Stack, Survey, Totals, VolumeSurvey};
 
 pub use files::write_file_lines;
+pub use page::analyze_page;
 pub use text::analyze_text;
 
 /// The most doubts of one volume that a document repeats.

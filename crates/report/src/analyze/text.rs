@@ -197,7 +197,7 @@ fn figures_text(figures: &CostFigures) -> String {
     )
 }
 
-fn seconds(value: f64) -> String {
+pub(super) fn seconds(value: f64) -> String {
     if value < 0.001 {
         format!("{:.0} µs", value * 1e6)
     } else if value < 1.0 {
@@ -253,7 +253,7 @@ fn shortened(path: &str) -> String {
 }
 
 /// A count with its thousands apart.
-fn count(value: u64) -> String {
+pub(super) fn count(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -266,7 +266,7 @@ fn count(value: u64) -> String {
 }
 
 #[allow(clippy::cast_precision_loss)]
-fn percent(part: u64, whole: u64) -> String {
+pub(super) fn percent(part: u64, whole: u64) -> String {
     match whole {
         0 => "0 %".to_owned(),
         _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
@@ -274,7 +274,7 @@ fn percent(part: u64, whole: u64) -> String {
 }
 
 #[allow(clippy::cast_precision_loss)]
-fn ratio(value: u64, of: u64) -> String {
+pub(super) fn ratio(value: u64, of: u64) -> String {
     if of == 0 { "0".to_owned() } else { format!("{:.2}", value as f64 / of as f64) }
 }
 

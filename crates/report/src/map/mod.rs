@@ -8,6 +8,7 @@
 //! - pure: a [`DiskMap`] in, text out; the size of a picture has a bound that does not depend on the disk;
 //! - names from a guest are shown as text, never as markup or control ([`crate::printable_name`]).
 
+mod build;
 mod colors;
 mod fit;
 mod model;
@@ -16,6 +17,7 @@ mod strip;
 mod svg;
 mod tiles;
 
+pub use build::disk_map;
 pub(crate) use fit::fitted;
 pub use model::{DiskMap, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId, PieceClass};
 pub use strip::map_text;

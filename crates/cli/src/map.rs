@@ -1,0 +1,32 @@
+//! `leandisk map`.
+
+use std::io::Write as _;
+
+use block::{Error, Result};
+use filesystem::Check;
+use report::{disk_map, map_html, map_svg};
+
+use crate::analyze::{check_is_no_part_of, write_whole};
+use crate::arguments::MapArguments;
+use crate::disk::{Caching, OpenDisk};
+
+pub(crate) fn run(arguments: &MapArguments) -> Result<()> {
+    let extension = arguments.output.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    let draw = match extension.as_deref() {
+        Some("svg") => map_svg,
+        Some("html" | "htm") => map_html,
+        _ => {
+            let what = "a map is written as .svg or .html";
+            return Err(Error::invalid(what).path(arguments.output.display()));
+        }
+    };
+    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
+    let stack = &disk.stack;
+    stack.chain().check_readable()?;
+    check_is_no_part_of(stack, &arguments.output)?;
+    let maps = stack.used_maps(Check::Quick)?;
+    let survey = stack.survey(&maps)?;
+    let map = disk_map(&arguments.disk.display().to_string(), stack, &maps, &survey)?;
+    let picture = draw(&map);
+    write_whole(&arguments.output, |out| out.write_all(picture.as_bytes()))
+}

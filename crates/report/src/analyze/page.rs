@@ -1,0 +1,269 @@
+//! The document as a page.
+
+use super::text::{count, percent, ratio, seconds};
+use super::{AdviceEntry, AnalyzeDocument, CostFigures, VolumeAnalysis};
+use crate::html::{Advice, Column, Histogram, HistogramBin, ReportPage, Table, report_html};
+use crate::map::DiskMap;
+use crate::text::human_bytes;
+
+/// The whole analysis as one page that stands alone, with the map.
+pub fn analyze_page(document: &AnalyzeDocument, map: &DiskMap) -> String {
+    let page = ReportPage {
+        title: document.path.clone(),
+        about: format!(
+            "{}, {} virtual, {} on the host",
+            document.format,
+            human_bytes(document.virtual_bytes),
+            human_bytes(document.image.allocated_bytes)
+        ),
+        verdict: verdict(document),
+        summary: summary(document),
+        advice: document.advice.iter().map(advice).collect(),
+        layers: vec![volumes(document), layers(document)],
+        histograms: document.volumes.iter().filter_map(histogram).collect(),
+        files: vec![worst(document)],
+        costs: vec![costs(document)],
+        notes: notes(document),
+        colophon: format!(
+            "leandisk {} analyze: metadata alone were read, and nothing was written. Times are a model's; \
+             docs/decisions/cost-model.md says what it leaves out.",
+            env!("CARGO_PKG_VERSION")
+        ),
+    };
+    report_html(&page, Some(map))
+}
+
+fn verdict(document: &AnalyzeDocument) -> String {
+    match document.advice.first() {
+        Some(first) if first.action == "nothing" => format!("Do nothing. {}", first.because),
+        Some(first) => format!("Worth doing: {}. {}", first.action, first.because),
+        None => String::new(),
+    }
+}
+
+fn summary(document: &AnalyzeDocument) -> Vec<(String, String)> {
+    let sum = |of: fn(&VolumeAnalysis) -> Option<u64>| document.volumes.iter().filter_map(of).sum::<u64>();
+    let files = sum(|volume| volume.files);
+    let mut figures = vec![
+        ("files".to_owned(), count(files)),
+        ("fragmented".to_owned(), count(sum(|volume| volume.fragmented_files))),
+        ("fragments a file".to_owned(), ratio(sum(|volume| volume.fragments), files)),
+        ("runs in the image".to_owned(), count(document.image.runs)),
+    ];
+    if let Some(host) = &document.host {
+        figures.push(("extents on the host".to_owned(), count(host.extents)));
+    }
+    figures.push(("in the whole stack".to_owned(), count(sum(|volume| volume.whole_stack_fragments))));
+    figures.push(("reclaimable".to_owned(), human_bytes(document.reclaimable_bytes)));
+    figures
+}
+
+fn advice(entry: &AdviceEntry) -> Advice {
+    let AdviceEntry { action, worth_it, refused, gain, cost, because } = entry;
+    let state = match (worth_it, refused) {
+        (true, _) => "worth it",
+        (false, true) => "not to be done",
+        (false, false) => "not worth it",
+    };
+    let figures = |parts: [(bool, String); 3]| {
+        let said: Vec<_> = parts.into_iter().filter(|(is_any, _)| *is_any).map(|(_, text)| text).collect();
+        said.join(", ")
+    };
+    Advice {
+        action: format!("{action} ({state})"),
+        gain: figures([
+            (gain.bytes > 0, format!("{} on the host", human_bytes(gain.bytes))),
+            (gain.requests > 0, format!("{} requests fewer to read all files", count(gain.requests))),
+            (gain.seconds > 0.0, format!("{} less on {}", seconds(gain.seconds), gain.device)),
+        ]),
+        cost: figures([
+            (cost.moved_bytes > 0, format!("up to {} moved", human_bytes(cost.moved_bytes))),
+            (cost.growth_bytes > 0, format!("{} more storage meanwhile", human_bytes(cost.growth_bytes))),
+            (
+                cost.changed_bytes > 0,
+                format!(
+                    "{} in the next incremental backup, {} new to a store that deduplicates",
+                    human_bytes(cost.changed_bytes),
+                    human_bytes(cost.new_to_dedup_bytes)
+                ),
+            ),
+        ]),
+        because: because.clone(),
+    }
+}
+
+fn volumes(document: &AnalyzeDocument) -> Table {
+    let or_dash = |value: Option<u64>| value.map_or("–".to_owned(), count);
+    let row = |volume: &VolumeAnalysis| {
+        let name = volume.filesystem.clone().unwrap_or_else(|| "unknown".to_owned());
+        let label = volume.label.as_ref().filter(|label| !label.is_empty());
+        vec![
+            volume.index.to_string(),
+            label.map_or(name.clone(), |label| format!("{name} \"{label}\"")),
+            volume.state.unwrap_or("–").to_owned(),
+            human_bytes(volume.size_bytes),
+            or_dash(volume.files),
+            or_dash(volume.directories),
+            or_dash(volume.fragmented_files),
+            or_dash(volume.fragments),
+            or_dash(volume.whole_stack_fragments),
+            volume.free_bytes.map_or("–".to_owned(), human_bytes),
+            or_dash(volume.free_extents),
+            volume.largest_free_extent_bytes.map_or("–".to_owned(), human_bytes),
+        ]
+    };
+    let numbers = [
+        "size",
+        "files",
+        "directories",
+        "fragmented",
+        "fragments",
+        "whole stack",
+        "free",
+        "free extents",
+        "largest",
+    ];
+    let mut columns = vec![Column::number("volume"), Column::text("file system"), Column::text("state")];
+    columns.extend(numbers.map(Column::number));
+    Table {
+        title: "Volumes".into(),
+        columns,
+        rows: document.volumes.iter().map(row).collect(),
+        remark: Some(
+            "Fragments are contiguous runs of regular files: on the volume, and in the lowest layer that is known."
+                .into(),
+        ),
+    }
+}
+
+fn layers(document: &AnalyzeDocument) -> Table {
+    let image = &document.image;
+    let mut rows = vec![vec![
+        "image".to_owned(),
+        match image.parents {
+            0 => image.format.clone(),
+            parents => format!("{}, parents: {parents}", image.format),
+        },
+        human_bytes(image.allocated_bytes),
+        count(image.runs),
+    ]];
+    if let Some(host) = &document.host {
+        let name = host.filesystem.clone().unwrap_or_else(|| "unknown".to_owned());
+        rows.push(vec!["host".into(), name, human_bytes(image.allocated_bytes), count(host.extents)]);
+    }
+    let mut remark = format!(
+        "Free or swap to the guest, yet held by the image: {} in whole units of {}, and {} in units that hold used \
+         bytes as well.",
+        human_bytes(document.reclaimable_bytes),
+        human_bytes(image.unit_bytes),
+        human_bytes(image.partly_used_units_bytes)
+    );
+    if let Some(zero_bytes) = image.zero_bytes {
+        remark.push_str(&format!(" Used, but zeros throughout: {}.", human_bytes(zero_bytes)));
+    }
+    Table {
+        title: "Below the guest".into(),
+        columns: vec![
+            Column::text("layer"),
+            Column::text("kind"),
+            Column::number("allocated"),
+            Column::number("runs"),
+        ],
+        rows,
+        remark: Some(remark),
+    }
+}
+
+fn histogram(volume: &VolumeAnalysis) -> Option<Histogram> {
+    let bins: Vec<_> = volume
+        .free_extents_by_size
+        .iter()
+        .map(|bin| HistogramBin {
+            label: format!("from {}", human_bytes(bin.from_bytes)),
+            count: bin.extents,
+            bytes: bin.bytes,
+        })
+        .collect();
+    (!bins.is_empty()).then(|| Histogram { title: format!("Volume {}: free extents", volume.index), bins })
+}
+
+fn worst(document: &AnalyzeDocument) -> Table {
+    let row = |file: &super::WorstFile| {
+        vec![
+            file.volume.to_string(),
+            file.path.clone(),
+            human_bytes(file.size_bytes),
+            count(file.fragments),
+            count(file.image_fragments),
+            count(file.whole_stack_fragments),
+        ]
+    };
+    Table {
+        title: "Files in the most fragments".into(),
+        columns: vec![
+            Column::number("volume"),
+            Column::text("path"),
+            Column::number("size"),
+            Column::number("guest"),
+            Column::number("image"),
+            Column::number("whole stack"),
+        ],
+        rows: document.worst_files.iter().map(row).collect(),
+        remark: None,
+    }
+}
+
+fn costs(document: &AnalyzeDocument) -> Table {
+    let row = |name: &str, figures: &CostFigures| {
+        vec![
+            name.to_owned(),
+            count(figures.requests),
+            count(figures.unfragmented_requests),
+            seconds(figures.model_seconds),
+            seconds(figures.unfragmented_model_seconds),
+            percent_more(figures),
+        ]
+    };
+    let mut rows: Vec<_> =
+        document.reading.iter().map(|reading| row(&reading.device, &reading.figures)).collect();
+    if let Some(trace) = &document.trace {
+        rows.push(row(&format!("the trace, on {}", document.device), trace));
+    }
+    Table {
+        title: "Reading every file from end to end".into(),
+        columns: vec![
+            Column::text("storage"),
+            Column::number("requests"),
+            Column::number("at best"),
+            Column::number("time"),
+            Column::number("at best"),
+            Column::number("lost to fragments"),
+        ],
+        rows,
+        remark: Some("At best: if each file lay in one piece. Times are modelled, not measured.".into()),
+    }
+}
+
+fn percent_more(figures: &CostFigures) -> String {
+    let extra = (figures.model_seconds - figures.unfragmented_model_seconds).max(0.0);
+    match figures.model_seconds > 0.0 {
+        true => format!("{:.1} %", extra / figures.model_seconds * 100.0),
+        false => percent(0, 0),
+    }
+}
+
+fn notes(document: &AnalyzeDocument) -> Vec<String> {
+    let mut notes = document.device_doubts.clone();
+    for volume in &document.volumes {
+        let about = |text: &str| format!("Volume {}: {text}", volume.index);
+        notes.extend(volume.reason.as_deref().map(about));
+        if !volume.aligned {
+            notes.push(about("not aligned: its clusters straddle the container's units."));
+        }
+        if volume.doubts > 0 {
+            notes.push(about(&format!("{} not understood, and missing here:", count(volume.doubts))));
+            notes.extend(volume.first_doubts.iter().cloned());
+        }
+    }
+    notes
+}
