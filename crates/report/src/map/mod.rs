@@ -15,6 +15,8 @@ mod pack;
 mod strip;
 mod svg;
 mod tiles;
+#[cfg(test)]
+mod unpack;
 
 pub(crate) use fit::fitted;
 pub use model::{DiskMap, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId, PieceClass};
