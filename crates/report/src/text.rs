@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        let hides = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+        let hides = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
         if c.is_control() || hides {
             let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
         } else {
@@ -34,6 +34,19 @@ pub fn human_bytes(bytes: u64) -> String {
     } else {
         format!("{whole}.{tenths} {}", UNITS[unit])
     }
+}
+
+/// A count for people: digits in threes.
+pub(crate) fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 /// Whether and how to colour.
@@ -91,6 +104,14 @@ mod tests {
         ];
         for (bytes, text) in cases {
             assert_eq!(human_bytes(bytes), text);
+        }
+    }
+
+    #[test]
+    fn counts_come_in_threes() {
+        let cases = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
+        for (count, text) in cases {
+            assert_eq!(grouped(count), text);
         }
     }
 

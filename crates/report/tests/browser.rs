@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use report::{MAP_HTML_BYTES_MAX, ReportPage, map_html, report_html};
+use extent::{Offset, VirtualSpan};
+use report::{MAP_HTML_BYTES_MAX, MapRun, ReportPage, map_html, report_html};
 use serde_json::{Value, json};
 
 /// Seconds from asking for a page until it answers to the pointer. The requirement is 1 s for a disk of 150,000 files; a
@@ -175,7 +176,7 @@ fn every_file_is_where_the_map_was_told() {
     let piece = piece.unwrap();
     assert!(lines[0] == "File" && piece.owner != report::OwnerId::NONE, "{here} is {piece:?}");
     for layer in &disk.layers {
-        let holds = |run: &&report::MapRun| run.span.start().get() <= at && at < run.span.end().get();
+        let holds = |run: &&MapRun| run.span.start().get() <= at && at < run.span.end().get();
         let run = layer.runs.iter().find(holds).unwrap();
         assert_eq!(
             byte(&format!("In the {}", layer.name)),
@@ -184,7 +185,7 @@ fn every_file_is_where_the_map_was_told() {
         );
     }
     assert!(found.starts_with("1 file: "), "{found}");
-    assert_eq!((cleared, window), ("", ""));
+    assert_eq!((cleared, window), ("none: search, or click in a row", ""));
 }
 
 #[test]
@@ -268,4 +269,28 @@ fn a_disk_of_many_files_is_interactive_soon() {
     );
     assert!(seconds < INTERACTIVE_SECONDS_MAX, "{seconds} s");
     assert!(answers[answers.len() - 2].as_str().unwrap().contains("files: "), "{answers:?}");
+}
+
+#[test]
+fn an_intricate_disk_is_shown_in_cells() {
+    let mut disk = synthetic::disk(100, 2);
+    // As many runs as clusters, each elsewhere.
+    let count = 1_200_000;
+    disk.virtual_bytes = count * 4096;
+    let mut noise = 1u64;
+    let runs = (0..count).map(|index| {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let span = VirtualSpan::new(Offset::new(index * 4096), 4096);
+        MapRun::plain(span, (noise >> 20) & !4095)
+    });
+    disk.layers[1].runs = runs.collect();
+    let html = map_html(&disk);
+    assert!(html.len() <= MAP_HTML_BYTES_MAX, "{} bytes", html.len());
+    let rows = "document.querySelectorAll('.rows figcaption')[2].innerText";
+    let answers = drive(&html, &[text("note"), json!(["eval", rows])]);
+    assert!(
+        answers[0].as_str().unwrap().starts_with("The disk is too intricate for one page"),
+        "{answers:?}"
+    );
+    assert!(answers[1].as_str().unwrap().contains("1,200,000 runs"), "{answers:?}");
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::report_page::Histogram;
 use crate::escape::{escaped, shortened};
-use crate::text::human_bytes;
+use crate::text::{grouped, human_bytes};
 
 const WIDTH: u64 = 560;
 const LEFT: u64 = 120;
@@ -33,7 +33,7 @@ pub(super) fn histogram(histogram: &Histogram) -> String {
         let said = match bin.count {
             0 => "none".to_owned(),
             1 => format!("{} in 1 extent", human_bytes(bin.bytes)),
-            count => format!("{} in {count} extents", human_bytes(bin.bytes)),
+            count => format!("{} in {} extents", human_bytes(bin.bytes), grouped(count)),
         };
         let _ = writeln!(
             out,

@@ -13,6 +13,7 @@
   const NONE = 0xffffffff;
   const BUCKETS = 65536;
   const HITS_SHOWN = 200;
+  const NOTHING_FOUND = "none: search, or click in a row";
   const LINES = 6, TILE_HEIGHT = 18, ORIGIN_HEIGHT = 3, GAP = 6, LABELS_HEIGHT = 14, GUTTER = 74, EDGE = 8;
   // Viridis, as in colors.rs.
   const ORIGIN = ["#440154", "#481a6c", "#472f7d", "#414487", "#39568c", "#31688e", "#2a788e", "#23888e", "#1f988b",
@@ -744,7 +745,7 @@
       : whole.format(extents[index])} in the ${row.name}`).join(", ");
     const asked = part("search").value !== "";
     part("found").textContent = files.length > 0 ? `${counted(files.length, "file", "files")}: ${where}`
-      : asked ? "no file has that in its path" : "";
+      : asked ? "no file has that in its path" : NOTHING_FOUND;
     part("fit").hidden = files.length === 0;
     redraw(false);
   }
@@ -925,6 +926,7 @@
     rows = [Row.ofGuest(disk), ...disk.layers.map((layer) => Row.ofLayer(disk, layer))];
     legend();
     notes();
+    part("found").textContent = NOTHING_FOUND;
     rows.forEach(makeRow);
     resize();
     let wait = 0;

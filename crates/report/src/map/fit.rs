@@ -62,3 +62,79 @@ fn interest(map: &DiskMap) -> Vec<usize> {
     }
     rank
 }
+
+#[cfg(test)]
+mod tests {
+    use extent::{Offset, VirtualSpan};
+
+    use super::super::model::{MapLayer, MapOwner, MapPiece, MapRun, PieceClass};
+    use super::super::unpack::decoded;
+    use super::*;
+
+    fn span(start: u64, len: u64) -> VirtualSpan {
+        VirtualSpan::new(Offset::new(start), len)
+    }
+
+    /// As a real tool decodes it.
+    fn unpacked(data: &str) -> DiskMap {
+        let dir = testkit::scratch();
+        let path = dir.path().join("data");
+        std::fs::write(&path, data).unwrap();
+        let program = "import base64,sys,zlib;print(zlib.decompress(base64.b64decode(open(sys.argv[1]).read(),validate=True)).hex())";
+        let hex = testkit::run("python3", &["-c", program, path.to_str().unwrap()]);
+        let digits = hex.trim().as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+        decoded(&digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect::<Vec<_>>())
+    }
+
+    /// Files of ever more fragments and bytes, with names that do not compress.
+    fn disk(file_count: u64) -> DiskMap {
+        let mut map = DiskMap { virtual_bytes: file_count * 8192, ..DiskMap::default() };
+        let mut noise = 1u64;
+        for index in 0..file_count {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let fragments = if index > file_count / 2 { 2 } else { 1 };
+            let size_bytes = 1 + index;
+            let owner = MapOwner { volume: 1, size_bytes, fragments, whole_stack_fragments: fragments };
+            let owner = map.owners.push(format!("/{:x}", noise >> 16).as_bytes(), owner);
+            let class = if fragments > 1 { PieceClass::Fragmented } else { PieceClass::Contiguous };
+            map.pieces.push(MapPiece { span: span(index * 8192, 8192), class, owner });
+        }
+        let runs = (0..file_count).map(|index| {
+            MapRun::plain(span(index * 8192, 8192), index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24 & !4095)
+        });
+        map.layers.push(MapLayer { name: "container".into(), about: String::new(), runs: runs.collect() });
+        map
+    }
+
+    #[test]
+    fn names_give_way_in_the_order_of_interest() {
+        let map = disk(2000);
+        let whole = fitted(&map, usize::MAX);
+        assert_eq!(unpacked(&whole).owners.len(), 2000);
+        let limit = whole.len() * 2 / 3;
+        let less = fitted(&map, limit);
+        assert!(less.len() <= limit && less.len() > limit / 2, "{} of {limit}", less.len());
+        let out = unpacked(&less);
+        let kept = out.owners.len();
+        assert!((200..1800).contains(&kept), "{kept} names");
+        let least = (0..kept).map(|index| out.owners.get(index).0.size_bytes).min();
+        assert_eq!(least, Some(2001 - kept as u64), "the largest of the most fragmented stay");
+        assert_eq!(out.pieces.last().unwrap().span.end().get(), map.virtual_bytes);
+        assert_eq!(out.layers[0].runs, map.layers[0].runs);
+    }
+
+    #[test]
+    fn what_is_still_too_large_is_shown_in_cells() {
+        let mut map = disk(100_000);
+        for (index, piece) in map.pieces.iter_mut().enumerate() {
+            piece.class = PieceClass::ALL[index * index % 7];
+        }
+        let data = fitted(&map, 100);
+        let out = unpacked(&data);
+        assert!(out.owners.is_empty() && out.pieces.len() <= CELLS / 2 + 1, "{} pieces", out.pieces.len());
+        assert_eq!(out.pieces.last().unwrap().span.end().get(), map.virtual_bytes);
+        let held = |map: &DiskMap| map.layers[0].runs.iter().map(|run| run.span.len_bytes()).sum::<u64>();
+        assert_eq!(held(&out), held(&map));
+        assert!(data.len() < CELLS * 20, "{} bytes", data.len());
+    }
+}

@@ -16,6 +16,8 @@ mod pack;
 mod strip;
 mod svg;
 mod tiles;
+#[cfg(test)]
+mod unpack;
 
 pub use build::disk_map;
 pub(crate) use fit::fitted;

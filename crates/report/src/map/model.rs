@@ -4,6 +4,8 @@
 
 use extent::{VirtualOffset, VirtualSpan};
 
+use crate::text::grouped;
+
 /// A disk, from the guest's files down to the host's device.
 #[derive(Clone, Debug, Default)]
 pub struct DiskMap {
@@ -230,11 +232,19 @@ impl MapLayer {
     }
 
     /// How many contiguous runs the layer holds the disk in, read in the disk's order.
-    pub(crate) fn fragment_count(&self) -> usize {
+    pub(crate) fn fragment_count(&self) -> u64 {
         let breaks = self
             .runs
             .windows(2)
             .filter(|pair| pair[0].place.saturating_add(pair[0].stored_bytes) != pair[1].place);
-        breaks.count() + usize::from(!self.runs.is_empty())
+        breaks.count() as u64 + u64::from(!self.runs.is_empty())
+    }
+
+    /// The same in words.
+    pub(crate) fn fragments_said(&self) -> String {
+        match self.fragment_count() {
+            1 => "1 run".to_owned(),
+            count => format!("{} runs", grouped(count)),
+        }
     }
 }

@@ -27,7 +27,7 @@ pub fn map_text(map: &DiskMap, width: usize, palette: Palette) -> String {
         let tiles = Tiles::of_layer(map, layer, columns * LINES);
         let name = palette.strong(&printable(&layer.name));
         let about = printable(&layer.about);
-        let _ = writeln!(out, "{name}  {about}, {}", extent_of(tiles.range, layer.fragment_count()));
+        let _ = writeln!(out, "{name}  {about}, {}", extent_of(tiles.range, &layer.fragments_said()));
         lines(&mut out, &tiles, columns, palette);
         seen.extend(tiles.tiles.iter().map(Tile::dominating));
     }
@@ -38,9 +38,9 @@ pub fn map_text(map: &DiskMap, width: usize, palette: Palette) -> String {
     out
 }
 
-fn extent_of(range: Range, fragments: usize) -> String {
-    let runs = if fragments == 1 { "1 run".to_owned() } else { format!("{fragments} runs") };
-    format!("{} to {} in {runs}", human_bytes(range.start), human_bytes(range.start + range.len_bytes))
+fn extent_of(range: Range, runs: &str) -> String {
+    let end = range.start.saturating_add(range.len_bytes);
+    format!("{} to {} in {runs}", human_bytes(range.start), human_bytes(end))
 }
 
 fn lines(out: &mut String, tiles: &Tiles, columns: usize, palette: Palette) {

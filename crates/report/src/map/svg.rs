@@ -18,11 +18,11 @@ pub const MAP_SVG_BYTES_MAX: usize = 1_000_000;
 /// More layers than a chain of images has in practice are not drawn.
 const LAYERS_MAX: usize = 6;
 
-const WIDTH: usize = 1200;
+const WIDTH: usize = 960;
 const LEFT: usize = 84;
 const RIGHT: usize = 24;
 /// Tiles of a line, and lines of a layer.
-const COLUMNS: usize = 273;
+const COLUMNS: usize = 213;
 const LINES: usize = 8;
 const TILE_WIDTH: usize = 4;
 /// Steps of a tile's height, and their pixels.
@@ -33,7 +33,7 @@ const ORIGIN_HEIGHT: usize = 3;
 const LINE_GAP: usize = 6;
 const LABEL_HEIGHT: usize = 13;
 /// The width of a character of the labels, about.
-const LABEL_EM: usize = 6;
+const LABEL_EM: usize = 7;
 
 const INK: &str = "#1b2733";
 const FAINT: &str = "#5c6773";
@@ -51,8 +51,7 @@ pub fn map_svg(map: &DiskMap) -> String {
     let about = format!("the virtual disk, {}", human_bytes(map.virtual_bytes));
     drawing.layer("guest", &about, &guest, map, &map.volumes);
     for (layer, tiles) in layers.iter().zip(&below) {
-        let count = layer.fragment_count();
-        let runs = if count == 1 { "1 run".to_owned() } else { format!("{count} runs") };
+        let runs = layer.fragments_said();
         let end = tiles.range.start.saturating_add(tiles.range.len_bytes);
         let about = format!(
             "{} · {} to {} · {runs} in the disk's order",
@@ -74,7 +73,7 @@ struct Drawing {
 impl Drawing {
     fn heading(&mut self, map: &DiskMap) {
         self.y += 40;
-        self.text(LEFT, 22, "600", INK, &shortened(&printable(&map.title), 90));
+        self.text(LEFT, 22, "600", INK, &shortened(&printable(&map.title), 60));
         self.y += 22;
         let volumes: Vec<_> = map.volumes.iter().map(volume_name).collect();
         let plural = if volumes.len() == 1 { "volume" } else { "volumes" };
@@ -84,7 +83,7 @@ impl Drawing {
             volumes.len(),
             volumes.join(" · ")
         );
-        self.text(LEFT, 13, "400", FAINT, &shortened(about.trim_end_matches(": "), 160));
+        self.text(LEFT, 13, "400", FAINT, &shortened(about.trim_end_matches(": "), 112));
         self.y += 14;
     }
 
@@ -121,14 +120,14 @@ impl Drawing {
             let (x, y) = (LEFT + index * 10, self.y - 8);
             let _ = writeln!(self.out, r#"<rect x="{x}" y="{y}" width="10" height="5" fill="{color}"/>"#);
         }
-        let note = "place on the virtual disk, from start to end: the line under each row is smooth where the order is kept";
+        let note = "place on the virtual disk: the line under a row is smooth where the order is kept";
         self.text(LEFT + 10 * ORIGIN.len() + 10, 12, "400", INK, note);
     }
 
     fn layer(&mut self, name: &str, about: &str, tiles: &Tiles, map: &DiskMap, volumes: &[MapVolume]) {
         self.y += 38;
-        self.text(LEFT, 15, "600", INK, &shortened(name, 24));
-        self.text(LEFT + 100, 12, "400", FAINT, &shortened(about, 140));
+        self.text(LEFT, 15, "600", INK, &shortened(name, 10));
+        self.text(LEFT + 100, 12, "400", FAINT, &shortened(about, 105));
         self.y += 10;
         let mut paths = vec![String::new(); CLASS_COUNT];
         let mut origins = vec![String::new(); ORIGIN.len()];

@@ -81,10 +81,11 @@ impl Tiles {
             let tile_end = (index + 1).saturating_mul(self.tile_bytes).min(end);
             let tile = &mut self.tiles[usize::try_from(index).expect("within the range")];
             let bytes = tile_end - at;
-            tile.shares[class.position()] += bytes;
+            let share = &mut tile.shares[class.position()];
+            *share = share.saturating_add(bytes);
             if bytes > tile.largest_bytes {
                 tile.largest_bytes = bytes;
-                tile.origin = origin + (at - start);
+                tile.origin = origin.saturating_add(at - start);
             }
             at = tile_end;
         }
