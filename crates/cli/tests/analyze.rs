@@ -231,7 +231,19 @@ fn names_that_a_guest_can_hold_are_harmless() {
     let output = as_root("bash", &["-c", script, "names", arg(&disk)]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let lines = dir.path().join("files.jsonl");
-    let text = succeed(&["analyze", "-f", "raw", arg(&disk), "--files", arg(&lines), "--top", "50"]);
+    let page = dir.path().join("report.html");
+    let text = succeed(&[
+        "analyze",
+        "-f",
+        "raw",
+        arg(&disk),
+        "--files",
+        arg(&lines),
+        "--html",
+        arg(&page),
+        "--top",
+        "50",
+    ]);
     let hidden = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{202e}').contains(&c);
     assert!(!text.contains(hidden), "{text:?}");
     assert!(text.contains("\\u{1b}[31mred") && text.contains("line\\u{a}feed"), "{text}");
@@ -249,8 +261,22 @@ fn names_that_a_guest_can_hold_are_harmless() {
     {
         assert!(paths.iter().any(|it| it == path), "{path:?} in {paths:?}");
     }
+    let page = std::fs::read_to_string(&page).unwrap();
+    check_page(&page);
+    assert!(page.contains("/&lt;script&gt;alert(1)"), "the name is there as text");
     // "/" and the bytes of the name.
     assert_eq!(bad.as_deref(), Some("2ffffe20626164"));
+}
+
+/// Panics unless the page stands alone and holds no control character and no markup of a guest's.
+fn check_page(page: &str) {
+    assert!(page.starts_with("<!DOCTYPE html>") && page.contains("default-src 'none'"));
+    // A name of XML, which nobody asks the network for.
+    let page = page.replace("http://www.w3.org/2000/svg", "");
+    for markup in ["<script>alert", "http://", "https://", "javascript:"] {
+        assert!(!page.contains(markup), "{markup}");
+    }
+    assert!(!page.contains(|c: char| c.is_control() && c != '\n'), "control characters");
 }
 
 /// Control characters are escaped in JSON.
@@ -266,10 +292,19 @@ fn a_report_is_never_written_over_the_disk() {
     run("cp", &[arg(&guest.disk), arg(&disk)]);
     let link = dir.path().join("link.jsonl");
     std::fs::hard_link(&disk, &link).unwrap();
-    for target in [&disk, &link] {
-        let message = fail(3, &["analyze", arg(&disk), "--files", arg(target)]);
+    let (svg, html) = (dir.path().join("link.svg"), dir.path().join("link.html"));
+    std::fs::hard_link(&disk, &svg).unwrap();
+    std::fs::hard_link(&disk, &html).unwrap();
+    for args in [
+        ["analyze", arg(&disk), "--files", arg(&disk)],
+        ["analyze", arg(&disk), "--files", arg(&link)],
+        ["analyze", arg(&disk), "--html", arg(&html)],
+        ["map", arg(&disk), "-o", arg(&svg)],
+    ] {
+        let message = fail(3, &args);
         assert!(message.contains("part of the disk"), "{message}");
     }
+    fail(2, &["map", arg(&disk), "-o", arg(&dir.path().join("map.png"))]);
     run("cmp", &[arg(&guest.disk), arg(&disk)]);
 }
 
@@ -366,4 +401,27 @@ fn a_trace_costs_what_its_requests_are() {
     std::fs::write(&trace, "12 twelve\n").unwrap();
     let message = fail(2, &["analyze", arg(&full), "--trace", arg(&trace)]);
     assert!(message.contains("line 1"), "{message}");
+}
+
+#[test]
+fn maps_are_drawn_of_every_kind_of_disk() {
+    let dir = scratch();
+    for guest in [Guest::get(Inside::Ntfs), Guest::get(Inside::Ext4)] {
+        // Raw, a fixed VHD, two files, compressed clusters.
+        for kind in [&SOURCES[0], &SOURCES[1], &SOURCES[7], &SOURCES[13]] {
+            let image = kind.make(&guest.disk, dir.path());
+            let (svg, html) = (dir.path().join("map.svg"), dir.path().join("map.html"));
+            succeed(&["map", arg(&image), "-o", arg(&svg)]);
+            run("xmllint", &["--noout", arg(&svg)]);
+            let picture = std::fs::read_to_string(&svg).unwrap();
+            for word in ["guest", "container", "host", "metadata", "fragmented files", "reclaimable"] {
+                let is_shown = picture.contains(word);
+                // Where the image holds nothing for nothing, there is nothing reclaimable to show.
+                assert!(is_shown || word == "reclaimable", "{}: {word}", kind.name);
+            }
+            assert!(picture.len() < 400_000, "{}", picture.len());
+            succeed(&["map", arg(&image), "-o", arg(&html)]);
+            check_page(&std::fs::read_to_string(&html).unwrap());
+        }
+    }
 }
