@@ -1,7 +1,7 @@
 //! `leandisk analyze`.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -14,13 +14,17 @@ use plan::cost::{Access, QueueLimits, RequestSize};
 use plan::profile::{PROFILES, Profile, Timings};
 use plan::{CopyOptions, advice_facts, read_costs, read_trace_cost};
 use report::{
-    AnalyzeSubject, analyze_document, analyze_page, analyze_text, disk_map, to_json, write_file_lines,
+    AnalyzeSubject, analyze_document, analyze_page, analyze_text, disk_map, map_text, to_json,
+    write_file_lines,
 };
 use stack::{Stack, UsedMaps};
 
 use crate::arguments::AnalyzeArguments;
 use crate::disk::{Caching, OpenDisk};
 use crate::{print, stdout_palette};
+
+/// Columns of the map on a terminal.
+const MAP_COLUMNS: usize = 96;
 
 pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
@@ -72,15 +76,22 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
         advice,
     };
     let document = analyze_document(&subject)?;
-    if let Some(path) = &arguments.html {
-        let map = disk_map(subject.path, stack, &maps, &survey)?;
-        let page = analyze_page(&document, &map);
+    // A map takes as long as the survey: it is drawn for those who look.
+    let looks = !arguments.json && std::io::stdout().is_terminal();
+    let map = match arguments.html.is_some() || looks {
+        true => Some(disk_map(subject.path, stack, &maps, &survey)?),
+        false => None,
+    };
+    if let (Some(path), Some(map)) = (&arguments.html, &map) {
+        let page = analyze_page(&document, map);
         write_whole(path, |out| out.write_all(page.as_bytes()))?;
     }
     if arguments.json {
         print(&to_json(&document));
     } else {
-        print(&analyze_text(&document, stdout_palette()));
+        let palette = stdout_palette();
+        let strips = map.filter(|_| looks).map(|map| map_text(&map, MAP_COLUMNS, palette));
+        print(&analyze_text(&document, strips.as_deref(), palette));
     }
     Ok(())
 }

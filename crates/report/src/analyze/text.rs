@@ -9,8 +9,8 @@ use crate::text::{Palette, human_bytes, printable};
 const PATH_WIDTH: usize = 56;
 const TEXT_WIDTH: usize = 88;
 
-/// The document as text.
-pub fn analyze_text(document: &AnalyzeDocument, palette: Palette) -> String {
+/// The document as text, with a map of the disk as [`map_text`](crate::map_text) draws it, if there is one.
+pub fn analyze_text(document: &AnalyzeDocument, map: Option<&str>, palette: Palette) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -22,6 +22,9 @@ pub fn analyze_text(document: &AnalyzeDocument, palette: Palette) -> String {
     );
     for volume in &document.volumes {
         volume_text(&mut out, volume, palette);
+    }
+    if let Some(map) = map {
+        let _ = writeln!(out, "{map}");
     }
     layers_text(&mut out, document, palette);
     zeros_text(&mut out, document, palette);
