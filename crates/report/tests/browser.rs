@@ -232,6 +232,26 @@ fn a_report_shows_hostile_text_as_text() {
 }
 
 #[test]
+fn print_shows_the_still_picture_and_dark_is_dark() {
+    let shown = "['.still svg', '.tools', '.body', 'h1'].map((part) => \
+        document.querySelector(part).getBoundingClientRect().height > 0)";
+    let paper = "getComputedStyle(document.body).backgroundColor";
+    let steps = [
+        json!(["eval", shown]),
+        json!(["eval", paper]),
+        json!(["dark", true]),
+        json!(["eval", paper]),
+        json!(["medium", "print"]),
+        json!(["eval", shown]),
+    ];
+    let page = ReportPage { title: "disk".into(), ..ReportPage::default() };
+    let answers = drive(&report_html(&page, Some(&synthetic::disk(50, 3))), &steps);
+    assert_eq!(answers[0], json!([false, true, true, true]));
+    assert_eq!((&answers[1], &answers[3]), (&json!("rgb(255, 255, 255)"), &json!("rgb(20, 25, 31)")));
+    assert_eq!(answers[5], json!([true, false, false, true]));
+}
+
+#[test]
 fn a_disk_of_many_files_is_interactive_soon() {
     let disk = synthetic::disk(150_000, 12);
     let html = map_html(&disk);

@@ -15,9 +15,17 @@
   const HITS_SHOWN = 200;
   const NOTHING_FOUND = "none: search, or click in a row";
   const LINES = 6, TILE_HEIGHT = 18, ORIGIN_HEIGHT = 3, GAP = 6, LABELS_HEIGHT = 14, GUTTER = 74, EDGE = 8;
-  // Viridis, as in colors.rs.
-  const ORIGIN = ["#440154", "#481a6c", "#472f7d", "#414487", "#39568c", "#31688e", "#2a788e", "#23888e", "#1f988b",
+  // Viridis, as in colors.rs, with steps between.
+  const VIRIDIS = ["#440154", "#481a6c", "#472f7d", "#414487", "#39568c", "#31688e", "#2a788e", "#23888e", "#1f988b",
     "#22a884", "#35b779", "#54c568", "#7ad151", "#a5db36", "#d2e21b", "#fde725"];
+  const STEPS = 96;
+  const ORIGIN = Array.from({ length: STEPS }, (_, step) => {
+    const place = step / (STEPS - 1) * (VIRIDIS.length - 1), left = Math.min(VIRIDIS.length - 2, Math.floor(place));
+    const part = (color, at) => parseInt(color.slice(at, at + 2), 16);
+    const mixed = [1, 3, 5].map((at) =>
+      Math.round(part(VIRIDIS[left], at) * (left + 1 - place) + part(VIRIDIS[left + 1], at) * (place - left)));
+    return `rgb(${mixed.join(" ")})`;
+  });
 
   const root = document.querySelector(".map");
   const part = (name) => root.querySelector(`[data-part="${name}"]`);
@@ -474,10 +482,10 @@
     }
     drawLabels(row, drawing, step);
     row.window.textContent = row.isZoomed()
-      ? `showing ${human(row.view.length)} from ${human(row.view.start)}` : "";
+      ? `showing ${human(row.view.length)} from ${human(row.view.start, 2)}` : "";
   }
 
-  const placeColor = (from) => ORIGIN[Math.min(15, Math.floor(from / disk.bytes * 16))];
+  const placeColor = (from) => ORIGIN[Math.min(STEPS - 1, Math.floor(from / disk.bytes * STEPS))];
 
   function drawLabels(row, drawing, step) {
     drawing.font = "11px system-ui, sans-serif";
@@ -844,7 +852,10 @@
     };
     overlay.addEventListener("pointerup", lift);
     overlay.addEventListener("pointercancel", lift);
-    overlay.addEventListener("pointerleave", () => { if (pointers.size === 0) hover(row, null); });
+    // A finger that is lifted leaves; what it pointed at stays told.
+    overlay.addEventListener("pointerleave", (event) => {
+      if (event.pointerType === "mouse" && pointers.size === 0) hover(row, null);
+    });
     overlay.addEventListener("dblclick", (event) => zoom(row, 0.25, addressAt(event)));
     overlay.addEventListener("blur", () => hover(row, null));
     overlay.addEventListener("focus", () => {
@@ -943,7 +954,11 @@
     part("out").addEventListener("click", () => zoom(target(), 2, middle(target())));
     part("all").addEventListener("click", reset);
     part("fit").addEventListener("click", fit);
-    part("colors").addEventListener("change", (event) => { state.byPlace = event.target.value === "place"; redraw(true); });
+    part("colors").addEventListener("change", (event) => { 
+      state.byPlace = event.target.value === "place";
+      root.dataset.colors = event.target.value;
+      redraw(true);
+    });
     document.addEventListener("keydown", (event) => {
       if (event.key !== "/" || event.target instanceof HTMLInputElement) return;
       event.preventDefault();
@@ -955,6 +970,10 @@
     requestAnimationFrame(() => setTimeout(() => {
       root.dataset.state = "ready";
       performance.mark("ready");
+      // What the first look at a file would have to wait for.
+      const later = [() => disk.files.count > 0 && nameOf(0), ...rows.map((row) => () => row.byOwner())];
+      const next = () => { if (later.length > 0) { later.shift()(); setTimeout(next, 0); } };
+      setTimeout(next, 0);
     }, 0));
   }
 

@@ -151,6 +151,10 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
         self.frames(3)
 
+    def medium(self, name):
+        self.call("Emulation.setEmulatedMedia", media=name)
+        self.frames(3)
+
     def size(self, width, height):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.frames(4)
