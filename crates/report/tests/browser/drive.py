@@ -9,12 +9,21 @@ import base64
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DEADLINE = time.monotonic() + 120
+
+
+def browser():
+    for name in BROWSERS:
+        if shutil.which(name):
+            return name
+    sys.exit(f"none of {', '.join(BROWSERS)} is here; `make test` installs one")
 
 
 class Browser:
@@ -36,7 +45,7 @@ class Browser:
                  "--disable-background-networking", "--disable-component-update", "--disable-sync",
                  "--disable-extensions", "--hide-scrollbars", "--window-size=1400,1000", "--remote-debugging-pipe",
                  f"--user-data-dir={profile}", "about:blank"]
-        self.process = subprocess.Popen(["chromium", *flags], preexec_fn=hand_over, close_fds=False,
+        self.process = subprocess.Popen([browser(), *flags], preexec_fn=hand_over, close_fds=False,
                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_read)
         os.close(from_write)
