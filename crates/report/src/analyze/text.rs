@@ -61,7 +61,7 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
     {
         let _ = writeln!(
             out,
-            "  {} files, {} directories; {} files are fragmented ({} of the files), {} fragments a file",
+            "  {} files, {} directories; fragmented: {} of the files ({}), {} fragments a file",
             count(files),
             count(directories),
             count(fragmented),
