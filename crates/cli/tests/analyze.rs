@@ -365,6 +365,12 @@ fn advice_knows_clones_snapshots_and_what_is_not_worth_it() {
     // So little is not worth the trouble.
     assert_eq!(advice[0]["action"], "nothing");
 
+    // One of a fixed size, which does not shrink.
+    let fixed = SOURCES[1].make(&guest.disk, dir.path());
+    let compact = about(&advice_of(&fixed, &[]), "compact");
+    assert_eq!(compact["refused"], true);
+    assert!(compact["because"].as_str().unwrap().contains("fixed size"), "{compact:#}");
+
     // A linked clone: nothing is to be moved in it.
     let base = dir.path().join("base.qcow2");
     run("qemu-img", &["convert", "-O", "qcow2", arg(&guest.disk), arg(&base)]);

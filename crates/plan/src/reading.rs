@@ -2,6 +2,7 @@
 
 use block::HostFile;
 use filesystem::{FileKind, StreamName};
+use image::Format;
 use stack::{Stack, Survey, Volume, VolumeSurvey};
 
 use crate::advice::{AdviceFacts, BACKUP_BLOCK_BYTES, Children, ContainerFacts, VolumeFacts};
@@ -104,6 +105,8 @@ pub fn advice_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], profil
     let facts = chain.facts();
     let volumes = (0..survey.volumes.len()).map(|index| volume_facts(stack, survey, costs, index));
     let is_device = chain.links()[0].layer.files().iter().any(HostFile::is_block_device);
+    // An image that is not raw and yet allocates nothing is of fixed size.
+    let is_fixed = facts.format != Format::Raw && facts.cluster_bytes.is_none();
     AdviceFacts {
         volumes: volumes.collect(),
         container: ContainerFacts {
@@ -111,7 +114,7 @@ pub fn advice_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], profil
             virtual_bytes: facts.virtual_bytes,
             allocated_bytes: chain.files().iter().filter_map(|file| file.allocated_bytes().ok()).sum(),
             unit_bytes: facts.cluster_bytes,
-            can_shrink: !is_device,
+            can_shrink: !is_device && !is_fixed,
             reclaimable_bytes: survey.waste.reclaimable_bytes,
             reclaimable_partial_bytes: survey.waste.in_partly_used_units_bytes,
             parents: chain.links().len() - 1,

@@ -114,7 +114,7 @@ pub(super) fn compact(facts: &AdviceFacts, comes_after_defrag: bool) -> Advice {
     }
     if !container.can_shrink {
         let because =
-            format!("This {} disk has a fixed size: there is nothing to give back.", container.format);
+            format!("This {} disk has a fixed size: it gives nothing back in place.", container.format);
         return refused(Action::Compact, facts, because);
     }
     let allocated_bytes = container.allocated_bytes;
