@@ -235,3 +235,40 @@ fn the_target_s_format_is_asked_for_or_follows() {
     assert!(fail(2, &["copy", arg(&guest.disk), arg(&name), "-O", "floppy"]).contains("floppy"));
     assert!(!name.exists());
 }
+
+#[test]
+fn a_hibernated_guest_is_copied_whole_with_the_reason() {
+    let guest = Guest::get(Inside::Ntfs);
+    let dir = scratch();
+    let source = dir.path().join("hibernated.raw");
+    testkit::run("cp", &["--sparse=never", arg(&guest.disk), arg(&source)]);
+    // Where the file lies, by what ntfs-3g's tools say: the first run of its data.
+    let volume = dir.path().join("volume");
+    let skip = format!("skip={}", guest.volume_start >> 20);
+    testkit::run(
+        "dd",
+        &[&format!("if={}", arg(&source)), &format!("of={}", arg(&volume)), "bs=1M", &skip, "status=none"],
+    );
+    let listing = testkit::run("ntfscluster", &["-f", "-F", "/hiberfil.sys", arg(&volume)]);
+    let runs = listing.split("Length").nth(1).unwrap_or_else(|| panic!("{listing}"));
+    let cluster: u64 = runs.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let at = guest.volume_start + cluster * 4096;
+    let file = std::fs::OpenOptions::new().write(true).open(&source).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"HIBR", at).unwrap();
+    drop(file);
+
+    let target = dir.path().join("target.qcow2");
+    let copied = document("leandisk.copy/1", &["copy", arg(&source), arg(&target)]);
+    assert_eq!(copied["volumes"][0]["mode"], "whole");
+    assert!(copied["volumes"][0]["reason"].as_str().unwrap().contains("hibernated"), "{copied:#}");
+    for avoided in ["/avoided/free_bytes", "/avoided/swap_bytes"] {
+        assert_eq!(number(&copied, avoided), 0);
+    }
+    testkit::run("qemu-img", &["compare", "-q", "-f", "raw", "-F", "qcow2", arg(&source), arg(&target)]);
+    let info = document("leandisk.info/1", &["info", arg(&source)]);
+    assert_eq!(info["volumes"][0]["state"], "hibernated");
+    let analysis = document("leandisk.analyze/1", &["analyze", arg(&source)]);
+    assert_eq!(analysis["volumes"][0]["state"], "hibernated");
+    assert_eq!(number(&analysis, "/reclaimable_bytes"), 0);
+    assert!(number(&analysis, "/volumes/0/files") > 100);
+}

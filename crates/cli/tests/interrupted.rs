@@ -94,6 +94,68 @@ fn start(source: &Path, target: &Path, more: &[&str]) -> Child {
         .unwrap()
 }
 
+/// A loop device, gone with the value.
+struct Loop {
+    device: String,
+}
+
+impl Loop {
+    fn new(file: &Path) -> Self {
+        let output = as_root("losetup", &["--show", "-f", "--direct-io=on", arg(file)]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self { device: String::from_utf8(output.stdout).unwrap().trim().to_owned() }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        as_root("losetup", &["-d", &self.device]);
+    }
+}
+
+/// Copies as root, which devices ask for; answers the status and what was said.
+fn copy_as_root(source: &str, target: &Path) -> (Option<i32>, String) {
+    let output = as_root(env!("CARGO_BIN_EXE_leandisk"), &["copy", "-f", "raw", source, arg(target)]);
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_source_that_cannot_be_read_half_way_is_an_error_and_no_target() {
+    let from = scratch();
+    let source = incompressible(from.path());
+    let device = Loop::new(&source);
+    // The device stays as long as it was: what is gone from under it cannot be read.
+    fs::OpenOptions::new().write(true).open(&source).unwrap().set_len(41 << 20).unwrap();
+    let dir = scratch();
+    for name in ["target.qcow2", "target.raw", "target.vhdx"] {
+        let (status, message) = copy_as_root(&device.device, &dir.path().join(name));
+        assert_eq!(status, Some(5), "{message}");
+        assert!(message.contains(&device.device) && message.contains("0x"), "says what and where: {message}");
+        common::assert_only(dir.path(), &[]);
+    }
+}
+
+#[test]
+fn a_target_that_cannot_be_written_half_way_is_an_error_and_not_under_its_name() {
+    let from = scratch();
+    let source = incompressible(from.path());
+    // A file system that believes in more room than its device has.
+    let small = SmallDisk::new("40M");
+    let volume = small.dir.path().join("volume");
+    run("truncate", &["-s", "256M", arg(&volume)]);
+    run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", arg(&volume)]);
+    let mounted = scratch();
+    let output = as_root("mount", &["-o", "loop", arg(&volume), arg(mounted.path())]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let target = mounted.path().join("target.raw");
+    let (status, message) = copy_as_root(arg(&source), &target);
+    let is_there = target.exists();
+    as_root("umount", &[arg(mounted.path())]);
+    assert_eq!(status, Some(5), "{message}");
+    assert!(message.contains("target.raw"), "{message}");
+    assert!(!is_there, "nothing is under the target's name");
+}
+
 /// Times after the start, from before anything happens until after all has.
 fn moments() -> impl Iterator<Item = Duration> {
     let seed = std::process::id();
