@@ -55,7 +55,8 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
         (lines.map_or(Ok(()), |lines| lines.join().expect("no thread panicked")), costs)
     });
     written?;
-    let advice = advise(&advice_facts(stack, &survey, &costs, &storage.profile));
+    let allocated_bytes = disk.allocated_bytes()?;
+    let advice = advise(&advice_facts(stack, &survey, allocated_bytes, &costs, &storage.profile));
     let trace = match &arguments.trace {
         Some(path) => {
             let accesses = read_trace(path)?;
@@ -68,6 +69,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
         path: &arguments.disk.display().to_string(),
         stack,
         survey: &survey,
+        allocated_bytes,
         zeros,
         top: arguments.top,
         reading,

@@ -22,9 +22,6 @@ use crate::disk::{Caching, OpenDisk, open_chain};
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
-/// Facts are gathered for this much of the disk at a time, which bounds memory.
-const FACTS_WINDOW_BYTES: u64 = 256 << 20;
-
 /// Time between checkpoints: far enough apart to cost nothing, near enough to lose little.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -77,9 +74,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
 /// Facts in, plan out.
 pub(crate) fn plan(options: CopyOptions, stack: &Stack, maps: &UsedMaps) -> Result<CopyPlan> {
     let mut planner = CopyPlanner::new(options, stack.volumes().len());
-    for window in Span::from_zero(stack.chain().len_bytes()).split(FACTS_WINDOW_BYTES) {
-        planner.add(&stack.facts(maps, window)?);
-    }
+    stack.each_facts(maps, |facts| planner.add(facts))?;
     Ok(planner.finish())
 }
 

@@ -148,14 +148,6 @@ impl Catalog {
         self.doubt_count
     }
 
-    /// Bytes of memory that it takes.
-    pub fn memory_bytes(&self) -> usize {
-        self.streams.capacity() * size_of::<Entry>()
-            + self.extents.capacity()
-            + self.names.capacity() * size_of::<NameEntry>()
-            + self.text.capacity()
-    }
-
     /// Whether a file has a name.
     pub fn is_named(&self, file: FileId) -> bool {
         !self.names_of(file).is_empty()

@@ -118,7 +118,8 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// A piece belongs to the run before it if it lies where that ends, whether or not a hole is between them.
+    /// A piece belongs to the run before it if it lies where that ends, whether or not a hole is between them; or in the
+    /// very same place, as parts of one compressed unit do.
     pub fn of_adjacent() -> Self {
         Self { spans_holes: false, last: None, count: 0 }
     }
@@ -132,7 +133,8 @@ impl Fragments {
     /// Takes the next piece, `len_bytes` of the stream's `logical` at `physical`.
     pub fn push(&mut self, logical: u64, physical: u64, len_bytes: u64) {
         let follows = self.last.is_some_and(|(last_logical, last_physical, last_len)| {
-            let adjacent = last_physical + last_len == physical;
+            let adjacent = last_physical.saturating_add(last_len) == physical
+                || (last_physical, last_len) == (physical, len_bytes);
             let past_hole = || {
                 self.spans_holes && logical.wrapping_sub(last_logical) == physical.wrapping_sub(last_physical)
             };

@@ -9,10 +9,6 @@ use crate::advice::{AdviceFacts, BACKUP_BLOCK_BYTES, Children, ContainerFacts, V
 use crate::cost::{Access, Order, Piece, QueueLimits, ReadCost, RequestSize, SequentialRead, trace_cost};
 use crate::profile::Profile;
 
-/// Addresses of different stores are this far apart, so that going from one to another is never going on. No store is
-/// as large.
-const STORE_BYTES: u64 = 1 << 56;
-
 /// What reading all regular files of a volume costs, each from its beginning to its end.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct VolumeCost {
@@ -59,8 +55,7 @@ fn volume_cost(
         }
         survey.layers.each_place_of(volume.span.start(), stream.extents(), |logical, place| {
             let len_bytes = place.stored_bytes;
-            let physical = address(place.store, place.address);
-            let piece = Piece { logical: logical.get(), physical, len_bytes };
+            let piece = Piece { logical: logical.get(), physical: place.address, len_bytes };
             whole_stack.iter_mut().for_each(|read| read.piece(piece));
             if let Some(guest) = &mut guest {
                 guest.piece(Piece { physical: place.span.start().get(), ..piece });
@@ -85,8 +80,8 @@ pub fn read_trace_cost(
 ) -> Option<ReadCost> {
     let mut map: Vec<Piece> = Vec::new();
     survey.layers.each_place(extent::Span::from_zero(virtual_bytes), |place| {
-        let physical = address(place.store, place.address);
-        let piece = Piece { logical: place.span.start().get(), physical, len_bytes: place.span.len_bytes() };
+        let (logical, len_bytes) = (place.span.start().get(), place.span.len_bytes());
+        let piece = Piece { logical, physical: place.address, len_bytes };
         // Parts of one compressed unit on several extents of the host share their place on the virtual disk.
         if map.last().is_none_or(|last| last.logical + last.len_bytes <= piece.logical) {
             map.push(piece);
@@ -95,12 +90,14 @@ pub fn read_trace_cost(
     trace_cost(profile, limits, &map, accesses)
 }
 
-fn address(store: u32, address: u64) -> u64 {
-    u64::from(store).saturating_mul(STORE_BYTES).saturating_add(address)
-}
-
-/// The facts that advice is given from.
-pub fn advice_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], profile: &Profile) -> AdviceFacts {
+/// The facts that advice is given from; the files of the chain take `allocated_bytes` on the host.
+pub fn advice_facts(
+    stack: &Stack,
+    survey: &Survey,
+    allocated_bytes: u64,
+    costs: &[VolumeCost],
+    profile: &Profile,
+) -> AdviceFacts {
     let chain = stack.chain();
     let facts = chain.facts();
     let volumes = (0..survey.volumes.len()).map(|index| volume_facts(stack, survey, costs, index));
@@ -112,7 +109,7 @@ pub fn advice_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], profil
         container: ContainerFacts {
             format: facts.format.name(),
             virtual_bytes: facts.virtual_bytes,
-            allocated_bytes: chain.files().iter().filter_map(|file| file.allocated_bytes().ok()).sum(),
+            allocated_bytes,
             unit_bytes: facts.cluster_bytes,
             can_shrink: !is_device && !is_fixed,
             reclaimable_bytes: survey.waste.reclaimable_bytes,
@@ -121,7 +118,7 @@ pub fn advice_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], profil
             snapshots: facts.snapshot_count.into(),
             children: Children::Unknown,
         },
-        host_extents: survey.host_extent_count(chain.files().len()),
+        host_extents: survey.layers.host_extent_count(),
         profile: profile.name.to_owned(),
         backup_block_bytes: BACKUP_BLOCK_BYTES,
     }

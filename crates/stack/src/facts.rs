@@ -1,6 +1,6 @@
 //! The container's map and the guest's used maps, laid over each other.
 
-use block::{Result, Run, RunState};
+use block::{ReadAt, Result, Run, RunState};
 use extent::{Span, VirtualSpan, VolumeOffset};
 use filesystem::Use;
 
@@ -38,7 +38,18 @@ pub struct Fact {
     pub role: Role,
 }
 
+/// Facts are asked for in windows of this size, so that those of a badly fragmented disk fit in memory.
+const WINDOW_BYTES: u64 = 256 << 20;
+
 impl Stack {
+    /// Calls `each` with the facts of the whole disk, window by window, in order.
+    pub fn each_facts(&self, maps: &UsedMaps, mut each: impl FnMut(&[Fact])) -> Result<()> {
+        for window in Span::from_zero(self.chain.len_bytes()).split(WINDOW_BYTES) {
+            each(&self.facts(maps, window)?);
+        }
+        Ok(())
+    }
+
     /// The facts of `window`, covering it exactly, in order. No data is read.
     pub fn facts(&self, maps: &UsedMaps, window: VirtualSpan) -> Result<Vec<Fact>> {
         let runs = self.chain.map_with_host(window)?;

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - what is a hole in any layer has no place;
-//! - places of different files, or of devices that are not known to be the same, never continue each other.
+//! - places of different files, or of devices that are not known to be the same, never continue each other: each
+//!   has a part of one numbering for itself.
 
 use block::{FileIndex, HostExtent, HostFile, ReadAt, Result, RunState};
 use extent::{FileOffset, Span, VirtualOffset, VirtualSpan};
@@ -30,9 +31,7 @@ pub struct ImageRun {
 pub struct Place {
     /// Where on the virtual disk.
     pub span: VirtualSpan,
-    /// In which numbering of bytes: places with different ones never continue each other.
-    pub store: u32,
-    /// Where in it.
+    /// Where it lies: on the device; behind all of the first device on a second one.
     pub address: u64,
     /// How many bytes it takes there.
     pub stored_bytes: u64,
@@ -54,11 +53,15 @@ pub struct Layers {
     runs: Vec<ImageRun>,
     /// Of each file of the chain.
     files: Vec<FileLayer>,
+    host_filesystem: Option<String>,
 }
 
 /// One file of the chain on the host.
 struct FileLayer {
-    store: u32,
+    /// Where the file begins if the chain's files lay one behind the other, with a gap between them.
+    image_base: u64,
+    /// What is added to its addresses on the device, or in itself.
+    place_base: u64,
     /// `None` if the file is where the stack ends: a block device, or a file system that does not tell.
     extents: Option<Vec<HostExtent>>,
 }
@@ -78,21 +81,35 @@ impl Layers {
             }
         }
         runs.shrink_to_fit();
-        let files = chain.files();
         // Files on one device share its numbering; a file whose place is not known has its own.
-        let mut devices: Vec<Option<u64>> = Vec::new();
-        let mut layers = Vec::new();
-        for file in files {
+        let mut devices: Vec<(Option<u64>, u64)> = Vec::new();
+        let mut found = Vec::new();
+        for file in chain.files() {
             let extents = file.host_extents()?;
-            let device = if extents.is_some() { file.identity().map(|(device, _)| device) } else { None };
-            let known = devices.iter().position(|other| device.is_some() && *other == device);
-            let store = known.unwrap_or_else(|| {
-                devices.push(device);
+            let device = file.identity().map(|(device, _)| device).filter(|_| extents.is_some());
+            let known = devices.iter().position(|(other, _)| device.is_some() && *other == device);
+            let index = known.unwrap_or_else(|| {
+                devices.push((device, 0));
                 devices.len() - 1
             });
-            layers.push(FileLayer { store: u32::try_from(store).expect("few files"), extents });
+            let end = match &extents {
+                Some(extents) => extents.iter().map(end_on_device).max().unwrap_or(0),
+                None => file.len_bytes(),
+            };
+            devices[index].1 = devices[index].1.max(end);
+            found.push((index, extents));
         }
-        Ok(Self { runs, files: layers })
+        // One device behind the other, and one file behind the other, with a gap so that none continues another.
+        let behind = |base: u64, len_bytes: u64| base.saturating_add(len_bytes).saturating_add(1);
+        let mut files = Vec::new();
+        let mut image_base = 0;
+        for (file, (index, extents)) in chain.files().iter().zip(found) {
+            let place_base = devices[..index].iter().fold(0, |base, (_, end)| behind(base, *end));
+            files.push(FileLayer { image_base, place_base, extents });
+            image_base = behind(image_base, file.len_bytes());
+        }
+        let host_filesystem = chain.files().iter().find_map(HostFile::host_filesystem);
+        Ok(Self { runs, files, host_filesystem })
     }
 
     /// The image's runs, by virtual offset.
@@ -105,9 +122,27 @@ impl Layers {
         self.files.iter().any(|file| file.extents.is_some())
     }
 
-    /// The extents of a file of the chain on the host, if they are known.
-    pub fn host_extents(&self, file: FileIndex) -> Option<&[HostExtent]> {
-        self.files[file.0 as usize].extents.as_deref()
+    /// What the host calls the file system that the image lies on.
+    pub fn host_filesystem(&self) -> Option<&str> {
+        self.host_filesystem.as_deref()
+    }
+
+    /// Extents of all the chain's files on the host, as filefrag counts them; `None` if no host tells.
+    pub fn host_extent_count(&self) -> Option<u64> {
+        let told = self.files.iter().filter_map(|file| file.extents.as_ref());
+        let count = |extents: &Vec<HostExtent>| {
+            let mut fragments = Fragments::as_filefrag();
+            for extent in extents {
+                fragments.push(extent.span.start().get(), extent.device.get(), extent.span.len_bytes());
+            }
+            fragments.count()
+        };
+        self.reaches_the_host().then(|| told.map(count).sum())
+    }
+
+    /// Where a run begins if the chain's files lay one behind the other.
+    pub fn image_address(&self, run: &ImageRun) -> u64 {
+        self.files[run.file.0 as usize].image_base.saturating_add(run.offset)
     }
 
     /// The parts of the image's runs within `span`, in order.
@@ -123,18 +158,19 @@ impl Layers {
 
     /// Where the bytes of `span` lie in the lowest layer that is known, in order of the virtual disk.
     pub fn each_place(&self, span: VirtualSpan, mut each: impl FnMut(Place)) {
-        self.each_image_run(span, |run| {
-            let file = &self.files[run.file.0 as usize];
-            match &file.extents {
-                None => each(Place {
-                    span: run.span,
-                    store: file.store,
-                    address: run.offset,
-                    stored_bytes: run.stored_bytes,
-                }),
-                Some(extents) => each_host_place(&run, file.store, extents, &mut each),
-            }
-        });
+        self.each_image_run(span, |run| self.each_place_of_run(&run, &mut each));
+    }
+
+    fn each_place_of_run(&self, run: &ImageRun, each: &mut impl FnMut(Place)) {
+        let file = &self.files[run.file.0 as usize];
+        match &file.extents {
+            None => each(Place {
+                span: run.span,
+                address: file.place_base.saturating_add(run.offset),
+                stored_bytes: run.stored_bytes,
+            }),
+            Some(extents) => each_host_place(run, file.place_base, extents, each),
+        }
     }
 
     /// Where the bytes of a stream lie in the lowest layer that is known, each with its offset in the stream.
@@ -160,17 +196,25 @@ impl Layers {
         mut guest: Fragments,
         extents: impl Iterator<Item = FileExtent>,
     ) -> LayerFragments {
-        let mut image = StoreFragments::new();
-        let mut whole_stack = StoreFragments::new();
+        let mut image = Fragments::of_adjacent();
+        let mut whole_stack = Fragments::of_adjacent();
         for extent in extents {
             let (logical, place) = (extent.logical.get(), extent.span.start().get());
             guest.push(logical, place, extent.span.len_bytes());
             let Some(span) = on_disk(volume_start, &extent) else { continue };
-            self.each_image_run(span, |run| image.push(run.file.0, run.offset, run.stored_bytes));
-            self.each_place(span, |place| whole_stack.push(place.store, place.address, place.stored_bytes));
+            self.each_image_run(span, |run| {
+                image.push(run.span.start().get(), self.image_address(&run), run.stored_bytes);
+                self.each_place_of_run(&run, &mut |place| {
+                    whole_stack.push(place.span.start().get(), place.address, place.stored_bytes);
+                });
+            });
         }
-        LayerFragments { guest: guest.count(), image: image.count, whole_stack: whole_stack.count }
+        LayerFragments { guest: guest.count(), image: image.count(), whole_stack: whole_stack.count() }
     }
+}
+
+fn end_on_device(extent: &HostExtent) -> u64 {
+    extent.device.get().saturating_add(extent.span.len_bytes())
 }
 
 /// Where an extent of a volume lies on the virtual disk.
@@ -204,7 +248,7 @@ fn clip(run: &ImageRun, span: &VirtualSpan) -> ImageRun {
     ImageRun { span: part, file: run.file, offset: run.offset + skip, stored_bytes: part.len_bytes() }
 }
 
-fn each_host_place(run: &ImageRun, store: u32, extents: &[HostExtent], each: &mut impl FnMut(Place)) {
+fn each_host_place(run: &ImageRun, place_base: u64, extents: &[HostExtent], each: &mut impl FnMut(Place)) {
     let end = run.offset.saturating_add(run.stored_bytes);
     let first = extents.partition_point(|extent| extent.span.end().get() <= run.offset);
     let is_plain = run.stored_bytes == run.span.len_bytes();
@@ -221,34 +265,8 @@ fn each_host_place(run: &ImageRun, store: u32, extents: &[HostExtent], each: &mu
             true => Span::new(run.span.start().plus(start - run.offset), stop - start),
             false => run.span,
         };
-        let address = extent.device.get() + (start - extent.span.start().get());
-        each(Place { span, store, address, stored_bytes: stop - start });
-    }
-}
-
-/// Counts runs over several stores.
-struct StoreFragments {
-    count: u64,
-    last: Option<(u32, u64, u64)>,
-}
-
-impl StoreFragments {
-    fn new() -> Self {
-        Self { count: 0, last: None }
-    }
-
-    fn push(&mut self, store: u32, address: u64, len_bytes: u64) {
-        let end = address.saturating_add(len_bytes);
-        if let Some((last_store, last_start, last_end)) = self.last
-            && last_store == store
-            // What follows, or is another part of the same compressed unit.
-            && (last_end == address || (last_start, last_end) == (address, end))
-        {
-            self.last = Some((store, address, end));
-            return;
-        }
-        self.count += 1;
-        self.last = Some((store, address, end));
+        let on_device = extent.device.get() + (start - extent.span.start().get());
+        each(Place { span, address: place_base.saturating_add(on_device), stored_bytes: stop - start });
     }
 }
 
@@ -281,15 +299,17 @@ mod tests {
             runs: vec![run(0, 100, 0, 1000), run(100, 100, 1, 100), run(300, 100, 0, 1100)],
             files: vec![
                 FileLayer {
-                    store: 0,
+                    image_base: 0,
+                    place_base: 0,
                     extents: Some(vec![
                         host(0, 1050, 5000, true),
                         host(1050, 100, 9000, true),
                         host(1150, 50, 9100, false),
                     ]),
                 },
-                FileLayer { store: 1, extents: None },
+                FileLayer { image_base: 10_001, place_base: 20_000, extents: None },
             ],
+            host_filesystem: None,
         }
     }
 
@@ -297,10 +317,10 @@ mod tests {
     fn places_are_those_of_the_lowest_layer_known() {
         let mut places = Vec::new();
         layers().each_place(Span::new(Offset::new(40), 340), |place| {
-            places.push((place.span.start().get(), place.store, place.address, place.stored_bytes));
+            places.push((place.span.start().get(), place.address, place.stored_bytes));
         });
         // Virtual 350.. lies in host bytes that were never written.
-        assert_eq!(places, [(40, 0, 6040, 10), (50, 0, 9000, 50), (100, 1, 100, 100), (300, 0, 9050, 50)]);
+        assert_eq!(places, [(40, 6040, 10), (50, 9000, 50), (100, 20_100, 100), (300, 9050, 50)]);
     }
 
     #[test]
@@ -323,7 +343,8 @@ mod tests {
         let unit = |virt| ImageRun { stored_bytes: 20, ..run(virt, 64, 0, 500) };
         let layers = Layers {
             runs: vec![unit(0), ImageRun { offset: 520, ..unit(64) }, ImageRun { offset: 600, ..unit(128) }],
-            files: vec![FileLayer { store: 0, extents: None }],
+            files: vec![FileLayer { image_base: 0, place_base: 0, extents: None }],
+            host_filesystem: None,
         };
         let extents = [piece(0, 0, 32), piece(32, 32, 160)];
         let counts = layers.fragments(Offset::new(0), Fragments::of_adjacent(), extents.into_iter());

@@ -1,7 +1,7 @@
 //! Everything that there is to know of fragmentation and waste, in every layer, without reading a file's data.
 
-use block::{ErrorKind, FileIndex, ReadAt, Result, RunState};
-use extent::{Span, VirtualSpan, VolumeSpan};
+use block::{ErrorKind, Result, RunState};
+use extent::{VirtualSpan, VolumeSpan};
 use filesystem::{Catalog, FileKind, FileSystem, Fragments, StreamName};
 
 use crate::layers::{LayerFragments, Layers};
@@ -9,9 +9,6 @@ use crate::{Role, Stack, UsedMaps, Volume};
 
 /// The unit in which a raw image gives space back: a block of nearly every host file system.
 const HOST_BLOCK_BYTES: u64 = 4096;
-
-/// Facts are asked for in windows of this size.
-const WINDOW_BYTES: u64 = 4 << 30;
 
 /// What was found.
 pub struct Survey {
@@ -175,8 +172,8 @@ impl Stack {
         let top_files = chain.links()[0].layer.files().len();
         let mut counter =
             WasteCounter { waste: Waste { unit_bytes, ..Waste::default() }, ..Default::default() };
-        for window in Span::from_zero(chain.len_bytes()).split(WINDOW_BYTES) {
-            for fact in self.facts(maps, window)? {
+        self.each_facts(maps, |facts| {
+            for fact in facts {
                 let file = match fact.state {
                     RunState::Hole | RunState::Zero => continue,
                     RunState::Data { file, .. } | RunState::Compressed { file, .. } => file,
@@ -186,7 +183,7 @@ impl Stack {
                     counter.push(fact.span, is_used);
                 }
             }
-        }
+        })?;
         Ok(counter.finish())
     }
 }
@@ -303,26 +300,6 @@ fn count_fragments(
 }
 
 impl Survey {
-    /// Runs of the image's files, as far as they hold the virtual disk: what `qemu-img map` shows as data.
-    pub fn image_run_count(&self) -> u64 {
-        self.layers.image_runs().len() as u64
-    }
-
-    /// Extents of all the chain's files on the host, as filefrag counts them; `None` if no host tells.
-    pub fn host_extent_count(&self, file_count: usize) -> Option<u64> {
-        let mut count = None;
-        for index in 0..file_count {
-            let index = FileIndex(u32::try_from(index).expect("few files"));
-            let Some(extents) = self.layers.host_extents(index) else { continue };
-            let mut fragments = Fragments::as_filefrag();
-            for extent in extents {
-                fragments.push(extent.span.start().get(), extent.device.get(), extent.span.len_bytes());
-            }
-            *count.get_or_insert(0) += fragments.count();
-        }
-        count
-    }
-
     /// Runs of all streams in each layer.
     pub fn fragments(&self) -> LayerFragments {
         let mut sum = LayerFragments::default();
@@ -341,7 +318,7 @@ impl Survey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use extent::Offset;
+    use extent::{Offset, Span};
 
     fn waste(unit_bytes: u64, spans: &[(u64, u64, bool)]) -> (u64, u64) {
         let mut counter =

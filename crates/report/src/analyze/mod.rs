@@ -6,7 +6,7 @@ mod text;
 
 use std::cmp::Reverse;
 
-use block::{HostFile, Result};
+use block::Result;
 use engine::ZeroCount;
 use filesystem::{Catalog, Facts};
 use plan::advice::Advice;
@@ -189,6 +189,8 @@ pub struct AnalyzeSubject<'a> {
     pub stack: &'a Stack,
     /// What was found.
     pub survey: &'a Survey,
+    /// What the files of the chain take on the host.
+    pub allocated_bytes: u64,
     /// What a look at the data found, if there was one.
     pub zeros: Option<ZeroCount>,
     /// How many files in the most fragments to name.
@@ -205,15 +207,11 @@ pub struct AnalyzeSubject<'a> {
 
 /// What was found, as a document.
 pub fn analyze_document(subject: &AnalyzeSubject<'_>) -> Result<AnalyzeDocument> {
-    let &AnalyzeSubject { path, stack, survey, zeros, top, .. } = subject;
+    let &AnalyzeSubject { path, stack, survey, allocated_bytes, zeros, top, .. } = subject;
     let chain = stack.chain();
-    let mut allocated_bytes = 0;
-    for file in chain.files() {
-        allocated_bytes += file.allocated_bytes()?;
-    }
     let facts = chain.facts();
-    let host = survey.host_extent_count(chain.files().len()).map(|extents| HostAnalysis {
-        filesystem: chain.files().iter().find_map(HostFile::host_filesystem),
+    let host = survey.layers.host_extent_count().map(|extents| HostAnalysis {
+        filesystem: survey.layers.host_filesystem().map(str::to_owned),
         extents,
     });
     Ok(AnalyzeDocument {
@@ -226,7 +224,7 @@ pub fn analyze_document(subject: &AnalyzeSubject<'_>) -> Result<AnalyzeDocument>
             format: facts.format.name().to_owned(),
             unit_bytes: survey.waste.unit_bytes,
             allocated_bytes,
-            runs: survey.image_run_count(),
+            runs: survey.layers.image_runs().len() as u64,
             parents: chain.links().len() - 1,
             snapshots: facts.snapshot_count,
             partly_used_units_bytes: survey.waste.in_partly_used_units_bytes,

@@ -2,20 +2,17 @@
 
 use block::{ReadAt, Result, RunState};
 use extent::{Span, VirtualSpan};
-use filesystem::{FileKind, StreamName};
+use filesystem::FileKind;
 use stack::{LayerFragments, Role, Stack, Survey, UsedMaps};
 
 use super::{DiskMap, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId, PieceClass};
-
-/// Facts are asked for in windows of this size.
-const WINDOW_BYTES: u64 = 4 << 30;
 
 /// What lies where, from the guest's files down to the host. `maps` are those that the survey was made with.
 pub fn disk_map(title: &str, stack: &Stack, maps: &UsedMaps, survey: &Survey) -> Result<DiskMap> {
     let virtual_bytes = stack.chain().len_bytes();
     let mut owners = MapOwners::default();
     let files = file_pieces(stack, survey, &mut owners);
-    let pieces = pieces(stack, maps, virtual_bytes, &files)?;
+    let pieces = pieces(stack, maps, &files)?;
     let volumes = stack.volumes().iter().enumerate().map(|(index, volume)| {
         let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
         MapVolume {
@@ -56,11 +53,10 @@ fn file_pieces(stack: &Stack, survey: &Survey, owners: &mut MapOwners) -> Vec<Ma
                 },
             );
             let is_own = stream.stream.kind == FileKind::Metadata;
-            // Streams besides the main one of a file, such as its list of attributes, are the file's contents, too.
-            let class = match (is_own, fragments.guest > 1, stream.stream.name) {
-                (true, _, _) => PieceClass::Metadata,
-                (false, true, _) => PieceClass::Fragmented,
-                (false, false, StreamName::Main | StreamName::Named(_)) => PieceClass::Contiguous,
+            let class = match (is_own, fragments.guest > 1) {
+                (true, _) => PieceClass::Metadata,
+                (false, true) => PieceClass::Fragmented,
+                (false, false) => PieceClass::Contiguous,
             };
             for extent in stream.extents() {
                 let start = volume.span.start().checked_add(extent.span.start().get());
@@ -86,11 +82,11 @@ fn file_pieces(stack: &Stack, survey: &Survey, owners: &mut MapOwners) -> Vec<Ma
 }
 
 /// Covers the disk: files where there are some, else what the file system and the image say.
-fn pieces(stack: &Stack, maps: &UsedMaps, virtual_bytes: u64, files: &[MapPiece]) -> Result<Vec<MapPiece>> {
+fn pieces(stack: &Stack, maps: &UsedMaps, files: &[MapPiece]) -> Result<Vec<MapPiece>> {
     let mut pieces = Vec::with_capacity(files.len() + files.len() / 4);
     let mut next = 0;
-    for window in Span::from_zero(virtual_bytes).split(WINDOW_BYTES) {
-        for fact in stack.facts(maps, window)? {
+    stack.each_facts(maps, |facts| {
+        for fact in facts {
             let is_held = matches!(fact.state, RunState::Data { .. } | RunState::Compressed { .. });
             let (class, is_waste) = match fact.role {
                 Role::Outside => (PieceClass::Outside, false),
@@ -117,7 +113,7 @@ fn pieces(stack: &Stack, maps: &UsedMaps, virtual_bytes: u64, files: &[MapPiece]
                 at = inside.end();
             }
         }
-    }
+    })?;
     Ok(pieces)
 }
 
@@ -136,49 +132,28 @@ fn push(pieces: &mut Vec<MapPiece>, span: VirtualSpan, class: PieceClass, owner:
 
 fn layers(stack: &Stack, survey: &Survey, virtual_bytes: u64) -> Vec<MapLayer> {
     let chain = stack.chain();
-    // The files of a chain are shown one behind the other.
-    let mut bases = Vec::new();
-    let mut end = 0u64;
-    for file in chain.files() {
-        bases.push(end);
-        end = end.saturating_add(file.len_bytes());
-    }
     let container = survey.layers.image_runs().iter().map(|run| MapRun {
         span: run.span,
-        place: bases[run.file.0 as usize].saturating_add(run.offset),
+        place: survey.layers.image_address(run),
         stored_bytes: run.stored_bytes,
     });
     let format = chain.facts().format.name();
     let mut layers =
         vec![MapLayer { name: "container".into(), about: format.to_owned(), runs: container.collect() }];
     if survey.layers.reaches_the_host() {
-        let about = chain.files().iter().find_map(block::HostFile::host_filesystem).unwrap_or_default();
+        let about = survey.layers.host_filesystem().unwrap_or_default().to_owned();
         layers.push(MapLayer { name: "host".into(), about, runs: host_runs(survey, virtual_bytes) });
     }
     layers
 }
 
 fn host_runs(survey: &Survey, virtual_bytes: u64) -> Vec<MapRun> {
-    let mut places = Vec::new();
-    survey.layers.each_place(Span::from_zero(virtual_bytes), |place| places.push(place));
-    // So are devices, if there are several.
-    let mut ends: Vec<u64> = Vec::new();
-    for place in &places {
-        let store = place.store as usize;
-        ends.resize(ends.len().max(store + 1), 0);
-        ends[store] = ends[store].max(place.address.saturating_add(place.stored_bytes));
-    }
-    let base = |store: u32| ends[..store as usize].iter().fold(0u64, |sum, end| sum.saturating_add(*end));
-    let mut runs: Vec<MapRun> = Vec::with_capacity(places.len());
-    for place in &places {
+    let mut runs: Vec<MapRun> = Vec::new();
+    survey.layers.each_place(Span::from_zero(virtual_bytes), |place| {
         // A compressed unit on several extents is shown where it begins.
         if runs.last().is_none_or(|last| last.span.end() <= place.span.start()) {
-            runs.push(MapRun {
-                span: place.span,
-                place: base(place.store).saturating_add(place.address),
-                stored_bytes: place.stored_bytes,
-            });
+            runs.push(MapRun { span: place.span, place: place.address, stored_bytes: place.stored_bytes });
         }
-    }
+    });
     runs
 }
