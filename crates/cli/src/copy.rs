@@ -9,7 +9,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Disk, Error, ErrorKind, ReadAt, Result, TargetFile};
 use engine::{Checkpoint, CopyJob, CopyOutcome};
-use extent::Span;
 use filesystem::Check;
 use image::{AnyWriter, Chain, CreateOptions, Format};
 use os::{DeviceTarget, NewFile, SourceFile};

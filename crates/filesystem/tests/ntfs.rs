@@ -17,7 +17,8 @@ use block::{Error, ErrorKind, Memory, Result};
 use extent::{Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Check, FileSystem, Source, State, Use};
 use ntfs_volumes::{
-    AsVolume, Made, Mounted, attribute_at, make, noise, open, open_bytes, record_at, text, u16_at, u32_at,
+    AsVolume, Made, Mounted, attribute_at, fragment_mft, make, noise, open, open_bytes, record_at, text,
+    u16_at, u32_at,
 };
 use testkit::{check_hostile, run, scratch};
 
@@ -403,16 +404,8 @@ fn a_partition_smaller_than_its_volume_is_inconsistent() {
 fn a_fragmented_mft_is_read_through_its_attribute_list() {
     let made = make(20, &["-c", "512"]);
     let mounted = made.mount("");
-    // Files of one kilobyte until it is full; every other one goes, and small ones make $MFT grow into the holes.
-    let filler = |index: u64| mounted.dir.join(format!("f{index}"));
-    let full = (0..20_000).find(|index| fs::write(filler(*index), noise(*index, 1500)).is_err()).unwrap();
-    for index in (0..full).step_by(2) {
-        fs::remove_file(filler(index)).unwrap();
-    }
-    let small =
-        (0..20_000).take_while(|index| fs::write(mounted.dir.join(format!("s{index}")), b"s").is_ok());
-    assert!(small.count() > 1000);
-    fs::remove_file(filler(1)).unwrap();
+    assert!(fragment_mft(&mounted.dir) > 1000);
+    fs::remove_file(mounted.dir.join("f1")).unwrap();
     fs::write(mounted.dir.join("pagefile.sys"), noise(1, 1000)).unwrap();
     drop(mounted);
     let info = run("ntfsinfo", &["-i", "0", text(&made.volume)]);

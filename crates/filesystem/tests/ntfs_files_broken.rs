@@ -18,7 +18,8 @@ use filesystem::{
     State, StreamName,
 };
 use ntfs_volumes::{
-    AsVolume, Made, attribute_at, make, noise, open, open_bytes, open_source, record_at, u16_at, u32_at,
+    AsVolume, Made, attribute_at, fragment_mft, make, noise, open, open_bytes, open_source, record_at,
+    u16_at, u32_at,
 };
 use testkit::{check_hostile, run, scratch};
 
@@ -440,14 +441,7 @@ fn a_read_that_fails_is_an_error_and_an_image_that_is_broken_is_not() {
 fn a_fragmented_mft_is_listed_through_its_attribute_list() {
     let made = make(8, &["-c", "512"]);
     let mounted = made.mount("");
-    let filler = |index: u64| mounted.dir.join(format!("f{index}"));
-    let full = (0..20_000).find(|index| fs::write(filler(*index), noise(*index, 1500)).is_err()).unwrap();
-    for index in (0..full).step_by(2) {
-        fs::remove_file(filler(index)).unwrap();
-    }
-    let small =
-        (0..20_000).take_while(|index| fs::write(mounted.dir.join(format!("s{index}")), b"s").is_ok());
-    assert!(small.count() > 500);
+    assert!(fragment_mft(&mounted.dir) > 500);
     let mut numbers: Vec<_> = fs::read_dir(&mounted.dir)
         .unwrap()
         .map(|entry| entry.unwrap().metadata().unwrap())

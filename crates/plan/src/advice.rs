@@ -12,7 +12,6 @@ use crate::cost::ReadCost;
 use rules::{compact, copy_packed, defrag, nothing, remarks};
 
 mod rules;
-mod text;
 
 /// What can be done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+pub use plan::figures::human_bytes;
+pub(crate) use plan::figures::{grouped, percent, seconds};
+
 /// Untrusted text made harmless: control characters, escapes, and characters that reorder or hide a line become
 /// `\u{..}`.
 pub fn printable(text: &str) -> String {
@@ -13,38 +16,6 @@ pub fn printable(text: &str) -> String {
         } else {
             out.push(c);
         }
-    }
-    out
-}
-
-/// A byte count for people: three digits, binary units.
-pub fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut unit = 0;
-    let mut whole = bytes;
-    let mut rest = 0;
-    while whole >= 1024 && unit + 1 < UNITS.len() {
-        rest = whole % 1024;
-        whole /= 1024;
-        unit += 1;
-    }
-    let tenths = rest * 10 / 1024;
-    if unit == 0 || whole >= 100 || tenths == 0 {
-        format!("{whole} {}", UNITS[unit])
-    } else {
-        format!("{whole}.{tenths} {}", UNITS[unit])
-    }
-}
-
-/// A count for people: digits in threes.
-pub(crate) fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
     }
     out
 }
@@ -90,30 +61,6 @@ impl Palette {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_have_three_digits() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1 KiB"),
-            (1536, "1.5 KiB"),
-            (200 << 20, "200 MiB"),
-            ((4 << 30) + (512 << 20), "4.5 GiB"),
-            (u64::MAX, "15.9 EiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(human_bytes(bytes), text);
-        }
-    }
-
-    #[test]
-    fn counts_come_in_threes() {
-        let cases = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
-        for (count, text) in cases {
-            assert_eq!(grouped(count), text);
-        }
-    }
 
     #[test]
     fn names_cannot_steer_a_terminal() {

@@ -119,6 +119,17 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     step.flatten().take(len).collect()
 }
 
+/// Fills the volume mounted at `dir` with files of one kilobyte, `f0`, `f1` and so on; every other one goes, and small ones
+/// make `$MFT` grow into the holes. Answers how many small ones there are.
+pub(crate) fn fragment_mft(dir: &Path) -> usize {
+    let filler = |index: u64| dir.join(format!("f{index}"));
+    let full = (0..20_000).find(|index| fs::write(filler(*index), noise(*index, 1500)).is_err()).unwrap();
+    for index in (0..full).step_by(2) {
+        fs::remove_file(filler(index)).unwrap();
+    }
+    (0..20_000).take_while(|index| fs::write(dir.join(format!("s{index}")), b"s").is_ok()).count()
+}
+
 /// Where a file record lies, found by the number in it; mkntfs puts `$MFT` before `$MFTMirr`.
 pub(crate) fn record_at(bytes: &[u8], number: u64) -> usize {
     let cluster_bytes = u16_at(bytes, 0x0b) * usize::from(bytes[0x0d]);

@@ -1,7 +1,7 @@
 //! One rule for each action.
 
-use super::text::{bytes, count, percent, seconds};
 use super::{Action, Advice, AdviceFacts, Children, ContainerFacts, Cost, Gain, VolumeFacts};
+use crate::figures::{counted, human_bytes, percent, seconds};
 use crate::profile::float;
 
 /// Space below this share of what is allocated is not worth a run: a guest's own writing undoes it within days.
@@ -83,7 +83,7 @@ fn in_place_refusal(container: &ContainerFacts) -> Option<String> {
         Children::Some(children) => {
             return Some(format!(
                 "{} on this disk, and changing it would damage them",
-                count(children, "linked clone stands", "linked clones stand")
+                counted(children, "linked clone stands", "linked clones stand")
             ));
         }
         Children::None | Children::Unknown => {}
@@ -91,7 +91,7 @@ fn in_place_refusal(container: &ContainerFacts) -> Option<String> {
     (container.snapshots > 0).then(|| {
         format!(
             "it holds {}, which share their data with the disk",
-            count(container.snapshots, "snapshot", "snapshots")
+            counted(container.snapshots, "snapshot", "snapshots")
         )
     })
 }
@@ -133,14 +133,14 @@ pub(super) fn compact(facts: &AdviceFacts, comes_after_defrag: bool) -> Advice {
     let worth_it = is_space_worth(gain_bytes, container, SPACE_SHARE_MIN);
     let figures = format!(
         "{} of {} ({}) are allocated but free to the guest",
-        bytes(gain_bytes),
-        bytes(allocated_bytes),
+        human_bytes(gain_bytes),
+        human_bytes(allocated_bytes),
         percent(share_of_bytes(gain_bytes, allocated_bytes)),
     );
     let mut because = match (worth_it, moved_bytes) {
         (true, 0) => format!("{figures}; giving them back moves nothing."),
         (true, _) => {
-            format!("{figures}; giving them back would move at most {}.", bytes(moved_bytes))
+            format!("{figures}; giving them back would move at most {}.", human_bytes(moved_bytes))
         }
         (false, _) => format!("Too little to gain: {figures}."),
     };
@@ -148,7 +148,7 @@ pub(super) fn compact(facts: &AdviceFacts, comes_after_defrag: bool) -> Advice {
     if partial_bytes >= SPACE_BYTES_MIN && container.parents == 0 {
         because.push_str(&format!(
             " Another {} are free in units that the guest uses in part: only a copy leaves them out.",
-            bytes(partial_bytes)
+            human_bytes(partial_bytes)
         ));
     }
     if worth_it {
@@ -174,8 +174,8 @@ fn volume_refusal(volume: &VolumeFacts) -> Option<String> {
     (volume.largest_free_bytes < average_bytes).then(|| {
         format!(
             "{name} has no room: its fragmented files have {} on average, its largest free extent {}",
-            bytes(average_bytes),
-            bytes(volume.largest_free_bytes),
+            human_bytes(average_bytes),
+            human_bytes(volume.largest_free_bytes),
         )
     })
 }
@@ -195,8 +195,8 @@ pub(super) fn defrag(facts: &AdviceFacts) -> Advice {
         let because = format!(
             "Do not defragment; optimise the base. This is a linked clone on {}: up to {} of it would be copied into \
              the clone.",
-            count(container.parents as u64, "parent", "parents"),
-            bytes(moved_bytes.min(container.virtual_bytes)),
+            counted(container.parents as u64, "parent", "parents"),
+            human_bytes(moved_bytes.min(container.virtual_bytes)),
         );
         return refused(Action::Defrag, facts, because);
     }
@@ -245,13 +245,13 @@ fn defrag_of(facts: &AdviceFacts, movable: &[&VolumeFacts]) -> Advice {
     let total_seconds = facts.whole_cost().seconds;
     let figures = format!(
         "{} would make reading all files {} faster on {} ({} of {})",
-        count(files, "fragmented file put together", "fragmented files put together"),
+        counted(files, "fragmented file put together", "fragmented files put together"),
         seconds(gain_seconds),
         facts.profile,
         percent(share(gain_seconds, total_seconds)),
         seconds(total_seconds),
     );
-    let price = format!("moving {} in about {}", bytes(moved_bytes), seconds(cost.seconds));
+    let price = format!("moving {} in about {}", human_bytes(moved_bytes), seconds(cost.seconds));
     let because = match (worth_it, movable.is_empty()) {
         (_, true) => "No file is fragmented.".to_owned(),
         (true, _) => format!("{figures}, for {price}.{}", in_place_caution(container)),
@@ -303,16 +303,17 @@ pub(super) fn copy_packed(facts: &AdviceFacts, compact: &Advice) -> Advice {
     let worth_it = loss.is_none() && (is_for_space || is_for_time);
     let figures = format!(
         "a copy in the guest's order would leave out {} of {} ({}) and make reading all files {} faster on {}",
-        bytes(gain_bytes),
-        bytes(allocated_bytes),
+        human_bytes(gain_bytes),
+        human_bytes(allocated_bytes),
         percent(share_of_bytes(gain_bytes, allocated_bytes)),
         seconds(gain_seconds),
         facts.profile,
     );
-    let price = format!("at most {} are written, in about {}", bytes(copied_bytes), seconds(cost.seconds));
+    let price =
+        format!("at most {} are written, in about {}", human_bytes(copied_bytes), seconds(cost.seconds));
     let host = match facts.host_extents {
         Some(extents) if extents > 1 => {
-            format!(" On the host, the image lies in {}.", count(extents, "extent", "extents"))
+            format!(" On the host, the image lies in {}.", counted(extents, "extent", "extents"))
         }
         _ => String::new(),
     };
@@ -339,13 +340,13 @@ fn copy_loss(container: &ContainerFacts) -> Option<String> {
         return Some("the copy would stand alone, and hold also what is shared with the parents".into());
     }
     if container.snapshots > 0 {
-        let snapshots = count(container.snapshots, "snapshot", "snapshots");
+        let snapshots = counted(container.snapshots, "snapshot", "snapshots");
         return Some(format!("the copy would have only the present state, not the {snapshots}"));
     }
     match container.children {
         Children::Some(children) => Some(format!(
             "{} need the old disk all the same",
-            count(children, "linked clone would", "linked clones would")
+            counted(children, "linked clone would", "linked clones would")
         )),
         Children::None | Children::Unknown => None,
     }
@@ -364,8 +365,8 @@ pub(super) fn nothing(facts: &AdviceFacts, others: &[Advice]) -> Advice {
     );
     let space = format!(
         "{} of {} allocated are free to the guest",
-        bytes(container.reclaimable_bytes),
-        bytes(container.allocated_bytes),
+        human_bytes(container.reclaimable_bytes),
+        human_bytes(container.allocated_bytes),
     );
     let base = if container.parents > 0 {
         ", and the place to optimise is the base of this linked clone"
@@ -409,9 +410,9 @@ fn scattered(volume: &VolumeFacts) -> Option<String> {
             "New files on volume {} ({}) will be fragmented: its {} free are in {}, the largest of {}.",
             volume.number,
             volume.filesystem,
-            bytes(volume.free_bytes),
-            count(volume.free_extents, "extent", "extents"),
-            bytes(volume.largest_free_bytes),
+            human_bytes(volume.free_bytes),
+            counted(volume.free_extents, "extent", "extents"),
+            human_bytes(volume.largest_free_bytes),
         )
     })
 }

@@ -185,8 +185,8 @@ fn nothing_says_why_in_one_sentence_with_figures() {
     assert_eq!(advice[0].action, Action::Nothing);
     assert_eq!(
         advice[0].because,
-        "Do nothing: fragments cost 100 ms of 6.0 s (1.7 %) on nvme when all files are read, and 100.0 MiB of \
-         11.0 GiB allocated are free to the guest."
+        "Do nothing: fragments cost 100 ms of 6.0 s (1.7 %) on nvme when all files are read, and 100 MiB of \
+         11 GiB allocated are free to the guest."
     );
     let clone = with(lean(), |facts| facts.container.parents = 1);
     assert!(advise(&clone)[0].because.contains("the place to optimise is the base of this linked clone"));
@@ -249,7 +249,7 @@ fn remarks_come_with_the_first_advice() {
         facts.volumes[0].largest_free_bytes = 2 * MIB;
     });
     assert!(scattered.contains("New files on volume 1 (ext4) will be fragmented"), "{scattered}");
-    assert!(scattered.contains("100,000 extents, the largest of 2.0 MiB"), "{scattered}");
+    assert!(scattered.contains("100,000 extents, the largest of 2 MiB"), "{scattered}");
     let roomy = first(|facts| facts.volumes[0].free_extents = 100_000);
     assert!(!roomy.contains("will be fragmented"), "{roomy}");
     let dirty = first(|facts| facts.volumes[0].doubt = Some("it is dirty".into()));
@@ -300,7 +300,7 @@ fn what_lies_in_partial_units_is_left_to_a_copy() {
         let facts = with(bad(), |facts| facts.container.reclaimable_partial_bytes = bytes);
         of(&advise(&facts), Action::Compact).because.clone()
     };
-    assert!(text(GIB).contains("Another 1.0 GiB are free in units that the guest uses in part"));
+    assert!(text(GIB).contains("Another 1 GiB are free in units that the guest uses in part"));
     assert!(!text(MIB).contains("Another"), "too little to speak of");
 }
 

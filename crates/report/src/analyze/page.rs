@@ -1,10 +1,10 @@
 //! The document as a page.
 
-use super::text::{count, percent, ratio, seconds};
+use super::text::ratio;
 use super::{AdviceEntry, AnalyzeDocument, CostFigures, VolumeAnalysis};
 use crate::html::{Advice, Column, Histogram, HistogramBin, ReportPage, Table, report_html};
 use crate::map::DiskMap;
-use crate::text::human_bytes;
+use crate::text::{grouped, human_bytes, percent, seconds};
 
 /// The whole analysis as one page that stands alone, with the map.
 pub fn analyze_page(document: &AnalyzeDocument, map: &DiskMap) -> String {
@@ -45,15 +45,15 @@ fn summary(document: &AnalyzeDocument) -> Vec<(String, String)> {
     let sum = |of: fn(&VolumeAnalysis) -> Option<u64>| document.volumes.iter().filter_map(of).sum::<u64>();
     let files = sum(|volume| volume.files);
     let mut figures = vec![
-        ("files".to_owned(), count(files)),
-        ("fragmented".to_owned(), count(sum(|volume| volume.fragmented_files))),
+        ("files".to_owned(), grouped(files)),
+        ("fragmented".to_owned(), grouped(sum(|volume| volume.fragmented_files))),
         ("fragments a file".to_owned(), ratio(sum(|volume| volume.fragments), files)),
-        ("runs in the image".to_owned(), count(document.image.runs)),
+        ("runs in the image".to_owned(), grouped(document.image.runs)),
     ];
     if let Some(host) = &document.host {
-        figures.push(("extents on the host".to_owned(), count(host.extents)));
+        figures.push(("extents on the host".to_owned(), grouped(host.extents)));
     }
-    figures.push(("in the whole stack".to_owned(), count(sum(|volume| volume.whole_stack_fragments))));
+    figures.push(("in the whole stack".to_owned(), grouped(sum(|volume| volume.whole_stack_fragments))));
     figures.push(("reclaimable".to_owned(), human_bytes(document.reclaimable_bytes)));
     figures
 }
@@ -73,7 +73,7 @@ fn advice(entry: &AdviceEntry) -> Advice {
         action: format!("{action} ({state})"),
         gain: figures([
             (gain.bytes > 0, format!("{} on the host", human_bytes(gain.bytes))),
-            (gain.requests > 0, format!("{} requests fewer to read all files", count(gain.requests))),
+            (gain.requests > 0, format!("{} requests fewer to read all files", grouped(gain.requests))),
             (gain.seconds > 0.0, format!("{} less on {}", seconds(gain.seconds), gain.device)),
         ]),
         cost: figures([
@@ -93,7 +93,7 @@ fn advice(entry: &AdviceEntry) -> Advice {
 }
 
 fn volumes(document: &AnalyzeDocument) -> Table {
-    let or_dash = |value: Option<u64>| value.map_or("–".to_owned(), count);
+    let or_dash = |value: Option<u64>| value.map_or("–".to_owned(), grouped);
     let row = |volume: &VolumeAnalysis| {
         let name = volume.filesystem.clone().unwrap_or_else(|| "unknown".to_owned());
         let label = volume.label.as_ref().filter(|label| !label.is_empty());
@@ -145,11 +145,11 @@ fn layers(document: &AnalyzeDocument) -> Table {
             parents => format!("{}, parents: {parents}", image.format),
         },
         human_bytes(image.allocated_bytes),
-        count(image.runs),
+        grouped(image.runs),
     ]];
     if let Some(host) = &document.host {
         let name = host.filesystem.clone().unwrap_or_else(|| "unknown".to_owned());
-        rows.push(vec!["host".into(), name, human_bytes(image.allocated_bytes), count(host.extents)]);
+        rows.push(vec!["host".into(), name, human_bytes(image.allocated_bytes), grouped(host.extents)]);
     }
     let mut remark = format!(
         "Free or swap to the guest, yet held by the image: {} in whole units of {}, and {} in units that hold used \
@@ -193,9 +193,9 @@ fn worst(document: &AnalyzeDocument) -> Table {
             file.volume.to_string(),
             file.path.clone(),
             human_bytes(file.size_bytes),
-            count(file.fragments),
-            count(file.image_fragments),
-            count(file.whole_stack_fragments),
+            grouped(file.fragments),
+            grouped(file.image_fragments),
+            grouped(file.whole_stack_fragments),
         ]
     };
     Table {
@@ -217,8 +217,8 @@ fn costs(document: &AnalyzeDocument) -> Table {
     let row = |name: &str, figures: &CostFigures| {
         vec![
             name.to_owned(),
-            count(figures.requests),
-            count(figures.unfragmented_requests),
+            grouped(figures.requests),
+            grouped(figures.unfragmented_requests),
             seconds(figures.model_seconds),
             seconds(figures.unfragmented_model_seconds),
             percent_more(figures),
@@ -246,10 +246,7 @@ fn costs(document: &AnalyzeDocument) -> Table {
 
 fn percent_more(figures: &CostFigures) -> String {
     let extra = (figures.model_seconds - figures.unfragmented_model_seconds).max(0.0);
-    match figures.model_seconds > 0.0 {
-        true => format!("{:.1} %", extra / figures.model_seconds * 100.0),
-        false => percent(0, 0),
-    }
+    percent(if figures.model_seconds > 0.0 { extra / figures.model_seconds } else { 0.0 })
 }
 
 fn notes(document: &AnalyzeDocument) -> Vec<String> {
@@ -261,7 +258,7 @@ fn notes(document: &AnalyzeDocument) -> Vec<String> {
             notes.push(about("not aligned: its clusters straddle the container's units."));
         }
         if volume.doubts > 0 {
-            notes.push(about(&format!("{} not understood, and missing here:", count(volume.doubts))));
+            notes.push(about(&format!("{} not understood, and missing here:", grouped(volume.doubts))));
             notes.extend(volume.first_doubts.iter().cloned());
         }
     }

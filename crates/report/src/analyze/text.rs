@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{AnalyzeDocument, CostFigures, ReadingCost, VolumeAnalysis};
 use crate::bar::{Share, bar};
-use crate::text::{Palette, human_bytes, printable};
+use crate::text::{Palette, grouped, human_bytes, percent, printable, seconds};
 
 const PATH_WIDTH: usize = 56;
 const TEXT_WIDTH: usize = 88;
@@ -62,10 +62,10 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
         let _ = writeln!(
             out,
             "  {} files, {} directories; fragmented: {} of the files ({}), {} fragments a file",
-            count(files),
-            count(directories),
-            count(fragmented),
-            percent(fragmented, files),
+            grouped(files),
+            grouped(directories),
+            grouped(fragmented),
+            share(fragmented, files),
             ratio(fragments, files)
         );
     }
@@ -80,14 +80,14 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
             "  {}  {} free in {} extents, the largest {} ({} of it)",
             bar(&shares, 24, palette),
             human_bytes(free),
-            count(extents),
+            grouped(extents),
             human_bytes(largest),
-            percent(largest, free)
+            share(largest, free)
         );
     }
     if volume.doubts > 0 {
         let first = volume.first_doubts.first().map(|doubt| printable(doubt)).unwrap_or_default();
-        let text = format!("{} not understood, first {first}", count(volume.doubts));
+        let text = format!("{} not understood, first {first}", grouped(volume.doubts));
         let _ = writeln!(out, "  {}", palette.warning(&text));
     }
     out.push('\n');
@@ -101,7 +101,7 @@ fn layers_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
         out,
         "  {:<12} {:>12}  {}",
         "guest",
-        count(guest),
+        grouped(guest),
         palette.faint("contiguous runs of its files")
     );
     let image = format!(
@@ -112,14 +112,15 @@ fn layers_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
             many => format!(" and its {many} parents"),
         }
     );
-    let _ = writeln!(out, "  {:<12} {:>12}  {}", "image", count(document.image.runs), palette.faint(&image));
+    let _ =
+        writeln!(out, "  {:<12} {:>12}  {}", "image", grouped(document.image.runs), palette.faint(&image));
     if let Some(host) = &document.host {
         let name = host.filesystem.as_deref().map_or("the host's file system".into(), printable);
         let text = format!("extents of the image on {name}");
-        let _ = writeln!(out, "  {:<12} {:>12}  {}", "host", count(host.extents), palette.faint(&text));
+        let _ = writeln!(out, "  {:<12} {:>12}  {}", "host", grouped(host.extents), palette.faint(&text));
     }
     let text = "what reading every file from end to end meets";
-    let _ = writeln!(out, "  {:<12} {:>12}  {}", "whole stack", count(below), palette.faint(text));
+    let _ = writeln!(out, "  {:<12} {:>12}  {}", "whole stack", grouped(below), palette.faint(text));
     let _ = writeln!(
         out,
         "\n{} {}  {}",
@@ -159,11 +160,11 @@ fn worst_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
         let _ = writeln!(
             out,
             "  {:>8} {:>8} {:>8} {:>9}  {volume}{}",
-            count(file.fragments),
-            count(file.image_fragments),
-            count(file.whole_stack_fragments),
+            grouped(file.fragments),
+            grouped(file.image_fragments),
+            grouped(file.whole_stack_fragments),
             human_bytes(file.size_bytes),
-            shortened(&printable(&file.path))
+            end_of(&printable(&file.path))
         );
     }
 }
@@ -193,23 +194,11 @@ fn reading_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) 
 fn figures_text(figures: &CostFigures) -> String {
     format!(
         "{:>12} {:>12} {:>10} {:>10}",
-        count(figures.requests),
-        count(figures.unfragmented_requests),
+        grouped(figures.requests),
+        grouped(figures.unfragmented_requests),
         seconds(figures.model_seconds),
         seconds(figures.unfragmented_model_seconds)
     )
-}
-
-pub(super) fn seconds(value: f64) -> String {
-    if value < 0.001 {
-        format!("{:.0} µs", value * 1e6)
-    } else if value < 1.0 {
-        format!("{:.0} ms", value * 1e3)
-    } else if value < 100.0 {
-        format!("{value:.1} s")
-    } else {
-        format!("{:.0} min", value / 60.0)
-    }
 }
 
 fn advice_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
@@ -246,7 +235,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// The end of a path is what tells most.
-fn shortened(path: &str) -> String {
+fn end_of(path: &str) -> String {
     let len = path.chars().count();
     if len <= PATH_WIDTH {
         return path.to_owned();
@@ -255,25 +244,9 @@ fn shortened(path: &str) -> String {
     format!("…{end}")
 }
 
-/// A count with its thousands apart.
-pub(super) fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[allow(clippy::cast_precision_loss)]
-pub(super) fn percent(part: u64, whole: u64) -> String {
-    match whole {
-        0 => "0 %".to_owned(),
-        _ => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
-    }
+fn share(part: u64, whole: u64) -> String {
+    percent(if whole == 0 { 0.0 } else { part as f64 / whole as f64 })
 }
 
 #[allow(clippy::cast_precision_loss)]
@@ -286,11 +259,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_easy_to_read() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!(percent(1, 3), "33.3 %");
-        assert_eq!(percent(1, 0), "0 %");
-        assert_eq!(ratio(3, 2), "1.50");
+    fn shares_of_nothing_are_nothing() {
+        assert_eq!([share(1, 3), share(1, 0)], ["33 %", "0 %"]);
+        assert_eq!([ratio(3, 2), ratio(0, 0)], ["1.50", "0"]);
     }
 
     #[test]
@@ -301,16 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn times_are_easy_to_read() {
-        assert_eq!([0.000_5, 0.25, 12.34, 600.0].map(seconds), ["500 µs", "250 ms", "12.3 s", "10 min"]);
-    }
-
-    #[test]
     fn long_paths_keep_their_end() {
         let path = format!("/{}/file.txt", "x".repeat(100));
-        let short = shortened(&path);
+        let short = end_of(&path);
         assert_eq!(short.chars().count(), PATH_WIDTH);
         assert!(short.starts_with('…') && short.ends_with("/file.txt"));
-        assert_eq!(shortened("/a"), "/a");
+        assert_eq!(end_of("/a"), "/a");
     }
 }
