@@ -1,6 +1,6 @@
 //! What a virtual disk says of its bytes without reading them.
 
-use extent::{HostOffset, Span, Virtual, VirtualSpan};
+use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use crate::{ReadAt, Result};
 
@@ -91,5 +91,19 @@ pub trait Disk: ReadAt<Virtual> {
     /// The sector size that the disk tells the guest: 512 or 4096.
     fn sector_bytes(&self) -> u32 {
         512
+    }
+}
+
+/// A virtual disk whose contents can be changed where they lie: nothing is allocated, no table of its image changes.
+pub trait EditDisk: ReadAt<Virtual> {
+    /// Overwrites what lies from `at` on. `Refused` if a part of it has no place of its own in the image.
+    fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> Result<()>;
+
+    /// Returns when all that was written is on stable storage. After a failure nothing may be relied on.
+    fn flush(&self) -> Result<()>;
+
+    /// As [`ReadAt::read_at`], but from the storage rather than from a cache where that can be had.
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
     }
 }

@@ -16,11 +16,13 @@ pub use catalog::{Catalog, CatalogStream, Doubt, PathWalk};
 pub use files::{
     FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, Fragments, PieceState, StreamName,
 };
+pub use rearrange::{Edits, Mobility, Patch, Rearrange, Relocation, Relocations, Rewritten, StreamVisitor};
 
 mod catalog;
 pub mod ext;
 mod files;
 pub mod ntfs;
+mod rearrange;
 pub mod signature;
 pub mod swap;
 
@@ -147,6 +149,12 @@ pub trait FileSystem: Send + Sync {
     /// across block groups. What the bitmaps do not speak of is not free.
     fn each_free_span(&self, _each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
         Err(Error::unsupported(format!("the free space of {} is not listed yet", self.facts().filesystem)))
+    }
+
+    /// What is needed to lay its files elsewhere. `Refused`, `Unsupported` or `Corrupt` with the reason if that must not
+    /// be done, above all if its state is anything but clean, or the full check fails.
+    fn rearrange(&self) -> Result<Box<dyn Rearrange>> {
+        Err(Error::unsupported(format!("the files of {} are not moved", self.facts().filesystem)))
     }
 
     /// How many contiguous runs `extents` are, by the rule of the tools of this file system.

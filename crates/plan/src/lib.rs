@@ -6,6 +6,7 @@
 pub mod advice;
 mod copy;
 pub mod cost;
+pub mod defrag;
 pub mod figures;
 pub mod profile;
 mod reading;

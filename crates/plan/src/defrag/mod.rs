@@ -1,0 +1,94 @@
+//! Where files should lie, and the moves that bring them there.
+//!
+//! Facts are a [`Layout`]: all streams of a volume, what of them may move, what is free, and which of that its container
+//! already holds. Two planners share it: one for volumes changed in place, in batches each of which leaves a whole
+//! volume; one for volumes written anew, where everything may move at once.
+//!
+//! No I/O, no clock, no threads: the same facts and options give the same plan.
+
+mod layout;
+
+use extent::VolumeSpan;
+use filesystem::{FileId, Relocations};
+
+pub use layout::Layout;
+
+/// What is to be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Goal {
+    /// No fragmented file, with the fewest bytes moved.
+    #[default]
+    Files,
+    /// That, and the free space in as few pieces as can be.
+    Free,
+    /// Everything sorted: directories, the small files of one directory together, large files after them.
+    Pack,
+}
+
+/// What the container has under a span of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// A place of its own, which can be written without anything being allocated.
+    Allocated,
+    /// Nothing: writing there makes the container or the host file larger.
+    Unallocated,
+    /// Something that must not be written: it belongs to a parent, is shared or compressed.
+    Fixed,
+}
+
+/// Options of a plan for a change in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DefragOptions {
+    /// What is to be reached.
+    pub goal: Goal,
+    /// How many bytes of what is not allocated may be taken, in all.
+    pub growth_bytes_max: u64,
+    /// A batch moves no more than this, unless a single extent is larger.
+    pub batch_bytes_max: u64,
+}
+
+/// What a volume looks like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LayoutFigures {
+    /// Contiguous runs of all main streams of regular files.
+    pub fragments: u64,
+    /// Those of them in more than one run.
+    pub fragmented_files: u64,
+    /// Bytes of these.
+    pub fragmented_bytes: u64,
+    /// Free extents.
+    pub free_extents: u64,
+    /// The largest of them.
+    pub largest_free_extent_bytes: u64,
+}
+
+/// Why a fragmented stream is left as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WhyLeft {
+    /// It must not move.
+    Pinned(&'static str),
+    /// No free space is large enough, whatever else moves.
+    NoRoom,
+}
+
+/// A plan for a change in place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DefragPlan {
+    /// What moves, batch by batch. Each batch goes to what is free before it, and not to what it leaves itself.
+    pub batches: Vec<Relocations>,
+    /// The volume as it is.
+    pub before: LayoutFigures,
+    /// As it will be.
+    pub after: LayoutFigures,
+    /// Bytes that move, in all batches.
+    pub moved_bytes: u64,
+    /// Bytes of what is not allocated that are written.
+    pub growth_bytes: u64,
+    /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
+    pub changed_block_bytes: u64,
+    /// Fragmented streams that are left, with their files.
+    pub left: Vec<(FileId, WhyLeft)>,
+}
+
+/// What the container has under the volume: consecutive spans that cover it, in order.
+pub type BackingMap = Vec<(VolumeSpan, Backing)>;
