@@ -200,7 +200,7 @@ fn execute(
     let progress =
         Progress::new(arguments.progress, "copy", plan.reads.total_bytes(), cancelled.clone(), kept.clone());
     let job = CopyJob {
-        source: disk.stack.chain(),
+        source: &**disk.stack.chain(),
         plan,
         writer,
         target: target.file(),

@@ -7,6 +7,7 @@
 //!
 //! Absent on purpose: operating-system code (the caller opens files), decisions about what to read.
 
+mod arranged;
 mod facts;
 mod layers;
 mod survey;
@@ -20,6 +21,7 @@ use filesystem::{Check, FileSystem, Source, State, UsedMap};
 use image::Chain;
 use volume::{Partition, Scheme, Table};
 
+pub use arranged::{Arranged, Arrangement};
 pub use facts::{Fact, Role, VolumeIndex};
 pub use layers::{ImageRun, LayerFragments, Layers, Place};
 pub use survey::{FreeSpace, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
