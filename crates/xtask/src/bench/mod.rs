@@ -6,6 +6,7 @@
 mod cases;
 mod inputs;
 mod measure;
+mod moving;
 
 use std::fs;
 use std::path::PathBuf;
@@ -94,6 +95,11 @@ impl Measured {
         values[values.len() / 2]
     }
 
+    /// The last run.
+    fn last(&self) -> &Sample {
+        self.samples.last().expect("each contender ran")
+    }
+
     fn seconds(&self) -> f64 {
         self.median(|sample| sample.seconds)
     }
@@ -119,16 +125,17 @@ fn measure_case(case: &Case, runs: usize) -> Result<Vec<Measured>> {
 fn show(results: &[Measured], verdicts: &[Verdict]) {
     let ours = results[0].seconds();
     println!(
-        "  {:28} {:>9} {:>7} {:>12} {:>10} {:>12}",
-        "", "seconds", "ratio", "from disk", "memory", "target"
+        "  {:28} {:>9} {:>7} {:>12} {:>12} {:>10} {:>12}",
+        "", "seconds", "ratio", "from disk", "to disk", "memory", "target"
     );
     for result in results {
         println!(
-            "  {:28} {:>9.3} {:>6.2}x {:>8.0} MiB {:>6.0} MiB {:>8.0} MiB",
+            "  {:28} {:>9.3} {:>6.2}x {:>8.0} MiB {:>8.0} MiB {:>6.0} MiB {:>8.0} MiB",
             result.name,
             result.seconds(),
             ours / result.seconds(),
             mib(result.median(|sample| sample.device_read_bytes)),
+            mib(result.median(|sample| sample.device_written_bytes)),
             mib(result.median(|sample| sample.peak_memory_bytes)),
             mib(result.median(|sample| sample.target_bytes)),
         );
@@ -154,6 +161,7 @@ fn document(case: &Case, results: &[Measured], verdicts: &[Verdict]) -> Value {
                 "seconds": result.samples.iter().map(|sample| sample.seconds).collect::<Vec<_>>(),
                 "read_bytes": result.median(|sample| sample.reported_read_bytes),
                 "device_read_bytes": result.median(|sample| sample.device_read_bytes),
+                "device_written_bytes": result.median(|sample| sample.device_written_bytes),
                 "peak_memory_bytes": result.median(|sample| sample.peak_memory_bytes),
                 "target_bytes": result.median(|sample| sample.target_bytes),
             })
