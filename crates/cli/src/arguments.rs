@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Map(MapArguments),
     /// Copy a disk to any format, reading and writing only what its guest uses
     Copy(CopyArguments),
+    /// Make a new disk, whose storage is found at once or as it is written
+    Create(CreateArguments),
 }
 
 /// How a disk is opened.
@@ -100,6 +102,63 @@ pub(crate) enum Layout {
     Keep,
     /// Files laid out contiguously
     Packed,
+}
+
+/// When a new disk's storage is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Provision {
+    /// As it is written
+    Thin,
+    /// At once; zeroed by the host as it is written
+    Lazy,
+    /// At once, and zeroed
+    Eager,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CreateArguments {
+    /// The disk to make
+    pub(crate) disk: PathBuf,
+    /// Its size: a number of bytes, or with K, M, G or T (powers of 1024)
+    #[arg(value_parser = parse_size)]
+    pub(crate) size: u64,
+    /// Make this format; without it the disk's extension decides
+    #[arg(short = 'O', value_name = "FMT")]
+    pub(crate) format: Option<Format>,
+    /// Set an option of the format: subformat=, `cluster_size`=, `block_size`=
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub(crate) option: Vec<String>,
+    /// When its storage is found
+    #[arg(long, value_enum, default_value = "thin")]
+    pub(crate) provision: Provision,
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
+}
+
+/// Sizes of virtual disks are whole sectors.
+const SECTOR_BYTES: u64 = 512;
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        unit => return Err(format!("no such unit: {unit}")),
+    };
+    let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
+    let bytes =
+        number.checked_mul(1 << shift).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(SECTOR_BYTES));
+    bytes.ok_or_else(|| format!("a disk has at least one sector, and whole sectors of {SECTOR_BYTES} bytes"))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -98,9 +98,10 @@ fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-fn create_options(arguments: &CopyArguments, stack: &Stack, format: Format) -> Result<CreateOptions> {
+/// What `-o` says.
+pub(crate) fn format_keys(options: &[String]) -> Result<BTreeMap<String, String>> {
     let mut keys = BTreeMap::new();
-    for option in &arguments.target_option {
+    for option in options {
         let (key, value) = option
             .split_once('=')
             .ok_or_else(|| Error::invalid("-o").field("option", option, "KEY=VALUE"))?;
@@ -108,6 +109,11 @@ fn create_options(arguments: &CopyArguments, stack: &Stack, format: Format) -> R
             return Err(Error::invalid(format!("-o {key}= is given twice")));
         }
     }
+    Ok(keys)
+}
+
+fn create_options(arguments: &CopyArguments, stack: &Stack, format: Format) -> Result<CreateOptions> {
+    let keys = format_keys(&arguments.target_option)?;
     if arguments.compress && format != Format::Qcow2 {
         return Err(Error::invalid(format!("{format} cannot be compressed with --compress"))
             .hint("-O qcow2 --compress, or -O vmdk -o subformat=streamOptimized"));

@@ -7,6 +7,7 @@
 mod analyze;
 mod arguments;
 mod copy;
+mod create;
 mod disk;
 mod info;
 mod map;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Map(arguments) => map::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
+        Command::Create(arguments) => create::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

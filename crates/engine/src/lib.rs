@@ -8,10 +8,12 @@
 mod buffer;
 mod checkpoint;
 mod copy;
+mod create;
 mod cut;
 mod order;
 mod zeros;
 
 pub use checkpoint::Checkpoint;
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
+pub use create::{CreateJob, CreateTotals, Provision};
 pub use zeros::{ZeroCount, count_zeros};

@@ -7,6 +7,7 @@
 mod analyze;
 mod bar;
 mod copy;
+mod create;
 mod defrag;
 mod escape;
 mod html;
@@ -18,6 +19,7 @@ pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,
 };
 pub use copy::{CopyDocument, CopySubject, copy_document, copy_text};
+pub use create::{CreateDocument, CreateSubject, create_document, create_text};
 pub use defrag::{DefragDocument, DefragSubject, DefragVolume, DefragWork, defrag_document, defrag_text};
 pub use escape::printable_name;
 pub use html::{

@@ -54,7 +54,7 @@ pub struct LayoutFigures {
     pub fragments: u64,
     /// Those of them in more than one run.
     pub fragmented_files: u64,
-    /// Bytes of these.
+    /// Bytes of all streams in more than one run, those of directories and named ones included.
     pub fragmented_bytes: u64,
     /// Free extents.
     pub free_extents: u64,
