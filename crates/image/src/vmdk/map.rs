@@ -378,7 +378,7 @@ impl Map {
                     push_run(&mut runs, Run::new(window, state));
                 }
                 Source::Sparse { file, tables, .. } => {
-                    self.map_grains(part, *file, tables, window, &mut runs)?
+                    self.map_grains(part, *file, tables, window, &mut runs)?;
                 }
             }
         }
