@@ -12,7 +12,7 @@ random.seed(int(sys.argv[2]))
 block = os.statvfs(".").f_bsize
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fallocate64.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-KEEP_SIZE, PUNCH = 1, 2
+KEEP_SIZE, PUNCH, COLLAPSE = 1, 2, 8
 
 
 def allocate(file, mode, start, length):
@@ -48,37 +48,69 @@ for turn in range(25):
 for file in files:
     os.close(file)
 
-# Every other block of a file is given back, and the rest of the volume is filled: what is written then goes into the gaps.
-# How many pieces that makes is chosen so that trees of extents are of depth 2.
-count = 500 if block == 1024 else 1500 if block == 4096 else 900
-comb = create("comb")
-os.write(comb, contents(2 * count * block))
-os.fsync(comb)
-filler = create("filler")
-for index in range(count):
-    if not allocate(comb, KEEP_SIZE | PUNCH, 2 * index * block, block):
-        break
-os.fsync(comb)
-os.sync()
-free = os.statvfs(".").f_bfree * block - (count + 40) * block
-if free > 0 and not allocate(filler, 0, 0, free):
-    piece = bytes(1 << 20)
-    for start in range(0, free, len(piece)):
-        os.pwrite(filler, piece[: free - start], start)
-os.fsync(filler)
-scattered = create("scattered")
-os.write(scattered, contents(count // 2 * block))
-os.fsync(scattered)
-# Two in a few pieces each: a tree of depth 0 and one of depth 1 at most.
-for name, pieces in (("three", 3), ("twenty", 20)):
+# In very many pieces: every other block of a file is cut out. That is so many pieces that a tree of extents is of depth 2.
+count = 500 if block == 1024 else 1500
+
+
+def scatter(name, count, step):
+    """Whether it could be done."""
     file = create(name)
-    os.write(file, contents(pieces * block))
+    os.write(file, contents((2 * count + 1) * step))
     os.fsync(file)
+    for index in reversed(range(count)):
+        if not allocate(file, COLLAPSE, (2 * index + 1) * step, step):
+            return False
     os.close(file)
-os.close(filler)
-os.unlink("filler")
-os.close(scattered)
-os.close(comb)
+    return True
+
+
+def cut_step():
+    """What can be cut out at once: a cluster."""
+    file = create("step")
+    os.write(file, contents(64 * block))
+    step = block
+    while libc.fallocate64(file, COLLAPSE, 0, step) != 0:
+        step = step * 2 if step < 32 * block else 0
+        if step == 0:
+            break
+    os.close(file)
+    os.unlink("step")
+    return step
+
+
+step = cut_step()
+for name, pieces in (("scattered", count if step == block else 400), ("twenty", 20), ("three", 3)):
+    if step:
+        scatter(name, pieces, step)
+if not step:
+    # Without extents: what is written when nothing is free but every other block goes into these.
+    os.mkdir("gaps")
+    for index in range(2 * count):
+        write("gaps/%d" % index, block)
+    os.sync()
+    filler = create("filler")
+    try:
+        while True:
+            os.write(filler, bytes(1 << 20))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    os.fsync(filler)
+    for index in range(0, 2 * count, 2):
+        os.unlink("gaps/%d" % index)
+    os.sync()
+    for name, pieces in (("scattered", count - 100), ("twenty", 20), ("three", 3)):
+        write(name, pieces * block)
+    os.sync()
+    os.close(filler)
+    os.unlink("filler")
+# Every other block of a file is given back.
+file = create("comb")
+os.write(file, contents(200 * block))
+os.fsync(file)
+for index in range(100):
+    allocate(file, KEEP_SIZE | PUNCH, 2 * index * block, block)
+os.close(file)
 os.sync()
 
 # Small files, some of them gone again.
@@ -90,7 +122,7 @@ for index in range(0, 120, 3):
 
 # Holes, and pieces that were never written.
 file = create("holes")
-for at in (0, 3, 1000, 70000, 900000):
+for at in (0, 3, 1000, 20000 if block > 1024 else 66000):
     os.pwrite(file, contents(3 * block), at * block)
 os.close(file)
 file = create("allocated")

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
@@ -29,18 +30,22 @@ pub fn tree_digest(dir: &Path) -> String {
     python(DIGEST, &[dir.to_str().unwrap()])
 }
 
-/// A volume mounted through the kernel as ext4; unmounted when it goes out of scope.
+/// A volume mounted through the kernel as ext4; unmounted when it goes out of scope. One at a time in a process.
 pub struct Mounted {
     dir: TempDir,
+    _alone: MutexGuard<'static, ()>,
 }
+
+static MOUNTING: Mutex<()> = Mutex::new(());
 
 impl Mounted {
     /// Mounts the volume in the file at `path`, with further `options` of mount.
     pub fn new(path: &Path, options: &str) -> Self {
+        let alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = scratch();
         let options = format!("loop,{options}");
         sudo("mount", &["-t", "ext4", "-o", &options, path.to_str().unwrap(), dir.path().to_str().unwrap()]);
-        Self { dir }
+        Self { dir, _alone: alone }
     }
 
     /// Where it is mounted.
