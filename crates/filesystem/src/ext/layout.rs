@@ -147,6 +147,30 @@ const _: () = {
     assert!(offset_of!(RawSuperblock, checksum) == 0x3fc);
 };
 
+/// What of the superblock changes whenever the file system is used.
+pub(super) mod witness {
+    use std::mem::offset_of;
+
+    use super::RawSuperblock;
+
+    /// Where fields lie, and how long they are: times of mount and of writing, count of mounts, state, time of the last
+    /// check, first orphan, bytes written, count of errors.
+    pub(in super::super) const SUPERBLOCK_FIELDS: [(u64, u64); 7] = [
+        (offset_of!(RawSuperblock, mtime) as u64, 10),
+        (offset_of!(RawSuperblock, state) as u64, 2),
+        (offset_of!(RawSuperblock, lastcheck) as u64, 4),
+        (offset_of!(RawSuperblock, last_orphan) as u64, 4),
+        (offset_of!(RawSuperblock, kbytes_written) as u64, 8),
+        (offset_of!(RawSuperblock, error_count) as u64, 4),
+        (offset_of!(RawSuperblock, times_hi) as u64, 8),
+    ];
+
+    const _: () = {
+        assert!(offset_of!(RawSuperblock, mtime) + 4 == offset_of!(RawSuperblock, wtime));
+        assert!(offset_of!(RawSuperblock, wtime) + 4 == offset_of!(RawSuperblock, mnt_count));
+    };
+}
+
 /// Bits of `s_state`.
 pub(super) mod state {
     /// Unmounted cleanly, or journaled.
@@ -278,6 +302,8 @@ const _: () = {
 
 /// Bits of `i_flags`.
 pub(super) mod inode_flags {
+    /// Must not be changed: boot loaders keep files that they find by their blocks so.
+    pub(in super::super) const IMMUTABLE: u32 = 0x10;
     pub(in super::super) const ENCRYPT: u32 = 0x800;
     /// A directory with a hash tree.
     pub(in super::super) const INDEX: u32 = 0x1000;
@@ -357,6 +383,8 @@ pub(super) struct RawExtent {
 
 /// The longest written extent (`EXT_INIT_MAX_LEN`).
 pub(super) const EXTENT_WRITTEN_MAX: u16 = 32768;
+/// The longest unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
+pub(super) const EXTENT_UNWRITTEN_MAX: u16 = EXTENT_WRITTEN_MAX - 1;
 /// Bytes of the header, of an index and of an extent alike.
 pub(super) const EXTENT_ENTRY_BYTES: usize = 12;
 
@@ -464,5 +492,7 @@ pub(super) struct RawMmp {
 
 /// `mmp_magic`.
 pub(super) const MMP_MAGIC: u32 = 0x004d_4d50;
+/// `mmp_seq` while nobody uses the file system.
+pub(super) const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
 /// `mmp_seq` while a check of the file system runs.
 pub(super) const MMP_SEQ_FSCK: u32 = 0xe24d_4d50;
