@@ -11,6 +11,7 @@ mod create;
 mod disk;
 mod info;
 mod map;
+mod pack;
 mod progress;
 
 use std::io::{IsTerminal, Write};

@@ -18,9 +18,11 @@ mod text;
 pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,
 };
-pub use copy::{CopyDocument, CopySubject, copy_document, copy_text};
+pub use copy::{CopyDocument, CopySubject, LayoutKept, LayoutOfCopy, LayoutPacked, copy_document, copy_text};
 pub use create::{CreateDocument, CreateSubject, create_document, create_text};
-pub use defrag::{DefragDocument, DefragSubject, DefragVolume, DefragWork, defrag_document, defrag_text};
+pub use defrag::{
+    DefragDocument, DefragSubject, DefragVolume, DefragWork, Figures, defrag_document, defrag_text,
+};
 pub use escape::printable_name;
 pub use html::{
     Advice, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html, report_html,
