@@ -8,6 +8,7 @@ mod conformance;
 mod files;
 mod guest;
 mod hostile;
+pub mod ntfs_volume;
 mod tools;
 mod writing;
 
