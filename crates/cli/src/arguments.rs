@@ -28,6 +28,10 @@ pub(crate) enum Command {
     Copy(CopyArguments),
     /// Make a new disk, whose storage is found at once or as it is written
     Create(CreateArguments),
+    /// Lay the files of a disk out contiguously, in place and safe from power cuts
+    Defrag(DefragArguments),
+    /// Finish or undo a change in place that was interrupted
+    Recover(RecoverArguments),
 }
 
 /// How a disk is opened.
@@ -159,6 +163,60 @@ fn parse_size(text: &str) -> Result<u64, String> {
     let bytes =
         number.checked_mul(1 << shift).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(SECTOR_BYTES));
     bytes.ok_or_else(|| format!("a disk has at least one sector, and whole sectors of {SECTOR_BYTES} bytes"))
+}
+
+/// What a disk is to look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Goal {
+    /// No fragmented file, with the fewest bytes moved
+    Files,
+    /// That, and free space in as few pieces as can be
+    Free,
+    /// Everything sorted: directories, small files by directory, large files, free space
+    Pack,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DefragArguments {
+    /// The disk: a file or block device that nobody uses
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// What to reach
+    #[arg(long, value_enum, default_value = "files")]
+    pub(crate) goal: Goal,
+    /// Only this volume, counted from 1 as `info` does
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) volume: Option<u32>,
+    /// Show what would be done, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Read every file before and after, and compare
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Keep the journal here instead of beside the disk
+    #[arg(long, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecoverArguments {
+    /// The disk: a file or block device that nobody uses
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// The journal, if it is not beside the disk
+    #[arg(long, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -166,7 +166,7 @@ fn is_same_device(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
     a.file_type().is_block_device() && b.file_type().is_block_device() && a.rdev() == b.rdev()
 }
 
-fn check_not_in_use(source: &Chain) -> Result<()> {
+pub(crate) fn check_not_in_use(source: &Chain) -> Result<()> {
     for file in source.files() {
         if let Some(holder) = os::in_use_by_writer(Path::new(file.name())) {
             return Err(Error::refused(format!("in use: {holder}"))
@@ -178,7 +178,7 @@ fn check_not_in_use(source: &Chain) -> Result<()> {
 }
 
 /// Length and times of each of the source's files, to see whether they changed while being read.
-fn source_fingerprints(source: &Chain) -> Vec<Option<(u64, i64, i64)>> {
+pub(crate) fn source_fingerprints(source: &Chain) -> Vec<Option<(u64, i64, i64)>> {
     let fingerprint = |path: &Path| {
         let metadata = path.metadata().ok()?;
         Some((metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
@@ -313,7 +313,7 @@ fn job_identity(
     format!("{source:?} {before:?} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?}")
 }
 
-fn check_unchanged(source: &Chain, before: &[Option<(u64, i64, i64)>]) -> Result<()> {
+pub(crate) fn check_unchanged(source: &Chain, before: &[Option<(u64, i64, i64)>]) -> Result<()> {
     if source_fingerprints(source) == before {
         return Ok(());
     }

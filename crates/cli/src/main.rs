@@ -8,6 +8,7 @@ mod analyze;
 mod arguments;
 mod copy;
 mod create;
+mod defrag;
 mod disk;
 mod info;
 mod map;
@@ -31,6 +32,8 @@ fn main() -> ExitCode {
         Command::Map(arguments) => map::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
         Command::Create(arguments) => create::run(&arguments),
+        Command::Defrag(arguments) => defrag::run(&arguments),
+        Command::Recover(arguments) => defrag::recover(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -91,40 +91,6 @@ impl Edit {
         Ok(())
     }
 
-    /// What lies under `span`: extents that cover it exactly, in order.
-    pub fn backing(&self, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {
-        if span.end().get() > self.chain.len_bytes() {
-            return Err(Error::invalid("backing past the disk's end").at(span.end()));
-        }
-        let mut all = Vec::new();
-        for extent in self.top().backing(span)? {
-            match extent.state {
-                Backing::Allocated => self.push_host_backing(extent.span, &mut all)?,
-                other => push_backing(&mut all, extent.span, other),
-            }
-        }
-        Ok(all)
-    }
-
-    /// Appends what the host has under `span`, which has its own place in the image.
-    fn push_host_backing(&self, span: VirtualSpan, all: &mut Vec<Extent<Virtual, Backing>>) -> Result<()> {
-        for run in self.chain.map(span)? {
-            let RunState::Data { file, offset } = run.state else {
-                unreachable!("what is allocated is data")
-            };
-            for host in self.files[file.0 as usize].host_map(Span::new(offset, run.span.len_bytes()))? {
-                let skipped = host.span.start().get() - offset.get();
-                let part = Span::new(run.span.start().plus(skipped), host.span.len_bytes());
-                let backing = match host.state {
-                    HostState::Data => Backing::Allocated,
-                    HostState::Hole => Backing::Unallocated,
-                };
-                push_backing(all, part, backing);
-            }
-        }
-        Ok(())
-    }
-
     fn top(&self) -> &dyn Layer {
         &*self.chain.links()[0].layer
     }
@@ -151,6 +117,38 @@ impl Edit {
         }
         Ok(())
     }
+}
+
+/// What lies under `span` of a disk that stands on no other: extents that cover it exactly, in order.
+pub fn backing(chain: &Chain, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {
+    if span.end().get() > chain.len_bytes() {
+        return Err(Error::invalid("backing past the disk's end").at(span.end()));
+    }
+    let mut all = Vec::new();
+    for extent in chain.links()[0].layer.backing(span)? {
+        match extent.state {
+            Backing::Allocated => push_host_backing(chain, extent.span, &mut all)?,
+            other => push_backing(&mut all, extent.span, other),
+        }
+    }
+    Ok(all)
+}
+
+/// Appends what the host has under `span`, which has its own place in the image.
+fn push_host_backing(chain: &Chain, span: VirtualSpan, all: &mut Vec<Extent<Virtual, Backing>>) -> Result<()> {
+    for run in chain.map(span)? {
+        let RunState::Data { file, offset } = run.state else { unreachable!("what is allocated is data") };
+        for host in chain.files()[file.0 as usize].host_map(Span::new(offset, run.span.len_bytes()))? {
+            let skipped = host.span.start().get() - offset.get();
+            let part = Span::new(run.span.start().plus(skipped), host.span.len_bytes());
+            let backing = match host.state {
+                HostState::Data => Backing::Allocated,
+                HostState::Hole => Backing::Unallocated,
+            };
+            push_backing(all, part, backing);
+        }
+    }
+    Ok(())
 }
 
 impl ReadAt<Virtual> for Edit {

@@ -13,6 +13,7 @@ mod escape;
 mod html;
 mod info;
 mod map;
+mod recover;
 mod text;
 
 pub use analyze::{
@@ -32,6 +33,7 @@ pub use map::{
     DiskMap, MAP_SVG_BYTES_MAX, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId,
     PieceClass, disk_map, map_svg, map_text,
 };
+pub use recover::{RecoverDocument, recover_text};
 pub use text::{Palette, human_bytes, printable};
 
 /// A document as one line of JSON, ready to be printed.
