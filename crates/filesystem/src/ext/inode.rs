@@ -36,6 +36,8 @@ pub(super) struct Inode {
     pub(super) number: InodeNumber,
     pub(super) mode: u16,
     pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) project: u32,
     pub(super) links_count: u16,
     pub(super) size_bytes: u64,
     pub(super) flags: u32,
@@ -62,6 +64,8 @@ impl Inode {
             number,
             mode: raw.mode.get(),
             uid: u32::from(raw.uid_hi.get()) << 16 | u32::from(raw.uid_lo.get()),
+            gid: u32::from(raw.gid_hi.get()) << 16 | u32::from(raw.gid_lo.get()),
+            project: project(after),
             links_count: raw.links_count.get(),
             size_bytes: u64::from(raw.size_hi.get()) << 32 | u64::from(raw.size_lo.get()),
             flags: raw.flags.get(),
@@ -165,6 +169,16 @@ fn checksum(bytes: &[u8], seed: u32) -> u32 {
     }
     let at = INODE_CHECKSUM_HI_AT - small.len();
     [&large[..at], &zeros, &large[at + 2..]].into_iter().fold(crc, crc32c)
+}
+
+/// The project that an inode belongs to, by what follows its first 128 bytes.
+fn project(large: &[u8]) -> u32 {
+    match RawInodeExtra::read_from_prefix(large) {
+        Ok((extra, _)) if usize::from(extra.extra_isize.get()) >= size_of::<RawInodeExtra>() => {
+            extra.projid.get()
+        }
+        _ => 0,
+    }
 }
 
 /// Whether what follows the first 128 bytes of an inode has the upper half of the checksum.

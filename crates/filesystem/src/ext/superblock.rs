@@ -170,6 +170,11 @@ impl Superblock {
         })
     }
 
+    /// Bytes of so many clusters.
+    pub(super) fn clusters_bytes(&self, count: u64) -> u64 {
+        count.saturating_mul(u64::from(self.cluster_blocks) * u64::from(self.block_bytes))
+    }
+
     /// Where a block starts.
     pub(super) fn offset_of(&self, block: BlockNumber) -> VolumeOffset {
         VolumeOffset::new(block.saturating_mul(u64::from(self.block_bytes)))
@@ -189,6 +194,12 @@ impl Superblock {
     pub(super) fn group_of(&self, block: BlockNumber) -> GroupNumber {
         let group = (block - self.first_data_block) / u64::from(self.blocks_per_group);
         u32::try_from(group).expect("a group of the volume")
+    }
+
+    /// The inodes of the quota files of users, groups and projects; 0 for none.
+    pub(super) fn quota_inodes(&self) -> [u32; 3] {
+        let [_, user, group, project, _] = self.own_inodes;
+        [user, group, project]
     }
 
     /// The group of an inode, by its number from 1 on.

@@ -182,3 +182,149 @@ fn split(block: BlockNumber) -> Result<(u32, u16)> {
 fn too_far(block: u64) -> Error {
     Error::corrupt(format!("ext block {block} is past what an extent can say"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const BLOCK_BYTES: u32 = 1024;
+    const NODE_ENTRIES: usize = 84;
+
+    fn shape() -> Shape {
+        Shape { block_bytes: BLOCK_BYTES, checksum_seed: Some(7), generation: 3 }
+    }
+
+    /// A tree as it is read back.
+    #[derive(Default)]
+    struct Read {
+        extents: Vec<FileExtent>,
+        /// For each level from the root: entries in use, and the room for them as e2fsck counts it.
+        levels: Vec<(usize, usize)>,
+        nodes: usize,
+    }
+
+    fn number(bytes: &[u8]) -> u64 {
+        bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    /// Reads a node plainly, by the offsets of the specification.
+    fn read(bytes: &[u8], level: usize, nodes: &BTreeMap<u64, &[u8]>, out: &mut Read) {
+        assert_eq!(number(&bytes[..2]), 0xf30a);
+        let (entries, max, depth) = (number(&bytes[2..4]), number(&bytes[4..6]), number(&bytes[6..8]));
+        let (entries, max) = (usize::try_from(entries).unwrap(), usize::try_from(max).unwrap());
+        assert_eq!(max, bytes.len() / 12 - 1);
+        assert!(entries <= max);
+        if level > 0 {
+            let sum = crc32c(7, &bytes[..12 * (max + 1)]);
+            assert_eq!(number(&bytes[12 * (max + 1)..][..4]), u64::from(sum));
+        }
+        if out.levels.len() == level {
+            out.levels.push((0, 0));
+        }
+        out.levels[level].0 += entries;
+        out.levels[level].1 += if level > 0 && entries < max { max - 1 } else { max };
+        for entry in bytes[12..].chunks(12).take(entries) {
+            let logical = number(&entry[..4]);
+            if depth > 0 {
+                let block = number(&entry[4..8]) | number(&entry[8..10]) << 32;
+                let before = out.extents.len();
+                out.nodes += 1;
+                read(nodes[&block], level + 1, nodes, out);
+                assert_eq!(out.extents[before].logical, logical);
+                assert_eq!(number(&nodes[&block][6..8]), depth - 1);
+            } else {
+                let start = number(&entry[8..12]) | number(&entry[6..8]) << 32;
+                let (len, unwritten) = match number(&entry[4..6]) {
+                    len @ 1..=32768 => (len, false),
+                    len => (len - 32768, true),
+                };
+                out.extents.push(FileExtent { logical, start, count: len, unwritten });
+            }
+        }
+    }
+
+    fn blocks_for(entries: usize, in_node: usize) -> usize {
+        let (mut level, mut blocks) = (entries, 0);
+        while level > ROOT_ENTRIES {
+            level = level.div_ceil(in_node);
+            blocks += level;
+        }
+        blocks
+    }
+
+    fn joined(extents: &[FileExtent]) -> Vec<FileExtent> {
+        let mut all = Vec::new();
+        extents.iter().for_each(|extent| join(&mut all, *extent));
+        all
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn what_is_built_is_read_back(
+            steps in prop::collection::vec((0..3u64, 0..3u64, 1..40_000u64, 0..4u8), 0..1500),
+            in_node in 20..NODE_ENTRIES,
+        ) {
+            let (mut logical, mut start) = (0, 1 << 33);
+            let mut extents = Vec::new();
+            for (gap, jump, count, kind) in steps {
+                // Many continue the one before; lengths are those of entries.
+                logical += gap / 2;
+                start += jump / 2;
+                let unwritten = kind == 0;
+                let count = if kind == 3 { 32_767 } else { count.min(if unwritten { 32_767 } else { 32_768 }) };
+                extents.push(FileExtent { logical, start, count, unwritten });
+                logical += count;
+                start += count;
+            }
+            // What the tree took before, at worst, with nodes not full.
+            let had = blocks_for(extents.len(), in_node);
+            let blocks: Vec<u64> = (0..had as u64).map(|index| 1000 + 3 * index).collect();
+            let tree = shape().build(extents.iter().copied(), &blocks).unwrap();
+            prop_assert_eq!(tree.nodes.len() + tree.freed.len(), had);
+            let nodes: BTreeMap<u64, &[u8]> = tree.nodes.iter().map(|(block, bytes)| (*block, &bytes[..])).collect();
+            prop_assert_eq!(nodes.len(), tree.nodes.len());
+            let mut back = Read::default();
+            read(&tree.root, 0, &nodes, &mut back);
+            prop_assert_eq!(number(&tree.root[8..12]), 3);
+            prop_assert_eq!(joined(&back.extents), joined(&extents));
+            prop_assert!(back.extents.len() <= extents.len());
+            prop_assert_eq!(back.nodes, tree.nodes.len());
+            prop_assert_eq!(back.nodes, blocks_for(back.extents.len(), NODE_ENTRIES), "the smallest");
+            // e2fsck neither narrows nor shortens it.
+            for (level, (used, room)) in back.levels.iter().enumerate() {
+                prop_assert!(room - used <= 84);
+                prop_assert!(back.levels[..level].iter().all(|(_, above)| used >= above));
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_are_one_as_long_as_an_entry_says() {
+        let extent = |logical, start, count, unwritten| FileExtent { logical, start, count, unwritten };
+        let lens = |extents: &[FileExtent]| {
+            let tree = shape().build(extents.iter().copied(), &[]).unwrap();
+            let mut back = Read::default();
+            read(&tree.root, 0, &BTreeMap::new(), &mut back);
+            back.extents.iter().map(|extent| extent.count).collect::<Vec<_>>()
+        };
+        assert_eq!(lens(&[extent(0, 50, 30_000, false), extent(30_000, 30_050, 2_768, false)]), [32_768]);
+        assert_eq!(lens(&[extent(0, 50, 30_000, true), extent(30_000, 30_050, 2_768, true)]), [32_767, 1]);
+        assert_eq!(lens(&[extent(0, 50, 2, true), extent(2, 52, 2, false)]), [2, 2]);
+        assert_eq!(lens(&[extent(0, 50, 2, false), extent(3, 52, 2, false)]), [2, 2]);
+        assert_eq!(lens(&[]), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let far = FileExtent { logical: 1 << 32, start: 5, count: 1, unwritten: false };
+        assert!(shape().build([far], &[]).is_err());
+        let far = FileExtent { logical: 0, start: 1 << 48, count: 1, unwritten: false };
+        assert!(shape().build([far], &[]).is_err());
+        let many =
+            (0..5).map(|index| FileExtent { logical: index, start: 9 - index, count: 1, unwritten: false });
+        assert!(shape().build(many, &[]).is_err(), "more than the root holds, and no block for a node");
+    }
+}

@@ -13,6 +13,7 @@ use super::super::layout::{RawSuperblock, SUPERBLOCK_OFFSET};
 use super::super::superblock::{BlockNumber, Superblock};
 use super::groups::{Changes, freed_clusters};
 use super::place::{Places, moved_bytes};
+use super::quota::Released;
 use super::remap::{map_pointers, remap};
 use super::streams::Pins;
 use crate::rearrange::{Edits, Patch, Relocations};
@@ -25,11 +26,13 @@ pub(super) fn edits(
 ) -> Result<Edits> {
     let superblock = pins.superblock;
     check_same(volume, superblock)?;
-    let mut desk = Desk { volume, superblock, pieces: BTreeMap::new() };
+    let mut desk = Desk::new(volume, superblock);
+    let mut released = Released::default();
     let mut freed = Vec::new();
     for (number, bytes) in moved_bytes(superblock, relocations)? {
-        freed.extend(desk.inode(pins, relocations, number, bytes)?);
+        freed.extend(desk.inode(pins, relocations, number, bytes, &mut released)?);
     }
+    released.apply(&mut desk)?;
     let freed = freed_clusters(superblock, freed);
     let changes = Changes { superblock, relocations, freed: &freed, may_reuse: false };
     desk.groups(&changes)?;
@@ -49,7 +52,7 @@ fn check_same(volume: &dyn ReadAt<Volume>, superblock: &Superblock) -> Result<()
 }
 
 /// Pieces of metadata that are worked on.
-struct Desk<'a> {
+pub(super) struct Desk<'a> {
     volume: &'a dyn ReadAt<Volume>,
     superblock: &'a Superblock,
     /// Disjoint, by where they lie.
@@ -61,9 +64,27 @@ struct Piece {
     after: Vec<u8>,
 }
 
-impl Desk<'_> {
+impl<'a> Desk<'a> {
+    pub(super) fn new(volume: &'a dyn ReadAt<Volume>, superblock: &'a Superblock) -> Self {
+        Self { volume, superblock, pieces: BTreeMap::new() }
+    }
+
+    pub(super) fn volume(&self) -> &'a dyn ReadAt<Volume> {
+        self.volume
+    }
+
+    pub(super) fn superblock(&self) -> &'a Superblock {
+        self.superblock
+    }
+
+    /// What the blocks are that were worked on.
+    pub(super) fn into_blocks(self) -> impl Iterator<Item = (BlockNumber, Vec<u8>)> {
+        let block_bytes = u64::from(self.superblock.block_bytes);
+        self.pieces.into_iter().map(move |(at, piece)| (at.get() / block_bytes, piece.after))
+    }
+
     /// A block to be changed.
-    fn block(&mut self, block: BlockNumber) -> Result<&mut Vec<u8>> {
+    pub(super) fn block(&mut self, block: BlockNumber) -> Result<&mut Vec<u8>> {
         self.piece(self.superblock.offset_of(block), self.superblock.block_bytes.into())
     }
 
@@ -85,6 +106,7 @@ impl Desk<'_> {
         relocations: &Relocations,
         number: InodeNumber,
         moved_bytes: u64,
+        released: &mut Released,
     ) -> Result<Vec<BlockNumber>> {
         let superblock = self.superblock;
         let group = group::read(self.volume, superblock, superblock.group_of_inode(number))?;
@@ -96,6 +118,7 @@ impl Desk<'_> {
         let map = remap(self.volume, superblock, pins, &inode, relocations, moved_bytes)?;
         let freed_count = map.freed.len() as u64;
         replace_root(&mut self.block(block)?[range], superblock, &inode, &map.root, freed_count)?;
+        released.add(&inode, superblock.clusters_bytes(freed_count));
         for (block, bytes) in map.nodes {
             *self.block(block)? = bytes;
         }

@@ -5,7 +5,7 @@
 //! attributes stay where they are. A tree of extents gets smaller where its extents do.
 //!
 //! Layers: [`place`] (where a block lies afterwards), [`build`] (a tree of extents), [`remap`] (an inode and its map),
-//! [`groups`] (bitmaps, descriptors, the superblock); of these [`edits`] for a change in place and [`rewritten`] for a
+//! [`groups`] (bitmaps, descriptors, the superblock), [`quota`] (what owners occupy); of these [`edits`] for a change in place and [`rewritten`] for a
 //! volume written anew. [`streams`] says what may move.
 //!
 //! Deliberately absent: backups of superblock and descriptors, which the kernel does not keep up to date either.
@@ -27,6 +27,7 @@ mod build;
 mod edits;
 mod groups;
 mod place;
+mod quota;
 mod remap;
 mod rewritten;
 mod streams;

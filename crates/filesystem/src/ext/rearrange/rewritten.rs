@@ -15,8 +15,10 @@ use super::super::inode::{BlockRoot, Inode, InodeNumber, inode_at, replace_root}
 use super::super::layout::{RawSuperblock, SUPERBLOCK_OFFSET};
 use super::super::nodes;
 use super::super::superblock::{BlockNumber, GroupNumber, Superblock};
+use super::edits::Desk;
 use super::groups::{Changes, freed_clusters};
 use super::place::{Places, moved_bytes};
+use super::quota::Released;
 use super::remap::{map_pointers, remap, remap_root};
 use super::streams::Pins;
 use crate::Source;
@@ -34,8 +36,8 @@ enum Kind {
     Bitmap(GroupNumber),
     /// Whole blocks of an inode table, from this inode on.
     Inodes(InodeNumber),
-    /// A node of a tree of extents.
-    Tree,
+    /// A block that is kept as it will be: a node of a tree of extents, a block of a quota file.
+    Kept,
     /// Pointers.
     Pointers,
 }
@@ -61,7 +63,7 @@ pub(super) struct View {
     /// Those that move, ascending.
     inodes: Vec<InodeNumber>,
     roots: HashMap<InodeNumber, Root>,
-    nodes: HashMap<BlockNumber, Box<[u8]>>,
+    kept: HashMap<BlockNumber, Box<[u8]>>,
     freed: ExtentSet<Volume>,
     groups: BTreeMap<GroupNumber, GroupUpdate>,
     /// By where they lie; disjoint.
@@ -83,7 +85,8 @@ impl View {
         {
             maker.group(group)?;
         }
-        let Made { roots, nodes, freed, mut regions } = maker.made;
+        maker.quotas()?;
+        let Made { roots, kept, freed, mut regions, .. } = maker.made;
         let freed = freed_clusters(superblock, freed);
         let changes = Changes { superblock, relocations: &relocations, freed: &freed, may_reuse: true };
         let mut groups = BTreeMap::new();
@@ -104,7 +107,7 @@ impl View {
             superblock: superblock.clone(),
             inodes: moved.into_iter().map(|(inode, _)| inode).collect(),
             roots,
-            nodes,
+            kept,
             groups,
             places: regions.iter().map(|region| region.span).collect(),
             regions,
@@ -127,7 +130,7 @@ impl View {
         let part = self.whole_items(region, part);
         let bytes = match region.kind {
             Kind::Bitmap(number) => self.changes().bitmap(&self.source, number)?.bytes,
-            Kind::Tree => self.node(part.start())?,
+            Kind::Kept => self.kept(part.start())?,
             kind => {
                 let mut bytes = read_vec(&self.source, part.start(), part.len_bytes(), "ext metadata")?;
                 let skipped = part.start().get() - region.span.start().get();
@@ -144,7 +147,7 @@ impl View {
             Kind::Superblock => region.span.len_bytes(),
             Kind::Descriptors(_) => self.superblock.descriptor_bytes.into(),
             Kind::Inodes(_) => self.superblock.inode_bytes.into(),
-            Kind::Bitmap(_) | Kind::Tree | Kind::Pointers => self.superblock.block_bytes.into(),
+            Kind::Bitmap(_) | Kind::Kept | Kind::Pointers => self.superblock.block_bytes.into(),
         };
         let start = region.span.start().get();
         let from = (part.start().get() - start) / item_bytes * item_bytes;
@@ -168,7 +171,7 @@ impl View {
                     map_pointers(block, &Places::new(&self.superblock, &self.relocations, 0))
                 })
             }
-            Kind::Bitmap(_) | Kind::Tree => Ok(()),
+            Kind::Bitmap(_) | Kind::Kept => Ok(()),
         }
     }
 
@@ -205,11 +208,11 @@ impl View {
         }
     }
 
-    fn node(&self, at: VolumeOffset) -> Result<Vec<u8>> {
+    fn kept(&self, at: VolumeOffset) -> Result<Vec<u8>> {
         let block = at.get() / u64::from(self.superblock.block_bytes);
-        let node =
-            self.nodes.get(&block).ok_or_else(|| Error::invalid("no node of a rewritten map").at(at))?;
-        Ok(node.to_vec())
+        let bytes =
+            self.kept.get(&block).ok_or_else(|| Error::invalid("no block that is rewritten").at(at))?;
+        Ok(bytes.to_vec())
     }
 }
 
@@ -233,7 +236,7 @@ impl Rewritten for View {
             };
             // Nodes and bitmaps are had one at a time.
             let step = match region.kind {
-                Kind::Bitmap(_) | Kind::Tree => u64::from(self.superblock.block_bytes),
+                Kind::Bitmap(_) | Kind::Kept => u64::from(self.superblock.block_bytes),
                 _ => u64::MAX,
             };
             for part in part.split(step) {
@@ -295,9 +298,10 @@ fn check_disjoint(regions: &[Region], relocations: &Relocations) -> Result<()> {
 #[derive(Default)]
 struct Made {
     roots: HashMap<InodeNumber, Root>,
-    nodes: HashMap<BlockNumber, Box<[u8]>>,
+    kept: HashMap<BlockNumber, Box<[u8]>>,
     freed: Vec<BlockNumber>,
     regions: Vec<Region>,
+    released: Released,
 }
 
 /// Looks at all that moves, once.
@@ -310,6 +314,22 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
+    /// Takes what changes of the quota files.
+    fn quotas(&mut self) -> Result<()> {
+        let mut desk = Desk::new(self.source, self.superblock);
+        self.made.released.apply(&mut desk)?;
+        self.keep(desk.into_blocks());
+        Ok(())
+    }
+
+    /// Keeps blocks that are written anew.
+    fn keep(&mut self, blocks: impl IntoIterator<Item = (BlockNumber, Vec<u8>)>) {
+        for (block, bytes) in blocks {
+            self.made.regions.push(Region::of_blocks(self.superblock, block, 1, Kind::Kept));
+            self.made.kept.insert(block, bytes.into());
+        }
+    }
+
     /// Takes the inodes of a group that move.
     fn group(&mut self, moved: &[(InodeNumber, u64)]) -> Result<()> {
         let superblock = self.superblock;
@@ -357,10 +377,11 @@ impl Maker<'_> {
             let freed_count = map.freed.len() as u64;
             self.made.roots.insert(inode.number, Root { root: map.root, freed_count });
         }
-        let region = |block, kind| Region::of_blocks(superblock, block, 1, kind);
-        self.made.regions.extend(map.nodes.iter().map(|(block, _)| region(*block, Kind::Tree)));
-        self.made.nodes.extend(map.nodes.into_iter().map(|(block, bytes)| (block, bytes.into())));
-        self.made.regions.extend(map.pointers.iter().map(|block| region(*block, Kind::Pointers)));
+        self.keep(map.nodes);
+        let pointers = map.pointers.iter();
+        let pointers = pointers.map(|block| Region::of_blocks(superblock, *block, 1, Kind::Pointers));
+        self.made.regions.extend(pointers);
+        self.made.released.add(inode, superblock.clusters_bytes(map.freed.len() as u64));
         self.made.freed.extend(map.freed);
         Ok(())
     }

@@ -3,15 +3,13 @@
 use block::{Error, Result};
 use extent::{ExtentSet, Volume};
 
-use super::super::features::ro_compat;
 use super::super::files::{self, InodeVisitor};
 use super::super::inode::{Contents, Inode};
-use super::super::layout::{RawExtentHeader, inode_flags};
+use super::super::layout::inode_flags;
 use super::super::superblock::Superblock;
 use crate::Source;
 use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, StreamName};
 use crate::rearrange::{Mobility, StreamVisitor};
-use zerocopy::FromBytes;
 
 /// What keeps files where they are.
 pub(super) struct Pins<'a> {
@@ -42,23 +40,10 @@ impl Pins<'_> {
         if is_indirect && self.superblock.blocks_count > 1 << 32 {
             return Some("mapped by pointers, on a volume of more blocks than those can say");
         }
-        if self.superblock.features.ro_compat.has(ro_compat::QUOTA) && has_nodes(&inode.contents) {
-            return Some("its map may need fewer blocks afterwards, and quotas count them");
-        }
         let cluster_bytes =
             u64::from(self.superblock.cluster_blocks) * u64::from(self.superblock.block_bytes);
         (self.superblock.cluster_blocks > 1 && !is_aligned(self.superblock, extents, cluster_bytes))
             .then_some("its extents do not each have clusters of their own")
-    }
-}
-
-/// Whether a map of extents has blocks besides the inode.
-fn has_nodes(contents: &Contents) -> bool {
-    match contents {
-        Contents::Extents(root) => {
-            RawExtentHeader::read_from_prefix(root).is_ok_and(|(header, _)| header.depth.get() > 0)
-        }
-        Contents::None | Contents::Indirect(_) => false,
     }
 }
 
