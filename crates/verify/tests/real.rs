@@ -17,9 +17,12 @@ fn clean_volumes_of_windows_pass() {
         let raw = dir.path().join("raw");
         run("qemu-img", &["convert", "-O", "raw", text(&image), text(&raw)]);
         let disk = fs::read(&raw).unwrap();
-        let sectors = |at: usize| usize::try_from(u32::from_le_bytes(disk[at..at + 4].try_into().unwrap())).unwrap() * 512;
+        let sectors = |at: usize| {
+            usize::try_from(u32::from_le_bytes(disk[at..at + 4].try_into().unwrap())).unwrap() * 512
+        };
         let volume = disk[sectors(0x1c6)..][..sectors(0x1ca)].to_vec();
-        let report = verify::volume::check(&source_of(volume)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let report =
+            verify::volume::check(&source_of(volume)).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(report.files > 10 && report.directories > 2, "{name}: {report:?}");
     }
 }

@@ -3,6 +3,7 @@ mod support;
 fn try_it() {
     for path in std::env::var("TRY").unwrap().split(',') {
         let started = std::time::Instant::now();
-        println!("{path}: {:?} {:?}", verify::volume::check(&support::source(std::path::Path::new(path))), started.elapsed());
+        let result = verify::volume::check(&support::source(std::path::Path::new(path)));
+        println!("{path}: {result:?} {:?}", started.elapsed());
     }
 }
