@@ -27,7 +27,7 @@ def sha256(path):
                 digest.update(piece)
     except OSError as error:
         # Of NTFS's own files some have no such stream.
-        assert path.startswith(top + b"/$"), error
+        assert path.startswith(top + b"/$"), (path, error)
         return errno.errorcode[error.errno]
     return digest.hexdigest()
 

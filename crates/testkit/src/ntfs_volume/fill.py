@@ -23,15 +23,6 @@ def set_attribute(path, name, value):
     os.setxattr(path, name, value, follow_symlinks=False)
 
 
-# Free space in many pieces: every other file of a row goes.
-def holes(count):
-    for index in range(count):
-        write("hole%d" % index, noise(cluster * random.randint(1, 3)))
-        write("kept%d" % index, noise(cluster * random.randint(1, 2)))
-    for index in range(count):
-        os.unlink("hole%d" % index)
-
-
 # Files that grow in turn, a few clusters at a time.
 def in_turn(names, rounds, most):
     files = [open(name, "wb", buffering=0) for name in names]
@@ -43,10 +34,30 @@ def in_turn(names, rounds, most):
         file.close()
 
 
-holes(80)
-in_turn(["turn%d" % index for index in range(6)], many // 12, 3)
-# Hundreds of pieces: attribute lists, with extension records that are full.
+# Free space in many pieces and nowhere else: a large file has the rest, and of a row of small ones every other one goes.
+# What is written there is in hundreds of pieces, with attribute lists and extension records that are full.
+space = os.statvfs(".")
+with open("rest", "wb", buffering=0) as rest:
+    for _ in range(space.f_bavail * space.f_frsize // cluster - many * (6 if cluster > 512 else 14)):
+        rest.write(noise(cluster))
+row = 0
+try:
+    while True:
+        # Too large for its record.
+        write("row%d" % row, noise(max(cluster, 1536)))
+        row += 1
+except OSError as error:
+    if error.errno != errno.ENOSPC:
+        raise
+for index in range(0, row, 2):
+    os.unlink("row%d" % index)
 in_turn(["long%d" % index for index in range(2)], many, 1)
+os.unlink("rest")
+for index in range(1, row, 2):
+    if index % 10 > 1:
+        os.unlink("row%d" % index)
+
+in_turn(["turn%d" % index for index in range(6)], many // 12, 3)
 with open("pieces", "wb") as file:
     for index in range(many):
         file.seek(index * 2 * cluster)
@@ -124,9 +135,11 @@ set_attribute("read only", "system.ntfs_attrib_be", struct.pack(">I", 0x27))
 os.chmod("turn1", 0o640)
 os.chown("turn2", 1000, 1000)
 
-# Bytes of an encrypted file as they are stored: behind them, how many the last 512 have too much.
+# Bytes of an encrypted file as they are stored: behind them, how many the last 512 have too much. ntfs-3g cannot read what
+# it makes with larger clusters.
 write("secret", noise(cluster * 6) + struct.pack("<H", 100))
-set_attribute("secret", "system.ntfs_efsinfo", struct.pack("<IIII", 16 + 3000, 0, 2, 0) + noise(3000))
+if cluster <= 4096:
+    set_attribute("secret", "system.ntfs_efsinfo", struct.pack("<IIII", 16 + 3000, 0, 2, 0) + noise(3000))
 
 # The last cluster: all that is free is filled.
 fillers = 0
