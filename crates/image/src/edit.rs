@@ -40,9 +40,13 @@ impl Edit {
     /// Reads the image's tables as a whole, and nothing else.
     pub fn check(chain: &Chain) -> Result<()> {
         let top = &*chain.links()[0].layer;
+        let readable = || {
+            let repair = "decrypt or repair it first, with the program that made it";
+            chain.check_readable().map_err(|error| error.hint(repair))
+        };
         let checked = check_found(chain)
             .and_then(|()| check_alone(chain, top))
-            .and_then(|()| chain.check_readable())
+            .and_then(|()| readable())
             .and_then(|()| top.check_editable());
         checked.map_err(|error| error.path(top.files()[0].name()))
     }

@@ -26,9 +26,13 @@ pub(super) fn renewals(file: &dyn HostFile, place: HostSpan, identity_seed: u128
     Ok(after.map(|bytes| Renewal { at: place.start(), bytes }).into_iter().collect())
 }
 
-/// Fails with the reason if the disk must not be changed in place.
-pub(super) fn check(map: &Map, files: &[Arc<dyn HostFile>], descriptor_place: HostSpan) -> Result<()> {
-    map.parts().iter().try_for_each(check_kind)?;
+/// Fails unless all extents are plain.
+pub(super) fn check_kinds(map: &Map) -> Result<()> {
+    map.parts().iter().try_for_each(check_kind)
+}
+
+/// `Refused` if two things lie in one place of a file.
+pub(super) fn check_owners(map: &Map, files: &[Arc<dyn HostFile>], descriptor_place: HostSpan) -> Result<()> {
     // A file at a time, so that memory is that of the largest one.
     for (index, file) in (0..).map(FileIndex).zip(files) {
         let mut claims = Claims::new(file.len_bytes())?;

@@ -430,6 +430,7 @@ impl Layer for Vmdk {
     }
 
     fn check_editable(&self) -> Result<()> {
+        edit::check_kinds(&self.map)?;
         if let Some(doubt) = self.doubt {
             return Err(
                 Error::refused(doubt).hint("open the disk once in the program that uses it, or copy it")
@@ -441,7 +442,7 @@ impl Layer for Vmdk {
             )
             .hint("switch change tracking off for the machine, and make the next backup a full one"));
         }
-        edit::check(&self.map, &self.files, self.descriptor_place)
+        edit::check_owners(&self.map, &self.files, self.descriptor_place)
     }
 
     /// The content ID, by which children see that their parent changed. Its digits are replaced where they are.
