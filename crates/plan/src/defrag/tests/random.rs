@@ -154,7 +154,7 @@ fn longest_region(model: &Model) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn files_are_whole_as_far_as_space_allows(kind in any_kind()) {
@@ -203,6 +203,25 @@ proptest! {
         let plan = plan_in_place(&layout, &options, &hints).unwrap();
         model.run(&plan, &options);
         prop_assert_eq!(plan_in_place(&layout, &options, &hints).unwrap(), plan);
+    }
+
+    #[test]
+    fn with_enough_room_all_is_sorted_and_stays_so(kind in any_kind()) {
+        let kind = Kind { fill_percent: 50, pinned_percent: 0, kept: 0, fixed_percent: 0, thin_percent: 0, ..kind };
+        let model = kind.model();
+        let options = some_options(&kind, Goal::Pack);
+        let (plan, now) = planned(&model, &options);
+        prop_assert!(plan.left.is_empty());
+        let mut order: Vec<_> = (0..now.streams.len()).collect();
+        order.sort_by_key(|stream| {
+            let is_large = now.clusters_of(*stream) * CLUSTER > 256 << 10;
+            let is_directory = now.streams[*stream].kind == FileKind::Directory;
+            (!is_directory, !is_directory && is_large, *stream)
+        });
+        let places: Vec<_> = order.iter().map(|stream| now.streams[*stream].extents[0].1).collect();
+        prop_assert!(places.is_sorted(), "{places:?}");
+        let (again, _) = planned(&now, &options);
+        prop_assert!(again.batches.is_empty());
     }
 
     #[test]
