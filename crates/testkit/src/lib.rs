@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod conformance;
+pub mod ext_volume;
 mod files;
 mod guest;
 mod hostile;
