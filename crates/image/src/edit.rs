@@ -18,6 +18,9 @@ use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
 use crate::layer::push_backing;
 use crate::{Backing, Chain, Format, Found, Layer, OpenOptions, Purpose, Resolver};
 
+/// What is looked at in one go, so that memory does not grow with the disk.
+const WINDOW_BYTES: u64 = 256 << 20;
+
 /// A host file that can be read, asked and written.
 pub trait EditTarget: HostFile + TargetFile {}
 
@@ -101,10 +104,12 @@ impl Edit {
             return Err(Error::invalid("backing past the disk's end").at(span.end()));
         }
         let mut all = Vec::new();
-        for extent in self.top().backing(span)? {
-            match extent.state {
-                Backing::Allocated => self.push_host_backing(extent.span, &mut all)?,
-                other => push_backing(&mut all, extent.span, other),
+        for window in span.split(WINDOW_BYTES) {
+            for extent in self.top().backing(window)? {
+                match extent.state {
+                    Backing::Allocated => self.push_host_backing(extent.span, &mut all)?,
+                    other => push_backing(&mut all, extent.span, other),
+                }
             }
         }
         Ok(all)
