@@ -18,6 +18,9 @@ use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
 use crate::layer::push_backing;
 use crate::{Backing, Chain, Format, Found, Layer, OpenOptions, Purpose, Resolver};
 
+/// What is looked at in one go, so that memory does not grow with the disk.
+const WINDOW_BYTES: u64 = 256 << 20;
+
 /// A host file that can be read, asked and written.
 pub trait EditTarget: HostFile + TargetFile {}
 
@@ -129,10 +132,12 @@ pub fn backing(chain: &Chain, span: VirtualSpan) -> Result<Vec<Extent<Virtual, B
         return Err(Error::invalid("backing past the disk's end").at(span.end()));
     }
     let mut all = Vec::new();
-    for extent in chain.links()[0].layer.backing(span)? {
-        match extent.state {
-            Backing::Allocated => push_host_backing(chain, extent.span, &mut all)?,
-            other => push_backing(&mut all, extent.span, other),
+    for window in span.split(WINDOW_BYTES) {
+        for extent in chain.links()[0].layer.backing(window)? {
+            match extent.state {
+                Backing::Allocated => push_host_backing(chain, extent.span, &mut all)?,
+                other => push_backing(&mut all, extent.span, other),
+            }
         }
     }
     Ok(all)
