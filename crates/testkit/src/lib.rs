@@ -10,6 +10,7 @@ mod files;
 mod guest;
 mod hostile;
 pub mod ntfs_volume;
+pub mod mounted;
 mod tools;
 mod writing;
 
