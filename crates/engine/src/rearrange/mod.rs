@@ -254,7 +254,7 @@ impl Run<'_> {
         let edits = job.rearrange.edits(&reader, batch)?;
         let checked = patches::check(&edits, batch, &self.witnesses, reader.below())?;
         room.add_freed(&edits);
-        let patches = patches::on_disk(&checked, job.volume);
+        let patches = patches::on_disk(checked, job.volume);
         let mover = Mover::new(batch, job.volume, job.disk, job.thread_count);
         if Record::len_bytes(&patches, mover.piece_count()) > job.slot_bytes {
             return Ok(split(batch)?);
