@@ -23,18 +23,19 @@ impl StreamVisitor for Movable {
     }
 }
 
-/// A batch that moves something of up to `stream_count` streams. With `reuses`, one of them goes to where another was.
+/// A batch that moves something of up to `stream_count` streams, and nothing to `taboo`. With `reuses`, one of them goes to where another was.
 pub(crate) fn batch(
     rearrange: &dyn Rearrange,
     random: &mut Random,
     stream_count: u64,
+    taboo: &ExtentSet<Volume>,
     reuses: bool,
 ) -> Result<Relocations> {
     let mut movable = Movable::default();
     rearrange.each_stream(&mut movable)?;
     let mut free = Vec::new();
     rearrange.each_room(&mut |span| free.push(span))?;
-    let mut room: ExtentSet<Volume> = free.into_iter().collect();
+    let mut room = free.into_iter().collect::<ExtentSet<Volume>>().subtract(taboo);
     let mut streams = movable.0;
     let mut all: Vec<Relocation> = Vec::new();
     for _ in 0..stream_count {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use block::{Memory, Result};
 use engine::{Monitor, RearrangeFailure, RearrangeJob, RearrangeOutcome};
 use extent::{ExtentSet, VirtualSpan, Volume};
-use filesystem::{Rearrange, Relocations, Source};
+use filesystem::{Edits, Rearrange, Relocations, Source};
 use sim::{EditFile, Random, SimDisk};
 
 use crate::choose;
@@ -105,15 +105,19 @@ impl<'a> Scenario<'a> {
             batches: Vec::new(),
             expected: vec![Expected::new(subject, subject.disk.clone())],
         };
+        // A planner does not know what becomes free besides the places that are left.
+        let mut freed = ExtentSet::new();
         for _ in 0..batch_count {
             let disk = &scenario.expected.last().unwrap().disk;
             let now = subject.guest.rearrange(subject.source(disk)).unwrap();
             let stream_count = 1 + random.below(5) + u64::from(reuses);
-            let batch = choose::batch(&*now, &mut random, stream_count, reuses).unwrap();
+            let batch = choose::batch(&*now, &mut random, stream_count, &freed, reuses).unwrap();
             if batch.is_empty() {
                 continue;
             }
-            let after = moved(subject, &*scenario.rearrange, disk, &batch);
+            let edits = scenario.rearrange.edits(&subject.source(disk), &batch).unwrap();
+            freed = freed.union(&edits.freed.iter().copied().collect());
+            let after = moved(subject, &edits, disk, &batch);
             let found = subject.check(&after);
             assert!(
                 found.as_ref().is_ok_and(|found| *found == contents),
@@ -181,8 +185,7 @@ impl<'a> Scenario<'a> {
 }
 
 /// The disk after a batch, by the letter of the contract: all that moves is copied from what was, then metadata change.
-fn moved(subject: &Subject, rearrange: &dyn Rearrange, disk: &[u8], batch: &Relocations) -> Vec<u8> {
-    let edits = rearrange.edits(&subject.source(disk), batch).unwrap();
+fn moved(subject: &Subject, edits: &Edits, disk: &[u8], batch: &Relocations) -> Vec<u8> {
     let mut after = disk.to_vec();
     let start = subject.range().start;
     for relocation in batch.by_source() {
@@ -190,7 +193,7 @@ fn moved(subject: &Subject, rearrange: &dyn Rearrange, disk: &[u8], batch: &Relo
         let (to, len) = (start + index(relocation.to.get()), index(relocation.from.len_bytes()));
         after[to..to + len].copy_from_slice(&disk[from..from + len]);
     }
-    for patch in edits.patches {
+    for patch in &edits.patches {
         let place = &mut after[start + index(patch.at.get())..][..patch.after.len()];
         assert!(*place == patch.before, "a patch says what is there before");
         place.copy_from_slice(&patch.after);
