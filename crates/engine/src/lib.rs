@@ -10,6 +10,7 @@
 mod buffer;
 mod checkpoint;
 mod copy;
+mod create;
 mod cut;
 #[cfg(feature = "mutants")]
 pub mod mutants;
@@ -20,6 +21,7 @@ mod zeros;
 
 pub use checkpoint::Checkpoint;
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
+pub use create::{CreateJob, CreateTotals, Provision};
 pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES};
 pub use recover::{Recovery, recover};
 pub use zeros::{ZeroCount, count_zeros};

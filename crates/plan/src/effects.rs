@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Catalog, CatalogStream, FileKind, Relocations, StreamName};
-use stack::VolumeSurvey;
+use stack::{Totals, VolumeSurvey};
 
 use crate::cost::{Order, Piece, ReadCost, RequestSize, SequentialRead};
 use crate::defrag::{DefragPlan, LayoutFigures};
@@ -12,12 +12,12 @@ use crate::profile::Profile;
 
 /// The figures of a volume as it was found.
 pub fn surveyed_figures(found: &VolumeSurvey) -> LayoutFigures {
-    let files = found.totals.files;
+    let Totals { files, directories, others, streams, .. } = found.totals;
     let free = found.free.as_ref();
     LayoutFigures {
         fragments: files.fragments.guest,
         fragmented_files: files.fragmented,
-        fragmented_bytes: files.fragmented_bytes,
+        fragmented_bytes: [files, directories, others, streams].iter().map(|sum| sum.fragmented_bytes).sum(),
         free_extents: free.map_or(0, |free| free.extents),
         largest_free_extent_bytes: free.map_or(0, |free| free.largest_bytes),
     }

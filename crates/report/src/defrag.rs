@@ -57,13 +57,19 @@ struct VolumeDefrag {
     reading: Option<Reading>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Figures {
-    fragments: u64,
-    fragmented_files: u64,
-    fragmented_bytes: u64,
-    free_extents: u64,
-    largest_free_extent_bytes: u64,
+/// [`LayoutFigures`] in a document.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Figures {
+    /// Contiguous runs of all main streams of regular files.
+    pub fragments: u64,
+    /// Those of them in more than one run.
+    pub fragmented_files: u64,
+    /// Bytes of all streams in more than one run.
+    pub fragmented_bytes: u64,
+    /// Free extents.
+    pub free_extents: u64,
+    /// The largest of them.
+    pub largest_free_extent_bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -166,8 +172,8 @@ fn volume_defrag(volume: &DefragVolume<'_>) -> VolumeDefrag {
 
 fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
     let plan = work.plan;
-    document.before = Some(figures(work.before));
-    document.after = Some(figures(work.after));
+    document.before = Some(work.before.into());
+    document.after = Some(work.after.into());
     document.moved_bytes = plan.moved_bytes;
     (document.metadata_written_bytes, document.journal_written_bytes) = work.written;
     document.growth_bytes = plan.growth_bytes;
@@ -194,15 +200,17 @@ fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
     });
 }
 
-fn figures(figures: LayoutFigures) -> Figures {
-    let LayoutFigures {
-        fragments,
-        fragmented_files,
-        fragmented_bytes,
-        free_extents,
-        largest_free_extent_bytes,
-    } = figures;
-    Figures { fragments, fragmented_files, fragmented_bytes, free_extents, largest_free_extent_bytes }
+impl From<LayoutFigures> for Figures {
+    fn from(figures: LayoutFigures) -> Self {
+        let LayoutFigures {
+            fragments,
+            fragmented_files,
+            fragmented_bytes,
+            free_extents,
+            largest_free_extent_bytes,
+        } = figures;
+        Self { fragments, fragmented_files, fragmented_bytes, free_extents, largest_free_extent_bytes }
+    }
 }
 
 /// The document in words and numbers.

@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod conformance;
+pub mod ext_volume;
 mod files;
 mod guest;
 mod hostile;
+pub mod ntfs_volume;
 mod tools;
 mod writing;
 

@@ -83,6 +83,34 @@ impl Decoder<'_> {
     }
 }
 
+/// Appends a run list with its terminator, each number in as few bytes as can be.
+pub(super) fn encode(runs: &[Run], list: &mut Vec<u8>) {
+    let mut last_lcn = 0;
+    for run in runs {
+        let count = number(run.count);
+        let delta = run.lcn.map(|lcn| number(lcn) - last_lcn);
+        let (length_len, offset_len) = (number_len(count), delta.map_or(0, number_len));
+        list.push(u8::try_from(offset_len << 4 | length_len).expect("two lengths of at most 8"));
+        list.extend_from_slice(&count.to_le_bytes()[..length_len]);
+        if let Some(delta) = delta {
+            list.extend_from_slice(&delta.to_le_bytes()[..offset_len]);
+            last_lcn += delta;
+        }
+    }
+    list.push(0);
+}
+
+/// How many bytes a number takes in a run list: as few as hold it and its sign, and never none.
+pub(super) fn number_len(value: i64) -> usize {
+    let magnitude = if value < 0 { !value } else { value };
+    (65 - magnitude.leading_zeros() as usize).div_ceil(8)
+}
+
+/// A count or a cluster as the signed number that run lists have: what was decoded from one is one.
+pub(super) fn number(value: u64) -> i64 {
+    i64::try_from(value).expect("at most what a run list holds")
+}
+
 /// A little-endian two's-complement number of 1 to 8 bytes.
 fn signed(bytes: &[u8]) -> i64 {
     let fill = if bytes.last().is_some_and(|top| top & 0x80 != 0) { 0xff } else { 0 };

@@ -9,7 +9,7 @@ use super::measure::shell_as_root;
 
 /// Size of the disks as a share of the full size.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scale(pub(super) f64);
+pub(crate) struct Scale(pub(crate) f64);
 
 impl Scale {
     /// So many MiB at full size; at least `least`.
@@ -20,15 +20,15 @@ impl Scale {
 }
 
 /// The folder of the disks.
-pub(super) struct Inputs {
+pub(crate) struct Inputs {
     dir: PathBuf,
     scale: Scale,
 }
 
 /// One disk: how to make it if it is not there.
-pub(super) struct Input {
+pub(crate) struct Input {
     /// The file to read.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     script: &'static str,
     args: Vec<String>,
     needs: Option<Box<Input>>,
@@ -36,7 +36,7 @@ pub(super) struct Input {
 
 impl Input {
     /// Makes the disk unless it is there from before.
-    pub(super) fn prepare(&self) -> Result<()> {
+    pub(crate) fn prepare(&self) -> Result<()> {
         if self.path.exists() {
             return Ok(());
         }
@@ -260,7 +260,7 @@ chmod a+r "$disk"
 
 impl Inputs {
     /// Disks in `dir` of this scale.
-    pub(super) fn new(dir: &Path, scale: Scale) -> Self {
+    pub(crate) fn new(dir: &Path, scale: Scale) -> Self {
         Self { dir: dir.to_owned(), scale }
     }
 
@@ -339,7 +339,7 @@ impl Inputs {
     }
 
     /// An aged volume of 3 GiB with 150,000 small files and 8 large ones, so full.
-    pub(super) fn aged_volume(&self, kind: &str, percent: u32) -> Input {
+    pub(crate) fn aged_volume(&self, kind: &str, percent: u32) -> Input {
         let (mib, files) = (self.scale.mib(3072, 96), self.scale.mib(150_000, 1000));
         let numbers = [mib, files, self.scale.mib(8, 2), percent];
         let mut args = vec![kind.to_owned()];

@@ -153,7 +153,7 @@ fn root_command(program: &str) -> Command {
 }
 
 /// Runs a shell script as root, and answers what it printed.
-pub(super) fn shell_as_root(script: &str, args: &[&str]) -> Result<String> {
+pub(crate) fn shell_as_root(script: &str, args: &[&str]) -> Result<String> {
     let script = format!("set -euo pipefail; PATH=$PATH:/usr/sbin:/sbin; {script}");
     let mut command = root_command("bash");
     let output = command.args(["-c", &script, "bench"]).args(args).output()?;

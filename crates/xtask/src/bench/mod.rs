@@ -16,7 +16,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use cases::{Case, Verdict};
-use inputs::Scale;
+pub(crate) use inputs::{Inputs, Scale};
+pub(crate) use measure::shell_as_root;
 use measure::{Contender, Sample, free_bytes};
 
 /// What the disks of a full-size run take, with the targets beside them.
@@ -60,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     );
     let program = arguments.program.canonicalize().context("the program is not built")?;
     let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let inputs = inputs::Inputs::new(&arguments.dir, Scale(scale));
+    let inputs = Inputs::new(&arguments.dir, Scale(scale));
     let mut documents = Vec::new();
     let mut missed = 0;
     for case in cases::all(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
