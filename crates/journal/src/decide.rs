@@ -5,7 +5,7 @@ use extent::{Host, HostOffset, HostSpan, Offset, Span, Virtual, VirtualSpan};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::header::{HEADER_BYTES, Header, witness_digest};
-use crate::record::{Patch, Record};
+use crate::record::{Move, Patch, Record};
 
 /// What is read at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -64,7 +64,7 @@ pub fn decide(journal: &dyn ReadAt<Host>, disk: &dyn ReadAt<Virtual>) -> Result<
     if witness_digest(disk, &header.witnesses)? != header.witness_digest {
         return Err(changed_since("the volume was used since the change in place was interrupted"));
     }
-    if hold(disk, &record, |each| each.to_span())? {
+    if hold(disk, &record, Move::to_span)? {
         return Ok(Decision::Redo(record));
     }
     if !hold(disk, &record, |each| each.from)? {
@@ -161,11 +161,7 @@ fn changed_since(what: &str) -> Error {
 }
 
 /// Whether the places that `place` picks hold the moved data.
-fn hold(
-    disk: &dyn ReadAt<Virtual>,
-    record: &Record,
-    place: impl Fn(&crate::Move) -> VirtualSpan,
-) -> Result<bool> {
+fn hold(disk: &dyn ReadAt<Virtual>, record: &Record, place: impl Fn(&Move) -> VirtualSpan) -> Result<bool> {
     let mut buffer = Vec::new();
     for each in &record.moves {
         let mut hasher = Xxh3::new();

@@ -151,7 +151,6 @@ struct Run<'a> {
     header: Header,
     header_digest: [u8; 16],
     witnesses: ExtentSet<Volume>,
-    room: Room,
     outcome: RearrangeOutcome,
 }
 
@@ -173,10 +172,9 @@ impl RearrangeJob<'_> {
     /// Checks everything that can be checked before a byte is written, then writes the journal's header.
     fn start<'a>(&'a self, monitor: &'a dyn Monitor) -> Result<Run<'a>> {
         self.check()?;
-        let room = Room::of(self.rearrange, self.volume.len_bytes())?;
         if !broken!(PlacesNotChecked) {
-            let mut room_then = room.clone();
-            self.batches.iter().try_for_each(|batch| room_then.take(batch))?;
+            let mut room = Room::of(self.rearrange, self.volume.len_bytes())?;
+            self.batches.iter().try_for_each(|batch| room.take(batch))?;
         }
         let witnesses: ExtentSet<Volume> = self.rearrange.witnesses().into_iter().collect();
         let on_disk: Vec<_> = witnesses.iter().map(|span| self.to_virtual(span)).collect();
@@ -194,7 +192,7 @@ impl RearrangeJob<'_> {
         self.journal.flush()?;
         let outcome =
             RearrangeOutcome { journal_written_bytes: bytes.len() as u64, ..RearrangeOutcome::default() };
-        Ok(Run { job: self, monitor, header, header_digest, witnesses, room, outcome })
+        Ok(Run { job: self, monitor, header, header_digest, witnesses, outcome })
     }
 
     fn check(&self) -> Result<()> {
@@ -245,16 +243,11 @@ impl Run<'_> {
         if self.monitor.is_cancelled() {
             return Ok(Batch::Cancelled);
         }
-        let mut room = self.room.clone();
-        if !broken!(PlacesNotChecked) {
-            room.take(batch)?;
-        }
         let job = self.job;
         let reader = Cached::new(VolumeReader { disk: job.disk, span: job.volume }, CACHE_BYTES_MAX);
         let edits = job.rearrange.edits(&reader, batch)?;
         let checked = patches::check(&edits, batch, &self.witnesses, reader.below())?;
-        room.add_freed(&edits);
-        let patches = patches::on_disk(&checked, job.volume);
+        let patches = patches::on_disk(checked, job.volume);
         let mover = Mover::new(batch, job.volume, job.disk, job.thread_count);
         if Record::len_bytes(&patches, mover.piece_count()) > job.slot_bytes {
             return Ok(split(batch)?);
@@ -275,7 +268,6 @@ impl Run<'_> {
         }
         self.commit(&record)?;
         self.apply(&record).map_err(|error| Stopped { error, is_committed: true })?;
-        self.room = room;
         self.outcome.moved_bytes += batch.total_bytes();
         self.outcome.batches_done += 1;
         Ok(Batch::Done)

@@ -1,11 +1,12 @@
 //! What is free before each batch: the engine's own account, so that a planner's mistake is found before it does harm.
+//!
+//! What changes of metadata free is never counted as free: nobody who plans knows of it.
 
 use block::{Error, Result};
 use extent::{ExtentSet, Span, Volume, VolumeSpan};
-use filesystem::{Edits, Rearrange, Relocations};
+use filesystem::{Rearrange, Relocations};
 
 /// The spans that files may go to.
-#[derive(Clone)]
 pub(super) struct Room {
     free: ExtentSet<Volume>,
     cluster_bytes: u64,
@@ -46,18 +47,6 @@ impl Room {
         }
         self.free = self.free.subtract(&taken).union(&left);
         Ok(())
-    }
-
-    /// Adds what changes of metadata free. What they write at the same time stays out: a record may be redone once more
-    /// while the next batch's data are on their way.
-    pub(super) fn add_freed(&mut self, edits: &Edits) {
-        if edits.freed.is_empty() {
-            return;
-        }
-        let freed: ExtentSet<Volume> = edits.freed.iter().copied().collect();
-        let written =
-            edits.patches.iter().filter_map(|patch| Span::checked(patch.at, patch.after.len() as u64));
-        self.free = self.free.union(&freed.subtract(&written.collect()));
     }
 
     fn is_whole_clusters(&self, span: VolumeSpan) -> bool {
