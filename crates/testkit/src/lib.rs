@@ -9,8 +9,8 @@ pub mod ext_volume;
 mod files;
 mod guest;
 mod hostile;
-pub mod ntfs_volume;
 pub mod mounted;
+pub mod ntfs_volume;
 mod tools;
 mod writing;
 

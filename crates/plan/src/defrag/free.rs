@@ -173,8 +173,10 @@ fn sliding_start(
             Side::Before => (Span::between(at, bounds.start()), bounds.end().max(work.span(next).end())),
             Side::After => (Span::between(bounds.end(), at), bounds.start().min(work.span(next).start())),
         };
-        let can_go =
-            bounds.len_bytes() == run.bytes && held.covers(gap) && slide.takes(gap.len_bytes(), run.bytes);
+        let can_go = work.moves_alone(&run)
+            && bounds.len_bytes() == run.bytes
+            && held.covers(gap)
+            && slide.takes(gap.len_bytes(), run.bytes);
         if !can_go {
             slide = Sliding { start: end, near: 0, pending: 0, far: far_bytes };
         }
@@ -247,7 +249,8 @@ fn slide_down(work: &mut Work<'_>, start: VolumeOffset, extent: VolumeSpan) -> R
         let near = VolumeSpan::checked(at, run.bytes);
         let away =
             far.get().checked_sub(run.bytes).map(|start| Span::new(VolumeOffset::new(start), run.bytes));
-        match find_either(work, near, away)? {
+        let place = if work.moves_alone(&run) { find_either(work, near, away)? } else { None };
+        match place {
             Some(place) => {
                 work.move_to(run.extents, place)?;
                 if Some(place) == near {
@@ -275,7 +278,8 @@ fn slide_up(work: &mut Work<'_>, start: VolumeOffset, extent: VolumeSpan) -> Res
         let near =
             at.get().checked_sub(run.bytes).map(|start| Span::new(VolumeOffset::new(start), run.bytes));
         let away = VolumeSpan::checked(far, run.bytes);
-        match find_either(work, near, away)? {
+        let place = if work.moves_alone(&run) { find_either(work, near, away)? } else { None };
+        match place {
             Some(place) => {
                 work.move_to(run.extents, place)?;
                 if Some(place) == near {
