@@ -5,12 +5,13 @@
 //!    if a little has to move out of the way first;
 //! 2. it goes as a whole to the free extent that fits it most tightly;
 //! 3. once what others left is free: again;
-//! 4. others make room for it;
+//! 4. others make room for it, or slide together;
 //! 5. it is brought into fewer runs.
 
 use block::Result;
 use extent::VolumeSpan;
 
+use super::free;
 use super::room::{Away, Cells, Effort, Placement, Purpose, clear, fill, ways};
 use super::space::Growth;
 use super::work::{Run, Work};
@@ -20,6 +21,9 @@ const SMALL_BYTES: u64 = 64 << 10;
 
 /// Streams from here on are worth clearing room beside a part of them even if they would fit elsewhere.
 const WORTH_CLEARING_BYTES: u64 = 1 << 20;
+
+/// Others slide for a stream if they are at most this many times as large.
+const SLIDING_COST_MAX: u64 = 8;
 
 /// Cells and extents that are looked at to make room: under a second.
 const EFFORT_MAX: u64 = 40_000_000;
@@ -34,11 +38,12 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
         let before = left.len();
         place_directly(work, &mut left)?;
         work.close()?;
-        if left.len() == before && !make_room(work, &mut left, &mut effort)? {
-            break;
-        }
         if left.is_empty() {
             return Ok(());
+        }
+        let is_stuck = left.len() == before && !make_room(work, &mut left, &mut effort)?;
+        if is_stuck && !extend_free(work, &left, &mut effort)? {
+            break;
         }
     }
     for &stream in &left {
@@ -175,6 +180,15 @@ fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) ->
     let has_placed = !cleared.is_empty();
     finish_clearing(work, cleared)?;
     Ok(has_placed)
+}
+
+/// Slides others together until the smallest of `left` fits. Whether it does.
+fn extend_free(work: &mut Work<'_>, left: &[usize], effort: &mut Effort) -> Result<bool> {
+    let Some(bytes) = left.iter().map(|stream| stream_bytes(work, *stream)).min() else { return Ok(false) };
+    let moved_bytes = work.moved_bytes();
+    let fits = free::extend(work, bytes, bytes.saturating_mul(SLIDING_COST_MAX), effort)?;
+    work.made_room_bytes += work.moved_bytes() - moved_bytes;
+    Ok(fits)
 }
 
 fn make_room_for(

@@ -39,9 +39,9 @@ pub(super) fn consolidate(work: &mut Work<'_>) -> Result<()> {
     for _ in 0..ROUNDS_MAX {
         let before = largest(work).len_bytes();
         empty_window(work, &mut effort)?;
-        for side in [Side::Before, Side::After] {
-            slide(work, side, &mut effort)?;
-        }
+        let cells = Cells::of(work, Purpose::ToFree, &mut effort);
+        let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENTS[0]);
+        slide(work, goal, u64::MAX, &mut effort)?;
         if is_enough(work, &mut effort) || largest(work).len_bytes() <= before || effort.is_spent() {
             break;
         }
@@ -100,25 +100,37 @@ enum Side {
     After,
 }
 
-/// Slides what lies on one side of the largest free extent away from it, beginning as near as the goal allows.
-fn slide(work: &mut Work<'_>, side: Side, effort: &mut Effort) -> Result<()> {
-    let cells = Cells::of(work, Purpose::ToFree, effort);
-    let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENTS[0]);
-    let extent = largest(work);
-    let need = goal.saturating_sub(extent.len_bytes());
-    let region = cells
-        .regions()
-        .within(extent)
-        .next()
-        .and_then(|_| cells.regions().iter().find(|region| region.covers(&extent)));
-    let (Some(region), true) = (region, need > 0) else { return Ok(()) };
-    let Some(gap) = nearest_gap(work, side, region, extent, need) else { return Ok(()) };
-    let Some(start) = sliding_start(work, side, gap, extent) else { return Ok(()) };
-    match side {
-        Side::Before => slide_down(work, start, extent)?,
-        Side::After => slide_up(work, start, extent)?,
+/// Makes the largest free extent at least `goal_bytes` long, if for that no more than `cost_bytes_max` has to slide. Whether it is then.
+pub(super) fn extend(
+    work: &mut Work<'_>,
+    goal_bytes: u64,
+    cost_bytes_max: u64,
+    effort: &mut Effort,
+) -> Result<bool> {
+    if effort.is_spent() {
+        return Ok(false);
     }
-    work.close()
+    slide(work, goal_bytes, cost_bytes_max, effort)?;
+    Ok(work.space.find(goal_bytes, Growth::Never).is_some())
+}
+
+/// Slides what lies beside the largest free extent away from it, beginning as near as the goal allows.
+fn slide(work: &mut Work<'_>, goal_bytes: u64, cost_bytes_max: u64, effort: &mut Effort) -> Result<()> {
+    for side in [Side::Before, Side::After] {
+        let extent = largest(work);
+        let need = goal_bytes.saturating_sub(extent.len_bytes());
+        let regions = Cells::of(work, Purpose::ToFree, effort).regions();
+        let region = regions.iter().find(|region| region.covers(&extent)).filter(|_| need > 0);
+        let gap = region.and_then(|region| nearest_gap(work, side, region, extent, need));
+        let start = gap.and_then(|gap| sliding_start(work, side, gap, extent, cost_bytes_max));
+        match (side, start) {
+            (Side::Before, Some(start)) => slide_down(work, start, extent)?,
+            (Side::After, Some(start)) => slide_up(work, start, extent)?,
+            (_, None) => {}
+        }
+        work.close()?;
+    }
+    Ok(())
 }
 
 /// Where the gap ends, away from `extent`, up to which gaps sum up to `need`; or the farthest there is.
@@ -157,6 +169,7 @@ fn sliding_start(
     side: Side,
     start: VolumeOffset,
     extent: VolumeSpan,
+    cost_bytes_max: u64,
 ) -> Option<VolumeOffset> {
     let held = work.space.held();
     let far = match side {
@@ -164,7 +177,7 @@ fn sliding_start(
         Side::After => held.within(extent).next().filter(|span| span.start() == extent.start()),
     };
     let far_bytes = far.map_or(0, |span| span.len_bytes());
-    let mut slide = Sliding { start, near: 0, pending: 0, far: far_bytes };
+    let mut slide = Sliding { start, near: 0, pending: 0, far: far_bytes, cost: 0 };
     let mut at = start;
     while let Some(next) = next_beside(work, side, at, extent) {
         let run = work.run_of(next);
@@ -176,7 +189,7 @@ fn sliding_start(
         let can_go =
             bounds.len_bytes() == run.bytes && held.covers(gap) && slide.takes(gap.len_bytes(), run.bytes);
         if !can_go {
-            slide = Sliding { start: end, near: 0, pending: 0, far: far_bytes };
+            slide = Sliding { start: end, near: 0, pending: 0, far: far_bytes, cost: 0 };
         }
         at = end;
     }
@@ -185,7 +198,7 @@ fn sliding_start(
         Side::After => Span::between(extent.end(), at),
     };
     let gains = slide.near + slide.pending + last.len_bytes() > 0 && held.covers(last);
-    gains.then_some(slide.start)
+    (gains && slide.cost <= cost_bytes_max).then_some(slide.start)
 }
 
 /// The extent at `at` or next on the way to `extent`.
@@ -206,6 +219,8 @@ struct Sliding {
     pending: u64,
     /// Free at the other end of the extent.
     far: u64,
+    /// Moved.
+    cost: u64,
 }
 
 impl Sliding {
@@ -230,6 +245,7 @@ impl Sliding {
             return false;
         }
         self.pending += bytes;
+        self.cost += bytes;
         true
     }
 }
