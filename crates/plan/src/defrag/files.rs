@@ -26,7 +26,7 @@ const WORTH_CLEARING_BYTES: u64 = 1 << 20;
 const SLIDING_COST_MAX: u64 = 8;
 
 /// Cells and extents that are looked at to make room: under a second.
-const EFFORT_MAX: u64 = 40_000_000;
+const EFFORT_MAX: u64 = 100_000_000;
 
 /// Brings the fragmented streams together.
 pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
@@ -162,19 +162,16 @@ fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<boo
 fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
     let mut cleared = Vec::new();
     let mut rest = Vec::new();
-    let mut cells = None;
+    let mut cells = Cells::of(work, Purpose::ToFill, effort);
     for &stream in left.iter() {
-        let is_new = cells.is_none();
-        let is_placed = make_room_for(work, stream, &mut cells, &mut cleared, effort)?;
-        // Others may have taken what was looked at.
-        let is_placed = is_placed
-            || (!is_new && !effort.is_spent() && {
-                cells = None;
-                make_room_for(work, stream, &mut cells, &mut cleared, effort)?
-            });
-        if !is_placed {
+        let ways = ways(work, stream, Some(&cells), u64::MAX, effort);
+        if !place_by_clearing(work, ways.into_iter(), &mut cleared)? {
             rest.push(stream);
+            continue;
         }
+        // The others look elsewhere. What else changed is seen when a window is looked at closely, or in the next round.
+        let parts = cleared.last().map(|way| way.parts.as_slice()).unwrap_or_default();
+        parts.iter().for_each(|(_, span)| cells.strike(*span));
     }
     *left = rest;
     let has_placed = !cleared.is_empty();
@@ -189,18 +186,6 @@ fn extend_free(work: &mut Work<'_>, left: &[usize], effort: &mut Effort) -> Resu
     let fits = free::extend(work, bytes, bytes.saturating_mul(SLIDING_COST_MAX), effort)?;
     work.made_room_bytes += work.moved_bytes() - moved_bytes;
     Ok(fits)
-}
-
-fn make_room_for(
-    work: &mut Work<'_>,
-    stream: usize,
-    cells: &mut Option<Cells>,
-    cleared: &mut Vec<Placement>,
-    effort: &mut Effort,
-) -> Result<bool> {
-    let cells = cells.get_or_insert_with(|| Cells::of(work, Purpose::ToFill, effort));
-    let ways = ways(work, stream, Some(cells), u64::MAX, effort);
-    place_by_clearing(work, ways.into_iter(), cleared)
 }
 
 /// Brings a stream that cannot be whole into fewer runs: each that fits behind the one before it goes there, and as many of a row as

@@ -3,7 +3,7 @@
 //! *Movable free space* is what could be in one piece: all that is free, or the longest stretch of the volume without anything
 //! that stays, if that is less. Until [`ENOUGH_PERCENT`] of it is one free extent:
 //! 1. the window of that size with the least in it is emptied into the gaps elsewhere, what is largest first, each to the gap
-//!    that it fits most tightly; a smaller window if that cannot be;
+//!    that it fits most tightly, as far as they fit;
 //! 2. what lies beside the largest free extent slides away from it: to the gap where sliding began if it fits in there,
 //!    otherwise to the extent's other end.
 //!
@@ -12,19 +12,15 @@
 use block::Result;
 use extent::{Span, VolumeOffset, VolumeSpan};
 
-use super::room::{Away, Cells, Effort, Purpose, clear};
+use super::room::{Cells, Effort, Purpose, clear_what_fits};
 use super::space::Growth;
 use super::work::Work;
 
 /// The goal is reached when this much of the movable free space is in one piece.
 const ENOUGH_PERCENT: u64 = 95;
 
-/// Parts of the movable free space that are tried as the size of a window, in percent. The first is above the goal, as edges
-/// are whole files.
-const WINDOW_PERCENTS: [u64; 11] = [97, 95, 92, 88, 83, 77, 70, 60, 50, 35, 20];
-
-/// Windows of one size that are tried.
-const TRIED_MAX: usize = 2;
+/// What is aimed at. Above the goal, since edges are whole files.
+const WINDOW_PERCENT: u64 = 97;
 
 /// Emptying and sliding take turns this often.
 const ROUNDS_MAX: usize = 3;
@@ -40,7 +36,7 @@ pub(super) fn consolidate(work: &mut Work<'_>) -> Result<()> {
         let before = largest(work).len_bytes();
         empty_window(work, &mut effort)?;
         let cells = Cells::of(work, Purpose::ToFree, &mut effort);
-        let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENTS[0]);
+        let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENT);
         slide(work, goal, u64::MAX, &mut effort)?;
         if is_enough(work, &mut effort) || largest(work).len_bytes() <= before || effort.is_spent() {
             break;
@@ -68,29 +64,21 @@ fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
     largest(work).len_bytes() >= percent(movable_free_bytes(work, &cells), ENOUGH_PERCENT)
 }
 
-/// Empties the largest window that can be emptied, if that is more than what is in one piece already.
+/// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere.
 fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
     let cells = Cells::of(work, Purpose::ToFree, effort);
     let movable_free = movable_free_bytes(work, &cells);
-    let now = largest(work).len_bytes();
-    if now >= percent(movable_free, ENOUGH_PERCENT) {
+    let now = largest(work);
+    if now.len_bytes() >= percent(movable_free, ENOUGH_PERCENT) {
         return Ok(());
     }
     let cluster = work.layout.cluster_bytes();
-    for share in WINDOW_PERCENTS {
-        let bytes = percent(movable_free, share).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
-        if bytes <= now {
-            break;
-        }
-        for window in cells.windows(bytes, effort).into_iter().take(TRIED_MAX) {
-            if clear(work, &[window.span], Away::BestFit)? {
-                work.close()?;
-                work.release(window.span);
-                return Ok(());
-            }
-        }
+    let bytes =
+        percent(movable_free, WINDOW_PERCENT).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
+    match cells.windows(bytes, effort).first() {
+        Some(window) => clear_what_fits(work, window.span, now),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A side of the largest free extent.
