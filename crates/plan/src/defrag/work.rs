@@ -318,10 +318,11 @@ impl<'a> Work<'a> {
         self.reserved.remove(span);
     }
 
-    /// Makes a reservation free, all of which nothing lies in by now.
+    /// Gives up a reservation: all of it is free in which no extent lies that may move. The batch was closed.
     pub(super) fn release(&mut self, span: VolumeSpan) {
         self.reserved.remove(span);
-        self.give(span);
+        let used: ExtentSet<Volume> = self.extents_within(span).map(|extent| self.span(extent)).collect();
+        used.invert(span).iter().for_each(|free| self.give(free));
     }
 
     /// Bytes that move so far.

@@ -226,7 +226,8 @@ proptest! {
 
     #[test]
     fn with_enough_room_all_is_sorted_and_stays_so(kind in any_kind()) {
-        let kind = Kind { fill_percent: 50, pinned_percent: 0, kept: 0, fixed_percent: 0, thin_percent: 0, ..kind };
+        let len = 200 + kind.len;
+        let kind = Kind { len, fill_percent: 50, pinned_percent: 0, kept: 0, fixed_percent: 0, thin_percent: 0, ..kind };
         let model = kind.model();
         let options = some_options(&kind, Goal::Pack);
         let (plan, now) = planned(&model, &options);
