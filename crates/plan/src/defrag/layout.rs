@@ -17,6 +17,9 @@ use super::{Backing, BackingMap};
 /// Why a stream is pinned that the file system would let move.
 const NOT_WHOLE_CLUSTERS: &str = "its extents are not whole clusters";
 
+/// Why a stream is pinned whose extents may only move at once.
+const ONLY_TOGETHER: &str = "its records are too full to move a part of it";
+
 /// Reasons differ by kind of stream, not by stream: there are a few tens of them.
 const REASONS_MAX: usize = 254;
 
@@ -253,6 +256,7 @@ impl StreamVisitor for Layout {
         };
         let pinned = match mobility {
             Mobility::Pinned(reason) => self.keep_reason(reason),
+            Mobility::Together => self.keep_reason(ONLY_TOGETHER),
             Mobility::Movable if !extents().all(|extent| self.is_clusters(extent.span)) => {
                 self.keep_reason(NOT_WHOLE_CLUSTERS)
             }
