@@ -144,7 +144,11 @@ pub fn backing(chain: &Chain, span: VirtualSpan) -> Result<Vec<Extent<Virtual, B
 }
 
 /// Appends what the host has under `span`, which has its own place in the image.
-fn push_host_backing(chain: &Chain, span: VirtualSpan, all: &mut Vec<Extent<Virtual, Backing>>) -> Result<()> {
+fn push_host_backing(
+    chain: &Chain,
+    span: VirtualSpan,
+    all: &mut Vec<Extent<Virtual, Backing>>,
+) -> Result<()> {
     for run in chain.map(span)? {
         let RunState::Data { file, offset } = run.state else { unreachable!("what is allocated is data") };
         for host in chain.files()[file.0 as usize].host_map(Span::new(offset, run.span.len_bytes()))? {
