@@ -152,7 +152,10 @@ fn qcow2_clusters_that_are_shared_are_left_alone() {
         let edit = open(&path).unwrap();
         edit.begin(SEED).unwrap();
         let before = fs::read(&path).unwrap();
-        assert_eq!(edit.backing(Span::new(Offset::new(65_536), 512)).unwrap()[0].state, Backing::Fixed);
+        assert_eq!(
+            image::backing(edit.chain(), Span::new(Offset::new(65_536), 512)).unwrap()[0].state,
+            Backing::Fixed
+        );
         for (at, len) in [(65_536, 512), (65_536 - 1, 2), (0, 131_072)] {
             let error = edit.write_at(Offset::new(at), &vec![9; len]).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Refused);
