@@ -61,8 +61,8 @@ fn each_change_of_ntfs_names_its_file() {
         &volume,
         mount,
         &[
-            ("file ", "its names", |root| fs::rename(root.join("file"), root.join("renamed")).unwrap()),
-            ("(/file)", "its streams", |root| {
+            ("file ", "names", |root| fs::rename(root.join("file"), root.join("renamed")).unwrap()),
+            ("(/file)", "streams", |root| {
                 fs::OpenOptions::new()
                     .append(true)
                     .open(root.join("file"))
@@ -70,16 +70,16 @@ fn each_change_of_ntfs_names_its_file() {
                     .write_all_at(b"x", 9000)
                     .unwrap();
             }),
-            ("(/dir", "its streams", |root| fs::write(root.join("dir/small"), "Small").unwrap()),
-            ("(/file)", "its attributes", |root| drop(run("chmod", &["600", text(&root.join("file"))]))),
-            ("(/file)", "its streams", |root| fs::remove_file(root.join("file:stream")).unwrap()),
-            ("(/file)", "its attributes", |root| {
+            ("(/dir/small)", "streams", |root| fs::write(root.join("dir/small"), "Small").unwrap()),
+            ("(/file)", "attributes", |root| drop(run("chmod", &["600", text(&root.join("file"))]))),
+            ("(/file)", "streams", |root| fs::remove_file(root.join("file:stream")).unwrap()),
+            ("(/file)", "attributes", |root| {
                 run(
                     "setfattr",
                     &["-h", "-n", "system.ntfs_attrib_be", "-v", "0x00000022", text(&root.join("file"))],
                 );
             }),
-            ("(/file)", "its attributes", |root| {
+            ("(/file)", "attributes", |root| {
                 drop(run("touch", &["-d", "2001-02-03", text(&root.join("file"))]))
             }),
         ],
@@ -102,8 +102,8 @@ fn each_change_of_ext_names_its_file() {
             std::os::unix::fs::symlink("file", root.join("symlink")).unwrap();
         }
         let changes: &[(&str, &str, fn(&Path))] = &[
-            ("(/file)", "its head", |root| drop(run("chmod", &["600", text(&root.join("file"))]))),
-            ("(/file)", "its head", |root| {
+            ("(/file)", "heads", |root| drop(run("chmod", &["600", text(&root.join("file"))]))),
+            ("(/file)", "heads", |root| {
                 fs::OpenOptions::new()
                     .write(true)
                     .open(root.join("file"))
@@ -111,11 +111,11 @@ fn each_change_of_ext_names_its_file() {
                     .write_all_at(b"x", 9000)
                     .unwrap();
             }),
-            ("(/file)", "its attributes", |root| {
+            ("(/file)", "attributes", |root| {
                 run("setfattr", &["-n", "user.large", "-v", &"b".repeat(600), text(&root.join("file"))]);
             }),
-            ("file ", "its names", |root| fs::rename(root.join("file"), root.join("renamed")).unwrap()),
-            ("(/other)", "the layout of its streams", |root| {
+            ("file ", "names", |root| fs::rename(root.join("file"), root.join("renamed")).unwrap()),
+            ("(/other)", "layout of streams", |root| {
                 run("fallocate", &["-p", "-o", "16384", "-l", "4096", text(&root.join("other"))]);
             }),
         ];
@@ -190,7 +190,7 @@ fn files_that_e4defrag_moved_are_the_same() {
     file.read_exact_at(&mut byte, at).unwrap();
     file.write_all_at(&[byte[0] ^ 1], at).unwrap();
     let error = compare(&before, &volume, Contents::Of(&files)).unwrap_err();
-    assert!(error.to_string().contains("(/dir/2)") && error.to_string().contains("its contents"), "{error}");
+    assert!(error.to_string().contains("(/dir/2)") && error.to_string().contains("contents"), "{error}");
     compare(&take(&volume, Contents::None), &volume, Contents::None).unwrap();
 }
 
@@ -246,5 +246,5 @@ fn a_file_of_ntfs_that_was_moved_is_the_same() {
     let file = fs::OpenOptions::new().write(true).open(&volume).unwrap();
     file.write_all_at(b"?", at).unwrap();
     let error = compare(&before, &volume, Contents::All).unwrap_err();
-    assert!(error.to_string().contains("(/file)") && error.to_string().contains("its contents"), "{error}");
+    assert!(error.to_string().contains("(/file)") && error.to_string().contains("contents"), "{error}");
 }
