@@ -8,6 +8,7 @@ mod conformance;
 mod files;
 mod guest;
 mod hostile;
+pub mod kernel;
 pub mod mounted;
 mod tools;
 mod writing;

@@ -25,8 +25,11 @@ fn compare(before: &Snapshot, after: &Path, contents: Contents<'_>) -> Result<()
     Snapshot::compare_on(before, &take(after, contents), &*open(&source(after)))
 }
 
+/// A part of the message that is wanted, another, and the change.
+type Change = (&'static str, &'static str, fn(&Path));
+
 /// Makes each change in a copy of the volume: it must be told, with the file's path and what differs.
-fn check_changes(volume: &Path, mount: fn(&Path, &str) -> Mounted, changes: &[(&str, &str, fn(&Path))]) {
+fn check_changes(volume: &Path, mount: fn(&Path, &str) -> Mounted, changes: &[Change]) {
     let before = take(volume, Contents::None);
     compare(&before, volume, Contents::None).unwrap();
     let copy = volume.with_extension("copy");
@@ -80,7 +83,7 @@ fn each_change_of_ntfs_names_its_file() {
                 );
             }),
             ("(/file)", "attributes", |root| {
-                drop(run("touch", &["-d", "2001-02-03", text(&root.join("file"))]))
+                drop(run("touch", &["-d", "2001-02-03", text(&root.join("file"))]));
             }),
         ],
     );
@@ -101,7 +104,7 @@ fn each_change_of_ext_names_its_file() {
             run("setfattr", &["-n", "user.large", "-v", &"a".repeat(600), text(&root.join("file"))]);
             std::os::unix::fs::symlink("file", root.join("symlink")).unwrap();
         }
-        let changes: &[(&str, &str, fn(&Path))] = &[
+        let changes: &[Change] = &[
             ("(/file)", "heads", |root| drop(run("chmod", &["600", text(&root.join("file"))]))),
             ("(/file)", "heads", |root| {
                 fs::OpenOptions::new()
