@@ -157,6 +157,12 @@ pub trait TargetFile: ReadAt<Host> {
     /// Returns when all that was written is on stable storage.
     fn flush(&self) -> Result<()>;
 
+    /// As [`ReadAt::read_at`], but from the storage rather than from a cache where that can be had. What was not
+    /// flushed may be missing from it.
+    fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
+
     /// Says that `span` is complete, so that its pages can be written back and dropped.
     fn forget(&self, _span: HostSpan) {}
 }

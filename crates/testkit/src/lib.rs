@@ -5,11 +5,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod conformance;
+pub mod ext_volume;
 mod files;
 mod guest;
 mod hostile;
 pub mod kernel;
 pub mod mounted;
+pub mod ntfs_volume;
 mod tools;
 mod writing;
 

@@ -23,6 +23,10 @@ pub(super) struct Header {
     pub(super) virtual_bytes: u64,
     pub(super) encryption: Option<Encryption>,
     pub(super) l1_at: HostOffset,
+    /// Clusters of refcounts are found by it. Where it lies is not checked here: refcounts are not needed to read.
+    pub(super) refcount_table_at: u64,
+    pub(super) refcount_table_bytes: u64,
+    pub(super) has_unknown_autoclear: bool,
     pub(super) extended_l2: bool,
     pub(super) compression: Compression,
     pub(super) is_dirty: bool,
@@ -96,6 +100,15 @@ pub(super) fn has_magic(file: &(impl ReadAt<Host> + ?Sized)) -> Result<bool> {
     Ok(magic == MAGIC)
 }
 
+/// The layer below as the header names it, whatever else the image holds and however new it is: a program that knows
+/// its features can open it.
+pub(super) fn read_backing(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Option<Backing>> {
+    let head = read_start(file, size_of::<layout::Header>() as u64)?;
+    let raw = raw_header(&head)?;
+    let cluster = read_start(file, 1 << raw.cluster_bits.get())?;
+    backing(&raw, &cluster, None)
+}
+
 /// Reads and validates the header.
 pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header> {
     let head = read_start(file, size_of::<layout::Header>() as u64)?;
@@ -117,6 +130,9 @@ pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header>
         virtual_bytes: raw.size.get(),
         encryption: encryption(&raw)?,
         l1_at: check_l1(&raw, extended_l2, file.len_bytes())?,
+        refcount_table_at: raw.refcount_table_offset.get(),
+        refcount_table_bytes: u64::from(raw.refcount_table_clusters.get()) << cluster_bits,
+        has_unknown_autoclear: raw.autoclear_features.get() & !autoclear::KNOWN != 0,
         extended_l2,
         compression: compression(&raw)?,
         is_dirty: raw.incompatible_features.get() & incompatible::DIRTY != 0,

@@ -11,5 +11,6 @@ mod open;
 mod parse;
 mod write;
 
+pub(crate) use open::parent_reference;
 pub use open::{open, probe};
 pub use write::VdiWriter;

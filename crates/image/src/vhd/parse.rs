@@ -87,6 +87,10 @@ impl CheckedFooter {
         self.raw.current_size.get()
     }
 
+    pub(super) fn has_saved_state(&self) -> bool {
+        self.raw.saved_state != 0
+    }
+
     fn geometry_bytes(&self) -> u64 {
         let tracks = u64::from(self.raw.cylinders.get()) * u64::from(self.raw.heads);
         tracks * u64::from(self.raw.sectors_per_track) * SECTOR_BYTES

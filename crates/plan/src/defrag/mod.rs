@@ -6,12 +6,28 @@
 //!
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
+mod figures;
+mod files;
+mod first_fit;
+mod free;
 mod layout;
+mod packed;
+mod room;
+mod sorted;
+mod space;
+mod spans;
+#[cfg(test)]
+mod tests;
+mod work;
 
+use block::Result;
 use extent::VolumeSpan;
 use filesystem::{FileId, Relocations};
 
+use work::Work;
+
 pub use layout::Layout;
+pub use packed::{Packed, plan_packed};
 
 /// What is to be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,7 +70,7 @@ pub struct LayoutFigures {
     pub fragments: u64,
     /// Those of them in more than one run.
     pub fragmented_files: u64,
-    /// Bytes of these.
+    /// Bytes of all streams in more than one run, those of directories and named ones included.
     pub fragmented_bytes: u64,
     /// Free extents.
     pub free_extents: u64,
@@ -82,6 +98,8 @@ pub struct DefragPlan {
     pub after: LayoutFigures,
     /// Bytes that move, in all batches.
     pub moved_bytes: u64,
+    /// Bytes of these that only made room for others, and moved although nothing was wrong with them.
+    pub made_room_bytes: u64,
     /// Bytes of what is not allocated that are written.
     pub growth_bytes: u64,
     /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
@@ -92,3 +110,30 @@ pub struct DefragPlan {
 
 /// What the container has under the volume: consecutive spans that cover it, in order.
 pub type BackingMap = Vec<(VolumeSpan, Backing)>;
+
+/// What a planner may ask of a volume besides its layout.
+#[derive(Clone, Copy, Default)]
+pub struct Hints<'a> {
+    /// In which directory a file is.
+    pub folder: Option<&'a dyn Fn(FileId) -> Option<FileId>>,
+    /// Where a small file is best put, if the file system cares.
+    pub home: Option<&'a dyn Fn(FileId) -> Option<VolumeSpan>>,
+}
+
+/// Plans a change in place. `Corrupt` if two things share a place of the volume.
+pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
+    layout.check()?;
+    let mut work = Work::new(layout, options, hints);
+    match options.goal {
+        Goal::Files => files::gather(&mut work)?,
+        Goal::Free => {
+            files::gather(&mut work)?;
+            free::consolidate(&mut work)?;
+        }
+        Goal::Pack => {
+            sorted::sort(&mut work)?;
+            files::gather(&mut work)?;
+        }
+    }
+    work.finish()
+}

@@ -1,0 +1,239 @@
+//! No fragmented file, with the fewest bytes moved.
+//!
+//! In this order, the largest streams first:
+//! 1. a stream keeps a run of it, the largest that free space beside it allows, and the rest comes next to it; of large streams also
+//!    if a little has to move out of the way first;
+//! 2. it goes as a whole to the free extent that fits it most tightly;
+//! 3. once what others left is free: again;
+//! 4. others make room for it;
+//! 5. it is brought into fewer runs.
+
+use block::Result;
+use extent::VolumeSpan;
+
+use super::room::{Away, Cells, Effort, Placement, Purpose, clear, fill, ways};
+use super::space::Growth;
+use super::work::{Run, Work};
+
+/// A stream of at most this is put near its home.
+const SMALL_BYTES: u64 = 64 << 10;
+
+/// Streams from here on are worth clearing room beside a part of them even if they would fit elsewhere.
+const WORTH_CLEARING_BYTES: u64 = 1 << 20;
+
+/// Cells and extents that are looked at to make room: under a second.
+const EFFORT_MAX: u64 = 40_000_000;
+
+/// Brings the fragmented streams together.
+pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
+    let mut effort = Effort::new(EFFORT_MAX);
+    let mut left = work.fragmented();
+    left.sort_by_key(|stream| std::cmp::Reverse(stream_bytes(work, *stream)));
+    place_cheaply(work, &mut left, &mut effort)?;
+    loop {
+        let before = left.len();
+        place_directly(work, &mut left)?;
+        work.close()?;
+        if left.len() == before && !make_room(work, &mut left, &mut effort)? {
+            break;
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+    }
+    for &stream in &left {
+        reduce(work, stream)?;
+    }
+    work.close()?;
+    // What that left may hold one of them after all, which then moves a second time.
+    let moved_bytes = work.moved_bytes();
+    let mut before = usize::MAX;
+    while left.len() < before {
+        before = left.len();
+        place_directly(work, &mut left)?;
+        work.close()?;
+    }
+    work.made_room_bytes += work.moved_bytes() - moved_bytes;
+    Ok(())
+}
+
+fn stream_bytes(work: &Work<'_>, stream: usize) -> u64 {
+    work.layout.bytes_of(work.layout.extents_of(stream))
+}
+
+/// Places streams that can keep most of themselves where it is.
+fn place_cheaply(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<()> {
+    let mut cleared = Vec::new();
+    let mut rest = Vec::new();
+    for &stream in left.iter() {
+        let bytes = stream_bytes(work, stream);
+        if keep_one(work, stream, Growth::Never)? {
+            continue;
+        }
+        let is_worth = |way: &Placement| way.cost_bytes <= bytes / 2;
+        let ways = if bytes >= WORTH_CLEARING_BYTES {
+            ways(work, stream, None, bytes / 2, effort)
+        } else {
+            Vec::new()
+        };
+        if !place_by_clearing(work, ways.into_iter().filter(is_worth), &mut cleared)? {
+            rest.push(stream);
+        }
+    }
+    *left = rest;
+    finish_clearing(work, cleared)
+}
+
+/// Clears the first of `ways` that can be cleared.
+fn place_by_clearing(
+    work: &mut Work<'_>,
+    ways: impl Iterator<Item = Placement>,
+    cleared: &mut Vec<Placement>,
+) -> Result<bool> {
+    for way in ways {
+        let spans: Vec<_> = way.parts.iter().map(|(_, span)| *span).collect();
+        // What it keeps is beside the window, and what lies within moves twice.
+        if clear(work, &spans, Away::BestFit)? {
+            work.set_locked(way.stream, true);
+            cleared.push(way);
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn finish_clearing(work: &mut Work<'_>, cleared: Vec<Placement>) -> Result<()> {
+    let streams: Vec<_> = cleared.iter().map(|way| way.stream).collect();
+    fill(work, cleared)?;
+    streams.into_iter().for_each(|stream| work.set_locked(stream, false));
+    Ok(())
+}
+
+/// Places what fits into what is free.
+fn place_directly(work: &mut Work<'_>, left: &mut Vec<usize>) -> Result<()> {
+    let growths = [Growth::Never, Growth::Limited];
+    let growths = if work.space.may_grow() { &growths[..] } else { &growths[..1] };
+    let mut rest = Vec::new();
+    for &stream in left.iter() {
+        let mut is_placed = false;
+        for &growth in growths {
+            is_placed = is_placed || keep_one(work, stream, growth)? || place_whole(work, stream, growth)?;
+        }
+        if !is_placed {
+            rest.push(stream);
+        }
+    }
+    *left = rest;
+    Ok(())
+}
+
+/// Leaves the largest run that can be kept, and brings the others next to it.
+fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> {
+    let mut runs = work.runs(stream);
+    runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
+    for run in &runs {
+        let Some(placement) = Placement::around(work, stream, run) else { continue };
+        if work.space.offers_all(placement.parts.iter().map(|(_, span)| *span), growth) {
+            for (extents, place) in placement.parts {
+                work.move_to(extents, place)?;
+            }
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> {
+    let bytes = stream_bytes(work, stream);
+    let home = work.hints.home.filter(|_| bytes <= SMALL_BYTES);
+    let home = home.and_then(|home| home(work.layout.file(stream)));
+    let near = home.and_then(|home| work.space.find_within(bytes, home));
+    let Some(place) = near.or_else(|| work.space.find(bytes, growth)) else { return Ok(false) };
+    work.move_to(work.layout.extents_of(stream), place)?;
+    Ok(true)
+}
+
+/// Moves others away for what fits nowhere. Whether any stream was placed.
+fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
+    let mut cleared = Vec::new();
+    let mut rest = Vec::new();
+    let mut cells = None;
+    for &stream in left.iter() {
+        let is_new = cells.is_none();
+        let is_placed = make_room_for(work, stream, &mut cells, &mut cleared, effort)?;
+        // Others may have taken what was looked at.
+        let is_placed = is_placed
+            || (!is_new && !effort.is_spent() && {
+                cells = None;
+                make_room_for(work, stream, &mut cells, &mut cleared, effort)?
+            });
+        if !is_placed {
+            rest.push(stream);
+        }
+    }
+    *left = rest;
+    let has_placed = !cleared.is_empty();
+    finish_clearing(work, cleared)?;
+    Ok(has_placed)
+}
+
+fn make_room_for(
+    work: &mut Work<'_>,
+    stream: usize,
+    cells: &mut Option<Cells>,
+    cleared: &mut Vec<Placement>,
+    effort: &mut Effort,
+) -> Result<bool> {
+    let cells = cells.get_or_insert_with(|| Cells::of(work, Purpose::ToFill, effort));
+    let ways = ways(work, stream, Some(cells), u64::MAX, effort);
+    place_by_clearing(work, ways.into_iter(), cleared)
+}
+
+/// Brings a stream that cannot be whole into fewer runs: each that fits behind the one before it goes there, and as many of a row as
+/// fit go to one free extent. No run moves twice.
+fn reduce(work: &mut Work<'_>, stream: usize) -> Result<()> {
+    let runs = work.runs(stream);
+    let mut index = 0;
+    while index < runs.len() {
+        let row = row_that_fits(work, &runs[index..]);
+        let mut end = work.bounds(&runs[index]).end();
+        let mut next = index + 1;
+        if row > 1 {
+            let extents = runs[index].extents.start..runs[index + row - 1].extents.end;
+            let bytes = work.layout.bytes_of(extents.clone());
+            if let Some(place) = work.space.find(bytes, Growth::Never) {
+                work.move_to(extents, place)?;
+                end = place.end();
+                next = index + row;
+            }
+        }
+        while let Some(run) = runs.get(next) {
+            let Some(behind) = VolumeSpan::checked(end, run.bytes) else { break };
+            if !work.space.offers(behind, Growth::Never) {
+                break;
+            }
+            work.move_to(run.extents.clone(), behind)?;
+            end = behind.end();
+            next += 1;
+        }
+        index = next;
+    }
+    Ok(())
+}
+
+/// How many of the first runs fit into one free extent, or none if the first can have the second behind it where it is.
+fn row_that_fits(work: &Work<'_>, runs: &[Run]) -> usize {
+    let end = work.bounds(&runs[0]).end();
+    let behind = runs.get(1).and_then(|second| VolumeSpan::checked(end, second.bytes));
+    if behind.is_some_and(|behind| work.space.offers(behind, Growth::Never)) {
+        return 0;
+    }
+    let largest = work.space.held().largest().map_or(0, |span| span.len_bytes());
+    let mut rest = largest;
+    let fits = |run: &&Run| {
+        let left = rest.checked_sub(run.bytes);
+        rest = left.unwrap_or(0);
+        left.is_some()
+    };
+    runs.iter().take_while(fits).count()
+}
