@@ -17,6 +17,7 @@ mod layer;
 mod probe;
 mod write;
 
+pub mod live;
 pub mod qcow2;
 pub mod raw;
 pub mod vdi;

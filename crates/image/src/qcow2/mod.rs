@@ -4,6 +4,7 @@
 
 mod compress;
 mod layout;
+mod live;
 mod map;
 mod parse;
 mod write;
@@ -18,6 +19,7 @@ use self::map::Map;
 use self::parse::{Encryption, Header};
 use crate::{Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
 
+pub(crate) use live::open_live;
 pub use write::Qcow2Writer;
 
 /// Whether `file` is one, by its whole header. What Leandisk cannot read is one all the same: opening it tells
