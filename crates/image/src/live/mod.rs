@@ -23,7 +23,7 @@ use std::sync::Arc;
 use block::{Error, FileIndex, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan};
 
-use crate::{Chain, Format, qcow2};
+use crate::{Chain, Format, qcow2, vdi, vhd, vhdx, vmdk};
 
 pub(crate) use flat::{Flat, Part};
 pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
@@ -70,7 +70,10 @@ fn open_any(
     match chain.facts().format {
         Format::Raw => Ok(Box::new(Flat::whole(chain, files, options))),
         Format::Qcow2 => qcow2::open_live(chain, files, options),
-        format => Err(Error::unsupported(format!("writing into {format} images"))),
+        Format::Vhdx => vhdx::open_live(chain, files, options),
+        Format::Vhd => vhd::open_live(chain, files, options),
+        Format::Vdi => vdi::open_live(chain, files, options),
+        Format::Vmdk => vmdk::open_live(chain, files, options),
     }
 }
 

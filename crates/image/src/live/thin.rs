@@ -77,6 +77,11 @@ pub(crate) enum Storage {
 
 /// What is a format's own. Every method but `lookup` and `dying` is called with the state alone.
 pub(crate) trait Container: Send + Sync + 'static {
+    /// Before the very first change; see also [`WriteOut::begin`], which comes before.
+    fn begin(&mut self, _tables: &mut Tables) -> Result<()> {
+        Ok(())
+    }
+
     /// What the tables say of `unit`.
     fn lookup(&self, tables: &Tables, unit: u64) -> Result<Unit, Missed>;
 
@@ -351,6 +356,9 @@ impl<C: Container> Thin<C> {
         if !self.has_begun.load(Ordering::Acquire) {
             self.check_not_closed()?;
             committer.out.begin(&*self.file)?;
+            let mut state = self.change();
+            let State { tables, container, .. } = &mut *state;
+            container.begin(tables)?;
             self.has_begun.store(true, Ordering::Release);
         }
         Ok(())

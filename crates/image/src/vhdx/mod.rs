@@ -2,6 +2,7 @@
 //! replayed in memory; fixed and dynamic ones are written. See `docs/formats/vhdx.md`.
 
 mod layout;
+mod live;
 mod locator;
 mod log;
 mod map;
@@ -17,6 +18,7 @@ use crate::{Facts, Format, Layer, ParentReference, Probe, Resolver};
 use map::BlockMap;
 use parse::{Headers, Metadata, Regions};
 
+pub(crate) use live::open_live;
 pub use write::VhdxWriter;
 
 /// Whether `file` is one, by its whole header.

@@ -7,10 +7,12 @@
 
 mod descriptor;
 mod layout;
+mod live;
 mod map;
 mod open;
 mod parse;
 mod write;
 
+pub(crate) use live::open_live;
 pub use open::{open, probe};
 pub use write::VmdkWriter;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use block::{LiveDisk, ReadAt};
+use block::LiveDisk;
 use extent::{Offset, Span};
 use sim::Random;
 use testkit::{run, scratch};

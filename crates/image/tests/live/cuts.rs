@@ -219,7 +219,8 @@ fn small(kind: Kind) -> Kind {
 
 #[test]
 fn whatever_a_cut_leaves_is_valid_and_holds_what_was_flushed() {
-    for kind in KINDS {
+    // A flat VMDK is two files; its data is as raw.
+    for kind in KINDS.iter().filter(|kind| kind.name != "vmdk-flat") {
         let dir = scratch();
         let explorer = Explorer::new(small(*kind), dir.path(), 3, 24);
         let operations = explorer.operation_count();
@@ -235,7 +236,8 @@ fn whatever_a_cut_leaves_is_valid_and_holds_what_was_flushed() {
 
 #[test]
 fn without_order_a_cut_is_noticed() {
-    for name in ["qcow2-4k"] {
+    // In VDI a block without its data reads as the zeros it had before: only an order that is right or no harm.
+    for name in ["qcow2-4k", "vhdx", "vmdk"] {
         let dir = scratch();
         let mut explorer = Explorer::new(small(kind_named(name)), dir.path(), 3, 24);
         explorer.keeps_order = false;

@@ -95,6 +95,14 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("qcow2-4k", Format::Qcow2, "qcow2", "cluster_size=4096"),
     kind("qcow2-512", Format::Qcow2, "qcow2", "cluster_size=512,refcount_bits=1"),
     kind("qcow2-2m", Format::Qcow2, "qcow2", "cluster_size=2M,refcount_bits=64"),
+    kind("vhdx", Format::Vhdx, "vhdx", "subformat=dynamic,block_size=1M"),
+    kind("vhdx-fixed", Format::Vhdx, "vhdx", "subformat=fixed,block_size=1M"),
+    Kind { is_checked: false, ..kind("vhd", Format::Vhd, "vpc", "subformat=dynamic,force_size=on") },
+    Kind { is_checked: false, ..kind("vhd-fixed", Format::Vhd, "vpc", "subformat=fixed,force_size=on") },
+    kind("vdi", Format::Vdi, "vdi", ""),
+    kind("vmdk", Format::Vmdk, "vmdk", "subformat=monolithicSparse"),
+    kind("vmdk-zeroed", Format::Vmdk, "vmdk", "subformat=monolithicSparse,zeroed_grain=on"),
+    kind("vmdk-flat", Format::Vmdk, "vmdk", "subformat=monolithicFlat"),
     kind("qcow2-v2", Format::Qcow2, "qcow2", "compat=0.10"),
 ];
 
@@ -158,7 +166,10 @@ pub(crate) fn check_by_qemu(kind: Kind, path: &Path, is_clean: bool) {
         return;
     }
     let output = std::process::Command::new("qemu-img")
-        .args(["check", "-f", kind.driver, text(path)])
+        .args(["check", "-q", "-f", kind.driver])
+        // A log that is pending is applied only then.
+        .args((kind.format == Format::Vhdx && !is_clean).then_some(["-r", "all"]).iter().flatten())
+        .arg(path)
         .output()
         .unwrap();
     let code = output.status.code();

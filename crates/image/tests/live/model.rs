@@ -192,7 +192,7 @@ fn check_model(kind: Kind, seed: u64) {
     drop(disk);
     check_by_qemu(kind, &path, true);
     let after = allocated_bytes(&path);
-    let left_max = if kind.name == "qcow2-2m" { 10 << 20 } else { 3 << 20 };
+    let left_max = if kind.name == "qcow2-2m" { 10 << 20 } else { 5 << 20 };
     assert!(after <= before && after <= left_max, "{}: {before} bytes before, {after} after", kind.name);
     assert!(contents_by_qemu(kind, &path).iter().all(|byte| *byte == 0));
 }
@@ -209,7 +209,7 @@ fn random_operations_are_those_of_the_model() {
 /// Neighbours on the disk become neighbours in the file, in whatever order they were first written.
 #[test]
 fn places_mirror_the_guests_addresses() {
-    for name in ["qcow2", "qcow2-4k"] {
+    for name in ["qcow2", "qcow2-4k", "vhdx", "vhd", "vmdk"] {
         let kind = Kind { size: 64 << 20, ..kind_named(name) };
         let dir = scratch();
         let path = create(kind, dir.path());
@@ -231,7 +231,9 @@ fn places_mirror_the_guests_addresses() {
         let disk = open(&path);
         let runs = disk.map(Span::from_zero(512 * 65_536)).unwrap();
         let data = runs.iter().filter(|run| matches!(run.state, RunState::Data { .. })).count();
-        assert_eq!(data, 1, "{name}: {runs:?}");
+        // The bitmaps of VHD lie between the blocks.
+        let expected = if name == "vhd" { 16 } else { 1 };
+        assert_eq!(data, expected, "{name}: {runs:?}");
         check_by_qemu(kind, &path, true);
         assert!(allocated_bytes(&path) < 36 << 20);
     }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::ReadAt;
 use extent::{Offset, Span};
 use sim::Random;
 use testkit::scratch;
