@@ -30,7 +30,8 @@ pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
 pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables};
 pub(crate) use thin::{Container, Expand, Place, Shape, Storage, Thin, To, Unit, WriteOut};
 
-/// Is told where new units lie before they are written, so that the host's storage can be reserved.
+/// Is told where new units lie before they are written, so that the host's storage can be reserved. It is called by the
+/// thread that writes, and must not use the disk.
 pub trait Placement: Send + Sync {
     /// `span` of the top layer's file `file` now belongs to the disk.
     fn placed(&self, file: FileIndex, span: HostSpan);

@@ -179,7 +179,7 @@ mod tests {
                 let end = model.iter().rposition(|taken| *taken).map_or(0, |last| last as u64 + 1);
                 prop_assert_eq!(taken.end(), end);
             }
-            let fits = |at: &u64| at % align == 0
+            let fits = |at: &u64| at.is_multiple_of(align)
                 && model[index(*at)..index(at + len)].iter().all(|taken| !taken);
             let naive = (from..=256 - len).find(fits);
             prop_assert_eq!(taken.first_fit(from, len, align, 0, 256).map(HostOffset::get), naive);

@@ -40,6 +40,8 @@ pub(crate) enum Unit {
     Zero(Option<HostOffset>),
     /// Lies here, and may be overwritten.
     Data(HostOffset),
+    /// Lies here, and may be overwritten once the tables are told.
+    Unmarked(HostOffset),
     /// Lies here, and something else refers to it: to be copied before it is changed.
     Shared(HostOffset),
     /// Lies compressed.
@@ -294,7 +296,7 @@ impl<C: Container> Thin<C> {
             let state = match unit {
                 Unit::Absent => RunState::Hole,
                 Unit::Zero(_) => RunState::Zero,
-                Unit::Data(at) | Unit::Shared(at) => data(at),
+                Unit::Data(at) | Unit::Unmarked(at) | Unit::Shared(at) => data(at),
                 Unit::Compressed { at, len_bytes } => {
                     RunState::Compressed { file: FileIndex(0), offset: at, len_bytes }
                 }
@@ -454,7 +456,8 @@ impl<C: Container> Thin<C> {
 
     /// Writes what new units hold outside of the parts that are about to be written.
     fn fill_new(&self, targets: &[Target]) -> Result<()> {
-        for target in targets.iter().filter(|target| target.is_new) {
+        let is_filled = |target: &&Target| target.is_new && !matches!(target.old, Unit::Unmarked(_));
+        for target in targets.iter().filter(is_filled) {
             let whole = self.unit_span(target.unit);
             if target.part == whole && whole.len_bytes() == self.shape.unit_bytes {
                 continue;
@@ -476,7 +479,7 @@ impl<C: Container> Thin<C> {
     fn copy_old(&self, target: &Target, edge: VirtualSpan) -> Result<()> {
         let has_old = match target.old {
             Unit::Absent => self.has_parent,
-            Unit::Zero(_) | Unit::Data(_) => false,
+            Unit::Zero(_) | Unit::Data(_) | Unit::Unmarked(_) => false,
             Unit::Shared(_) | Unit::Compressed { .. } => true,
         };
         if edge.is_empty() || !has_old {
@@ -492,7 +495,7 @@ impl<C: Container> Thin<C> {
                 let from = index(skip_bytes);
                 bytes.copy_from_slice(&unit[from..from + index(edge.len_bytes())]);
             }
-            Unit::Zero(_) | Unit::Data(_) => {}
+            Unit::Zero(_) | Unit::Data(_) | Unit::Unmarked(_) => {}
         }
         if is_zero(&bytes) { Ok(()) } else { self.file.write_at(target.place.at.plus(skip_bytes), &bytes) }
     }
@@ -507,7 +510,7 @@ impl<C: Container> Thin<C> {
         for target in targets.iter().filter(|target| target.is_new) {
             if result.is_ok() {
                 result = state.refer(target.unit, To::Data(target.place.at));
-            } else if !matches!(target.old, Unit::Zero(Some(_))) {
+            } else if !matches!(target.old, Unit::Zero(Some(_)) | Unit::Unmarked(_)) {
                 // Nothing refers to it, but what was there may be what the storage still refers to: it goes the way of
                 // all that is freed.
                 state.freed.push(Storage::Unit(target.place.at));
@@ -642,7 +645,9 @@ impl<C: Container> State<C> {
     fn place(&mut self, unit: u64, old: Unit) -> Result<(Place, bool)> {
         match old {
             Unit::Data(at) => return Ok((Place { at, is_clean: false }, false)),
-            Unit::Zero(Some(at)) => return Ok((Place { at, is_clean: false }, true)),
+            Unit::Zero(Some(at)) | Unit::Unmarked(at) => {
+                return Ok((Place { at, is_clean: false }, true));
+            }
             Unit::Absent | Unit::Zero(None) | Unit::Shared(_) | Unit::Compressed { .. } => {}
         }
         // What the storage may still refer to for this very unit: the same bytes, whichever entry survives.

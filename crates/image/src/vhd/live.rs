@@ -4,7 +4,8 @@
 //! all blocks, which is sparse; closing puts it behind the last block that there is. In between the file looks as long as the
 //! disk, but a footer never has to make way for a block that is being written.
 //!
-//! A block's sector bitmap is set as a whole, as QEMU does: what was not written reads as zeros.
+//! A block's sector bitmap is set as a whole, as QEMU does: what was not written reads as zeros. The bitmap of a block that
+//! was there before is set when the block is first written, because a program that goes by it would not see the write.
 
 use std::sync::Arc;
 
@@ -70,6 +71,8 @@ struct Blocks {
     old_footers: Vec<HostSpan>,
     /// What the last block takes, if it ends where the disk does.
     cut_off: Option<HostSpan>,
+    /// Blocks whose bitmaps may have gaps, by number.
+    unmarked: Vec<bool>,
     /// Behind the last place that a base gives.
     room_end: u64,
     taken: Taken,
@@ -99,9 +102,13 @@ impl Blocks {
         let map = BlockMap::new(host, dynamic, virtual_bytes, footers.data_end, false);
         let mut votes = Votes::default();
         let mut cut_off = None;
+        let mut unmarked = Vec::new();
         let fresh_from = len_bytes.next_multiple_of(SECTOR_BYTES);
         map.placed(|unit, span| {
             votes.count(unit, span.start().get() + bitmap_bytes, stride_bytes);
+            let index = usize::try_from(unit).map_err(|_| Error::unsupported("VHD of so many blocks"))?;
+            unmarked.resize(unmarked.len().max(index + 1), false);
+            unmarked[index] = true;
             let is_free = taken.take(span);
             if span.len_bytes() < bitmap_bytes + block_bytes {
                 cut_off = Some(span);
@@ -128,6 +135,7 @@ impl Blocks {
             footer_at: None,
             old_footers: vec![old_footer],
             cut_off,
+            unmarked,
             room_end: if room_end + FOOTER_BYTES <= HOST_BYTES_MAX { room_end } else { fresh_from },
             taken,
             bases,
@@ -204,7 +212,9 @@ impl Container for Blocks {
             let error = Error::corrupt("VHD BAT").at(HostOffset::new(self.bat_at + unit * 4));
             return Err(error.field(format!("entry {unit}"), sector, "a sector of the file").into());
         }
-        Ok(Unit::Data(HostOffset::new(at)))
+        let at = HostOffset::new(at);
+        let is_unmarked = usize::try_from(unit).ok().and_then(|unit| self.unmarked.get(unit)) == Some(&true);
+        Ok(if is_unmarked { Unit::Unmarked(at) } else { Unit::Data(at) })
     }
 
     fn allocate(&mut self, tables: &mut Tables, unit: u64) -> Result<Place> {
@@ -219,6 +229,15 @@ impl Container for Blocks {
 
     fn set(&mut self, tables: &mut Tables, unit: u64, to: To, freed: &mut Vec<Storage>) -> Result<()> {
         let old = tables.looking(|tables| self.lookup(tables, unit))?;
+        if let Unit::Unmarked(at) = old {
+            if to == To::Data(at) {
+                let bitmap = Span::new(self.block(at.get()).start(), self.bitmap_bytes);
+                tables.create(bitmap, 0xff, Stage::Unreferenced);
+            }
+            if let Some(unmarked) = usize::try_from(unit).ok().and_then(|unit| self.unmarked.get_mut(unit)) {
+                *unmarked = false;
+            }
+        }
         let entry = match to {
             To::Data(at) => (at.get() - self.bitmap_bytes) / SECTOR_BYTES,
             To::Zero | To::Absent => u64::from(BAT_UNUSED),
@@ -226,7 +245,7 @@ impl Container for Blocks {
         let entry = u32::try_from(entry).map_err(|_| Error::unsupported("VHD file of more than 2 TiB"))?;
         tables.put(self.bat_at + unit * 4, &entry.to_be_bytes(), Stage::References)?;
         match old {
-            Unit::Data(at) if to != To::Data(at) => freed.push(Storage::Unit(at)),
+            Unit::Data(at) | Unit::Unmarked(at) if to != To::Data(at) => freed.push(Storage::Unit(at)),
             _ => {}
         }
         Ok(())

@@ -48,7 +48,7 @@ impl Allowed {
             }
             Step::Zero(span, _) => self.now[Self::sectors(*span)].fill(BTreeSet::from([0])),
             Step::Discard(span) => {
-                self.now[Self::sectors(*span)].iter_mut().for_each(|now| _ = now.insert(0))
+                self.now[Self::sectors(*span)].iter_mut().for_each(|now| _ = now.insert(0));
             }
             Step::Flush => {}
         }
@@ -236,8 +236,8 @@ fn whatever_a_cut_leaves_is_valid_and_holds_what_was_flushed() {
 
 #[test]
 fn without_order_a_cut_is_noticed() {
-    // In VDI a block without its data reads as the zeros it had before: only an order that is right or no harm.
-    for name in ["qcow2-4k", "vhdx", "vmdk"] {
+    // In the others a unit whose data is lost reads as the zeros that it had before.
+    for name in ["qcow2-4k", "vhdx"] {
         let dir = scratch();
         let mut explorer = Explorer::new(small(kind_named(name)), dir.path(), 3, 24);
         explorer.keeps_order = false;
