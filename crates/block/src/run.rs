@@ -119,4 +119,9 @@ pub trait LiveDisk: EditDisk + Disk {
     /// Says that the contents of `span` mean nothing any more: its storage is given back as far as whole units of the
     /// image allow, and reads as zeros; the rest may keep its contents.
     fn discard(&self, span: VirtualSpan) -> Result<()>;
+
+    /// Flushes and leaves the image as one that nobody has open. Every later change is refused.
+    fn close(&self) -> Result<()> {
+        self.flush()
+    }
 }

@@ -8,11 +8,13 @@
 mod descriptor;
 mod edit;
 mod layout;
+mod live;
 mod map;
 mod open;
 mod parse;
 mod write;
 
 pub(crate) use open::parent_reference;
+pub(crate) use live::open_live;
 pub use open::{open, probe};
 pub use write::VmdkWriter;
