@@ -151,12 +151,7 @@ impl Explorer<'_> {
 
     /// The process is gone, but not the machine: what was written is still in its cache when the recovery begins, in which the
     /// power is cut.
-    fn killed(
-        &mut self,
-        failure: &RearrangeFailure,
-        change: u64,
-        seed: u64,
-    ) -> Result<(), String> {
+    fn killed(&mut self, failure: &RearrangeFailure, change: u64, seed: u64) -> Result<(), String> {
         let again = Pair::new(self.scenario.disk_after(0).to_vec(), Vec::new());
         again.machine.die_at_change(change);
         let _ = self.scenario.run(&again.disk, &again.journal);

@@ -74,6 +74,11 @@ impl Subject {
         self.guest.check(&self.source(disk))
     }
 
+    /// The volume's part of a disk.
+    pub fn volume_of<'a>(&self, disk: &'a [u8]) -> &'a [u8] {
+        &disk[self.range()]
+    }
+
     fn range(&self) -> std::ops::Range<usize> {
         index(self.volume.start().get())..index(self.volume.end().get())
     }
