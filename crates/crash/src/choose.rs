@@ -51,12 +51,13 @@ pub(crate) fn batch(
         let len_bytes = chosen.iter().map(VolumeSpan::len_bytes).sum();
         let Some(mut to) = place(rearrange, random, &room, len_bytes) else { continue };
         room = room.subtract(&[Span::new(to, len_bytes)].into_iter().collect());
+        let is_first = all.is_empty();
         for from in chosen {
             all.push(Relocation { from, to, file });
             to = to.plus(from.len_bytes());
         }
-        if reuses && let Some(first) = all.first() {
-            room = [first.from].into_iter().collect();
+        if reuses && is_first {
+            room = all.iter().map(|each| each.from).collect();
         }
     }
     Relocations::new(all)

@@ -1,7 +1,7 @@
 //! A short exploration of what power cuts and errors leave of a change in place, and proof that it finds what it looks for.
 //! `make crash` is the long one.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use crash::{Explored, Options, Real, Scenario, Subject, Toy, Violation, explore, explore_faults};
 use engine::mutants::{self, Mutant};
@@ -46,7 +46,7 @@ fn a_real_volume(real: Real) {
     let explored = explore(&scenario, Options { cuts_per_change: 2, ..OPTIONS })
         .unwrap_or_else(|violation| panic!("{real:?}: {violation}"));
     println!("{explored:?}");
-    assert!(explored.states > 50 && explored.redone > 0, "{explored:?}");
+    assert!(explored.states >= 40 && explored.redone > 10, "{explored:?}");
 }
 
 #[test]
