@@ -70,7 +70,8 @@ fn first_violation(mutant: Mutant, options: Options) -> Option<Violation> {
 
 #[test]
 fn a_missing_flush_is_found() {
-    for mutant in [Mutant::NoFlushOfData, Mutant::NoFlushOfRecord, Mutant::NoFlushOfMetadata] {
+    let of_runs = [Mutant::NoFlushOfData, Mutant::NoFlushOfRecord, Mutant::NoFlushOfMetadata];
+    for mutant in of_runs.into_iter().chain([Mutant::RedoneFromCache, Mutant::RecoveryNotFlushed]) {
         let violation = first_violation(mutant, OPTIONS);
         println!("{mutant:?}: {violation:?}");
         assert!(violation.is_some(), "{mutant:?} is not found");
