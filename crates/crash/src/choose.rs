@@ -9,17 +9,17 @@ use sim::Random;
 
 /// What may move.
 #[derive(Default)]
-struct Movable(Vec<(FileId, Vec<VolumeSpan>)>);
+struct Movable(Vec<(FileId, Vec<VolumeSpan>, Mobility)>);
 
 impl StreamVisitor for Movable {
     fn stream(&mut self, stream: FileStream<'_>, extents: &[FileExtent], mobility: Mobility) {
-        if mobility != Mobility::Movable || extents.is_empty() {
+        if matches!(mobility, Mobility::Pinned(_)) || extents.is_empty() {
             return;
         }
         let mut spans: Vec<VolumeSpan> = extents.iter().map(|extent| extent.span).collect();
         // Parts of one compressed unit lie in the same place.
         spans.dedup();
-        self.0.push((stream.file, spans));
+        self.0.push((stream.file, spans, mobility));
     }
 }
 
@@ -42,17 +42,22 @@ pub(crate) fn batch(
         if streams.is_empty() {
             break;
         }
-        let (file, spans) = streams.swap_remove(pick(random, streams.len()));
-        let chosen = if random.below(3) == 0 { vec![spans[pick(random, spans.len())]] } else { spans };
+        let (file, spans, mobility) = streams.swap_remove(pick(random, streams.len()));
+        let chosen = if mobility == Mobility::Movable && random.below(3) == 0 {
+            vec![spans[pick(random, spans.len())]]
+        } else {
+            spans
+        };
         let len_bytes = chosen.iter().map(VolumeSpan::len_bytes).sum();
         let Some(mut to) = place(rearrange, random, &room, len_bytes) else { continue };
         room = room.subtract(&[Span::new(to, len_bytes)].into_iter().collect());
+        let is_first = all.is_empty();
         for from in chosen {
             all.push(Relocation { from, to, file });
             to = to.plus(from.len_bytes());
         }
-        if reuses && let Some(first) = all.first() {
-            room = [first.from].into_iter().collect();
+        if reuses && is_first {
+            room = all.iter().map(|each| each.from).collect();
         }
     }
     Relocations::new(all)

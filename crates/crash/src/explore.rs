@@ -113,7 +113,7 @@ impl Explorer<'_> {
             let context = |text: String| format!("power cut at change {change}, cut {seed:#x}: {text}");
             match &result {
                 Ok(_) => self.after_the_end(&pair, seed),
-                Err(failure) if random.below(4) == 0 => self.killed(failure, change, seed),
+                Err(failure) if random.below(4) == 0 => self.killed(&pair, failure, seed),
                 Err(failure) => self.after_a_cut(&pair, failure, seed),
             }
             .map_err(context)?;
@@ -151,15 +151,18 @@ impl Explorer<'_> {
 
     /// The process is gone, but not the machine: what was written is still in its cache when the recovery begins, in which the
     /// power is cut.
-    fn killed(&mut self, failure: &RearrangeFailure, change: u64, seed: u64) -> Result<(), String> {
-        let again = Pair::new(self.scenario.disk_after(0).to_vec(), Vec::new());
-        again.machine.die_at_change(change);
-        let _ = self.scenario.run(&again.disk, &again.journal);
-        again.machine.heal();
+    fn killed(&mut self, pair: &Pair, failure: &RearrangeFailure, seed: u64) -> Result<(), String> {
+        let machine = SimMachine::new();
+        let (disk, journal) = (pair.disk.copy_to(&machine), pair.journal.copy_to(&machine));
         let mut random = Random::new(seed);
-        let at = again.machine.changes() + 1 + random.below(4);
-        self.cut_in_recovery(&again, at, self.batches_done(failure), random.next_u64())
-            .map_err(|text| format!("killed, power cut at change {at} in the recovery: {text}"))
+        let at = 1 + random.below(8);
+        self.cut_in_recovery(
+            &Pair { machine, disk, journal },
+            at,
+            self.batches_done(failure),
+            random.next_u64(),
+        )
+        .map_err(|text| format!("killed, power cut at change {at} of the recovery: {text}"))
     }
 
     fn cut_in_recovery(&mut self, pair: &Pair, at: u64, done: usize, seed: u64) -> Result<(), String> {

@@ -37,7 +37,7 @@ impl Real {
         disk.extend_from_slice(&volume);
         disk.extend_from_slice(&[0xdd; 4096]);
         let span = Span::new(Offset::new(start), len);
-        Subject { name: self.name().into(), disk, volume: span, guest: Box::new(self), slot_bytes: 2 << 20 }
+        Subject { name: self.name().into(), disk, volume: span, guest: Box::new(self), slot_bytes: 256 << 10 }
     }
 
     fn name(self) -> &'static str {

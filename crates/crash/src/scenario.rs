@@ -74,6 +74,11 @@ impl Subject {
         self.guest.check(&self.source(disk))
     }
 
+    /// The volume's part of a disk.
+    pub fn volume_of<'a>(&self, disk: &'a [u8]) -> &'a [u8] {
+        &disk[self.range()]
+    }
+
     fn range(&self) -> std::ops::Range<usize> {
         index(self.volume.start().get())..index(self.volume.end().get())
     }
@@ -131,6 +136,11 @@ impl<'a> Scenario<'a> {
         scenario
     }
 
+    /// Bytes that move in all.
+    pub fn moved_bytes(&self) -> u64 {
+        self.batches.iter().map(Relocations::total_bytes).sum()
+    }
+
     /// How many batches there are.
     pub fn batch_count(&self) -> usize {
         self.batches.len()
@@ -152,6 +162,18 @@ impl<'a> Scenario<'a> {
         disk: &dyn block::EditDisk,
         journal: &dyn block::TargetFile,
     ) -> Result<RearrangeOutcome, RearrangeFailure> {
+        self.run_watched(disk, journal, self.subject.slot_bytes, 1, &Silent)
+    }
+
+    /// Runs the batches on any disk, with slots of another size, with several threads, under another's eyes.
+    pub fn run_watched(
+        &self,
+        disk: &dyn block::EditDisk,
+        journal: &dyn block::TargetFile,
+        slot_bytes: u64,
+        thread_count: usize,
+        monitor: &dyn Monitor,
+    ) -> Result<RearrangeOutcome, RearrangeFailure> {
         let identity = journal::Identity { filesystem: self.subject.name.clone(), ..Default::default() };
         let job = RearrangeJob {
             disk,
@@ -160,14 +182,14 @@ impl<'a> Scenario<'a> {
             batches: &self.batches,
             journal,
             identity,
-            thread_count: 1,
-            slot_bytes: self.subject.slot_bytes,
+            thread_count,
+            slot_bytes,
         };
-        job.run(&Silent)
+        job.run(monitor)
     }
 
     /// After how many batches a volume looks like this, in every byte that counts; `None` if it is between two, or broken.
-    pub(crate) fn batches_in(&self, disk: &[u8]) -> Option<usize> {
+    pub fn batches_in(&self, disk: &[u8]) -> Option<usize> {
         self.expected.iter().position(|expected| expected.is_met_by(disk))
     }
 

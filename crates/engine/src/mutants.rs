@@ -14,6 +14,10 @@ pub enum Mutant {
     NoFlushOfMetadata,
     /// Metadata change before the record is written.
     AppliedBeforeCommit,
+    /// A recovery redoes a record that may be in the host's cache alone.
+    RedoneFromCache,
+    /// A recovery does not flush what it wrote, or found.
+    RecoveryNotFlushed,
     /// Nobody looks whether a destination is free.
     PlacesNotChecked,
     /// What arrived is not read back.

@@ -35,7 +35,7 @@ pub enum Recovery {
 pub fn recover(disk: &dyn EditDisk, journal: &dyn TargetFile) -> Result<Recovery> {
     let (record, is_redo) = match journal::decide(&journal, disk)? {
         Decision::Nothing(why) => {
-            if !broken!(NoFlushOfMetadata) {
+            if !broken!(RecoveryNotFlushed) {
                 disk.flush()?;
             }
             return Ok(Recovery::NothingToDo(why));
@@ -43,12 +43,12 @@ pub fn recover(disk: &dyn EditDisk, journal: &dyn TargetFile) -> Result<Recovery
         Decision::Redo(record) => (record, true),
         Decision::Undo(record) => (record, false),
     };
-    if !broken!(NoFlushOfRecord) {
+    if !broken!(RedoneFromCache) {
         journal.flush()?;
     }
     let sequence = record.sequence;
     let written_bytes = apply(disk, &record, |patch| if is_redo { &patch.after } else { &patch.before })?;
-    if !broken!(NoFlushOfMetadata) {
+    if !broken!(RecoveryNotFlushed) {
         disk.flush()?;
     }
     Ok(match is_redo {

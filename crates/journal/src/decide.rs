@@ -176,3 +176,114 @@ fn hold(disk: &dyn ReadAt<Virtual>, record: &Record, place: impl Fn(&Move) -> Vi
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::header::tests::header;
+    use crate::record::tests::patch;
+    use block::{Memory, TargetFile};
+    use xxhash_rust::xxh3::xxh3_128;
+
+    const AT: usize = 20 << 10;
+    const FROM: usize = 40 << 10;
+    const TO: usize = 48 << 10;
+    const DATA: [u8; 512] = [5; 512];
+
+    /// A disk on which a record was committed, and its journal: header, record.
+    fn interrupted() -> (Vec<u8>, Header, Record) {
+        let mut disk = vec![0; 1 << 20];
+        disk[FROM..FROM + 512].copy_from_slice(&DATA);
+        disk[TO..TO + 512].copy_from_slice(&DATA);
+        let memory = Memory::new(disk.clone());
+        let header =
+            Header { witness_digest: witness_digest(&memory, &header().witnesses).unwrap(), ..header() };
+        let from = Span::new(Offset::new(FROM as u64), 512);
+        let moves = vec![Move { from, to: Offset::new(TO as u64), digest: xxh3_128(&DATA) }];
+        let patches = vec![patch(AT as u64, &[0; 1024], &[9; 1024])];
+        (disk, header, Record { sequence: 3, moves, patches })
+    }
+
+    fn journal_of(header: &Header, records: &[&Record]) -> Vec<u8> {
+        let bytes = header.to_bytes().unwrap();
+        let (_, digest) = Header::from_bytes(&bytes).unwrap();
+        let journal = Memory::new(bytes);
+        for record in records {
+            let bytes = record.to_bytes(digest).unwrap();
+            TargetFile::write_at(&journal, header.slot(record.sequence).start(), &bytes).unwrap();
+        }
+        journal.to_vec()
+    }
+
+    fn decided(journal: &[u8], disk: &[u8]) -> Result<Decision, ErrorKind> {
+        decide(&Memory::new(journal.to_vec()), &Memory::new(disk.to_vec())).map_err(|error| error.kind())
+    }
+
+    #[test]
+    fn each_row_of_the_table() {
+        let (disk, header, record) = interrupted();
+        let journal = journal_of(&header, &[&record]);
+        let with = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut changed = disk.clone();
+            change(&mut changed);
+            decided(&journal, &changed)
+        };
+        let nothing = Ok(Decision::Nothing(Why::NothingCommitted));
+        let redo = Ok(Decision::Redo(record.clone()));
+        let half = |disk: &mut Vec<u8>| disk[AT + 100..AT + 700].fill(9);
+        assert_eq!(with(&|_| {}), redo, "not applied");
+        assert_eq!(with(&half), redo, "applied in part, sectors torn");
+        let all = Ok(Decision::Nothing(Why::AllApplied { sequence: 3 }));
+        assert_eq!(with(&|disk| disk[AT..AT + 1024].fill(9)), all);
+        assert_eq!(with(&|disk| disk[AT + 5] = 1), Err(ErrorKind::Refused), "neither before nor after");
+        assert_eq!(with(&|disk| disk[4100] = 1), Err(ErrorKind::Refused), "a witness");
+        assert_eq!(with(&|disk| disk[TO] = 1), nothing, "no data there, but nothing applied");
+        let undo = with(&|disk| {
+            half(disk);
+            disk[TO] = 1;
+        });
+        assert_eq!(undo, Ok(Decision::Undo(record.clone())));
+        let lost = with(&|disk| {
+            half(disk);
+            disk[TO] = 1;
+            disk[FROM] = 1;
+        });
+        assert_eq!(lost, Err(ErrorKind::Refused));
+        assert_eq!(with(&|disk| disk.truncate(1 << 19)), Err(ErrorKind::Refused), "another disk");
+        assert_eq!(decided(&journal_of(&header, &[]), &disk), nothing);
+        assert_eq!(decided(&[], &disk), nothing);
+    }
+
+    #[test]
+    fn a_damaged_header_is_harmless_only_with_nothing_behind_it() {
+        let (disk, header, record) = interrupted();
+        for (at, kind) in [(0, ErrorKind::Refused), (8, ErrorKind::Unsupported), (100, ErrorKind::Refused)] {
+            let mut bare = journal_of(&header, &[]);
+            bare[at] ^= 0x80;
+            assert_eq!(decided(&bare, &disk), Ok(Decision::Nothing(Why::NothingCommitted)));
+            let mut damaged = journal_of(&header, &[&record]);
+            damaged[at] ^= 0x80;
+            assert_eq!(decided(&damaged, &disk), Err(kind), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn the_newest_whole_record_of_this_journal_counts() {
+        let (disk, header, third) = interrupted();
+        let fourth =
+            Record { sequence: 4, patches: vec![patch(AT as u64, &[0; 512], &[8; 512])], ..third.clone() };
+        let journal = journal_of(&header, &[&third, &fourth]);
+        assert_eq!(decided(&journal, &disk), Ok(Decision::Redo(fourth)));
+        let mut torn = journal.clone();
+        torn[usize::try_from(HEADER_BYTES).unwrap() + 200] ^= 1;
+        assert_eq!(decided(&torn, &disk), Ok(Decision::Redo(third.clone())));
+        let mut cut_off = journal_of(&header, &[&third]);
+        cut_off.pop();
+        assert_eq!(decided(&cut_off, &disk), Ok(Decision::Nothing(Why::NothingCommitted)));
+        // A record of another journal in the same place.
+        let mut other = journal_of(&Header { virtual_bytes: 2 << 20, ..header.clone() }, &[&third]);
+        let len = usize::try_from(HEADER_BYTES).unwrap();
+        other[..len].copy_from_slice(&header.to_bytes().unwrap());
+        assert_eq!(decided(&other, &disk), Ok(Decision::Nothing(Why::NothingCommitted)));
+    }
+}

@@ -8,7 +8,7 @@ use block::{Error, HostFile, Memory, ReadAt, Result, TargetFile, check_bounds};
 use extent::{Host, HostOffset, HostSpan, Offset, Span};
 
 use crate::Random;
-use crate::machine::{Clock, Fate};
+use crate::machine::{Clock, Fate, SimMachine};
 
 /// What reaches the storage whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
@@ -35,7 +35,7 @@ pub struct Counters {
     pub written_bytes: u64,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Faults {
     /// What touches one of these fails.
     spans: Vec<HostSpan>,
@@ -44,11 +44,13 @@ struct Faults {
 }
 
 /// A change since the last flush: the sector's contents after the write of that number.
+#[derive(Clone)]
 struct Version {
     write: u64,
     sector: Sector,
 }
 
+#[derive(Clone)]
 struct State {
     /// What a reader sees.
     current: Vec<u8>,
@@ -157,9 +159,18 @@ impl SimDisk {
         Memory::named(format!("{} after a cut (seed {seed:#x})", self.name), self.cut_bytes(seed))
     }
 
+    /// The same disk, with all that was not flushed, in another machine. Faults stay behind.
+    pub fn copy_to(&self, machine: &SimMachine) -> Self {
+        let state = State { faults: Faults::default(), ..self.state().clone() };
+        Self { name: self.name.clone(), seed: self.seed, clock: machine.clock(), state: Mutex::new(state) }
+    }
+
     /// What [`Self::cut`] leaves, as bytes.
     pub fn cut_bytes(&self, seed: u64) -> Vec<u8> {
         let state = self.state();
+        if state.versions.is_empty() && state.lengths.is_empty() {
+            return state.stable.clone();
+        }
         let mut random = Random::new(seed ^ self.seed.rotate_left(32));
         let survivors = Survivors::choose(&state, &mut random);
         state.after_cut(survivors, random)

@@ -22,6 +22,10 @@ impl SimMachine {
         SimDisk::of_machine(self.clock.clone(), name, seed, bytes)
     }
 
+    pub(crate) fn clock(&self) -> Arc<Clock> {
+        self.clock.clone()
+    }
+
     /// Operations of all disks so far, failures included.
     pub fn operations(&self) -> u64 {
         self.clock.state().operations
@@ -138,5 +142,9 @@ mod tests {
         assert!((0..300).any(|seed| two.cut_bytes(seed)[0] == 0), "the flush did not happen");
         two.flush().unwrap();
         assert!((0..300).all(|seed| two.cut_bytes(seed)[0] == 1));
+        let other = one.copy_to(&SimMachine::new());
+        assert!(other.cut_bytes(5) == one.cut_bytes(5) && other.to_vec() == one.to_vec());
+        one.flush().unwrap();
+        assert!((0..300).any(|seed| other.cut_bytes(seed)[0] == 0), "what was not flushed came along");
     }
 }
