@@ -37,7 +37,7 @@ fn make(volume: &Path, args: &str) {
         "mke2fs",
         &[&["-q", "-F", "-N", "4096"], &args.split(' ').collect::<Vec<_>>()[..], &[text(volume)]].concat(),
     );
-    // What the kernel cannot mount (quota is not built in everywhere) is filled by debugfs.
+    // Quotas are not built into every kernel: that one stays as mke2fs made it.
     if args.contains("quota") {
         return;
     }
