@@ -106,6 +106,11 @@ pub trait EditDisk: ReadAt<Virtual> {
     fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
         self.read_at(at, buf)
     }
+
+    /// Says that the contents of `span` mean nothing any more: its storage may be given back.
+    fn release(&self, _span: VirtualSpan) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A virtual disk in use: written anywhere and by many threads at once, its image growing and shrinking as needed.

@@ -159,6 +159,10 @@ impl EditDisk for Flat {
         }
         Ok(())
     }
+
+    fn release(&self, span: VirtualSpan) -> Result<()> {
+        self.discard(span)
+    }
 }
 
 impl LiveDisk for Flat {

@@ -746,6 +746,10 @@ impl<C: Container> EditDisk for Thin<C> {
         committer.done = begun;
         Ok(())
     }
+
+    fn release(&self, span: VirtualSpan) -> Result<()> {
+        self.discard(span)
+    }
 }
 
 impl<C: Container> LiveDisk for Thin<C> {

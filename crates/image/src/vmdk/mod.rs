@@ -14,7 +14,7 @@ mod open;
 mod parse;
 mod write;
 
-pub(crate) use open::parent_reference;
 pub(crate) use live::open_live;
+pub(crate) use open::parent_reference;
 pub use open::{open, probe};
 pub use write::VmdkWriter;
