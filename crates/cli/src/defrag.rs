@@ -174,7 +174,6 @@ fn backing(chain: &Chain, volume: &Volume) -> Result<BackingMap> {
 
 /// The disk after the change, and what was done to each volume.
 struct Proof {
-    stack: Stack,
     survey: Survey,
     outcomes: Vec<RearrangeOutcome>,
 }
@@ -210,7 +209,7 @@ fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[
         }
     }
     let survey = after.survey(&after.used_maps(Check::Quick)?)?;
-    Ok(Proof { stack: after, survey, outcomes })
+    Ok(Proof { survey, outcomes })
 }
 
 fn lost() -> Error {
