@@ -19,6 +19,7 @@ use report::{
     recover_text, to_json,
 };
 use stack::{Stack, Survey, Volume};
+use verify::volume::{Contents, Snapshot};
 
 use crate::arguments::{DefragArguments, Goal, RecoverArguments};
 use crate::copy::check_not_in_use;
@@ -33,13 +34,6 @@ const BATCH_BYTES_MAX: u64 = 256 << 20;
 const GROWTH_PARTS: u64 = 1000;
 /// Workers that copy.
 const THREAD_COUNT: usize = 4;
-
-struct Snapshot; // TEMPORARY
-impl Snapshot {
-    fn take(_: &dyn FileSystem, _: &filesystem::Source) -> Result<Self> { Ok(Self) }
-    fn with_contents(_: &dyn FileSystem, _: &filesystem::Source) -> Result<Self> { Ok(Self) }
-    fn compare(&self, _: &Self) -> Result<()> { Ok(()) }
-}
 
 pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
     let started = Instant::now();
@@ -126,12 +120,7 @@ fn prepare(arguments: &DefragArguments, stack: &Stack, survey: &Survey, index: u
     }
 }
 
-fn prepare_volume(
-    arguments: &DefragArguments,
-    stack: &Stack,
-    survey: &Survey,
-    index: usize,
-) -> Prepared {
+fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, index: usize) -> Prepared {
     if arguments.volume.is_some_and(|number| number as usize != index + 1) {
         return Err(Error::refused("another volume was asked for"));
     }
@@ -210,7 +199,7 @@ fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[
         if let Some(before) = before {
             let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
             verify::volume::check(&volume.source)?;
-            before.compare(&snapshot(arguments, volume)?)?;
+            Snapshot::compare_on(before, &snapshot(arguments, volume)?, filesystem)?;
         }
     }
     let survey = after.survey(&after.used_maps(Check::Quick)?)?;
@@ -223,10 +212,8 @@ fn lost() -> Error {
 
 fn snapshot(arguments: &DefragArguments, volume: &Volume) -> Result<Snapshot> {
     let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
-    match arguments.verify {
-        true => Snapshot::with_contents(filesystem, &volume.source),
-        false => Snapshot::take(filesystem, &volume.source),
-    }
+    let contents = if arguments.verify { Contents::All } else { Contents::None };
+    Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT)
 }
 
 /// Opens the files of a disk so that nobody else can use them.

@@ -53,9 +53,11 @@ pub(crate) fn check_nothing_pending(path: &Path) -> Result<()> {
         return Ok(());
     }
     let journal = journal_path(path).display().to_string();
-    Err(Error::refused(format!("a change of this disk was interrupted, and '{journal}' says how to finish it"))
-        .hint(format!("leandisk recover '{}'", path.display()))
-        .path(path.display()))
+    Err(Error::refused(format!(
+        "a change of this disk was interrupted, and '{journal}' says how to finish it"
+    ))
+    .hint(format!("leandisk recover '{}'", path.display()))
+    .path(path.display()))
 }
 
 /// Opens the container alone.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use extent::{ExtentSet, Volume};
-use filesystem::{Catalog, CatalogStream, FileId, FileKind, FileSystem, PieceState, StreamName};
+use filesystem::{Catalog, CatalogStream, FileId, FileKind, FileSystem, StreamName};
 use support::{
     Listing, Mount, assert_same, debugfs, field, list_mounted, list_scanned, make, open, oracle_free, source,
     text,

@@ -18,6 +18,9 @@ use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
 use crate::layer::push_backing;
 use crate::{Backing, Chain, Format, Found, Layer, OpenOptions, Purpose, Resolver};
 
+/// What is looked at in one go, so that memory does not grow with the disk.
+const WINDOW_BYTES: u64 = 256 << 20;
+
 /// A host file that can be read, asked and written.
 pub trait EditTarget: HostFile + TargetFile {}
 
@@ -129,17 +132,23 @@ pub fn backing(chain: &Chain, span: VirtualSpan) -> Result<Vec<Extent<Virtual, B
         return Err(Error::invalid("backing past the disk's end").at(span.end()));
     }
     let mut all = Vec::new();
-    for extent in chain.links()[0].layer.backing(span)? {
-        match extent.state {
-            Backing::Allocated => push_host_backing(chain, extent.span, &mut all)?,
-            other => push_backing(&mut all, extent.span, other),
+    for window in span.split(WINDOW_BYTES) {
+        for extent in chain.links()[0].layer.backing(window)? {
+            match extent.state {
+                Backing::Allocated => push_host_backing(chain, extent.span, &mut all)?,
+                other => push_backing(&mut all, extent.span, other),
+            }
         }
     }
     Ok(all)
 }
 
 /// Appends what the host has under `span`, which has its own place in the image.
-fn push_host_backing(chain: &Chain, span: VirtualSpan, all: &mut Vec<Extent<Virtual, Backing>>) -> Result<()> {
+fn push_host_backing(
+    chain: &Chain,
+    span: VirtualSpan,
+    all: &mut Vec<Extent<Virtual, Backing>>,
+) -> Result<()> {
     for run in chain.map(span)? {
         let RunState::Data { file, offset } = run.state else { unreachable!("what is allocated is data") };
         for host in chain.files()[file.0 as usize].host_map(Span::new(offset, run.span.len_bytes()))? {

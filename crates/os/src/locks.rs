@@ -125,8 +125,13 @@ fn loop_device_of(file: &File) -> Option<String> {
 }
 
 /// Whether anybody has `file`, which is open for reading only, open for writing: then the kernel gives no lease for
-/// reading (fcntl(2), `F_SETLEASE`). Where it gives none at all (network file systems, files of others), nobody is seen.
+/// reading (fcntl(2), `F_SETLEASE`). Where that tells nothing (network file systems, files of others), nobody is seen.
 fn is_open_for_writing(file: &File) -> bool {
+    let is_remote = ["nfs", "cifs", "ceph", "gfs2"];
+    if crate::fiemap::filesystem_name(file).is_some_and(|name| is_remote.contains(&&*name)) {
+        // These say the same when their server gave no lease.
+        return false;
+    }
     // Were somebody to open the file in the moment of the lease, the kernel would send a signal: one that is ignored
     // unless asked for.
     let asked =

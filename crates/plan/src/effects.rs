@@ -171,7 +171,10 @@ mod tests {
             before: LayoutFigures { fragments: 9, ..LayoutFigures::default() },
             after: LayoutFigures { fragments: 4, ..LayoutFigures::default() },
             moved_bytes: 15,
+            made_room_bytes: 0,
+            releases: vec![Vec::new(); 2],
             growth_bytes: 0,
+            growth_left_bytes: 0,
             changed_block_bytes: 0,
             left: Vec::new(),
         };

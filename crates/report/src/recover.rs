@@ -26,7 +26,9 @@ impl RecoverDocument {
         let (outcome, batch, written_bytes) = match recovery {
             None => ("none", None, 0),
             Some(Recovery::NothingToDo(_)) => ("whole", None, 0),
-            Some(Recovery::Redone { sequence, written_bytes }) => ("finished", Some(*sequence), *written_bytes),
+            Some(Recovery::Redone { sequence, written_bytes }) => {
+                ("finished", Some(*sequence), *written_bytes)
+            }
             Some(Recovery::Undone { sequence, written_bytes }) => ("undone", Some(*sequence), *written_bytes),
         };
         Self { schema: "leandisk.recover/1", path: path.to_owned(), outcome, batch, written_bytes }

@@ -9,6 +9,7 @@ pub mod ext_volume;
 mod files;
 mod guest;
 mod hostile;
+pub mod mounted;
 pub mod ntfs_volume;
 mod tools;
 mod writing;

@@ -174,3 +174,110 @@ impl Bound {
         self.closed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::runs;
+    use super::*;
+
+    const CLUSTERS: u64 = 1 << 24;
+
+    fn bound(runs: &[Run], lowest_vcn: u64, unwritten_vcn: u64) -> Bound {
+        let mut bound = Bound::new(unwritten_vcn, lowest_vcn, CLUSTERS);
+        runs.iter().for_each(|run| bound.push(*run));
+        bound
+    }
+
+    fn list_len(runs: &[Run]) -> usize {
+        let mut joined: Vec<Run> = Vec::new();
+        for run in runs {
+            match joined.last_mut() {
+                Some(last) if run.lcn.is_some() && last.lcn.map(|lcn| lcn + last.count) == run.lcn => {
+                    last.count += run.count;
+                }
+                _ => joined.push(*run),
+            }
+        }
+        let mut list = Vec::new();
+        runs::encode(&joined, &mut list);
+        list.len() - 1
+    }
+
+    #[test]
+    fn the_longest_lists_are_had() {
+        // From one end of the volume to the other and back.
+        let far: Vec<_> =
+            [0, CLUSTERS - 1, 0, CLUSTERS - 1].map(|lcn| Run { lcn: Some(lcn), count: 1 }).into();
+        assert_eq!(bound(&far, 0, u64::MAX).anywhere, 4 * 6);
+        assert_eq!(list_len(&far[1..]), 3 * 6);
+        let hole = Run { lcn: None, count: 300 };
+        let runs =
+            [Run { lcn: Some(1 << 23), count: 200 }, hole, Run { lcn: Some((1 << 23) + 200), count: 1 }];
+        assert_eq!(bound(&runs, 0, 0).together(), list_len(&runs));
+    }
+
+    fn mobilities(spare: usize, pieces: &[(usize, u64, usize, usize)]) -> Vec<Mobility> {
+        let mut growth = Growth::default();
+        for (stream, record, anywhere, together) in pieces.iter().copied() {
+            let (record, longer) = (RecordNumber(record), Longer { anywhere, together });
+            growth.spare_bytes.insert(record, spare);
+            growth.pieces.push(Piece { stream, record, longer });
+        }
+        growth.mobilities(3, |stream| (stream == 2).then_some("own"))
+    }
+
+    #[test]
+    fn streams_of_one_record_share_its_room() {
+        use Mobility::{Movable, Pinned, Together};
+        let own = Pinned("own");
+        assert_eq!(mobilities(16, &[(0, 7, 8, 0), (1, 7, 8, 8)]), [Movable, Movable, own.clone()]);
+        assert_eq!(mobilities(8, &[(0, 7, 8, 0), (1, 7, 8, 8)]), [Together, Together, own.clone()]);
+        assert_eq!(mobilities(0, &[(0, 7, 8, 0), (1, 7, 8, 8)]), [Together, Pinned(NO_ROOM), own.clone()]);
+        assert_eq!(
+            mobilities(8, &[(0, 7, 8, 8), (0, 8, 16, 0), (1, 8, 0, 0)]),
+            [Together, Movable, own.clone()]
+        );
+        assert_eq!(mobilities(8, &[(0, 7, 8, 8), (0, 8, 16, 16)]), [Pinned(NO_ROOM), Movable, own.clone()]);
+        assert_eq!(mobilities(8, &[(0, 7, 8, 8), (2, 7, 99, 99)]), [Movable, Movable, own]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_list_gets_longer_than_its_bound(
+            parts in prop::collection::vec((1..3000u64, any::<bool>(), 0..CLUSTERS - 3000, any::<bool>()), 1..30),
+            lowest_vcn in 0..1u64 << 40, written in 0..30_000u64, start in 0..CLUSTERS - 100_000,
+        ) {
+            let unwritten_vcn = lowest_vcn + written;
+            let original: Vec<_> = parts.iter()
+                .map(|(count, is_hole, ..)| Run { lcn: (!is_hole).then_some(0), count: *count }).collect();
+            let (mut vcn, mut near) = (lowest_vcn, 0);
+            let (mut scattered, mut together) = (Vec::new(), Vec::new());
+            let mut at = start;
+            for (count, is_hole, lcn, is_near) in parts {
+                if is_hole {
+                    scattered.push(Run { lcn: None, count });
+                    together.push(Run { lcn: None, count });
+                } else {
+                    let before = unwritten_vcn.clamp(vcn, vcn + count) - vcn;
+                    for (part, place) in [(before, lcn), (count - before, CLUSTERS - 3000 - lcn)] {
+                        if part > 0 {
+                            let lcn = if is_near && near + part <= CLUSTERS { near } else { place };
+                            near = lcn + part;
+                            scattered.push(Run { lcn: Some(lcn), count: part });
+                        }
+                    }
+                    together.push(Run { lcn: Some(at), count });
+                    at += count;
+                }
+                vcn += count;
+            }
+            prop_assert!(list_len(&scattered) <= bound(&original, lowest_vcn, unwritten_vcn).anywhere);
+            let bound = bound(&original, lowest_vcn, unwritten_vcn);
+            let anywhere = bound.anywhere;
+            let most = bound.together();
+            prop_assert!(list_len(&together) <= most && most <= anywhere);
+        }
+    }
+}

@@ -155,7 +155,31 @@ mod tests {
         assert_eq!(all(&[0x11, 1, 99, 0], 100).unwrap().len(), 1);
     }
 
+    #[test]
+    fn numbers_take_as_few_bytes_as_hold_their_sign() {
+        let cases =
+            [(0, 1), (127, 1), (128, 2), (-128, 1), (-129, 2), (1 << 23, 4), (i64::MAX, 8), (i64::MIN, 8)];
+        for (value, len) in cases {
+            assert_eq!(number_len(value), len, "{value}");
+        }
+        let mut list = Vec::new();
+        encode(&[Run { lcn: Some(0), count: 128 }, Run { lcn: None, count: 1 }], &mut list);
+        assert_eq!(list, [0x12, 0x80, 0, 0, 0x01, 1, 0]);
+    }
+
     proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(
+            runs in prop::collection::vec((prop::option::of(0..1u64 << 47), 1..1u64 << 47), 0..40),
+            rest in prop::collection::vec(any::<u8>(), 0..8),
+        ) {
+            let runs: Vec<_> = runs.into_iter().map(|(lcn, count)| Run { lcn, count }).collect();
+            let mut list = Vec::new();
+            encode(&runs, &mut list);
+            list.extend(rest);
+            prop_assert_eq!(all(&list, 1 << 48).unwrap(), runs);
+        }
+
         #[test]
         fn any_bytes_end_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), clusters in 1..u64::MAX) {
             let mut total = 0;

@@ -14,6 +14,9 @@ const SECTOR_BYTES: u64 = 512;
 
 const SECTOR_LEN: usize = 512;
 
+/// The most that are read at once.
+const SECTORS_AT_ONCE: u64 = 128;
+
 /// One sector.
 struct Sector {
     before: [u8; SECTOR_LEN],
@@ -38,28 +41,38 @@ impl<'a> Sectors<'a> {
         span: VolumeSpan,
         mut change: impl FnMut(u64, &mut [u8]) -> Result<()>,
     ) -> Result<()> {
+        self.touch(span)?;
         for piece in span.split(SECTOR_BYTES) {
             let start = usize::try_from(piece.start().get() % SECTOR_BYTES).expect("below 512");
             let len = usize::try_from(piece.len_bytes()).expect("at most 512");
-            let sector = self.sector(piece.start().get() / SECTOR_BYTES)?;
+            let sector = self.touched.get_mut(&(piece.start().get() / SECTOR_BYTES)).expect("touched above");
             change(piece.start().get() - span.start().get(), &mut sector.after[start..start + len])?;
         }
         Ok(())
     }
 
-    fn sector(&mut self, number: u64) -> Result<&mut Sector> {
-        use std::collections::btree_map::Entry;
-        match self.touched.entry(number) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(new) => {
-                let at = number
-                    .checked_mul(SECTOR_BYTES)
-                    .ok_or_else(|| Error::invalid("a sector past any end"))?;
-                let mut before = [0; SECTOR_LEN];
-                self.volume.read_at(VolumeOffset::new(at), &mut before)?;
-                Ok(new.insert(Sector { before, after: before }))
+    /// Reads the sectors of `span` that were not yet, as many at once as lie together.
+    fn touch(&mut self, span: VolumeSpan) -> Result<()> {
+        let end = span.end().get().div_ceil(SECTOR_BYTES);
+        let mut at = span.start().get() / SECTOR_BYTES;
+        while at < end {
+            let known = self.touched.range(at..end).next().map_or(end, |(number, _)| *number);
+            let missing_end = known.min(at.saturating_add(SECTORS_AT_ONCE));
+            if missing_end == at {
+                at += 1;
+                continue;
             }
+            let past = || Error::invalid("a sector past any end").at(span.start());
+            let start = at.checked_mul(SECTOR_BYTES).ok_or_else(past)?;
+            let count = usize::try_from(missing_end - at).expect("few");
+            let mut bytes = vec![0; count * SECTOR_LEN];
+            self.volume.read_at(VolumeOffset::new(start), &mut bytes)?;
+            for (number, before) in (at..).zip(bytes.as_chunks::<SECTOR_LEN>().0) {
+                self.touched.insert(number, Sector { before: *before, after: *before });
+            }
+            at = missing_end;
         }
+        Ok(())
     }
 
     /// What changed, neighbours together.

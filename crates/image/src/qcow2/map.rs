@@ -55,6 +55,16 @@ struct Entry {
     is_in_own_table: bool,
 }
 
+/// What the tables hold, one after the other.
+enum Step<'a> {
+    /// An L2 table, before what it maps.
+    Table(HostOffset),
+    /// A part of the disk that no L2 table maps.
+    NoTable(VirtualSpan),
+    /// A part of the disk within one cluster, and the entry of that.
+    Entry(VirtualSpan, &'a Entry),
+}
+
 /// What a table or an entry of it claims of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Claim {
@@ -109,17 +119,14 @@ impl Map {
     /// The runs of `span`, which lies within the virtual disk.
     pub(super) fn runs(&self, span: VirtualSpan) -> Result<Vec<Run>> {
         let mut runs = Vec::new();
-        self.each_entry(
-            span,
-            |_| Ok(()),
-            |part, entry| match entry {
-                None => {
-                    push_run(&mut runs, Run::new(part, RunState::Hole));
-                    Ok(())
-                }
-                Some(entry) => self.cluster_runs(entry, part, &mut runs),
-            },
-        )?;
+        self.each_step(span, &mut |step| match step {
+            Step::Table(_) => Ok(()),
+            Step::NoTable(part) => {
+                push_run(&mut runs, Run::new(part, RunState::Hole));
+                Ok(())
+            }
+            Step::Entry(part, entry) => self.cluster_runs(entry, part, &mut runs),
+        })?;
         Ok(runs)
     }
 
@@ -127,61 +134,45 @@ impl Map {
     pub(super) fn backing(&self, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {
         let mut all = Vec::new();
         let mut runs = Vec::new();
-        self.each_entry(
-            span,
-            |_| Ok(()),
-            |part, entry| {
-                let Some(entry) = entry else {
+        self.each_step(span, &mut |step| {
+            let (part, entry) = match step {
+                Step::Table(_) => return Ok(()),
+                Step::NoTable(part) => {
                     push_backing(&mut all, part, Backing::Absent);
                     return Ok(());
-                };
-                runs.clear();
-                self.cluster_runs(entry, part, &mut runs)?;
-                for run in &runs {
-                    let backing = match Backing::of(run.state) {
-                        Backing::Allocated if !entry.is_own() => Backing::Fixed,
-                        other => other,
-                    };
-                    push_backing(&mut all, run.span, backing);
                 }
-                Ok(())
-            },
-        )?;
+                Step::Entry(part, entry) => (part, entry),
+            };
+            runs.clear();
+            self.cluster_runs(entry, part, &mut runs)?;
+            for run in &runs {
+                let backing = match Backing::of(run.state) {
+                    Backing::Allocated if !entry.is_own() => Backing::Fixed,
+                    other => other,
+                };
+                push_backing(&mut all, run.span, backing);
+            }
+            Ok(())
+        })?;
         Ok(all)
     }
 
     /// Calls `claim` with everything that the tables of the virtual disk claim of the file that holds it.
     pub(super) fn each_claim(&self, mut claim: impl FnMut(Claim) -> Result<()>) -> Result<()> {
         let cluster_bytes = self.header.cluster_bytes();
-        let mut tables = Vec::new();
-        self.each_entry(
-            Span::from_zero(self.header.virtual_bytes),
-            |table| {
-                tables.push(Claim::Table(Span::new(table, cluster_bytes)));
-                Ok(())
+        self.each_step(Span::from_zero(self.header.virtual_bytes), &mut |step| match step {
+            Step::Table(at) => claim(Claim::Table(Span::new(at, cluster_bytes))),
+            Step::NoTable(_) => Ok(()),
+            Step::Entry(part, entry) => match self.cluster(entry, part)? {
+                Cluster::Compressed { at, len_bytes } => claim(Claim::Compressed(Span::new(at, len_bytes))),
+                // A cluster of zeros may have a place, too.
+                _ => self.place(entry, part)?.map_or(Ok(()), |at| claim(Claim::Cluster(at))),
             },
-            |part, entry| {
-                let Some(entry) = entry else { return Ok(()) };
-                match self.cluster(entry, part)? {
-                    Cluster::Compressed { at, len_bytes } => {
-                        claim(Claim::Compressed(Span::new(at, len_bytes)))
-                    }
-                    // A cluster of zeros may have a place, too.
-                    _ => self.place(entry, part)?.map_or(Ok(()), |at| claim(Claim::Cluster(at))),
-                }
-            },
-        )?;
-        tables.into_iter().try_for_each(claim)
+        })
     }
 
-    /// Calls `table` with each L2 table of `span`, and `entry` with its parts, each with the entry of the cluster it lies
-    /// in; without one where there is no L2 table.
-    fn each_entry(
-        &self,
-        span: VirtualSpan,
-        mut table: impl FnMut(HostOffset) -> Result<()>,
-        mut each: impl FnMut(VirtualSpan, Option<&Entry>) -> Result<()>,
-    ) -> Result<()> {
+    /// Calls `each` with what the tables hold for `span`, in order.
+    fn each_step(&self, span: VirtualSpan, each: &mut impl FnMut(Step<'_>) -> Result<()>) -> Result<()> {
         let covers = self.header.l2_covers_bytes();
         for piece in span.split(TABLE_PIECE_BYTES / 8 * covers) {
             let first = piece.start().get() / covers;
@@ -189,10 +180,10 @@ impl Map {
             let l2_spans = piece.split(covers);
             for ((index, word), l2_span) in (first..).zip(words(&entries)).zip(l2_spans) {
                 match self.l2_table(index, word)? {
-                    None => each(l2_span, None)?,
+                    None => each(Step::NoTable(l2_span))?,
                     Some(at) => {
-                        table(at)?;
-                        self.each_of_table(at, word & entry::COPIED != 0, l2_span, &mut each)?;
+                        each(Step::Table(at))?;
+                        self.each_of_table(at, word & entry::COPIED != 0, l2_span, each)?;
                     }
                 }
             }
@@ -249,7 +240,7 @@ impl Map {
         table: HostOffset,
         is_in_own_table: bool,
         span: VirtualSpan,
-        each: &mut impl FnMut(VirtualSpan, Option<&Entry>) -> Result<()>,
+        each: &mut impl FnMut(Step<'_>) -> Result<()>,
     ) -> Result<()> {
         let cluster_bytes = self.header.cluster_bytes();
         let entry_bytes = self.header.l2_entry_bytes();
@@ -263,7 +254,7 @@ impl Map {
                 let bitmap = if self.header.extended_l2 { words.next().expect("two words") } else { 0 };
                 let entry =
                     Entry { at: table.plus(index * entry_bytes), index, word, bitmap, is_in_own_table };
-                each(part, Some(&entry))?;
+                each(Step::Entry(part, &entry))?;
             }
         }
         Ok(())

@@ -42,16 +42,18 @@ impl Map {
         let unit_bytes = block_bytes + block_extra_bytes;
         let places_bytes = self.file.len_bytes().saturating_sub(data_at).next_multiple_of(unit_bytes);
         let mut owners = Owners::new(places_bytes, unit_bytes)?;
-        for run in self.map(Span::from_zero(disk_bytes))? {
-            let RunState::Data { offset, .. } = run.state else { continue };
-            for block in run.span.split(block_bytes) {
-                let skipped = block.start().get() - run.span.start().get();
-                let place = offset.get() + skipped - block_extra_bytes - data_at;
-                owners.take(Span::new(HostOffset::new(place), unit_bytes)).map_err(|place| {
-                    Error::refused("two blocks of the VDI lie in one place")
-                        .at(HostOffset::new(data_at + place.get()))
-                        .hint("it is damaged: copy it to a new disk, and check that")
-                })?;
+        for window in Span::from_zero(disk_bytes).split(BATCH_ENTRY_COUNT * block_bytes) {
+            for run in self.map(window)? {
+                let RunState::Data { offset, .. } = run.state else { continue };
+                for block in run.span.split(block_bytes) {
+                    let skipped = block.start().get() - run.span.start().get();
+                    let place = offset.get() + skipped - block_extra_bytes - data_at;
+                    owners.take(Span::new(HostOffset::new(place), unit_bytes)).map_err(|place| {
+                        Error::refused("two blocks of the VDI lie in one place")
+                            .at(HostOffset::new(data_at + place.get()))
+                            .hint("it is damaged: copy it to a new disk, and check that")
+                    })?;
+                }
             }
         }
         Ok(())

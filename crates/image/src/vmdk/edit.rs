@@ -18,6 +18,9 @@ use crate::owners::Owners;
 /// extents are at most 2 TiB long, and there a unit is still smaller than the grains that programs make.
 const UNIT_COUNT_MAX: u64 = 1 << 28;
 
+/// What is mapped in one go. Whole grains, of whatever size.
+const WINDOW_BYTES: u64 = 256 << 20;
+
 /// The descriptor with another content ID, whole: all but the ID's digits is as it was, sector by sector.
 pub(super) fn renewals(file: &dyn HostFile, place: HostSpan, identity_seed: u128) -> Result<Vec<Renewal>> {
     let before = read_vec(file, place.start(), place.len_bytes(), "VMDK descriptor")?;
@@ -114,9 +117,11 @@ impl Claims {
     }
 
     fn take_grains(&mut self, map: &Map, part: &Part) -> Result<()> {
-        for run in map.map(part.span)? {
-            let RunState::Data { offset, .. } = run.state else { continue };
-            self.take(Span::new(offset, run.span.len_bytes()))?;
+        for window in part.span.split(WINDOW_BYTES) {
+            for run in map.map(window)? {
+                let RunState::Data { offset, .. } = run.state else { continue };
+                self.take(Span::new(offset, run.span.len_bytes()))?;
+            }
         }
         Ok(())
     }

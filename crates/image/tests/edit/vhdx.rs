@@ -34,7 +34,7 @@ fn image() -> (Vec<u8>, Vec<u8>) {
         "qemu-img",
         &["create", "-q", "-f", "vhdx", "-o", "subformat=dynamic,block_size=1M", text(&path), "2M"],
     );
-    run("qemu-io", &["-f", "vhdx", "-c", "write -P 5 0 1M", text(&path)]);
+    run("qemu-io", &["-t", "unsafe", "-f", "vhdx", "-c", "write -P 5 0 1M", text(&path)]);
     (fs::read(&path).unwrap(), by_qemu(&path, "vhdx"))
 }
 

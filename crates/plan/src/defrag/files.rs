@@ -5,12 +5,13 @@
 //!    if a little has to move out of the way first;
 //! 2. it goes as a whole to the free extent that fits it most tightly;
 //! 3. once what others left is free: again;
-//! 4. others make room for it;
+//! 4. others make room for it, or slide together;
 //! 5. it is brought into fewer runs.
 
 use block::Result;
 use extent::VolumeSpan;
 
+use super::free;
 use super::room::{Away, Cells, Effort, Placement, Purpose, clear, fill, ways};
 use super::space::Growth;
 use super::work::{Run, Work};
@@ -21,8 +22,11 @@ const SMALL_BYTES: u64 = 64 << 10;
 /// Streams from here on are worth clearing room beside a part of them even if they would fit elsewhere.
 const WORTH_CLEARING_BYTES: u64 = 1 << 20;
 
+/// Others slide for a stream if they are at most this many times as large.
+const SLIDING_COST_MAX: u64 = 8;
+
 /// Cells and extents that are looked at to make room: under a second.
-const EFFORT_MAX: u64 = 40_000_000;
+const EFFORT_MAX: u64 = 100_000_000;
 
 /// Brings the fragmented streams together.
 pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
@@ -34,11 +38,12 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
         let before = left.len();
         place_directly(work, &mut left)?;
         work.close()?;
-        if left.len() == before && !make_room(work, &mut left, &mut effort)? {
-            break;
-        }
         if left.is_empty() {
             return Ok(());
+        }
+        let is_stuck = left.len() == before && !make_room(work, &mut left, &mut effort)?;
+        if is_stuck && !extend_free(work, &left, &mut effort)? {
+            break;
         }
     }
     for &stream in &left {
@@ -129,6 +134,9 @@ fn place_directly(work: &mut Work<'_>, left: &mut Vec<usize>) -> Result<()> {
 
 /// Leaves the largest run that can be kept, and brings the others next to it.
 fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> {
+    if work.layout.moves_together(stream) {
+        return Ok(false);
+    }
     let mut runs = work.runs(stream);
     runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
     for run in &runs {
@@ -157,19 +165,16 @@ fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<boo
 fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
     let mut cleared = Vec::new();
     let mut rest = Vec::new();
-    let mut cells = None;
+    let mut cells = Cells::of(work, Purpose::ToFill, effort);
     for &stream in left.iter() {
-        let is_new = cells.is_none();
-        let is_placed = make_room_for(work, stream, &mut cells, &mut cleared, effort)?;
-        // Others may have taken what was looked at.
-        let is_placed = is_placed
-            || (!is_new && !effort.is_spent() && {
-                cells = None;
-                make_room_for(work, stream, &mut cells, &mut cleared, effort)?
-            });
-        if !is_placed {
+        let ways = ways(work, stream, Some(&cells), u64::MAX, effort);
+        if !place_by_clearing(work, ways.into_iter(), &mut cleared)? {
             rest.push(stream);
+            continue;
         }
+        // The others look elsewhere. What else changed is seen when a window is looked at closely, or in the next round.
+        let parts = cleared.last().map(|way| way.parts.as_slice()).unwrap_or_default();
+        parts.iter().for_each(|(_, span)| cells.strike(*span));
     }
     *left = rest;
     let has_placed = !cleared.is_empty();
@@ -177,21 +182,21 @@ fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) ->
     Ok(has_placed)
 }
 
-fn make_room_for(
-    work: &mut Work<'_>,
-    stream: usize,
-    cells: &mut Option<Cells>,
-    cleared: &mut Vec<Placement>,
-    effort: &mut Effort,
-) -> Result<bool> {
-    let cells = cells.get_or_insert_with(|| Cells::of(work, Purpose::ToFill, effort));
-    let ways = ways(work, stream, Some(cells), u64::MAX, effort);
-    place_by_clearing(work, ways.into_iter(), cleared)
+/// Slides others together until the smallest of `left` fits. Whether it does.
+fn extend_free(work: &mut Work<'_>, left: &[usize], effort: &mut Effort) -> Result<bool> {
+    let Some(bytes) = left.iter().map(|stream| stream_bytes(work, *stream)).min() else { return Ok(false) };
+    let moved_bytes = work.moved_bytes();
+    let fits = free::extend(work, bytes, bytes.saturating_mul(SLIDING_COST_MAX), effort)?;
+    work.made_room_bytes += work.moved_bytes() - moved_bytes;
+    Ok(fits)
 }
 
 /// Brings a stream that cannot be whole into fewer runs: each that fits behind the one before it goes there, and as many of a row as
 /// fit go to one free extent. No run moves twice.
 fn reduce(work: &mut Work<'_>, stream: usize) -> Result<()> {
+    if work.layout.moves_together(stream) {
+        return Ok(());
+    }
     let runs = work.runs(stream);
     let mut index = 0;
     while index < runs.len() {

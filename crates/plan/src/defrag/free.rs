@@ -3,7 +3,7 @@
 //! *Movable free space* is what could be in one piece: all that is free, or the longest stretch of the volume without anything
 //! that stays, if that is less. Until [`ENOUGH_PERCENT`] of it is one free extent:
 //! 1. the window of that size with the least in it is emptied into the gaps elsewhere, what is largest first, each to the gap
-//!    that it fits most tightly; a smaller window if that cannot be;
+//!    that it fits most tightly, as far as they fit;
 //! 2. what lies beside the largest free extent slides away from it: to the gap where sliding began if it fits in there,
 //!    otherwise to the extent's other end.
 //!
@@ -12,19 +12,15 @@
 use block::Result;
 use extent::{Span, VolumeOffset, VolumeSpan};
 
-use super::room::{Away, Cells, Effort, Purpose, clear};
+use super::room::{Cells, Effort, Purpose, clear_what_fits};
 use super::space::Growth;
 use super::work::Work;
 
 /// The goal is reached when this much of the movable free space is in one piece.
 const ENOUGH_PERCENT: u64 = 95;
 
-/// Parts of the movable free space that are tried as the size of a window, in percent. The first is above the goal, as edges
-/// are whole files.
-const WINDOW_PERCENTS: [u64; 11] = [97, 95, 92, 88, 83, 77, 70, 60, 50, 35, 20];
-
-/// Windows of one size that are tried.
-const TRIED_MAX: usize = 2;
+/// What is aimed at. Above the goal, since edges are whole files.
+const WINDOW_PERCENT: u64 = 97;
 
 /// Emptying and sliding take turns this often.
 const ROUNDS_MAX: usize = 3;
@@ -39,9 +35,9 @@ pub(super) fn consolidate(work: &mut Work<'_>) -> Result<()> {
     for _ in 0..ROUNDS_MAX {
         let before = largest(work).len_bytes();
         empty_window(work, &mut effort)?;
-        for side in [Side::Before, Side::After] {
-            slide(work, side, &mut effort)?;
-        }
+        let cells = Cells::of(work, Purpose::ToFree, &mut effort);
+        let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENT);
+        slide(work, goal, u64::MAX, &mut effort)?;
         if is_enough(work, &mut effort) || largest(work).len_bytes() <= before || effort.is_spent() {
             break;
         }
@@ -68,29 +64,21 @@ fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
     largest(work).len_bytes() >= percent(movable_free_bytes(work, &cells), ENOUGH_PERCENT)
 }
 
-/// Empties the largest window that can be emptied, if that is more than what is in one piece already.
+/// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere.
 fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
     let cells = Cells::of(work, Purpose::ToFree, effort);
     let movable_free = movable_free_bytes(work, &cells);
-    let now = largest(work).len_bytes();
-    if now >= percent(movable_free, ENOUGH_PERCENT) {
+    let now = largest(work);
+    if now.len_bytes() >= percent(movable_free, ENOUGH_PERCENT) {
         return Ok(());
     }
     let cluster = work.layout.cluster_bytes();
-    for share in WINDOW_PERCENTS {
-        let bytes = percent(movable_free, share).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
-        if bytes <= now {
-            break;
-        }
-        for window in cells.windows(bytes, effort).into_iter().take(TRIED_MAX) {
-            if clear(work, &[window.span], Away::BestFit)? {
-                work.close()?;
-                work.release(window.span);
-                return Ok(());
-            }
-        }
+    let bytes =
+        percent(movable_free, WINDOW_PERCENT).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
+    match cells.windows(bytes, effort).first() {
+        Some(window) => clear_what_fits(work, window.span, now),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A side of the largest free extent.
@@ -100,25 +88,37 @@ enum Side {
     After,
 }
 
-/// Slides what lies on one side of the largest free extent away from it, beginning as near as the goal allows.
-fn slide(work: &mut Work<'_>, side: Side, effort: &mut Effort) -> Result<()> {
-    let cells = Cells::of(work, Purpose::ToFree, effort);
-    let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENTS[0]);
-    let extent = largest(work);
-    let need = goal.saturating_sub(extent.len_bytes());
-    let region = cells
-        .regions()
-        .within(extent)
-        .next()
-        .and_then(|_| cells.regions().iter().find(|region| region.covers(&extent)));
-    let (Some(region), true) = (region, need > 0) else { return Ok(()) };
-    let Some(gap) = nearest_gap(work, side, region, extent, need) else { return Ok(()) };
-    let Some(start) = sliding_start(work, side, gap, extent) else { return Ok(()) };
-    match side {
-        Side::Before => slide_down(work, start, extent)?,
-        Side::After => slide_up(work, start, extent)?,
+/// Makes the largest free extent at least `goal_bytes` long, if for that no more than `cost_bytes_max` has to slide. Whether it is then.
+pub(super) fn extend(
+    work: &mut Work<'_>,
+    goal_bytes: u64,
+    cost_bytes_max: u64,
+    effort: &mut Effort,
+) -> Result<bool> {
+    if effort.is_spent() {
+        return Ok(false);
     }
-    work.close()
+    slide(work, goal_bytes, cost_bytes_max, effort)?;
+    Ok(work.space.find(goal_bytes, Growth::Never).is_some())
+}
+
+/// Slides what lies beside the largest free extent away from it, beginning as near as the goal allows.
+fn slide(work: &mut Work<'_>, goal_bytes: u64, cost_bytes_max: u64, effort: &mut Effort) -> Result<()> {
+    for side in [Side::Before, Side::After] {
+        let extent = largest(work);
+        let need = goal_bytes.saturating_sub(extent.len_bytes());
+        let regions = Cells::of(work, Purpose::ToFree, effort).regions();
+        let region = regions.iter().find(|region| region.covers(&extent)).filter(|_| need > 0);
+        let gap = region.and_then(|region| nearest_gap(work, side, region, extent, need));
+        let start = gap.and_then(|gap| sliding_start(work, side, gap, extent, cost_bytes_max));
+        match (side, start) {
+            (Side::Before, Some(start)) => slide_down(work, start, extent)?,
+            (Side::After, Some(start)) => slide_up(work, start, extent)?,
+            (_, None) => {}
+        }
+        work.close()?;
+    }
+    Ok(())
 }
 
 /// Where the gap ends, away from `extent`, up to which gaps sum up to `need`; or the farthest there is.
@@ -157,6 +157,7 @@ fn sliding_start(
     side: Side,
     start: VolumeOffset,
     extent: VolumeSpan,
+    cost_bytes_max: u64,
 ) -> Option<VolumeOffset> {
     let held = work.space.held();
     let far = match side {
@@ -164,7 +165,7 @@ fn sliding_start(
         Side::After => held.within(extent).next().filter(|span| span.start() == extent.start()),
     };
     let far_bytes = far.map_or(0, |span| span.len_bytes());
-    let mut slide = Sliding { start, near: 0, pending: 0, far: far_bytes };
+    let mut slide = Sliding { start, near: 0, pending: 0, far: far_bytes, cost: 0 };
     let mut at = start;
     while let Some(next) = next_beside(work, side, at, extent) {
         let run = work.run_of(next);
@@ -173,10 +174,12 @@ fn sliding_start(
             Side::Before => (Span::between(at, bounds.start()), bounds.end().max(work.span(next).end())),
             Side::After => (Span::between(bounds.end(), at), bounds.start().min(work.span(next).start())),
         };
-        let can_go =
-            bounds.len_bytes() == run.bytes && held.covers(gap) && slide.takes(gap.len_bytes(), run.bytes);
+        let can_go = work.moves_alone(&run)
+            && bounds.len_bytes() == run.bytes
+            && held.covers(gap)
+            && slide.takes(gap.len_bytes(), run.bytes);
         if !can_go {
-            slide = Sliding { start: end, near: 0, pending: 0, far: far_bytes };
+            slide = Sliding { start: end, near: 0, pending: 0, far: far_bytes, cost: 0 };
         }
         at = end;
     }
@@ -185,7 +188,7 @@ fn sliding_start(
         Side::After => Span::between(extent.end(), at),
     };
     let gains = slide.near + slide.pending + last.len_bytes() > 0 && held.covers(last);
-    gains.then_some(slide.start)
+    (gains && slide.cost <= cost_bytes_max).then_some(slide.start)
 }
 
 /// The extent at `at` or next on the way to `extent`.
@@ -206,6 +209,8 @@ struct Sliding {
     pending: u64,
     /// Free at the other end of the extent.
     far: u64,
+    /// Moved.
+    cost: u64,
 }
 
 impl Sliding {
@@ -230,6 +235,7 @@ impl Sliding {
             return false;
         }
         self.pending += bytes;
+        self.cost += bytes;
         true
     }
 }
@@ -247,7 +253,8 @@ fn slide_down(work: &mut Work<'_>, start: VolumeOffset, extent: VolumeSpan) -> R
         let near = VolumeSpan::checked(at, run.bytes);
         let away =
             far.get().checked_sub(run.bytes).map(|start| Span::new(VolumeOffset::new(start), run.bytes));
-        match find_either(work, near, away)? {
+        let place = if work.moves_alone(&run) { find_either(work, near, away)? } else { None };
+        match place {
             Some(place) => {
                 work.move_to(run.extents, place)?;
                 if Some(place) == near {
@@ -275,7 +282,8 @@ fn slide_up(work: &mut Work<'_>, start: VolumeOffset, extent: VolumeSpan) -> Res
         let near =
             at.get().checked_sub(run.bytes).map(|start| Span::new(VolumeOffset::new(start), run.bytes));
         let away = VolumeSpan::checked(far, run.bytes);
-        match find_either(work, near, away)? {
+        let place = if work.moves_alone(&run) { find_either(work, near, away)? } else { None };
+        match place {
             Some(place) => {
                 work.move_to(run.extents, place)?;
                 if Some(place) == near {

@@ -75,7 +75,8 @@ pub(super) fn ways(
     let mut runs = work.runs(stream);
     runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
     let mut all = Vec::new();
-    for run in runs.iter().take(KEPT_RUNS_MAX) {
+    let kept_count = if work.layout.moves_together(stream) { 0 } else { KEPT_RUNS_MAX };
+    for run in runs.iter().take(kept_count) {
         all.extend(Placement::around(work, stream, run));
     }
     let bytes = work.layout.bytes_of(work.layout.extents_of(stream));
@@ -133,7 +134,8 @@ fn clearing_cost(
         let owner = work.owner(extent);
         covered += work.span(extent).intersect(&span).map_or(0, |part| part.len_bytes());
         cost = cost.saturating_add(work.layout.len_bytes(extent));
-        if !effort.spend(EXTENT_EFFORT) || cost > cost_max || (work.is_locked(owner) && owner != stream) {
+        let stays = work.is_in_batch(extent) || (work.is_locked(owner) && owner != stream);
+        if !effort.spend(EXTENT_EFFORT) || cost > cost_max || stays {
             return None;
         }
     }
@@ -151,7 +153,7 @@ fn victims(work: &Work<'_>, spans: &[VolumeSpan]) -> Option<Vec<Run>> {
         if work.is_locked(work.owner(extent)) {
             return None;
         }
-        let run = work.run_of(extent);
+        let run = work.moving_with(extent);
         seen.extend(run.extents.clone());
         all.push(run);
     }
@@ -185,6 +187,22 @@ pub(super) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -
         work.move_to_taken(run.extents, place.start())?;
     }
     Ok(true)
+}
+
+/// Moves of what lies in `span` what fits into gaps elsewhere, largest first, but not into the gaps of `span` nor into `kept`.
+pub(super) fn clear_what_fits(work: &mut Work<'_>, span: VolumeSpan, kept: VolumeSpan) -> Result<()> {
+    let Some(victims) = victims(work, &[span]) else { return Ok(()) };
+    work.reserve(span);
+    let kept = work.space.hold(kept);
+    for run in victims {
+        if let Some(place) = work.space.find(run.bytes, Growth::Never) {
+            work.move_to(run.extents, place)?;
+        }
+    }
+    work.close()?;
+    kept.into_iter().for_each(|part| work.space.give(part));
+    work.release(span);
+    Ok(())
 }
 
 /// Takes a place for each run; fewer places than runs if one does not fit.
@@ -242,6 +260,8 @@ struct Cell {
     span: VolumeSpan,
     /// Whether it has to move away.
     is_used: bool,
+    /// Whether it is somebody's by now.
+    is_struck: bool,
 }
 
 /// What counts as free, and as movable.
@@ -266,9 +286,9 @@ impl Cells {
             Purpose::ToFill => work.space.held(),
             Purpose::ToFree => work.space.free(),
         };
-        let mut free = free.iter().map(|span| Cell { span, is_used: false }).peekable();
+        let mut free = free.iter().map(|span| Cell { span, is_used: false, is_struck: false }).peekable();
         let mut cells = Vec::new();
-        for used in movable.map(|span| Cell { span, is_used: true }) {
+        for used in movable.map(|span| Cell { span, is_used: true, is_struck: false }) {
             while let Some(cell) = free.next_if(|cell| cell.span.start() < used.span.start()) {
                 cells.push(cell);
             }
@@ -277,6 +297,13 @@ impl Cells {
         cells.extend(free);
         effort.spend(cells.len() as u64 * EXTENT_EFFORT);
         Self { cells }
+    }
+
+    /// Leaves what lies in `span`, or partly so, out of windows from now on.
+    pub(super) fn strike(&mut self, span: VolumeSpan) {
+        let first = self.cells.partition_point(|cell| cell.span.end() <= span.start());
+        let within = self.cells[first..].iter_mut().take_while(|cell| cell.span.start() < span.end());
+        within.for_each(|cell| cell.is_struck = true);
     }
 
     /// What lies between things that stay, in order.
@@ -298,7 +325,7 @@ impl Cells {
             if next <= index {
                 (next, sum, cost) = (index, 0, 0);
             }
-            while let Some(cell) = self.cells.get(next).filter(|_| sum < bytes) {
+            while let Some(cell) = self.cells.get(next).filter(|cell| sum < bytes && !cell.is_struck) {
                 if next > index && self.cells[next - 1].span.end() != cell.span.start() {
                     break;
                 }

@@ -20,7 +20,7 @@ mod ntfs;
 mod snapshot;
 mod tally;
 
-//pub use snapshot::{Contents, Snapshot};
+pub use snapshot::{Contents, Snapshot};
 
 /// What a volume that passed was found to hold.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]

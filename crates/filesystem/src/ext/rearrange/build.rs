@@ -290,6 +290,9 @@ mod tests {
             read(&tree.root, 0, &nodes, &mut back);
             prop_assert_eq!(number(&tree.root[8..12]), 3);
             prop_assert_eq!(joined(&back.extents), joined(&extents));
+            let len_max = |extent: &FileExtent| if extent.unwritten { 32_767 } else { 32_768 };
+            let fewest: u64 = joined(&extents).iter().map(|extent| extent.count.div_ceil(len_max(extent))).sum();
+            prop_assert_eq!(back.extents.len() as u64, fewest);
             prop_assert!(back.extents.len() <= extents.len());
             prop_assert_eq!(back.nodes, tree.nodes.len());
             prop_assert_eq!(back.nodes, blocks_for(back.extents.len(), NODE_ENTRIES), "the smallest");

@@ -15,12 +15,11 @@ use super::geometry::{Geometry, Group};
 use super::inode::{Inode, Kind, inode_error};
 use super::layout::{flags, incompat, ro_compat};
 use super::map::{self, Met, Piece};
+use super::table;
 use crate::volume::VolumeReport;
 use crate::volume::bits::{Bits, WINDOW_MAX};
 use crate::volume::tally::{Side, Tally};
 
-/// How much of an inode table is read at once.
-const TABLE_BYTES: u64 = 1 << 20;
 /// The most blocks of attributes that inodes share: what they own is then not told apart any more.
 const SHARED_MAX: usize = 1 << 20;
 /// The inodes of bad blocks and of room for descriptors, which refer to what others own.
@@ -197,14 +196,7 @@ impl<'a> Pass<'a> {
         let geometry = self.geometry;
         let group = geometry.group(number)?;
         let count = geometry.inodes_per_group;
-        let used = if group.has_inode_bitmap {
-            let bytes =
-                read_vec(&geometry.source, geometry.at(group.inode_bitmap), count / 8, "ext inode bitmap")?;
-            geometry.check_bitmap("inode", number, &bytes, group.inode_bitmap_checksum)?;
-            Bits::of_bytes(0..count, &bytes)
-        } else {
-            Bits::none(0..count)
-        };
+        let used = table::used(geometry, number, &group)?;
         let error = |field: &str, found: u64, wanted: String| {
             Error::corrupt(format!("ext group descriptor {number}")).field(field, found, wanted)
         };
@@ -216,31 +208,15 @@ impl<'a> Pass<'a> {
                 format!("{}, as its bitmap says", count - used_count),
             ));
         }
-        let limit = count - group.unused_inodes;
-        if used.count(limit..count) > 0 {
-            return Err(error("itable_unused", group.unused_inodes, "fewer: inodes there are in use".into()));
-        }
         let directories = self.directories;
-        // Inodes of a table without a bitmap were never written, either.
-        let limit = if group.has_inode_bitmap { limit } else { 0 };
-        let step = (TABLE_BYTES / geometry.inode_bytes).max(1);
-        let mut at = 0;
-        while at < limit {
-            let end = limit.min(at + step);
-            let place = geometry.at(group.inode_table).plus(at * geometry.inode_bytes);
-            let bytes =
-                read_vec(&geometry.source, place, (end - at) * geometry.inode_bytes, "ext inode table")?;
-            let len = usize::try_from(geometry.inode_bytes).expect("a block at most");
-            for (index, bytes) in (at..end).zip(bytes.chunks_exact(len)) {
-                let inode_number = number * count + index + 1;
-                let place = place.plus((index - at) * geometry.inode_bytes);
-                match used.has(index) {
-                    true => self.inode(inode_number, bytes).map_err(|error| error.at(place))?,
-                    false => unused(inode_number, bytes).map_err(|error| error.at(place))?,
-                }
-            }
-            at = end;
-        }
+        table::each(geometry, &group, |index, bytes, place| {
+            let inode_number = number * count + index + 1;
+            let result = match used.has(index) {
+                true => self.inode(inode_number, bytes),
+                false => unused(inode_number, bytes),
+            };
+            result.map_err(|error| error.at(place))
+        })?;
         let found = self.directories - directories;
         if group.directories != found {
             return Err(error("used_dirs_count", group.directories, format!("{found}, as there are")));
@@ -356,14 +332,7 @@ impl<'a> Pass<'a> {
         if inode.has(flags::INLINE_DATA) {
             directory.inline(&mut each)?;
         } else {
-            let read = |logical: u64| {
-                let at = pieces.partition_point(|piece| piece.logical + piece.count <= logical);
-                let piece = pieces.get(at).filter(|piece| piece.logical <= logical && !piece.is_unwritten);
-                let piece = piece.ok_or_else(|| {
-                    inode.error().field("block of the directory", format!("{logical}, a hole"), "there")
-                })?;
-                geometry.read(piece.start + (logical - piece.logical), "ext directory")
-            };
+            let read = |logical: u64| map::read_block(geometry, inode, pieces, logical);
             directory.tree(&read)?;
             for logical in 0..block_count {
                 directory.block(logical, &read(logical)?, &mut each)?;

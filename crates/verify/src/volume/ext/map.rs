@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 
 use super::geometry::{Geometry, crc32c};
 use super::inode::{Inode, Map};
-use super::layout::{Extent, ExtentHeader, ExtentIndex, inode_at};
+use super::layout::{Extent, ExtentHeader, ExtentIndex};
 
 /// Bytes of a header, an index and an extent.
 const ENTRY: usize = 12;
@@ -253,8 +253,19 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     words.iter().map(|word| u32::from_le_bytes(*word))
 }
 
-/// The offset of the map's root in an inode, for those who leave it out.
-pub(super) const ROOT_AT: usize = inode_at::BLOCK;
+/// Reads a block of a file by its number within it, given its pieces. It must be there.
+pub(super) fn read_block(
+    geometry: &Geometry,
+    inode: &Inode<'_>,
+    pieces: &[Piece],
+    logical: u64,
+) -> Result<Vec<u8>> {
+    let at = pieces.partition_point(|piece| piece.logical + piece.count <= logical);
+    let piece = pieces.get(at).filter(|piece| piece.logical <= logical && !piece.is_unwritten);
+    let hole = || inode.error().field("block", format!("{logical}, a hole"), "there");
+    let piece = piece.ok_or_else(hole)?;
+    geometry.read(piece.start + (logical - piece.logical), "ext directory")
+}
 
 #[cfg(test)]
 mod tests {

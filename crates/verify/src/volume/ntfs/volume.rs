@@ -20,11 +20,9 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// A volume whose `$MFT` can be read.
 pub(super) struct Volume {
     pub(super) source: Source,
-    pub(super) sector_bytes: u64,
     pub(super) cluster_bytes: u64,
     pub(super) cluster_count: u64,
     pub(super) record_bytes: u64,
-    pub(super) serial: u64,
     pub(super) mft_lcn: u64,
     pub(super) mirror_lcn: u64,
     pub(super) mft: Option<Stream>,
@@ -118,11 +116,9 @@ impl Volume {
         }
         Ok(Self {
             source: source.clone(),
-            sector_bytes,
             cluster_bytes,
             cluster_count,
             record_bytes,
-            serial: boot.serial.get(),
             mft_lcn: boot.mft_lcn.get(),
             mirror_lcn: boot.mirror_lcn.get(),
             mft: None,
