@@ -1,5 +1,6 @@
 //! `leandisk compact`: facts, plan, execution, proof.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use std::time::Instant;
 
 use block::{Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, ReadAt, Result, RunState, TargetFile};
 use engine::{CompactJob, CompactOutcome, Counted, Unwritten};
-use extent::{ExtentSet, Host, PackedExtents, Span, Virtual};
-use filesystem::{Check, State};
+use extent::{ExtentSet, Host, PackedExtents, Span, Virtual, VolumeSpan};
+use filesystem::{Catalog, Check, FileId, State, Use};
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget, check_no_children};
 use os::LiveFile;
@@ -26,6 +27,8 @@ use crate::{print, stdout_palette};
 
 /// Facts are asked for in windows of about this size.
 const WINDOW_BYTES: u64 = 256 << 20;
+/// What a file system without files is called.
+const SWAP: &str = "swap";
 /// Workers that read files to compare them.
 const THREAD_COUNT: usize = 4;
 
@@ -107,7 +110,18 @@ fn check_not_hibernated(stack: &Stack) -> Result<()> {
 }
 
 /// How a volume is to be found again; why all of it is kept if its used map is not to be relied on.
-type Trust = Result<Option<Snapshot>, String>;
+type Trust = Result<Found, String>;
+
+/// A volume as it was before.
+struct Found {
+    /// All that must stay; `None` for what has no files: swap space.
+    snapshot: Option<Snapshot>,
+    /// The files whose contents are compared, ascending; `None` without `--verify`.
+    compared: Option<Vec<FileId>>,
+    /// Whether the independent check passes it. That is stricter than a used map need be: clusters that are marked as used and
+    /// belong to nobody fail it, and do no harm here.
+    is_sound: bool,
+}
 
 /// What speaks against a volume is an answer; only a failure to read is an error.
 fn trust(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<Trust> {
@@ -118,20 +132,52 @@ fn trust(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<T
     if let State::JournalPending(why) = &filesystem.facts().state {
         return Ok(Err(format!("{why}: start the guest and shut it down, so that its journal is empty")));
     }
-    match snapshot(arguments, volume) {
-        Ok(snapshot) => Ok(Ok(snapshot)),
+    let found = compared(arguments, volume, mode).and_then(|compared| {
+        let snapshot = snapshot(volume, compared.as_deref())?;
+        let is_sound = match verify::volume::check(&volume.source) {
+            Ok(_) => true,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            Err(_) => false,
+        };
+        Ok(Found { snapshot, compared, is_sound })
+    });
+    match found {
+        Ok(found) => Ok(Ok(found)),
         Err(error) if error.kind() == ErrorKind::Io => Err(error),
         Err(error) => Ok(Err(error.to_string())),
     }
 }
 
-/// `None` for what has no files: swap space.
-fn snapshot(arguments: &CompactArguments, volume: &Volume) -> Result<Option<Snapshot>> {
+/// With `--verify`, all files but those that hold swap, whose contents go.
+fn compared(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<Option<Vec<FileId>>> {
+    let (Mode::UsedOnly(map), Some(filesystem)) = (mode, &volume.filesystem) else { return Ok(None) };
+    if !arguments.verify || filesystem.facts().filesystem == SWAP {
+        return Ok(None);
+    }
+    let mut swap = ExtentSet::new();
+    for window in Span::from_zero(volume.span.len_bytes()).split(WINDOW_BYTES) {
+        for extent in map.uses(window)?.into_iter().filter(|extent| extent.state == Use::Swap) {
+            swap.push(extent.span);
+        }
+    }
+    let catalog = Catalog::read(&**filesystem)?;
+    let holds_swap = |span: VolumeSpan| swap.within(span).next().is_some();
+    let swap_files: BTreeSet<_> = catalog
+        .streams()
+        .filter(|stream| stream.extents().any(|extent| holds_swap(extent.span)))
+        .map(|stream| stream.stream.file)
+        .collect();
+    let files: BTreeSet<_> = catalog.streams().map(|stream| stream.stream.file).collect();
+    Ok(Some(files.difference(&swap_files).copied().collect()))
+}
+
+/// `None` for swap space.
+fn snapshot(volume: &Volume, compared: Option<&[FileId]>) -> Result<Option<Snapshot>> {
     let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
-    let contents = if arguments.verify { Contents::All } else { Contents::None };
+    let contents = compared.map_or(Contents::None, Contents::Of);
     match Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT) {
         Ok(snapshot) => Ok(Some(snapshot)),
-        Err(_) if filesystem.facts().filesystem == "swap" => Ok(None),
+        Err(_) if filesystem.facts().filesystem == SWAP => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -166,7 +212,12 @@ fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
 fn plan(stack: &Stack, maps: &UsedMaps, trust: &[Trust], held: &[ExtentSet<Host>]) -> Result<CompactPlan> {
     let gives = gives_back(stack.chain());
     let unit_bytes = gives.unit_bytes.unwrap_or(HOST_BLOCK_BYTES);
-    let shape = CompactShape { unit_bytes, frees_units: gives.frees_units, head_bytes: gives.head_bytes };
+    let shape = CompactShape {
+        unit_bytes,
+        frees_units: gives.frees_units,
+        punches_units: gives.unit_bytes.is_some(),
+        head_bytes: gives.head_bytes,
+    };
     let trusted = trust.iter().map(Result::is_ok).collect();
     let mut planner = CompactPlanner::new(shape, trusted, held);
     let window_bytes = (WINDOW_BYTES / unit_bytes).max(1) * unit_bytes;
@@ -224,9 +275,11 @@ fn execute(
         );
     }
     for (volume, before) in after.volumes().iter().zip(trust) {
-        let Ok(Some(before)) = before else { continue };
-        verify::volume::check(&volume.source)?;
-        let now = snapshot(arguments, volume)?.ok_or_else(lost)?;
+        let Ok(Found { snapshot: Some(before), compared, is_sound }) = before else { continue };
+        if *is_sound {
+            verify::volume::check(&volume.source)?;
+        }
+        let now = snapshot(volume, compared.as_deref())?.ok_or_else(lost)?;
         Snapshot::compare_on(before, &now, volume.filesystem.as_deref().ok_or_else(lost)?)?;
     }
     Ok(Done {
@@ -261,14 +314,15 @@ fn open_alone(
     written_bytes: &Arc<AtomicU64>,
     check: impl FnOnce() -> Result<()>,
 ) -> Result<Box<dyn LiveDisk>> {
+    let mut opened = Vec::new();
     let mut open = |file: &dyn HostFile| {
-        let opened = LiveFile::open(file.name())?;
-        opened.check_gives_back()?;
-        let opened: Arc<dyn EditTarget> = Arc::new(opened);
-        Ok(opened)
+        let file = Arc::new(LiveFile::open(file.name())?);
+        opened.push(file.clone());
+        Ok(file as Arc<dyn EditTarget>)
     };
     let edit = Edit::open(chain, gate, &mut open)?;
     check()?;
+    opened.iter().try_for_each(|file| file.check_gives_back())?;
     let (chain, files) = edit.into_parts();
     let counted = |file: Arc<dyn EditTarget>| {
         Arc::new(Counted::new(file, written_bytes.clone())) as Arc<dyn TargetFile>

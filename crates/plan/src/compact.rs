@@ -24,6 +24,8 @@ pub struct CompactShape {
     pub unit_bytes: u64,
     /// Whether a unit that is given back leaves the image's tables; else only its storage goes.
     pub frees_units: bool,
+    /// Whether storage goes unit by unit where it goes alone: a block of the host that two units share then stays.
+    pub punches_units: bool,
     /// What lies before each unit's data in the file, and goes with it: a bitmap of sectors.
     pub head_bytes: u64,
 }
@@ -212,21 +214,43 @@ impl<'a> CompactPlanner<'a> {
                 let end = offset.plus(whole.end().get() - run.span.start().get());
                 self.push_released(file.0, Span::between(HostOffset::new(start), end));
             }
-            RunState::Data { file, offset } => {
-                let place = Span::new(offset, run.span.len_bytes());
-                let held: Vec<_> = self.held[file.0 as usize].within(place).map(whole_blocks).collect();
-                for part in held {
-                    let start = run.span.start().plus(part.start().get() - offset.get());
-                    self.plan.releases.push(Span::new(start, part.len_bytes()));
-                    self.plan.freed_bytes += part.len_bytes();
+            RunState::Data { .. } if self.shape.punches_units => {
+                for part in self.units(run.span) {
+                    if let Some(part) = run.clipped(&part) {
+                        self.release_storage(&part);
+                    }
                 }
             }
+            RunState::Data { .. } => self.release_storage(run),
             RunState::Compressed { file, offset, len_bytes } => {
                 self.push_units(run.span, window);
                 let place = self.whole_clusters(offset, len_bytes);
                 self.push_released(file.0, place);
             }
         }
+    }
+
+    /// Releases the whole blocks that the host holds of a run of data.
+    fn release_storage(&mut self, run: &Run) {
+        let RunState::Data { file, offset } = run.state else { return };
+        let held = &self.held[file.0 as usize];
+        let place = whole_blocks(Span::new(offset, run.span.len_bytes()));
+        if place.is_empty() {
+            return;
+        }
+        for part in held.within(place).map(whole_blocks).filter(|part| !part.is_empty()) {
+            let start = run.span.start().plus(part.start().get() - offset.get());
+            self.plan.releases.push(Span::new(start, part.len_bytes()));
+            self.plan.freed_bytes += part.len_bytes();
+        }
+    }
+
+    /// The units that `span` touches.
+    fn units(&self, span: VirtualSpan) -> impl Iterator<Item = VirtualSpan> + use<> {
+        let unit_bytes = self.shape.unit_bytes;
+        let first = span.start().get() / unit_bytes;
+        (first..span.end().get().div_ceil(unit_bytes))
+            .map(move |unit| Span::new(VirtualOffset::new(unit * unit_bytes), unit_bytes))
     }
 
     /// Releases the units of `span` that are not released yet; answers all of its units.
@@ -288,7 +312,7 @@ mod tests {
     }
 
     fn shape(unit_bytes: u64, frees_units: bool, head_bytes: u64) -> CompactShape {
-        CompactShape { unit_bytes, frees_units, head_bytes }
+        CompactShape { unit_bytes, frees_units, punches_units: false, head_bytes }
     }
 
     fn spans(plan: &CompactPlan) -> Vec<(u64, u64)> {
@@ -351,6 +375,16 @@ mod tests {
         let plan =
             plan_of(shape(32 * K, true, 512), true, (1 << 20) + 1024, 16 * K, &[FREE, FREE, USED, USED]);
         assert_eq!((spans(&plan), plan.freed_bytes), (vec![(0, 32 * K)], 28 * K));
+    }
+
+    #[test]
+    fn storage_that_goes_by_units_leaves_the_blocks_that_they_share() {
+        let by_unit = CompactShape { punches_units: true, ..shape(32 * K, false, 0) };
+        let plan = plan_of(by_unit, true, 1 << 20, 16 * K, &[FREE, FREE, FREE, FREE, USED]);
+        assert_eq!((spans(&plan), plan.freed_bytes), (vec![(0, 64 * K)], 64 * K));
+        let plan = plan_of(by_unit, true, (1 << 20) + 512, 16 * K, &[FREE, FREE, FREE, FREE, USED]);
+        let first = (4 * K - 512, 28 * K);
+        assert_eq!((spans(&plan), plan.freed_bytes), (vec![first, (36 * K - 512, 28 * K)], 56 * K));
     }
 
     #[test]
