@@ -17,4 +17,4 @@ pub use error::{Error, ErrorKind, Result};
 pub use memory::Memory;
 pub use overlay::Overlay;
 pub use read::{HostExtent, HostFile, HostState, ReadAt, TargetFile, check_bounds, read_struct, read_vec};
-pub use run::{Disk, EditDisk, FileIndex, Run, RunState, push_run};
+pub use run::{Disk, EditDisk, FileIndex, LiveDisk, Run, RunState, push_run};

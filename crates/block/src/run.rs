@@ -107,3 +107,21 @@ pub trait EditDisk: ReadAt<Virtual> {
         self.read_at(at, buf)
     }
 }
+
+/// A virtual disk in use: written anywhere and by many threads at once, its image growing and shrinking as needed.
+///
+/// As of a disk with a volatile cache: what was written is read at once, and is on stable storage once a [`EditDisk::flush`]
+/// that began after the write returned. Until then any part of it may be lost, also after `kill -9`.
+pub trait LiveDisk: EditDisk + Disk {
+    /// Makes `span` read as zeros. Its storage is given back where `may_free` says so, and kept or found otherwise.
+    fn zero(&self, span: VirtualSpan, may_free: bool) -> Result<()>;
+
+    /// Says that the contents of `span` mean nothing any more: its storage is given back as far as whole units of the
+    /// image allow, and reads as zeros; the rest may keep its contents.
+    fn discard(&self, span: VirtualSpan) -> Result<()>;
+
+    /// Flushes and leaves the image as one that nobody has open. Every later change is refused.
+    fn close(&self) -> Result<()> {
+        self.flush()
+    }
+}

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use block::{Error, ReadAt, Result, TargetFile};
-use extent::{HostOffset, HostSpan, Span, VirtualOffset};
-use image::{AnyWriter, Chain, Encoder, Put, PutBytes};
+use extent::{HostOffset, HostSpan, Span, Virtual, VirtualOffset};
+use image::{AnyWriter, Encoder, Put, PutBytes};
 use plan::{CopyPlan, Part};
 use serde::{Deserialize, Serialize};
 use verify::{Digests, DigestsBuilder, WINDOW_BYTES, window_hash};
@@ -59,7 +59,7 @@ pub struct CopyOutcome {
 /// A copy to be run.
 pub struct CopyJob<'a> {
     /// The disk that was planned for.
-    pub source: &'a Chain,
+    pub source: &'a dyn ReadAt<Virtual>,
     /// What to read.
     pub plan: &'a CopyPlan,
     /// The new image's layout.
@@ -309,7 +309,7 @@ fn put_len(put: &Put) -> u64 {
 }
 
 /// Carries out `puts`, whose chunk parts refer to `chunk`; answers how many bytes were written.
-fn put_all(target: &dyn TargetFile, chunk: &[u8], puts: Vec<Put>) -> Result<u64> {
+pub(crate) fn put_all(target: &dyn TargetFile, chunk: &[u8], puts: Vec<Put>) -> Result<u64> {
     let mut written_bytes = 0;
     for Put { at, bytes } in puts {
         let written: &[u8] = match &bytes {

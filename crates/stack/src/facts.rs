@@ -39,7 +39,7 @@ pub struct Fact {
 }
 
 /// Facts are asked for in windows of this size, so that those of a badly fragmented disk fit in memory.
-const WINDOW_BYTES: u64 = 256 << 20;
+pub(crate) const WINDOW_BYTES: u64 = 256 << 20;
 
 impl Stack {
     /// Calls `each` with the facts of the whole disk, window by window, in order.
@@ -71,7 +71,7 @@ impl Stack {
     }
 }
 
-fn volume_roles(
+pub(crate) fn volume_roles(
     volume: &Volume,
     mode: &Mode,
     index: VolumeIndex,
@@ -89,26 +89,30 @@ fn volume_roles(
         assert_eq!(extent.span.start(), at, "a used map covers what was asked, in order");
         at = extent.span.end();
         let span = Span::new(volume.span.start().plus(extent.span.start().get()), extent.span.len_bytes());
-        let role = match extent.state {
-            Use::Used => Role::Used(index),
-            Use::Free => Role::Free(index),
-            Use::Swap => Role::Swap(index),
-            Use::EmptyLog(byte) => Role::EmptyLog(index, byte),
-        };
-        push_role(roles, span, role);
+        push_role(roles, span, role_of(extent.state, index));
     }
     assert_eq!(at, asked.end(), "a used map covers all that was asked");
     Ok(())
 }
 
-fn push_role(roles: &mut Vec<(VirtualSpan, Role)>, span: VirtualSpan, role: Role) {
+/// What a use means on the disk.
+pub(crate) fn role_of(usage: Use, index: VolumeIndex) -> Role {
+    match usage {
+        Use::Used => Role::Used(index),
+        Use::Free => Role::Free(index),
+        Use::Swap => Role::Swap(index),
+        Use::EmptyLog(byte) => Role::EmptyLog(index, byte),
+    }
+}
+
+pub(crate) fn push_role(roles: &mut Vec<(VirtualSpan, Role)>, span: VirtualSpan, role: Role) {
     if !span.is_empty() {
         roles.push((span, role));
     }
 }
 
 /// Cuts two covers of one window at each other's borders.
-fn overlay(runs: &[Run], roles: &[(VirtualSpan, Role)]) -> Vec<Fact> {
+pub(crate) fn overlay(runs: &[Run], roles: &[(VirtualSpan, Role)]) -> Vec<Fact> {
     let mut facts = Vec::with_capacity(runs.len() + roles.len());
     let mut runs = runs.iter().peekable();
     for (span, role) in roles {

@@ -7,6 +7,7 @@
 //!
 //! Absent on purpose: operating-system code (the caller opens files), decisions about what to read.
 
+mod arranged;
 mod facts;
 mod layers;
 mod survey;
@@ -20,6 +21,7 @@ use filesystem::{Check, FileSystem, Source, State, UsedMap};
 use image::Chain;
 use volume::{Partition, Scheme, Table};
 
+pub use arranged::{Arranged, Arrangement};
 pub use facts::{Fact, Role, VolumeIndex};
 pub use layers::{ImageRun, LayerFragments, Layers, Place};
 pub use survey::{FreeSpace, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
@@ -39,6 +41,8 @@ pub struct Stack {
 pub struct Volume {
     /// Where it lies on the virtual disk.
     pub span: VirtualSpan,
+    /// Its bytes, read through a cache.
+    pub source: Source,
     /// Its entry in the partition table; `None` for a disk without one.
     pub partition: Option<Partition>,
     /// What is on it, if that was recognised.
@@ -181,7 +185,7 @@ fn open_volume(chain: &Arc<Chain>, span: VirtualSpan, partition: Option<Partitio
         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
         Err(error) => (None, Some(error.to_string())),
     };
-    Ok(Volume { span, partition, filesystem, doubt })
+    Ok(Volume { span, source, partition, filesystem, doubt })
 }
 
 fn no_table(sector_bytes: u32) -> Table {

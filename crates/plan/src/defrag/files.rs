@@ -154,6 +154,9 @@ fn place_directly(work: &mut Work<'_>, left: &mut Vec<usize>) -> Result<()> {
 
 /// Leaves the largest run that can be kept, and brings the others next to it.
 fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> {
+    if work.layout.moves_together(stream) {
+        return Ok(false);
+    }
     let mut runs = work.runs(stream);
     runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
     for run in &runs {
@@ -218,6 +221,9 @@ fn extend_free(work: &mut Work<'_>, left: &[usize], effort: &mut Effort) -> Resu
 /// Brings a stream that cannot be whole into fewer runs: each that fits behind the one before it goes there, and as many of a row as
 /// fit go to one free extent. No run moves twice.
 fn reduce(work: &mut Work<'_>, stream: usize) -> Result<()> {
+    if work.layout.moves_together(stream) {
+        return Ok(());
+    }
     let runs = work.runs(stream);
     let mut index = 0;
     while index < runs.len() {

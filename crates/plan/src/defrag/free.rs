@@ -222,7 +222,10 @@ impl Sliding {
                 Side::After => (Span::between(bounds.end(), at), bounds.start().min(work.span(next).start())),
             };
             // What it leaves is written by the next.
-            let is_plain = bounds.len_bytes() == run.bytes && held.covers(gap) && !work.space.is_thin(bounds);
+            let is_plain = work.moves_alone(&run)
+                && bounds.len_bytes() == run.bytes
+                && held.covers(gap)
+                && !work.space.is_thin(bounds);
             if !is_plain || !sliding.takes(gap.len_bytes(), run) {
                 sliding = Self::new(end, far);
             }
@@ -279,7 +282,10 @@ fn perform(work: &mut Work<'_>, side: Side, sliding: &Sliding, extent: VolumeSpa
         if !work.space.offers(place, Growth::Never) {
             work.close()?;
         }
-        assert!(work.space.offers(place, Growth::Never), "what slides goes to what is free");
+        // What was given back to a thin container when the batch was closed is not written again.
+        if !work.space.offers(place, Growth::Never) {
+            break;
+        }
         work.move_to(run.extents.clone(), place)?;
     }
     Ok(())

@@ -45,6 +45,7 @@ struct Entry {
     extents_at: u32,
     kind: FileKind,
     is_main: bool,
+    moves_together: bool,
     /// One more than the index of the reason why it stays; 0 if it may move.
     pinned: u8,
 }
@@ -121,6 +122,11 @@ impl Layout {
     pub(super) fn extents_of(&self, stream: usize) -> Range<usize> {
         let end = self.streams.get(stream + 1).map_or(self.extents.len(), |next| next.extents_at as usize);
         self.streams[stream].extents_at as usize..end
+    }
+
+    /// Whether all of a stream's extents have to move at once, to one place.
+    pub(super) fn moves_together(&self, stream: usize) -> bool {
+        self.streams[stream].moves_together && self.extents_of(stream).len() > 1
     }
 
     /// Whose an extent is.
@@ -251,19 +257,29 @@ impl StreamVisitor for Layout {
             self.is_too_large = true;
             return;
         };
+        let moves_together = mobility == Mobility::Together;
         let pinned = match mobility {
             Mobility::Pinned(reason) => self.keep_reason(reason),
-            Mobility::Movable if !extents().all(|extent| self.is_clusters(extent.span)) => {
+            Mobility::Movable | Mobility::Together
+                if !extents().all(|extent| self.is_clusters(extent.span)) =>
+            {
                 self.keep_reason(NOT_WHOLE_CLUSTERS)
             }
-            Mobility::Movable => 0,
+            Mobility::Movable | Mobility::Together => 0,
         };
         let kept = extents().map(|extent| Extent { logical: extent.logical.get(), span: extent.span });
         self.extents.extend(kept);
         self.is_too_large |= u32::try_from(self.extents.len()).is_err();
         if self.extents.len() > extents_at as usize {
             let is_main = stream.name == StreamName::Main;
-            self.streams.push(Entry { file: stream.file, extents_at, kind: stream.kind, is_main, pinned });
+            self.streams.push(Entry {
+                file: stream.file,
+                extents_at,
+                kind: stream.kind,
+                is_main,
+                moves_together,
+                pinned,
+            });
         }
     }
 }

@@ -57,8 +57,12 @@ pub enum Backing {
 pub struct DefragOptions {
     /// What is to be reached.
     pub goal: Goal,
-    /// How many bytes of what is not allocated may be taken, in all.
+    /// How many bytes more than before the container may take at any moment. Batches give back as much as they took.
     pub growth_bytes_max: u64,
+    /// The unit in which the container takes and gives back storage.
+    pub unit_bytes: u64,
+    /// How far into such a unit the volume begins.
+    pub unit_skew_bytes: u64,
     /// A batch moves no more than this, unless a single extent is larger.
     pub batch_bytes_max: u64,
 }
@@ -70,7 +74,7 @@ pub struct LayoutFigures {
     pub fragments: u64,
     /// Those of them in more than one run.
     pub fragmented_files: u64,
-    /// Bytes of these.
+    /// Bytes of all streams in more than one run, those of directories and named ones included.
     pub fragmented_bytes: u64,
     /// Free extents.
     pub free_extents: u64,
@@ -100,8 +104,12 @@ pub struct DefragPlan {
     pub moved_bytes: u64,
     /// Bytes of these that only made room for others, and moved although nothing was wrong with them.
     pub made_room_bytes: u64,
-    /// Bytes of what is not allocated that are written.
+    /// After each batch: what is free then, and given back to the container, because the batch or one before took as much.
+    pub releases: Vec<Vec<VolumeSpan>>,
+    /// How many bytes more than before the container takes at the most, at any moment.
     pub growth_bytes: u64,
+    /// How many bytes more it takes in the end: what could not be given back, for lack of whole units.
+    pub growth_left_bytes: u64,
     /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
     pub changed_block_bytes: u64,
     /// Fragmented streams that are left, with their files.

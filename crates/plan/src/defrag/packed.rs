@@ -66,7 +66,10 @@ fn worsened(layout: &Layout, places: &[VolumeOffset]) -> Vec<usize> {
     let now = layout.places();
     let is_worse = |stream: &usize| {
         let extents = layout.extents_of(*stream);
-        extents.len() > 1 && layout.run_count(places, extents.clone()) > layout.run_count(&now, extents)
+        let runs_after = layout.run_count(places, extents.clone());
+        let moves = extents.clone().any(|extent| places[extent] != now[extent]);
+        let is_torn = layout.moves_together(*stream) && moves && runs_after > 1;
+        extents.len() > 1 && (is_torn || runs_after > layout.run_count(&now, extents))
     };
     (0..layout.stream_count()).filter(is_worse).collect()
 }

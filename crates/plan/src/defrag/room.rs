@@ -75,7 +75,8 @@ pub(super) fn ways(
     let mut runs = work.runs(stream);
     runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
     let mut all = Vec::new();
-    for run in runs.iter().take(KEPT_RUNS_MAX) {
+    let kept_count = if work.layout.moves_together(stream) { 0 } else { KEPT_RUNS_MAX };
+    for run in runs.iter().take(kept_count) {
         all.extend(Placement::around(work, stream, run));
     }
     let bytes = work.layout.bytes_of(work.layout.extents_of(stream));
@@ -152,7 +153,7 @@ fn victims(work: &Work<'_>, spans: &[VolumeSpan]) -> Option<Vec<Run>> {
         if work.is_locked(work.owner(extent)) {
             return None;
         }
-        let run = work.run_of(extent);
+        let run = work.moving_with(extent);
         seen.extend(run.extents.clone());
         all.push(run);
     }

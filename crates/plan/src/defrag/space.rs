@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! - what the container holds for others is never in it;
-//! - what is not allocated is taken only within the limit, counted once a place and never given back: what was
-//!   written stays allocated, as far as a planner can know.
+//! - what is not allocated is taken by whole units of the container, and only within the limit;
+//! - what was taken is made good once a batch is closed, by giving back free units, the smallest free extents first.
 
-use extent::VolumeSpan;
+use extent::{VolumeOffset, VolumeSpan};
 
 use super::DefragOptions;
 use super::layout::{Layout, span_at};
@@ -32,8 +32,15 @@ pub(super) struct Space {
     held: Option<Spans>,
     /// What is not allocated, free or not.
     thin: Spans,
+    /// How much more the container takes by now.
     growth_bytes: u64,
+    /// How many bytes more than it had taken were given back, since it gives back whole units.
+    spare_bytes: u64,
+    /// The most that it took.
+    peak_bytes: u64,
     growth_bytes_max: u64,
+    unit_bytes: u64,
+    unit_skew_bytes: u64,
 }
 
 impl Space {
@@ -47,7 +54,11 @@ impl Space {
             held,
             thin: thin.iter().collect(),
             growth_bytes: 0,
+            spare_bytes: 0,
+            peak_bytes: 0,
             growth_bytes_max: options.growth_bytes_max,
+            unit_bytes: options.unit_bytes.max(1),
+            unit_skew_bytes: options.unit_skew_bytes,
         }
     }
 
@@ -61,9 +72,14 @@ impl Space {
         self.held.as_ref().unwrap_or(&self.free)
     }
 
-    /// Bytes that were, or will be, written to what is not allocated.
+    /// How many bytes more than before the container takes by now.
     pub(super) fn growth_bytes(&self) -> u64 {
         self.growth_bytes
+    }
+
+    /// How many more it took at the most.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
     }
 
     /// Whether there is any choice to be made about growth.
@@ -120,7 +136,53 @@ impl Space {
     }
 
     fn growth_of(&self, span: VolumeSpan) -> u64 {
-        self.thin.bytes_within(span)
+        if self.held.is_some() { self.thin.bytes_within(self.units_around(span)) } else { 0 }
+    }
+
+    /// The units that `span` touches.
+    fn units_around(&self, span: VolumeSpan) -> VolumeSpan {
+        let skewed = |at: VolumeOffset| at.get().saturating_add(self.unit_skew_bytes);
+        let start = skewed(span.start()) / self.unit_bytes * self.unit_bytes;
+        let end = skewed(span.end()).div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
+        self.unskewed(start, end)
+    }
+
+    /// The units that lie in `span` in full.
+    fn units_within(&self, span: VolumeSpan) -> VolumeSpan {
+        let skewed = |at: VolumeOffset| at.get().saturating_add(self.unit_skew_bytes);
+        let start = skewed(span.start()).div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
+        let end = skewed(span.end()) / self.unit_bytes * self.unit_bytes;
+        self.unskewed(start, end.max(start))
+    }
+
+    fn unskewed(&self, start: u64, end: u64) -> VolumeSpan {
+        let at = |at: u64| VolumeOffset::new(at.saturating_sub(self.unit_skew_bytes));
+        VolumeSpan::between(at(start), at(end))
+    }
+
+    /// Gives free units back to the container until it takes no more than before. To be called when all that is free is
+    /// free on the volume, too. Answers what is given back.
+    pub(super) fn shrink(&mut self) -> Vec<VolumeSpan> {
+        let mut given = Vec::new();
+        while self.growth_bytes > 0 {
+            let Some(held) = &self.held else { break };
+            // Twice the unit holds one for sure.
+            let sure = held.fitting(self.unit_bytes.saturating_mul(2)).take(1);
+            let fitting: Vec<_> = held.fitting(self.unit_bytes).take(LOOKED_AT_MAX).chain(sure).collect();
+            let units =
+                fitting.into_iter().map(|span| self.units_within(span)).find(|units| !units.is_empty());
+            let Some(units) = units else { break };
+            let wanted = self.growth_bytes.div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
+            let span = span_at(units.start().get(), units.len_bytes().min(wanted));
+            if let Some(held) = &mut self.held {
+                held.remove(span);
+            }
+            self.thin.insert(span);
+            self.spare_bytes += span.len_bytes().saturating_sub(self.growth_bytes);
+            self.growth_bytes = self.growth_bytes.saturating_sub(span.len_bytes());
+            given.push(span);
+        }
+        given
     }
 
     /// Takes what is free of `span`, to keep others from it. It must not be written unless it is allocated.
@@ -137,8 +199,22 @@ impl Space {
         self.free.remove(span);
         if let Some(held) = &mut self.held {
             held.remove_within(span);
-            self.growth_bytes += self.thin.remove_within(span).iter().map(VolumeSpan::len_bytes).sum::<u64>();
+            self.grow(span);
         }
+    }
+
+    /// Counts what the container takes for `span`. What lies beside it in the same units is allocated then, too.
+    fn grow(&mut self, span: VolumeSpan) {
+        let around = self.units_around(span);
+        for taken in self.thin.remove_within(around) {
+            let spare_bytes = self.spare_bytes.min(taken.len_bytes());
+            self.spare_bytes -= spare_bytes;
+            self.growth_bytes = self.growth_bytes.saturating_add(taken.len_bytes() - spare_bytes);
+            let free: Vec<_> = self.free.within(taken).collect();
+            let Some(held) = &mut self.held else { continue };
+            free.into_iter().for_each(|span| held.insert(span));
+        }
+        self.peak_bytes = self.peak_bytes.max(self.growth_bytes);
     }
 
     /// Gives back what is free again.

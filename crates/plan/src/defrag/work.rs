@@ -45,6 +45,7 @@ pub(super) struct Work<'a> {
     batch: Batch,
     batch_bytes_max: u64,
     batches: Vec<Relocations>,
+    releases: Vec<Vec<VolumeSpan>>,
     /// The batch in which an extent moved last, counted from one.
     moved_in: Vec<u32>,
     /// What nobody gets when it becomes free.
@@ -80,6 +81,7 @@ impl<'a> Work<'a> {
             batch: Batch::default(),
             batch_bytes_max: options.batch_bytes_max,
             batches: Vec::new(),
+            releases: Vec::new(),
             moved_in: vec![0; layout.extent_count()],
             reserved: Spans::default(),
             moved_bytes: 0,
@@ -173,6 +175,22 @@ impl<'a> Work<'a> {
         Run { extents: start..end, bytes: self.layout.bytes_of(start..end) }
     }
 
+    /// Whether a run may move while the rest of its stream stays, or is all of it.
+    pub(super) fn moves_alone(&self, run: &Run) -> bool {
+        let stream = self.owner(run.extents.start);
+        !self.layout.moves_together(stream) || self.layout.extents_of(stream) == run.extents
+    }
+
+    /// The run that an extent is of, or all of a stream that moves together.
+    pub(super) fn moving_with(&self, extent: usize) -> Run {
+        let stream = self.owner(extent);
+        if !self.layout.moves_together(stream) {
+            return self.run_of(extent);
+        }
+        let extents = self.layout.extents_of(stream);
+        Run { bytes: self.layout.bytes_of(extents.clone()), extents }
+    }
+
     /// Streams that may move and are in more than one run.
     pub(super) fn fragmented(&self) -> Vec<usize> {
         let is_fragmented = |stream: &usize| {
@@ -208,19 +226,32 @@ impl<'a> Work<'a> {
     /// As [`Self::move_to`], to a place that was taken.
     pub(super) fn move_to_taken(&mut self, extents: Range<usize>, to: VolumeOffset) -> Result<()> {
         let mut to = to;
+        if extents.clone().any(|extent| self.is_in_batch(extent)) {
+            self.close()?;
+        }
+        // What moves together moves in one batch.
+        let together =
+            extents.clone().next().is_some_and(|first| self.layout.moves_together(self.owner(first)));
+        if together {
+            self.close_if_full(self.layout.bytes_of(extents.clone()))?;
+        }
         for extent in extents {
-            self.relocate(extent, to)?;
+            if !together {
+                self.close_if_full(self.layout.len_bytes(extent))?;
+            }
+            self.relocate(extent, to);
             to = to.plus(self.layout.len_bytes(extent));
         }
         Ok(())
     }
 
-    fn relocate(&mut self, extent: usize, to: VolumeOffset) -> Result<()> {
+    fn close_if_full(&mut self, more_bytes: u64) -> Result<()> {
+        let is_full = self.batch.bytes.saturating_add(more_bytes) > self.batch_bytes_max;
+        if is_full && !self.batch.relocations.is_empty() { self.close() } else { Ok(()) }
+    }
+
+    fn relocate(&mut self, extent: usize, to: VolumeOffset) {
         let from = self.span(extent);
-        let is_full = self.batch.bytes.saturating_add(from.len_bytes()) > self.batch_bytes_max;
-        if self.is_in_batch(extent) || (is_full && !self.batch.relocations.is_empty()) {
-            self.close()?;
-        }
         let file = self.layout.file(self.owner(extent));
         let follows = self.batch.last.is_some_and(|last| {
             last + 1 == extent && self.layout.extents_of(self.owner(extent)).start != extent
@@ -240,13 +271,13 @@ impl<'a> Work<'a> {
         self.at[extent] = to;
         self.by_place.remove(&from.start().get());
         self.by_place.insert(to.get(), u32::try_from(extent).expect("fewer than 2^32 extents"));
-        Ok(())
     }
 
     /// Ends the batch: what it left is free from now on.
     pub(super) fn close(&mut self) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
-        if !batch.relocations.is_empty() {
+        let has_moved = !batch.relocations.is_empty();
+        if has_moved {
             self.batches.push(Relocations::new(batch.relocations)?);
         }
         for span in batch.vacated {
@@ -256,6 +287,9 @@ impl<'a> Work<'a> {
                 at = kept.end();
             }
             self.give(Span::between(at, span.end()));
+        }
+        if has_moved {
+            self.releases.push(self.space.shrink());
         }
         Ok(())
     }
@@ -316,10 +350,12 @@ impl<'a> Work<'a> {
             after: figures(self.layout, &self.at),
             moved_bytes: self.moved_bytes,
             made_room_bytes: self.made_room_bytes,
-            growth_bytes: self.space.growth_bytes(),
+            growth_bytes: self.space.peak_bytes(),
+            growth_left_bytes: self.space.growth_bytes(),
             changed_block_bytes: changed_block_bytes(destinations),
             left: left(self.layout, &self.at, |stream| self.pinned(stream)),
             batches: self.batches,
+            releases: self.releases,
         })
     }
 }

@@ -188,7 +188,14 @@ fn sorting_brings_directories_then_folders_then_large_files() {
     let starts = [(300, 80), (500, 3), (600, 2), (700, 3), (800, 3)];
     for (index, (kind, (start, len))) in kinds.into_iter().zip(starts).enumerate() {
         let extents = vec![(0, start, len)];
-        model.add_stream(Stream { file: 10 + index as u64, kind, is_main: true, pinned: None, extents });
+        model.add_stream(Stream {
+            file: 10 + index as u64,
+            kind,
+            is_main: true,
+            pinned: None,
+            moves_together: false,
+            extents,
+        });
     }
     let folder = |file: FileId| Some(FileId(if file.0 == 13 { 2 } else { 3 }));
     let hints = Hints { folder: Some(&folder), home: None };

@@ -29,6 +29,7 @@ pub(super) struct Stream {
     pub(super) kind: FileKind,
     pub(super) is_main: bool,
     pub(super) pinned: Option<&'static str>,
+    pub(super) moves_together: bool,
     /// Logical, physical and length, in clusters.
     pub(super) extents: Vec<(u64, u64, u64)>,
 }
@@ -76,6 +77,7 @@ impl Model {
             kind: FileKind::Regular,
             is_main: true,
             pinned: None,
+            moves_together: false,
             extents: extents.to_vec(),
         })
     }
@@ -127,7 +129,8 @@ impl Model {
                 size_bytes: 1,
                 is_inline: false,
             };
-            let mobility = stream.pinned.map_or(Mobility::Movable, Mobility::Pinned);
+            let free = if stream.moves_together { Mobility::Together } else { Mobility::Movable };
+            let mobility = stream.pinned.map_or(free, Mobility::Pinned);
             layout.stream(shown, &extents, mobility);
         }
         self.free_runs().into_iter().for_each(|(start, len)| layout.add_room(span(start, len)));
@@ -235,7 +238,50 @@ impl Model {
                 self.cells[to] = before.cells[from];
             }
         }
+        self.check_together(&before);
         self.check_contents();
+    }
+
+    /// What moves together moved all at once, to one place, or not at all.
+    fn check_together(&self, before: &Self) {
+        let together = self.streams.iter().zip(&before.streams).filter(|(now, _)| now.moves_together);
+        for (now, _) in together.filter(|(now, before)| now.extents != before.extents) {
+            for pair in now.extents.windows(2) {
+                assert_eq!(pair[0].1 + pair[0].2, pair[1].1, "{now:?} was torn");
+            }
+        }
+    }
+
+    /// Takes the units under a batch's destinations; answers how many clusters of them were not allocated.
+    fn allocate(&mut self, batch: &Relocations, options: &DefragOptions) -> i64 {
+        let unit = |at: usize| (at as u64 * CLUSTER + options.unit_skew_bytes) / options.unit_bytes;
+        let touched: std::collections::BTreeSet<_> =
+            batch.by_source().flat_map(|each| clusters(each.to_span())).map(unit).collect();
+        let mut grown = 0;
+        for at in 0..self.backing.len() {
+            if self.backing[at] == Backing::Unallocated && touched.contains(&unit(at)) {
+                self.backing[at] = Backing::Allocated;
+                grown += 1;
+            }
+        }
+        grown
+    }
+
+    /// Gives back what is whole units, allocated, and free.
+    fn release(&mut self, spans: &[VolumeSpan], options: &DefragOptions) -> i64 {
+        let is_border = |at: extent::VolumeOffset| {
+            (at.get() + options.unit_skew_bytes).is_multiple_of(options.unit_bytes)
+                || at.get() == 0
+                || at.get() == self.cells.len() as u64 * CLUSTER
+        };
+        assert!(spans.iter().all(|span| is_border(span.start()) && is_border(span.end())), "{spans:?}");
+        let mut given = 0;
+        for at in spans.iter().flat_map(|span| clusters(*span)) {
+            assert_eq!((self.cells[at], self.backing[at]), (Cell::Free, Backing::Allocated));
+            self.backing[at] = Backing::Unallocated;
+            given += 1;
+        }
+        given
     }
 
     fn check_contents(&self) {
@@ -255,29 +301,39 @@ impl Model {
     /// Applies a plan's batches and checks what it says of itself. Answers the volume afterwards.
     pub(super) fn run(&self, plan: &DefragPlan, options: &DefragOptions) -> Self {
         let mut now = self.clone();
-        let mut thin_written = std::collections::BTreeSet::new();
+        let (mut growth, mut peak) = (0i64, 0i64);
         let mut blocks = std::collections::BTreeSet::new();
         let mut moved_bytes = 0;
-        for batch in &plan.batches {
+        assert_eq!(plan.batches.len(), plan.releases.len());
+        for (batch, release) in plan.batches.iter().zip(&plan.releases) {
             assert!(!batch.is_empty());
             let is_one = batch.by_source().len() == 1 && {
                 let first = batch.by_source().next().unwrap();
                 now.moved_extents(&first).1.len() == 1
             };
-            assert!(batch.total_bytes() <= options.batch_bytes_max || is_one, "a batch is too large");
+            let is_together = batch.files().len() == 1 && {
+                let first = batch.by_source().next().unwrap();
+                now.streams[now.moved_extents(&first).0].moves_together
+            };
+            assert!(
+                batch.total_bytes() <= options.batch_bytes_max || is_one || is_together,
+                "a batch is too large"
+            );
+            growth += now.allocate(batch, options);
+            peak = peak.max(growth);
             now.apply(batch, true);
             moved_bytes += batch.total_bytes();
             for at in batch.by_source().flat_map(|each| clusters(each.to_span())) {
-                if self.backing[at] == Backing::Unallocated {
-                    thin_written.insert(at);
-                }
                 blocks.insert(at as u64 * CLUSTER / 65536);
             }
+            growth -= now.release(release, options);
         }
+        assert_eq!(plan.growth_left_bytes, u64::try_from(growth.max(0)).unwrap() * CLUSTER);
         assert_eq!(plan.before, self.figures());
         assert_eq!(plan.after, now.figures());
         assert_eq!(plan.moved_bytes, moved_bytes);
-        assert_eq!(plan.growth_bytes, thin_written.len() as u64 * CLUSTER);
+        // What a batch gives back for the next one counts when it is taken.
+        assert!(plan.growth_bytes >= u64::try_from(peak).unwrap() * CLUSTER);
         assert!(plan.growth_bytes <= options.growth_bytes_max);
         assert_eq!(plan.changed_block_bytes, blocks.len() as u64 * 65536);
         self.check_left(&plan.left, &now, true);
@@ -302,7 +358,13 @@ impl Model {
 }
 
 pub(super) fn options(goal: Goal) -> DefragOptions {
-    DefragOptions { goal, growth_bytes_max: 0, batch_bytes_max: 1 << 40 }
+    DefragOptions {
+        goal,
+        growth_bytes_max: 0,
+        unit_bytes: CLUSTER,
+        unit_skew_bytes: 0,
+        batch_bytes_max: 1 << 40,
+    }
 }
 
 /// Plans, applies and checks.

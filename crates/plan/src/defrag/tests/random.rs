@@ -73,7 +73,11 @@ impl Kind {
         }
         let mut at = 0;
         while at < self.len {
-            let end = (at + 1 + usize::try_from(dice.roll(40)).unwrap()).min(self.len);
+            // Whole units, as containers have it.
+            let unit = usize::try_from(self.unit_clusters()).unwrap();
+            let skew = usize::try_from(self.skew_clusters()).unwrap();
+            let end = at + 1 + usize::try_from(dice.roll(40)).unwrap();
+            let end = ((end + skew).next_multiple_of(unit) - skew).min(self.len);
             if dice.is(self.fixed_percent) {
                 model.backing[at..end].fill(Backing::Fixed);
             } else if dice.is(self.thin_percent) {
@@ -92,6 +96,7 @@ impl Kind {
                 kind: kinds[usize::try_from(dice.roll(4)).unwrap()],
                 is_main: !dice.is(10),
                 pinned: dice.is(self.pinned_percent).then_some("a test says so"),
+                moves_together: !self.spans_holes && dice.is(20),
                 extents,
             };
             model.add_stream(stream);
@@ -127,6 +132,14 @@ impl Kind {
         extents
     }
 
+    fn unit_clusters(&self) -> u64 {
+        1 << (self.seed >> 30 & 3)
+    }
+
+    fn skew_clusters(&self) -> u64 {
+        (self.seed >> 35) % self.unit_clusters()
+    }
+
     fn growth_bytes_max(&self) -> u64 {
         (self.seed >> 20) % 40 * CLUSTER
     }
@@ -134,7 +147,13 @@ impl Kind {
 
 fn some_options(kind: &Kind, goal: Goal) -> DefragOptions {
     let batch_bytes_max = [1, 5, 1 << 20][usize::try_from(kind.seed % 3).unwrap()] * CLUSTER;
-    DefragOptions { goal, growth_bytes_max: kind.growth_bytes_max(), batch_bytes_max }
+    DefragOptions {
+        goal,
+        growth_bytes_max: kind.growth_bytes_max(),
+        unit_bytes: kind.unit_clusters() * CLUSTER,
+        unit_skew_bytes: kind.skew_clusters() * CLUSTER,
+        batch_bytes_max,
+    }
 }
 
 fn fragmented_movable_bytes(model: &Model) -> u64 {
@@ -210,7 +229,9 @@ proptest! {
     fn with_enough_room_all_is_sorted_and_stays_so(kind in any_kind()) {
         let len = 200 + kind.len;
         let kind = Kind { len, fill_percent: 50, pinned_percent: 0, kept: 0, fixed_percent: 0, thin_percent: 0, ..kind };
-        let model = kind.model();
+        let mut model = kind.model();
+        // What moves together may be too large to get out of the way.
+        model.streams.iter_mut().for_each(|stream| stream.moves_together = false);
         let options = some_options(&kind, Goal::Pack);
         let (plan, now) = planned(&model, &options);
         prop_assert!(plan.left.is_empty());
