@@ -154,6 +154,11 @@ pub trait TargetFile: ReadAt<Host> {
     /// Makes `span` read as zeros, by the device or file system itself where it can.
     fn zero(&self, span: HostSpan) -> Result<()>;
 
+    /// Makes `span`, within the file, read as zeros and gives its storage back where the file system can.
+    fn punch(&self, span: HostSpan) -> Result<()> {
+        self.zero(span)
+    }
+
     /// Returns when all that was written is on stable storage.
     fn flush(&self) -> Result<()>;
 

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{Error, ErrorKind, HostFile, Result};
+use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES};
 use extent::{ExtentSet, Span, VolumeOffset};
-use filesystem::{Check, FileSystem, Rearrange, State};
+use filesystem::{Check, Rearrange, State};
+use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget, check_no_children};
 use journal::Identity;
-use os::{EditFile, JournalFile, journal_path};
+use os::{JournalFile, LiveFile, journal_path};
 use plan::defrag::{BackingMap, DefragOptions, DefragPlan, Hints, LayoutFigures, plan_in_place};
 use plan::profile::HDD;
 use plan::{fragmented_reading, predicted_figures, surveyed_figures};
@@ -32,6 +33,8 @@ use crate::{print, stdout_palette};
 const BATCH_BYTES_MAX: u64 = 256 << 20;
 /// A thin disk grows by no more than one part in so many.
 const GROWTH_PARTS: u64 = 1000;
+/// The unit in which a raw image gives space back: a block of nearly every host file system.
+const HOST_BLOCK_BYTES: u64 = 4096;
 /// Workers that copy.
 const THREAD_COUNT: usize = 4;
 
@@ -137,9 +140,12 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
     let rearrange = filesystem.rearrange()?;
     let backing = backing(stack.chain(), volume)?;
     let layout = read_layout(filesystem, &*rearrange, backing)?;
+    let unit_bytes = stack.chain().facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
     let options = DefragOptions {
         goal: arguments.goal.into(),
         growth_bytes_max: stack.chain().facts().virtual_bytes / GROWTH_PARTS,
+        unit_bytes,
+        unit_skew_bytes: volume.span.start().get() % unit_bytes,
         batch_bytes_max: BATCH_BYTES_MAX,
     };
     let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
@@ -159,8 +165,8 @@ fn backing(chain: &Chain, volume: &Volume) -> Result<BackingMap> {
     };
     let state = |backing| match backing {
         image::Backing::Allocated => plan::defrag::Backing::Allocated,
-        image::Backing::Unallocated => plan::defrag::Backing::Unallocated,
-        image::Backing::Absent => plan::defrag::Backing::Fixed,
+        // The image grows, or its file alone does.
+        image::Backing::Absent | image::Backing::Unallocated => plan::defrag::Backing::Unallocated,
         image::Backing::Fixed => plan::defrag::Backing::Fixed,
     };
     Ok(extents.into_iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect())
@@ -168,7 +174,6 @@ fn backing(chain: &Chain, volume: &Volume) -> Result<BackingMap> {
 
 /// The disk after the change, and what was done to each volume.
 struct Proof {
-    stack: Stack,
     survey: Survey,
     outcomes: Vec<RearrangeOutcome>,
 }
@@ -185,14 +190,15 @@ fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[
     }
     if snapshots.iter().any(Option::is_some) {
         let fingerprints = crate::copy::source_fingerprints(stack.chain());
-        let disk = open_for_change(stack.chain(), gate)?;
+        let disk = Changing::open(stack.chain(), gate)?;
         crate::copy::check_unchanged(stack.chain(), &fingerprints)?;
-        disk.begin(uuid::Uuid::new_v4().as_u128())?;
+        let disk = Changing::begin(disk)?;
         for (index, ready) in prepared.iter().enumerate() {
             if let (Ok(ready), Some(_)) = (ready, &snapshots[index]) {
-                outcomes[index] = change(arguments, stack, &disk, ready, index)?;
+                outcomes[index] = change(arguments, stack, disk.disk(), ready, index)?;
             }
         }
+        disk.close()?;
     }
     let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?.stack;
     for (volume, before) in after.volumes().iter().zip(&snapshots) {
@@ -203,7 +209,7 @@ fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[
         }
     }
     let survey = after.survey(&after.used_maps(Check::Quick)?)?;
-    Ok(Proof { stack: after, survey, outcomes })
+    Ok(Proof { survey, outcomes })
 }
 
 fn lost() -> Error {
@@ -216,19 +222,57 @@ fn snapshot(arguments: &DefragArguments, volume: &Volume) -> Result<Snapshot> {
     Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT)
 }
 
-/// Opens the files of a disk so that nobody else can use them.
-fn open_for_change(chain: &Chain, gate: &Gate) -> Result<Edit> {
-    Edit::open(chain, gate, &mut |file: &dyn HostFile| {
-        let opened: Arc<dyn EditTarget> = Arc::new(EditFile::open(file.name())?);
-        Ok(opened)
-    })
+/// A disk whose files nobody else can use.
+enum Changing {
+    /// All of it has its place: contents change where they lie, and no table does.
+    Fixed(Edit),
+    /// It has holes: the image may grow, and shrinks again.
+    Thin(Box<dyn LiveDisk>),
+}
+
+impl Changing {
+    /// Opens the files for writing. Nothing is written yet.
+    fn open(chain: &Chain, gate: &Gate) -> Result<Edit> {
+        let mut open = |file: &dyn HostFile| {
+            let opened: Arc<dyn EditTarget> = Arc::new(LiveFile::open(file.name())?);
+            Ok(opened)
+        };
+        Edit::open(chain, gate, &mut open)
+    }
+
+    /// Tells others that the contents change.
+    fn begin(edit: Edit) -> Result<Self> {
+        let all = Span::from_zero(edit.chain().len_bytes());
+        let is_thin = image::backing(edit.chain(), all)?.iter().any(|it| it.state == image::Backing::Absent);
+        if !is_thin {
+            edit.begin(uuid::Uuid::new_v4().as_u128())?;
+            return Ok(Self::Fixed(edit));
+        }
+        let (chain, files) = edit.into_parts();
+        let files = files.into_iter().map(|file| file as Arc<dyn TargetFile>).collect();
+        Ok(Self::Thin(image::live::open(chain, files, LiveOptions::default())?))
+    }
+
+    fn disk(&self) -> &dyn EditDisk {
+        match self {
+            Self::Fixed(edit) => edit,
+            Self::Thin(live) => &**live,
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        match self {
+            Self::Fixed(edit) => edit.flush(),
+            Self::Thin(live) => live.close(),
+        }
+    }
 }
 
 /// Carries out one volume's plan.
 fn change(
     arguments: &DefragArguments,
     stack: &Stack,
-    disk: &Edit,
+    disk: &dyn EditDisk,
     ready: &Ready,
     index: usize,
 ) -> Result<RearrangeOutcome> {
@@ -242,6 +286,7 @@ fn change(
         volume: volume.span,
         rearrange: &*ready.rearrange,
         batches: &ready.plan.batches,
+        releases: &ready.plan.releases,
         journal: &journal,
         identity: Identity {
             filesystem: facts.filesystem.clone(),
@@ -321,11 +366,12 @@ pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
         check_not_in_use(&chain)?;
-        let opened = open_for_change(&chain, &gate)?;
+        let opened = Changing::open(&chain, &gate)?;
         // What is refused is refused before a byte changes.
         journal::decide(&journal, &opened)?;
-        opened.begin(uuid::Uuid::new_v4().as_u128())?;
-        let recovery = engine::recover(&opened, &journal)?;
+        let opened = Changing::begin(opened)?;
+        let recovery = engine::recover(opened.disk(), &journal)?;
+        opened.close()?;
         drop(opened);
         journal.remove()?;
         RecoverDocument::new(&disk, Some(&recovery))

@@ -180,6 +180,7 @@ impl<'a> Scenario<'a> {
             volume: self.subject.volume,
             rearrange: &*self.rearrange,
             batches: &self.batches,
+            releases: &[],
             journal,
             identity,
             thread_count,

@@ -98,6 +98,11 @@ impl Edit {
         Ok(())
     }
 
+    /// The disk and its files, to be used in another way.
+    pub fn into_parts(self) -> (Chain, Vec<Arc<dyn EditTarget>>) {
+        (self.chain, self.files)
+    }
+
     fn top(&self) -> &dyn Layer {
         &*self.chain.links()[0].layer
     }
@@ -203,6 +208,19 @@ impl EditDisk for Edit {
 
     fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
         self.read_by(at, buf, |file, offset, piece| file.read_stored(offset, piece))
+    }
+
+    /// Gives back to the host what is allocated in the image, where it stays allocated.
+    fn release(&self, span: VirtualSpan) -> Result<()> {
+        check_bounds(span.start(), 0, self.chain.len_bytes())?;
+        for extent in self.top().backing(span)?.into_iter().filter(|extent| extent.state.is_writable()) {
+            for run in self.chain.map(extent.span)? {
+                if let RunState::Data { file, offset } = run.state {
+                    self.files[file.0 as usize].punch(Span::new(offset, run.span.len_bytes()))?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ mod owners;
 mod probe;
 mod write;
 
+pub mod live;
 pub mod qcow2;
 pub mod raw;
 pub mod vdi;

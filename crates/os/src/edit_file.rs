@@ -76,8 +76,30 @@ impl EditFile {
         }
     }
 
-    fn raw(&self) -> &RawFile {
+    pub(crate) fn raw(&self) -> &RawFile {
         self.source.raw()
+    }
+
+    /// Fails after a failed flush.
+    pub(crate) fn check_flushed(&self) -> Result<()> {
+        self.flushed.check(self.raw())
+    }
+
+    /// The host's map of the file changed.
+    pub(crate) fn forget_extent(&self) {
+        self.source.forget_extent();
+    }
+
+    /// Past the page cache; where there is no direct I/O, after its pages were dropped, as far as they are clean. The file
+    /// has `len_bytes`, and holds all that is asked for.
+    pub(crate) fn read_past_cache(&self, at: HostOffset, buf: &mut [u8], len_bytes: u64) -> Result<()> {
+        if let Some(direct) = &self.direct
+            && direct.read_all(at, buf).map_err(|error| self.raw().error("direct read", at, error))?
+        {
+            return Ok(());
+        }
+        self.raw().drop_cache(Span::new(at, buf.len() as u64));
+        self.raw().read(at, buf, len_bytes)
     }
 
     /// Fails after a failed flush, and for what is not within the file.
@@ -202,17 +224,15 @@ impl TargetFile for EditFile {
         self.flushed.flush(self.raw())
     }
 
-    /// Past the page cache; where there is no direct I/O, after its pages were dropped, as far as they are clean.
     fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        let span = self.span(at, buf.len())?;
-        self.flushed.check(self.raw())?;
-        if let Some(direct) = &self.direct
-            && direct.read_all(at, buf).map_err(|error| self.raw().error("direct read", at, error))?
-        {
-            return Ok(());
-        }
-        self.raw().drop_cache(span);
-        self.source.read_at(at, buf)
+        self.span(at, buf.len())?;
+        self.check_flushed()?;
+        self.read_past_cache(at, buf, self.source.len_bytes())
+    }
+
+    /// Where that cannot be done, zeros are written.
+    fn punch(&self, span: HostSpan) -> Result<()> {
+        if Self::punch(self, span)? { Ok(()) } else { self.zero(span) }
     }
 
     fn forget(&self, span: HostSpan) {

@@ -12,8 +12,11 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+/// A part of a line that is wanted, and the change.
+type Change = (&'static str, fn(&Path));
+
 /// Makes each change in a copy of the volume, which must be told by the fact that it is about.
-fn check_changes(volume: &Path, mount: fn(&Path, &str) -> Mounted, changes: &[(&str, fn(&Path))]) {
+fn check_changes(volume: &Path, mount: fn(&Path, &str) -> Mounted, changes: &[Change]) {
     let before = mount(volume, "ro,noatime").tree();
     mount(volume, "ro,noatime").tree().assert_same(&before, "the same volume again");
     let copy = volume.with_extension("copy");
@@ -47,12 +50,12 @@ fn every_change_of_ntfs_is_told() {
             ("/file: contents: ", |root| fs::write(root.join("file"), "Contents").unwrap()),
             ("/file: size: 8 -> 9", |root| fs::write(root.join("file"), "contents!").unwrap()),
             ("/file: stream stream: 100000 bytes", |root| {
-                fs::write(root.join("file:stream"), "other").unwrap()
+                fs::write(root.join("file:stream"), "other").unwrap();
             }),
             ("/file: stream other: absent", |root| fs::write(root.join("file:other"), "").unwrap()),
             ("/link: lost", |root| fs::remove_file(root.join("link")).unwrap()),
             ("/renamed: was not there before", |root| {
-                fs::rename(root.join("file"), root.join("renamed")).unwrap()
+                fs::rename(root.join("file"), root.join("renamed")).unwrap();
             }),
             ("/file: attribute system.ntfs_attrib_be", |root| {
                 run(

@@ -58,6 +58,8 @@ pub struct RearrangeJob<'a> {
     pub rearrange: &'a dyn Rearrange,
     /// What moves, as planned for that volume.
     pub batches: &'a [Relocations],
+    /// What is free after each batch and given back to the container then; nothing after those that it is too short for.
+    pub releases: &'a [Vec<VolumeSpan>],
     /// The journal's file: new and empty, with a name that lasts.
     pub journal: &'a dyn TargetFile,
     /// What the disk is called in the journal.
@@ -174,7 +176,11 @@ impl RearrangeJob<'_> {
         self.check()?;
         if !broken!(PlacesNotChecked) {
             let mut room = Room::of(self.rearrange, self.volume.len_bytes())?;
-            self.batches.iter().try_for_each(|batch| room.take(batch))?;
+            let releases = self.releases.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
+            for (batch, release) in self.batches.iter().zip(releases) {
+                room.take(batch)?;
+                room.check_free(release)?;
+            }
         }
         let witnesses: ExtentSet<Volume> = self.rearrange.witnesses().into_iter().collect();
         let on_disk: Vec<_> = witnesses.iter().map(|span| self.to_virtual(span)).collect();
@@ -217,7 +223,7 @@ impl RearrangeJob<'_> {
 
 impl Run<'_> {
     fn all_batches(&mut self) -> Result<(), Stopped> {
-        for batch in self.job.batches {
+        for (number, batch) in self.job.batches.iter().enumerate() {
             let mut queue = VecDeque::from([batch.clone()]);
             while let Some(batch) = queue.pop_front() {
                 match self.batch(&batch)? {
@@ -232,6 +238,13 @@ impl Run<'_> {
                     }
                 }
             }
+            // All that lies there is free on stable storage by now. A crash in between leaves it allocated, no more.
+            for span in self.job.releases.get(number).into_iter().flatten() {
+                self.job.disk.release(self.job.to_virtual(*span))?;
+            }
+        }
+        if self.job.releases.iter().any(|release| !release.is_empty()) {
+            self.job.disk.flush()?;
         }
         Ok(())
     }

@@ -49,6 +49,15 @@ impl Room {
         Ok(())
     }
 
+    /// `Invalid` unless all of `spans` is free.
+    pub(super) fn check_free(&self, spans: &[VolumeSpan]) -> Result<()> {
+        let spans: ExtentSet<Volume> = spans.iter().copied().collect();
+        match spans.subtract(&self.free).iter().next() {
+            Some(wrong) => Err(Error::invalid("what is given back is not free").at(wrong.start())),
+            None => Ok(()),
+        }
+    }
+
     fn is_whole_clusters(&self, span: VolumeSpan) -> bool {
         let offset = span.start().get().checked_sub(self.first_cluster);
         offset.is_some_and(|offset| offset.is_multiple_of(self.cluster_bytes))

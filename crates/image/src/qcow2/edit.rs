@@ -33,7 +33,7 @@ fn check_features(header: &Header) -> Result<()> {
         ))
         .hint("remove them with 'qemu-img bitmap --remove', and make the next backup a full one"));
     }
-    if header.has_unknown_autoclear {
+    if header.has_unknown_autoclear() {
         return Err(Error::unsupported("QCOW2 with data beside the disk's that would no longer fit it")
             .field("autoclear_features", "with unknown bits", "bits 0 and 1 alone")
             .hint("open the disk once with the program that uses it, or copy it to a new one"));
@@ -67,9 +67,9 @@ fn check_owners(map: &Map, file: &dyn HostFile) -> Result<()> {
 }
 
 fn take_refcounts(header: &Header, file: &dyn HostFile, claims: &mut Claims) -> Result<()> {
-    let at = HostOffset::new(header.refcount_table_at);
+    let at = header.refcount_table_at;
     let bad = || Error::refused("its table of refcounts lies past the end of the file").at(at);
-    let table = Span::checked(at, header.refcount_table_bytes).ok_or_else(bad)?;
+    let table = Span::checked(at, header.refcount_table_bytes()).ok_or_else(bad)?;
     claims.take(table)?;
     for piece in table.split(PIECE_BYTES) {
         let bytes = read_vec(file, piece.start(), piece.len_bytes(), "QCOW2 refcount table")?;

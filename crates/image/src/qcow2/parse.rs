@@ -23,10 +23,10 @@ pub(super) struct Header {
     pub(super) virtual_bytes: u64,
     pub(super) encryption: Option<Encryption>,
     pub(super) l1_at: HostOffset,
-    /// Clusters of refcounts are found by it. Where it lies is not checked here: refcounts are not needed to read.
-    pub(super) refcount_table_at: u64,
-    pub(super) refcount_table_bytes: u64,
-    pub(super) has_unknown_autoclear: bool,
+    /// Where it lies is not checked here: refcounts are not needed to read.
+    pub(super) refcount_table_at: HostOffset,
+    pub(super) refcount_table_clusters: u32,
+    pub(super) autoclear_features: u64,
     pub(super) extended_l2: bool,
     pub(super) compression: Compression,
     pub(super) is_dirty: bool,
@@ -37,6 +37,18 @@ pub(super) struct Header {
     pub(super) data_file: Option<DataFile>,
     pub(super) snapshot_count: u32,
     pub(super) bitmaps: Option<Bitmaps>,
+}
+
+impl Header {
+    /// Bytes of the refcount table.
+    pub(super) fn refcount_table_bytes(&self) -> u64 {
+        u64::from(self.refcount_table_clusters) << self.cluster_bits
+    }
+
+    /// Whether a feature is marked that this program would have to keep up to date, and does not know.
+    pub(super) fn has_unknown_autoclear(&self) -> bool {
+        self.autoclear_features & !autoclear::KNOWN != 0
+    }
 }
 
 /// How the guest's data is encrypted.
@@ -129,10 +141,10 @@ pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header>
         cluster_bits,
         virtual_bytes: raw.size.get(),
         encryption: encryption(&raw)?,
+        refcount_table_at: HostOffset::new(raw.refcount_table_offset.get()),
+        refcount_table_clusters: raw.refcount_table_clusters.get(),
+        autoclear_features: raw.autoclear_features.get(),
         l1_at: check_l1(&raw, extended_l2, file.len_bytes())?,
-        refcount_table_at: raw.refcount_table_offset.get(),
-        refcount_table_bytes: u64::from(raw.refcount_table_clusters.get()) << cluster_bits,
-        has_unknown_autoclear: raw.autoclear_features.get() & !autoclear::KNOWN != 0,
         extended_l2,
         compression: compression(&raw)?,
         is_dirty: raw.incompatible_features.get() & incompatible::DIRTY != 0,

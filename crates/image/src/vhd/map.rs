@@ -99,6 +99,14 @@ impl BlockMap {
         Ok(all)
     }
 
+    /// What every block takes in the file, bitmap and data, each checked by itself.
+    pub(super) fn placed(&self, mut visit: impl FnMut(u64, HostSpan) -> Result<()>) -> Result<()> {
+        self.placed_blocks()?.into_iter().try_for_each(|(sector, index)| {
+            let at = HostOffset::new(u64::from(sector) * SECTOR_BYTES);
+            visit(u64::from(index), Span::new(at, self.stored_bytes(u64::from(index))))
+        })
+    }
+
     /// Sector and index of every block in the file, each checked by itself.
     fn placed_blocks(&self) -> Result<Vec<(u32, u32)>> {
         let mut placed = Vec::new();

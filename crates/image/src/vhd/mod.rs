@@ -3,6 +3,7 @@
 
 pub(crate) mod bitmap;
 mod layout;
+mod live;
 mod map;
 pub(crate) mod names;
 mod parse;
@@ -17,6 +18,7 @@ use crate::{Backing, Facts, Format, Layer, ParentReference, Probe, Resolver};
 use map::BlockMap;
 use parse::{Footers, Kind};
 
+pub(crate) use live::open_live;
 pub use write::VhdWriter;
 
 /// Whether `file` is one, by its whole header.

@@ -312,6 +312,11 @@ fn check_header(raw: &DynamicHeader, at: HostOffset) -> Result<()> {
 const NAME_BYTES_MAX: u32 = 65_536;
 
 impl Dynamic {
+    /// The BAT with the entries that the disk does not need.
+    pub(super) fn whole_bat(&self) -> HostSpan {
+        Span::new(self.bat.start(), u64::from(self.raw.max_table_entries.get()) * 4)
+    }
+
     pub(super) fn parent_id(&self) -> String {
         Uuid::from_bytes(self.raw.parent_unique_id).to_string()
     }

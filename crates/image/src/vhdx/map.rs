@@ -116,6 +116,14 @@ impl BlockMap {
         })
     }
 
+    /// The places of all blocks that are in the file, each checked: block, place, and bytes of it that count.
+    pub(super) fn placed(&self, mut visit: impl FnMut(u64, HostOffset, u64) -> Result<()>) -> Result<()> {
+        self.each_block(0, self.shape.block_count, |block, payload| match payload {
+            Payload::Full(at) | Payload::Partial(at) => visit(block, at, self.stored_bytes(block)),
+            Payload::NotPresent | Payload::Zero => Ok(()),
+        })
+    }
+
     /// Checks every entry, and that no two blocks share a byte.
     pub(super) fn check(&self) -> Result<()> {
         let file_bytes = self.metadata.below().len_bytes();

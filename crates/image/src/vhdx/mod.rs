@@ -3,6 +3,7 @@
 
 mod edit;
 mod layout;
+mod live;
 mod locator;
 mod log;
 mod map;
@@ -18,6 +19,7 @@ use crate::{Facts, Format, Layer, ParentReference, Probe, Renewal, Resolver};
 use map::BlockMap;
 use parse::{Headers, Metadata, Regions};
 
+pub(crate) use live::open_live;
 pub use write::VhdxWriter;
 
 /// Whether `file` is one, by its whole header.

@@ -70,6 +70,9 @@ pub(super) struct Headers {
     pub(super) log_span: Option<HostSpan>,
     /// What is wrong with the other header.
     pub(super) note: Option<String>,
+    /// The header itself, and whether it is the first.
+    pub(super) raw: Header,
+    pub(super) is_first: bool,
 }
 
 /// Reads both headers and takes the valid one with the higher sequence number.
@@ -152,7 +155,8 @@ fn check_header(
         ));
     }
     let log = log_span.filter(|_| is_pending).map(|span| LogPlace { guid: header.log_guid, span });
-    Ok(Headers { data_write_id: header.data_write_guid.uuid(), log, log_span, note })
+    let (raw, is_first) = (*header, at.get() == HEADERS_AT[0]);
+    Ok(Headers { data_write_id: header.data_write_guid.uuid(), log, log_span, note, raw, is_first })
 }
 
 /// Where the regions lie.

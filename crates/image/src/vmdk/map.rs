@@ -108,6 +108,23 @@ impl Tables {
         Ok(())
     }
 
+    /// Calls `visit` with the place of every table.
+    pub(super) fn each_table(&self, file: &dyn HostFile, mut visit: impl FnMut(HostOffset)) -> Result<()> {
+        let count = self.directory_entry_count();
+        let mut index = 0;
+        while index < count {
+            let batch = index..count.min(index + BATCH_ENTRY_COUNT);
+            let entries = self.entries(file, self.directory_at, batch.clone())?;
+            for (raw, entry) in entries.into_iter().zip(batch.clone()) {
+                if let Some(at) = self.table_at(entry, raw, file.len_bytes())? {
+                    visit(at);
+                }
+            }
+            index = batch.end;
+        }
+        Ok(())
+    }
+
     /// The raw entries `range` of the table at `table_at`.
     fn entries(
         &self,
@@ -201,9 +218,9 @@ impl Tables {
 
     /// Calls `emit` with consecutive parts of `window` (offsets within the extent's part of the disk, below its
     /// capacity), whole grains except at the window's ends, and where each is.
-    fn for_each(
+    pub(super) fn for_each(
         &self,
-        file: &FileView<'_>,
+        file: &(impl ReadAt<Host> + ?Sized),
         window: VirtualSpan,
         mut emit: impl FnMut(VirtualSpan, Grain),
     ) -> Result<()> {
@@ -228,7 +245,7 @@ impl Tables {
 
     fn for_each_of_table(
         &self,
-        file: &FileView<'_>,
+        file: &(impl ReadAt<Host> + ?Sized),
         table_at: HostOffset,
         part: VirtualSpan,
         emit: &mut impl FnMut(VirtualSpan, Grain),

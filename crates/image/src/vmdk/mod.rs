@@ -8,11 +8,13 @@
 mod descriptor;
 mod edit;
 mod layout;
+mod live;
 mod map;
 mod open;
 mod parse;
 mod write;
 
+pub(crate) use live::open_live;
 pub(crate) use open::parent_reference;
 pub use open::{open, probe};
 pub use write::VmdkWriter;

@@ -9,7 +9,7 @@ use extent::{HostOffset, HostSpan, Offset, Span, VirtualOffset, VirtualSpan};
 use super::descriptor::{self, Descriptor, ExtentKind, ExtentLine};
 use super::edit;
 use super::layout::SECTOR_BYTES;
-use super::map::{Compression, Map, Part, Source};
+use super::map::{Compression, Map, Part, Source, Tables};
 use super::parse::{self, Magic, SparseExtent};
 use crate::{Facts, Format, Layer, ParentReference, Probe, Purpose, Renewal, Resolver};
 
@@ -181,6 +181,28 @@ fn open_hosted(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<d
     let mut layer = Builder::new(file, place);
     layer.add_sparse(line, FileIndex(0), extent)?;
     layer.finish(descriptor)
+}
+
+/// A disk that is one hosted extent, for who writes into it.
+pub(super) struct LivePart {
+    pub(super) tables: Tables,
+    pub(super) descriptor: Option<HostSpan>,
+    pub(super) redundant_at: Option<HostOffset>,
+    /// Whether the directory in use is the first, not its redundant copy.
+    pub(super) is_first: bool,
+}
+
+/// What a hosted extent with its own descriptor consists of.
+pub(super) fn live_parts(file: &dyn HostFile) -> Result<LivePart> {
+    let header = parse::hosted_header(file, HostOffset::ZERO)?;
+    if header.capacity_sectors == 0 {
+        return Err(Error::unsupported("writing into a VMDK that is neither flat nor monolithicSparse"));
+    }
+    let (descriptor, redundant_at) = (header.descriptor, header.redundant_at);
+    let first_at = header.directory_at;
+    let tables = parse::hosted_extent(file, header)?.tables;
+    let is_first = first_at.is_none_or(|at| at == tables.directory_at);
+    Ok(LivePart { tables, descriptor, redundant_at, is_first })
 }
 
 /// The embedded descriptor, if there is one: QEMU gives split extents room for it and leaves that empty.

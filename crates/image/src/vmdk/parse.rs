@@ -69,8 +69,8 @@ pub(super) struct HostedHeader {
     zeroed_grains: bool,
     compression: Compression,
     /// `None`: the footer knows.
-    directory_at: Option<HostOffset>,
-    redundant_at: Option<HostOffset>,
+    pub directory_at: Option<HostOffset>,
+    pub redundant_at: Option<HostOffset>,
     overhead_sectors: u64,
     unclean: bool,
 }

@@ -22,17 +22,24 @@ const SMALL_BYTES: u64 = 64 << 10;
 /// Streams from here on are worth clearing room beside a part of them even if they would fit elsewhere.
 const WORTH_CLEARING_BYTES: u64 = 1 << 20;
 
-/// Others slide for a stream if they are at most this many times as large.
-const SLIDING_COST_MAX: u64 = 8;
+/// Others slide for a stream if they are at most this many times as large: at 95 % full, twenty times as much lies among the gaps
+/// that it needs.
+const SLIDING_COST_MAX: u64 = 24;
 
-/// Cells and extents that are looked at to make room: under a second.
-const EFFORT_MAX: u64 = 100_000_000;
+/// As [`EFFORT_MAX`], for that.
+const SLIDING_EFFORT_MAX: u64 = 60_000_000;
+
+/// After this many streams in a row for which no room can be made, what was cleared is filled first.
+const FAILURES_MAX: usize = 8;
+
+/// Cells and extents that are looked at to make room: about a second.
+const EFFORT_MAX: u64 = 300_000_000;
 
 /// Brings the fragmented streams together.
 pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
     let mut effort = Effort::new(EFFORT_MAX);
-    let mut left = work.fragmented();
-    left.sort_by_key(|stream| std::cmp::Reverse(stream_bytes(work, *stream)));
+    let mut sliding_effort = Effort::new(SLIDING_EFFORT_MAX);
+    let mut left = largest_first(work);
     place_cheaply(work, &mut left, &mut effort)?;
     loop {
         let before = left.len();
@@ -42,7 +49,7 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
             return Ok(());
         }
         let is_stuck = left.len() == before && !make_room(work, &mut left, &mut effort)?;
-        if is_stuck && !extend_free(work, &left, &mut effort)? {
+        if is_stuck && !extend_free(work, &left, &mut sliding_effort)? {
             break;
         }
     }
@@ -52,14 +59,27 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
     work.close()?;
     // What that left may hold one of them after all, which then moves a second time.
     let moved_bytes = work.moved_bytes();
+    place_left(work)?;
+    work.made_room_bytes += work.moved_bytes() - moved_bytes;
+    Ok(())
+}
+
+/// Places the fragmented streams that fit into what is free, with what others leave.
+pub(super) fn place_left(work: &mut Work<'_>) -> Result<()> {
+    let mut left = largest_first(work);
     let mut before = usize::MAX;
     while left.len() < before {
         before = left.len();
         place_directly(work, &mut left)?;
         work.close()?;
     }
-    work.made_room_bytes += work.moved_bytes() - moved_bytes;
     Ok(())
+}
+
+fn largest_first(work: &Work<'_>) -> Vec<usize> {
+    let mut streams = work.fragmented();
+    streams.sort_by_key(|stream| std::cmp::Reverse(stream_bytes(work, *stream)));
+    streams
 }
 
 fn stream_bytes(work: &Work<'_>, stream: usize) -> u64 {
@@ -161,22 +181,29 @@ fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<boo
     Ok(true)
 }
 
-/// Moves others away for what fits nowhere. Whether any stream was placed.
+/// Moves others away for what fits nowhere, the smallest first: what these leave is where those go that are in the way of larger
+/// ones. Whether any stream was placed.
 fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
     let mut cleared = Vec::new();
     let mut rest = Vec::new();
     let mut cells = Cells::of(work, Purpose::ToFill, effort);
-    for &stream in left.iter() {
+    let mut failures = 0;
+    while let Some(stream) = left.pop() {
         let ways = ways(work, stream, Some(&cells), u64::MAX, effort);
         if !place_by_clearing(work, ways.into_iter(), &mut cleared)? {
             rest.push(stream);
+            failures += 1;
+            if failures >= FAILURES_MAX && !cleared.is_empty() {
+                break;
+            }
             continue;
         }
+        failures = 0;
         // The others look elsewhere. What else changed is seen when a window is looked at closely, or in the next round.
         let parts = cleared.last().map(|way| way.parts.as_slice()).unwrap_or_default();
         parts.iter().for_each(|(_, span)| cells.strike(*span));
     }
-    *left = rest;
+    left.extend(rest.into_iter().rev());
     let has_placed = !cleared.is_empty();
     finish_clearing(work, cleared)?;
     Ok(has_placed)

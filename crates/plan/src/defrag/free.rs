@@ -12,9 +12,10 @@
 use block::Result;
 use extent::{Span, VolumeOffset, VolumeSpan};
 
+use super::files;
 use super::room::{Cells, Effort, Purpose, clear_what_fits};
 use super::space::Growth;
-use super::work::Work;
+use super::work::{Run, Work};
 
 /// The goal is reached when this much of the movable free space is in one piece.
 const ENOUGH_PERCENT: u64 = 95;
@@ -28,8 +29,26 @@ const ROUNDS_MAX: usize = 3;
 /// Cells that are looked at: under a second.
 const EFFORT_MAX: u64 = 60_000_000;
 
+/// Brings the free space together; and streams that were left, which it may hold now, and it together again.
+pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
+    consolidate(work)?;
+    let mut left = work.fragmented().len();
+    for _ in 0..ROUNDS_MAX {
+        if left == 0 {
+            break;
+        }
+        files::place_left(work)?;
+        consolidate(work)?;
+        let before = std::mem::replace(&mut left, work.fragmented().len());
+        if left == before {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Brings the free space together.
-pub(super) fn consolidate(work: &mut Work<'_>) -> Result<()> {
+fn consolidate(work: &mut Work<'_>) -> Result<()> {
     let made_room_bytes = work.made_room_bytes;
     let mut effort = Effort::new(EFFORT_MAX);
     for _ in 0..ROUNDS_MAX {
@@ -110,11 +129,9 @@ fn slide(work: &mut Work<'_>, goal_bytes: u64, cost_bytes_max: u64, effort: &mut
         let regions = Cells::of(work, Purpose::ToFree, effort).regions();
         let region = regions.iter().find(|region| region.covers(&extent)).filter(|_| need > 0);
         let gap = region.and_then(|region| nearest_gap(work, side, region, extent, need));
-        let start = gap.and_then(|gap| sliding_start(work, side, gap, extent, cost_bytes_max));
-        match (side, start) {
-            (Side::Before, Some(start)) => slide_down(work, start, extent)?,
-            (Side::After, Some(start)) => slide_up(work, start, extent)?,
-            (_, None) => {}
+        let sliding = gap.map(|gap| Sliding::of(work, side, gap, extent));
+        if let Some(sliding) = sliding.filter(|sliding| sliding.cost <= cost_bytes_max) {
+            perform(work, side, &sliding, extent)?;
         }
         work.close()?;
     }
@@ -150,47 +167,6 @@ fn nearest_gap(
     })
 }
 
-/// Where sliding can begin, at or after `start` on the way to `extent`, and does not get stuck before it is there; `None` if that
-/// gains nothing. Counts as [`slide_down`] and [`slide_up`] move.
-fn sliding_start(
-    work: &Work<'_>,
-    side: Side,
-    start: VolumeOffset,
-    extent: VolumeSpan,
-    cost_bytes_max: u64,
-) -> Option<VolumeOffset> {
-    let held = work.space.held();
-    let far = match side {
-        Side::Before => held.within(extent).last().filter(|span| span.end() == extent.end()),
-        Side::After => held.within(extent).next().filter(|span| span.start() == extent.start()),
-    };
-    let far_bytes = far.map_or(0, |span| span.len_bytes());
-    let mut slide = Sliding { start, near: 0, pending: 0, far: far_bytes, cost: 0 };
-    let mut at = start;
-    while let Some(next) = next_beside(work, side, at, extent) {
-        let run = work.run_of(next);
-        let bounds = work.bounds(&run);
-        let (gap, end) = match side {
-            Side::Before => (Span::between(at, bounds.start()), bounds.end().max(work.span(next).end())),
-            Side::After => (Span::between(bounds.end(), at), bounds.start().min(work.span(next).start())),
-        };
-        let can_go = work.moves_alone(&run)
-            && bounds.len_bytes() == run.bytes
-            && held.covers(gap)
-            && slide.takes(gap.len_bytes(), run.bytes);
-        if !can_go {
-            slide = Sliding { start: end, near: 0, pending: 0, far: far_bytes, cost: 0 };
-        }
-        at = end;
-    }
-    let last = match side {
-        Side::Before => Span::between(at, extent.start()),
-        Side::After => Span::between(extent.end(), at),
-    };
-    let gains = slide.near + slide.pending + last.len_bytes() > 0 && held.covers(last);
-    (gains && slide.cost <= cost_bytes_max).then_some(slide.start)
-}
-
 /// The extent at `at` or next on the way to `extent`.
 fn next_beside(work: &Work<'_>, side: Side, at: VolumeOffset, extent: VolumeSpan) -> Option<usize> {
     match side {
@@ -199,118 +175,118 @@ fn next_beside(work: &Work<'_>, side: Side, at: VolumeOffset, extent: VolumeSpan
     }
 }
 
-/// How far sliding is, in bytes.
+/// Where a run goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Goes {
+    /// To where the gap begins.
+    Near,
+    /// To the other end of the extent.
+    Far,
+}
+
+/// What slides, decided before anything does: from a start on, so that nothing gets stuck on the way to the extent.
 struct Sliding {
-    /// Where it began.
     start: VolumeOffset,
+    steps: Vec<(Run, Goes)>,
     /// Free where the next goes to.
     near: u64,
     /// Free behind that once the batch is closed.
     pending: u64,
     /// Free at the other end of the extent.
     far: u64,
-    /// Moved.
+    /// Bytes that move.
     cost: u64,
 }
 
 impl Sliding {
+    /// Begins anew at `start`, with `far` bytes free at the other end.
+    fn new(start: VolumeOffset, far: u64) -> Self {
+        Self { start, steps: Vec::new(), near: 0, pending: 0, far, cost: 0 }
+    }
+
+    /// Slides what lies from `start` up to `extent`; if something cannot, only what is behind it.
+    fn of(work: &Work<'_>, side: Side, start: VolumeOffset, extent: VolumeSpan) -> Self {
+        let held = work.space.held();
+        let far = match side {
+            Side::Before => held.within(extent).last().filter(|span| span.end() == extent.end()),
+            Side::After => held.within(extent).next().filter(|span| span.start() == extent.start()),
+        };
+        let far = far.map_or(0, |span| span.len_bytes());
+        let mut sliding = Self::new(start, far);
+        let mut at = start;
+        while let Some(next) = next_beside(work, side, at, extent) {
+            let run = work.run_of(next);
+            let bounds = work.bounds(&run);
+            let (gap, end) = match side {
+                Side::Before => (Span::between(at, bounds.start()), bounds.end().max(work.span(next).end())),
+                Side::After => (Span::between(bounds.end(), at), bounds.start().min(work.span(next).start())),
+            };
+            // What it leaves is written by the next.
+            let is_plain = work.moves_alone(&run)
+                && bounds.len_bytes() == run.bytes
+                && held.covers(gap)
+                && !work.space.is_thin(bounds);
+            if !is_plain || !sliding.takes(gap.len_bytes(), run) {
+                sliding = Self::new(end, far);
+            }
+            at = end;
+        }
+        let last = match side {
+            Side::Before => Span::between(at, extent.start()),
+            Side::After => Span::between(extent.end(), at),
+        };
+        if held.covers(last) { sliding } else { Self::new(at, far) }
+    }
+
     /// Takes the next run, in front of which there is a gap. Whether it can go.
-    fn takes(&mut self, gap_bytes: u64, bytes: u64) -> bool {
+    fn takes(&mut self, gap_bytes: u64, run: Run) -> bool {
+        let bytes = run.bytes;
         if self.pending > 0 {
             self.pending += gap_bytes;
         } else {
             self.near += gap_bytes;
         }
         if self.near + self.pending == 0 {
-            return true;
+            return false;
         }
         if bytes > self.near.max(self.far) {
             self.near += std::mem::take(&mut self.pending);
         }
-        if bytes <= self.near {
-            self.near -= bytes;
-        } else if bytes <= self.far {
-            self.far -= bytes;
-        } else {
-            return false;
-        }
+        let goes = if bytes <= self.near { Goes::Near } else { Goes::Far };
+        let rest = if goes == Goes::Near { &mut self.near } else { &mut self.far };
+        let Some(left) = rest.checked_sub(bytes) else { return false };
+        *rest = left;
         self.pending += bytes;
         self.cost += bytes;
+        self.steps.push((run, goes));
         true
     }
 }
 
-/// Moves what lies from `start` up to `extent`, to `start` on where it fits, else to the far end of `extent`.
-fn slide_down(work: &mut Work<'_>, start: VolumeOffset, extent: VolumeSpan) -> Result<()> {
-    let (mut at, mut far) = (start, extent.end());
-    while let Some(next) = next_beside(work, Side::Before, at, extent) {
-        let run = work.run_of(next);
-        let is_in_place = work.span(next).start() == at && work.bounds(&run).len_bytes() == run.bytes;
-        if is_in_place {
-            at = work.bounds(&run).end();
-            continue;
-        }
-        let near = VolumeSpan::checked(at, run.bytes);
-        let away =
-            far.get().checked_sub(run.bytes).map(|start| Span::new(VolumeOffset::new(start), run.bytes));
-        let place = if work.moves_alone(&run) { find_either(work, near, away)? } else { None };
-        match place {
-            Some(place) => {
-                work.move_to(run.extents, place)?;
-                if Some(place) == near {
-                    at = place.end();
-                } else {
-                    far = place.start();
-                }
-            }
-            None => at = work.span(next).end(),
-        }
-    }
-    Ok(())
-}
-
-/// As [`slide_down`], the other way round.
-fn slide_up(work: &mut Work<'_>, start: VolumeOffset, extent: VolumeSpan) -> Result<()> {
-    let (mut at, mut far) = (start, extent.start());
-    while let Some(next) = next_beside(work, Side::After, at, extent) {
-        let run = work.run_of(next);
-        let is_in_place = work.span(next).end() == at && work.bounds(&run).len_bytes() == run.bytes;
-        if is_in_place {
-            at = work.bounds(&run).start();
-            continue;
-        }
-        let near =
-            at.get().checked_sub(run.bytes).map(|start| Span::new(VolumeOffset::new(start), run.bytes));
-        let away = VolumeSpan::checked(far, run.bytes);
-        let place = if work.moves_alone(&run) { find_either(work, near, away)? } else { None };
-        match place {
-            Some(place) => {
-                work.move_to(run.extents, place)?;
-                if Some(place) == near {
-                    at = place.start();
-                } else {
-                    far = place.end();
-                }
-            }
-            None => at = work.span(next).start(),
-        }
-    }
-    Ok(())
-}
-
-/// The first of two places that is free; a batch is closed for it if need be.
-fn find_either(
-    work: &mut Work<'_>,
-    near: Option<VolumeSpan>,
-    away: Option<VolumeSpan>,
-) -> Result<Option<VolumeSpan>> {
-    let free = |work: &Work<'_>| {
-        let places = [near, away].into_iter().flatten();
-        places.into_iter().find(|place| work.space.offers(*place, Growth::Never))
+/// Moves what slides. A batch is closed where the next place is not free before.
+fn perform(work: &mut Work<'_>, side: Side, sliding: &Sliding, extent: VolumeSpan) -> Result<()> {
+    let (mut near, mut far) = match side {
+        Side::Before => (sliding.start, extent.end()),
+        Side::After => (sliding.start, extent.start()),
     };
-    if let Some(place) = free(work) {
-        return Ok(Some(place));
+    for (run, goes) in &sliding.steps {
+        let edge = if *goes == Goes::Near { &mut near } else { &mut far };
+        // From the start on things come one behind the other, from the far end on one before the other; or vice versa.
+        let goes_up = (side == Side::Before) == (*goes == Goes::Near);
+        let place = if goes_up {
+            Span::new(*edge, run.bytes)
+        } else {
+            Span::new(VolumeOffset::new(edge.get().saturating_sub(run.bytes)), run.bytes)
+        };
+        *edge = if goes_up { place.end() } else { place.start() };
+        if !work.space.offers(place, Growth::Never) {
+            work.close()?;
+        }
+        // What was given back to a thin container when the batch was closed is not written again.
+        if !work.space.offers(place, Growth::Never) {
+            break;
+        }
+        work.move_to(run.extents.clone(), place)?;
     }
-    work.close()?;
-    Ok(free(work))
+    Ok(())
 }

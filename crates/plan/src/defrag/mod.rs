@@ -136,11 +136,14 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
         Goal::Files => files::gather(&mut work)?,
         Goal::Free => {
             files::gather(&mut work)?;
-            free::consolidate(&mut work)?;
+            free::consolidate_and_gather(&mut work)?;
         }
         Goal::Pack => {
             sorted::sort(&mut work)?;
             files::gather(&mut work)?;
+            if !work.fragmented().is_empty() {
+                free::consolidate_and_gather(&mut work)?;
+            }
         }
     }
     work.finish()

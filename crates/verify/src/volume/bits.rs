@@ -177,7 +177,7 @@ mod tests {
                 prop_assert_eq!(part.has(number), part.window().contains(&number) && joined.has(number));
             }
             let range = asked.0..asked.0 + asked.1;
-            prop_assert_eq!(joined.count(range.clone()) as usize, naive_joined.range(range).count());
+            prop_assert_eq!(joined.count(range.clone()), naive_joined.range(range).count() as u64);
             let difference = naive.symmetric_difference(&naive_joined).min().copied();
             prop_assert_eq!(bits.first_difference(&joined), difference);
         }

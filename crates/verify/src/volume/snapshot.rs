@@ -36,6 +36,9 @@ impl Contents<'_> {
     }
 }
 
+/// How many files that differ are named.
+const NAMED_MAX: usize = 5;
+
 /// What a fact is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Aspect {
@@ -48,12 +51,12 @@ pub(super) enum Aspect {
 }
 
 const ASPECTS: [(Aspect, &str); 6] = [
-    (Aspect::Head, "its head"),
-    (Aspect::Names, "its names"),
-    (Aspect::Attributes, "its attributes"),
-    (Aspect::Streams, "its streams"),
-    (Aspect::Layout, "the layout of its streams"),
-    (Aspect::Contents, "its contents"),
+    (Aspect::Head, "heads"),
+    (Aspect::Names, "names"),
+    (Aspect::Attributes, "attributes"),
+    (Aspect::Streams, "streams"),
+    (Aspect::Layout, "layout of streams"),
+    (Aspect::Contents, "contents"),
 ];
 
 /// A file and the sum of the digests of its facts.
@@ -129,58 +132,72 @@ impl Snapshot {
         self.entries.len()
     }
 
-    /// The first file that is not the same, or not there, in one of the two.
-    pub fn first_difference(before: &Self, after: &Self) -> Option<FileId> {
-        let (mut ours, mut theirs) = (before.entries.iter().peekable(), after.entries.iter().peekable());
-        loop {
-            let (one, other) = match (ours.peek(), theirs.peek()) {
-                (None, None) => return None,
-                (Some(left), None) | (None, Some(left)) => return Some(FileId(left.file)),
-                (Some(one), Some(other)) => (**one, **other),
+    /// The first files that are not the same, or not there, in one of the two: at most `count_max`.
+    pub fn differences(before: &Self, after: &Self, count_max: usize) -> Vec<FileId> {
+        let (mut ours, mut theirs) = (&before.entries[..], &after.entries[..]);
+        let mut found = Vec::new();
+        while found.len() < count_max {
+            let order = match (ours.first(), theirs.first()) {
+                (None, None) => break,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(one), Some(other)) => one.file.cmp(&other.file),
             };
-            match one.file.cmp(&other.file) {
-                Ordering::Equal if one.digest == other.digest => {
-                    ours.next();
-                    theirs.next();
-                }
-                _ => return Some(FileId(one.file.min(other.file))),
+            let (one, other) = (ours.first().copied(), theirs.first().copied());
+            if order.is_le() {
+                ours = &ours[1..];
+            }
+            if order.is_ge() {
+                theirs = &theirs[1..];
+            }
+            match (one, other) {
+                (Some(one), Some(other)) if order.is_eq() && one.digest == other.digest => {}
+                (Some(one), _) if order.is_le() => found.push(FileId(one.file)),
+                (_, Some(other)) => found.push(FileId(other.file)),
+                _ => {}
             }
         }
+        found
     }
 
-    /// Fails with `Mismatch` unless both are of the same volume and all files are the same. The message has the number of
-    /// the first file that is not.
+    /// Fails with `Mismatch` unless both are of the same volume and all files are the same. The message has the numbers of
+    /// the first files that are not.
     pub fn compare(before: &Self, after: &Self) -> Result<()> {
-        Self::compare_with(before, after, |file| format!("file {}", file.0))
+        Self::compare_with(before, after, || None)
     }
 
-    /// The same with the file's path in the message, for which `filesystem`, one of the two, is read again.
+    /// The same with paths in the message, for which `filesystem`, one of the two, is read again.
     pub fn compare_on(before: &Self, after: &Self, filesystem: &dyn FileSystem) -> Result<()> {
-        Self::compare_with(before, after, |file| match Catalog::read(filesystem) {
-            Ok(catalog) => format!("file {} ({})", file.0, catalog.path(file).escape_ascii()),
-            Err(_) => format!("file {}", file.0),
-        })
+        Self::compare_with(before, after, || Catalog::read(filesystem).ok())
     }
 
-    fn compare_with(before: &Self, after: &Self, name: impl Fn(FileId) -> String) -> Result<()> {
+    fn compare_with(before: &Self, after: &Self, catalog: impl Fn() -> Option<Catalog>) -> Result<()> {
         if before.volume != after.volume {
             return Err(Error::mismatch(
                 "the volume is another one: its kind, size, label or serial number changed",
             ));
         }
-        let Some(file) = Self::first_difference(before, after) else { return Ok(()) };
-        let has =
-            |snapshot: &Self| snapshot.entries.binary_search_by_key(&file.0, |entry| entry.file).is_ok();
-        let name = name(file);
-        let text = match (has(before), has(after)) {
-            (true, false) => format!("{name} is lost"),
-            (false, true) => format!("{name} was not there before"),
-            _ => format!(
-                "{name} is not as it was; what differs among all files: {}",
-                Self::what_differs(before, after)
-            ),
+        let files = Self::differences(before, after, NAMED_MAX);
+        if files.is_empty() {
+            return Ok(());
+        }
+        let catalog = catalog();
+        let has = |snapshot: &Self, file: FileId| {
+            snapshot.entries.binary_search_by_key(&file.0, |entry| entry.file).is_ok()
         };
-        Err(Error::mismatch(text))
+        let tell = |file: &FileId| {
+            let path = catalog.as_ref().map(|catalog| format!(" ({})", catalog.path(*file).escape_ascii()));
+            let what = match (has(before, *file), has(after, *file)) {
+                (true, false) => "is lost",
+                (false, true) => "was not there before",
+                _ => "is not as it was",
+            };
+            format!("file {}{} {what}", file.0, path.unwrap_or_default())
+        };
+        let told: Vec<_> = files.iter().map(tell).collect();
+        let more = if files.len() == NAMED_MAX { ", perhaps others" } else { "" };
+        let differs = Self::what_differs(before, after);
+        Err(Error::mismatch(format!("{}{more}; over all files these differ: {differs}", told.join(", "))))
     }
 
     fn what_differs(before: &Self, after: &Self) -> String {
@@ -417,13 +434,10 @@ mod tests {
         assert_eq!(one.file_count(), 50_000);
         let missing =
             snapshot(|collector| tell(collector, &mut (0..200_000).filter(|number| *number != 123_456)));
-        assert_eq!(Snapshot::first_difference(&one, &missing), Some(FileId(23_456)));
+        assert_eq!(Snapshot::differences(&one, &missing, 9), [FileId(23_456)]);
         let error = Snapshot::compare(&one, &missing).unwrap_err();
         assert_eq!(error.kind(), block::ErrorKind::Mismatch);
-        assert!(
-            error.to_string().contains("file 23456") && error.to_string().contains("its names"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("file 23456") && error.to_string().contains("names"), "{error}");
     }
 
     #[test]

@@ -397,7 +397,9 @@ fn compare_names(volume: &Volume, upper_case: &UpperCase, names: &Tally) -> Resu
     let mut pass = Pass::new(volume, upper_case, 0..0, Tally::of_bucket(bucket));
     pass.run()?;
     let facts = pass.names.differing_facts();
-    let Some((fact, balance)) = facts.first() else {
+    // A name that was changed is told by its file, not by the entry that it leaves alone.
+    let named = facts.iter().find(|(_, balance)| *balance > 0).or(facts.first());
+    let Some((fact, balance)) = named else {
         return Err(Error::corrupt("NTFS directories and names of files do not agree"));
     };
     let (file, name): (Reference, Name<'_>) = Name::of_fact(fact);
