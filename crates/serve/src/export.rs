@@ -46,9 +46,9 @@ impl Fault {
     }
 
     fn of(error: &Error) -> Self {
-        let is_full = error
-            .io_source()
-            .is_some_and(|io| matches!(io.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded));
+        let is_full = error.io_source().is_some_and(|io| {
+            matches!(io.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+        });
         let kind = match error.kind() {
             _ if is_full => FaultKind::NoSpace,
             ErrorKind::Invalid => FaultKind::Invalid,
@@ -359,7 +359,9 @@ fn push_allocation(found: &mut Vec<Allocation>, run: &Run, window: &VirtualSpan)
         RunState::Data { .. } | RunState::Compressed { .. } => (false, false),
     };
     match found.last_mut() {
-        Some(last) if (last.is_hole, last.is_zero) == (is_hole, is_zero) && last.span.end() == run.span.start() => {
+        Some(last)
+            if (last.is_hole, last.is_zero) == (is_hole, is_zero) && last.span.end() == run.span.start() =>
+        {
             last.span = extent::Span::<Virtual>::between(last.span.start(), run.span.end());
         }
         _ => found.push(Allocation { span: run.span, is_hole, is_zero }),

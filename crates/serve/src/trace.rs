@@ -174,7 +174,11 @@ pub struct TraceWriter {
 
 impl TraceWriter {
     /// Begins a recording into `out`.
-    pub fn new(mut out: impl Write + Send + 'static, facts: TraceFacts, options: TraceOptions) -> Result<Self> {
+    pub fn new(
+        mut out: impl Write + Send + 'static,
+        facts: TraceFacts,
+        options: TraceOptions,
+    ) -> Result<Self> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut header = Header {
             magic: MAGIC,
@@ -309,7 +313,8 @@ impl<W: Write> Blocks<W> {
             return Ok(());
         }
         // A last block is the only one without records: until then its news can wait.
-        let is_full = self.written_bytes.saturating_add((3 * BLOCK_HEADER_BYTES + RECORD_BYTES_MAX) as u64) > self.bytes_max;
+        let is_full = self.written_bytes.saturating_add((3 * BLOCK_HEADER_BYTES + RECORD_BYTES_MAX) as u64)
+            > self.bytes_max;
         if self.block.count == 0 && is_full && self.dropped_told > 0 {
             return Ok(());
         }
@@ -402,11 +407,18 @@ impl<R: Read> TraceReader<R> {
         }
         let checksum = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
         if header.checksum.get() != checksum {
-            return Err(Error::corrupt("recording header").field("checksum", header.checksum.get(), checksum));
+            return Err(Error::corrupt("recording header").field(
+                "checksum",
+                header.checksum.get(),
+                checksum,
+            ));
         }
         Ok(Self {
             from,
-            facts: TraceFacts { disk_bytes: header.disk_bytes.get(), sector_bytes: header.sector_bytes.get() },
+            facts: TraceFacts {
+                disk_bytes: header.disk_bytes.get(),
+                sector_bytes: header.sector_bytes.get(),
+            },
             began_unix_ns: header.began_unix_ns.get(),
             records: Vec::new(),
             used: 0,

@@ -64,9 +64,21 @@ fn qemu_io_zeros_discards_and_flushes() {
     let before = flushes();
     io(&["write -f -P 0x11 64k 4k", "read -P 0x11 64k 4k", "read -P 0x5a 68k 4k"]);
     assert!(flushes() > before);
-    io(&["write -z 1M 64k", "read -P 0 1M 64k", "write -z -u 2M 1M", "read -P 0 2M 1M", "read -P 0x5a 3M 64k"]);
+    io(&[
+        "write -z 1M 64k",
+        "read -P 0 1M 64k",
+        "write -z -u 2M 1M",
+        "read -P 0 2M 1M",
+        "read -P 0x5a 3M 64k",
+    ]);
     io(&["discard 4M 2M", "read -P 0 4M 2M", "writev -P 3 6M 512 1k 3k", "read -P 3 6M 4608"]);
-    io(&["aio_write -P 9 9M 64k", "aio_write -P 8 10M 64k", "aio_flush", "read -P 9 9M 64k", "read -P 8 10M 64k"]);
+    io(&[
+        "aio_write -P 9 9M 64k",
+        "aio_write -P 8 10M 64k",
+        "aio_flush",
+        "read -P 9 9M 64k",
+        "read -P 8 10M 64k",
+    ]);
     let blocks = std::fs::metadata(served.dir.path().join("disk.raw")).unwrap().blocks() * 512;
     assert!(blocks < (8 << 20) - (2 << 20), "what was discarded is given back: {blocks}");
 }
@@ -78,8 +90,9 @@ fn qemu_img_sees_a_read_only_export() {
         .args(["-f", "raw", "-c", "write 0 512", &served.uri()])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-    assert!(!output.status.success() && said.contains("read"), "{said}");
+    let said =
+        String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && said.contains("Permission denied"), "{said}");
     run("qemu-io", &["-r", "-f", "raw", "-c", "read -P 0 0 512", &served.uri()]);
 }
 
@@ -90,7 +103,16 @@ fn libnbd_tools() {
     let info: serde_json::Value = serde_json::from_str(&run("nbdinfo", &["--json", &uri])).unwrap();
     let export = &info["exports"][0];
     assert_eq!(info["structured"], true);
-    for ability in ["can_cache", "can_df", "can_fast_zero", "can_flush", "can_fua", "can_multi_conn", "can_trim", "can_zero"] {
+    for ability in [
+        "can_cache",
+        "can_df",
+        "can_fast_zero",
+        "can_flush",
+        "can_fua",
+        "can_multi_conn",
+        "can_trim",
+        "can_zero",
+    ] {
         assert_eq!(export[ability], true, "{ability} of {export}");
     }
     assert_eq!(export["contexts"][0], "base:allocation");
@@ -117,6 +139,9 @@ fn libnbd_by_python() {
     let served = Served::new(4 * MIB);
     let script = "
 import errno
+import nbd
+h = nbd.NBD()
+h.add_meta_context('base:allocation')
 h.set_export_name('disk')
 h.set_strict_mode(0)
 h.connect_unix(SOCKET)
@@ -153,7 +178,8 @@ h.flush()
 h.shutdown()
 ";
     let script = script.replace("SOCKET", &format!("{:?}", served.socket.display().to_string()));
-    run("nbdsh", &["-c", &script]);
+    // The distribution's Python, whichever comes first in the path: that one has libnbd.
+    run("/usr/bin/python3", &["-c", &script]);
 }
 
 #[test]
@@ -163,14 +189,28 @@ fn fio_verifies_what_it_wrote() {
     let said = run(
         "fio",
         &[
-            "--name=mixed", "--ioengine=nbd", &uri, "--rw=randrw", "--bsrange=4k-64k", "--iodepth=32", "--size=32m",
-            "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--fsync=64", "--number_ios=3000",
+            "--name=mixed",
+            "--ioengine=nbd",
+            &uri,
+            "--rw=randrw",
+            "--bsrange=4k-64k",
+            "--iodepth=32",
+            "--size=32m",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--do_verify=1",
+            "--fsync=64",
+            "--number_ios=3000",
             "--group_reporting",
         ],
     );
     assert!(said.contains("err= 0"), "{said}");
     let snapshot = served.monitor.snapshot();
-    assert!(snapshot.outstanding.all.max.unwrap() > 4, "the depth of the client's queue is seen: {:?}", snapshot.outstanding.all);
+    assert!(
+        snapshot.outstanding.all.max.unwrap() > 4,
+        "the depth of the client's queue is seen: {:?}",
+        snapshot.outstanding.all
+    );
     assert!(snapshot.flushes > 0);
 }
 

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::client::*;
 use common::Served;
+use common::client::*;
 use proptest::prelude::*;
 use serve::nbd::protocol::{ExportFacts, Negotiation, Next, Request, Session, TlsState, parse_option};
 use serve::nbd::{Event, Options};
@@ -83,7 +83,8 @@ fn whoever_says_nothing_is_hung_up_on_and_whoever_drips_too() {
 fn there_are_no_more_connections_than_may_be() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = told.clone();
-    let options = Options { tell: Arc::new(move |event| tell.lock().unwrap().push(event)), ..Options::default() };
+    let options =
+        Options { tell: Arc::new(move |event| tell.lock().unwrap().push(event)), ..Options::default() };
     let served = Served::with(MIB, options, |export| export);
     let mut good = Client::ready(&served.socket, "disk");
     let mut idle: Vec<UnixStream> = (0..200).map(|_| UnixStream::connect(&served.socket).unwrap()).collect();
@@ -93,7 +94,10 @@ fn there_are_no_more_connections_than_may_be() {
         greeted += usize::from(stream.read_exact(&mut greeting).is_ok());
     }
     assert_eq!(greeted, 99, "and the good one");
-    assert_eq!(told.lock().unwrap().iter().filter(|event| matches!(event, Event::TooManyConnections)).count(), 101);
+    assert_eq!(
+        told.lock().unwrap().iter().filter(|event| matches!(event, Event::TooManyConnections)).count(),
+        101
+    );
     assert!(slowest(&mut good, 20) < Duration::from_secs(5));
     drop(idle);
     // Their places are free again.
@@ -107,7 +111,10 @@ fn there_are_no_more_connections_than_may_be() {
 
 #[test]
 fn payloads_that_never_come_and_replies_that_nobody_takes_cost_bounded_memory() {
-    let served = Served::with(64 * MIB, Options { stall: Duration::from_secs(60), ..Options::default() }, |export| export);
+    let served =
+        Served::with(64 * MIB, Options { stall: Duration::from_secs(60), ..Options::default() }, |export| {
+            export
+        });
     let mut good = Client::ready(&served.socket, "disk");
     slowest(&mut good, 5);
     let before = resident_bytes();
@@ -119,7 +126,8 @@ fn payloads_that_never_come_and_replies_that_nobody_takes_cost_bounded_memory() 
             // All but the last byte of the longest payload, and that only as far as the server takes it.
             let _ = client.stream.write_all(&request(WRITE, 0, 1, 0, 32 << 20, &vec![1; 31 << 20]));
         } else {
-            let requests: Vec<u8> = (0..400).flat_map(|cookie| request(READ, 0, cookie, 0, 2 << 20, &[])).collect();
+            let requests: Vec<u8> =
+                (0..400).flat_map(|cookie| request(READ, 0, cookie, 0, 2 << 20, &[])).collect();
             let _ = client.stream.write_all(&requests);
         }
         bad.push(client);
@@ -154,7 +162,8 @@ fn an_abrupt_end_leaves_nothing_behind() {
     served.disk.delay_us.store(20_000, SeqCst);
     for len in [0, 5, 28, 100, 4000] {
         let mut client = Client::ready(&served.socket, "disk");
-        let all: Vec<u8> = (0..10).flat_map(|cookie| request(WRITE, 0, cookie, 0, 1000, &[9; 1000])).collect();
+        let all: Vec<u8> =
+            (0..10).flat_map(|cookie| request(WRITE, 0, cookie, 0, 1000, &[9; 1000])).collect();
         client.send(&all[..all.len() - len]);
         drop(client);
     }
@@ -176,7 +185,8 @@ fn a_slow_client_does_not_slow_a_good_one() {
     let mut slow: Vec<Client> = (0..8).map(|_| Client::ready(&served.socket, "disk")).collect();
     for client in &mut slow {
         client.stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-        let requests: Vec<u8> = (0..200).flat_map(|cookie| request(READ, 0, cookie, 0, 1 << 20, &[])).collect();
+        let requests: Vec<u8> =
+            (0..200).flat_map(|cookie| request(READ, 0, cookie, 0, 1 << 20, &[])).collect();
         let _ = client.stream.write_all(&requests);
     }
     let mut good = Client::ready(&served.socket, "disk");
@@ -230,7 +240,8 @@ proptest! {
     fn a_request_that_is_accepted_lies_within_the_export(header in any::<[u8; 28]>(), offset in 0u64..(1 << 21), len in any::<u32>(), kind in 0u16..9) {
         let mut header = header;
         header[..4].copy_from_slice(&0x2560_9513u32.to_be_bytes());
-        header[4..6].copy_from_slice(&[0, header[5] & 0x1f]);
+        header[4] = 0;
+        header[5] &= 0x1f;
         header[6..8].copy_from_slice(&kind.to_be_bytes());
         header[16..24].copy_from_slice(&offset.to_be_bytes());
         header[24..].copy_from_slice(&len.to_be_bytes());

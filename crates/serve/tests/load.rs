@@ -25,7 +25,8 @@ enum Asked {
 
 /// Keeps requests in flight for `time`; returns how many were verified.
 fn load(socket: &Path, index: u64, time: Duration) -> u64 {
-    let mut client = if index % 2 == 0 { Client::ready(socket, "disk") } else { Client::simple(socket, "disk") };
+    let mut client =
+        if index % 2 == 0 { Client::ready(socket, "disk") } else { Client::simple(socket, "disk") };
     let mut random = Random::new(0x5eed + index);
     let base = index * SLOTS * SLOT_BYTES;
     let mut model = vec![0u8; (SLOTS * SLOT_BYTES) as usize];
@@ -56,14 +57,28 @@ fn load(socket: &Path, index: u64, time: Duration) -> u64 {
                     Asked::Flush
                 }
                 1 => {
-                    client.request(WRITE_ZEROES, if random.coin() { NO_HOLE } else { 0 }, cookie, offset, len, &[]);
+                    client.request(
+                        WRITE_ZEROES,
+                        if random.coin() { NO_HOLE } else { 0 },
+                        cookie,
+                        offset,
+                        len,
+                        &[],
+                    );
                     model[place..][..size].fill(0);
                     Asked::Write
                 }
                 2..=10 => {
                     let fill = random.next_u64().to_le_bytes();
                     let data: Vec<u8> = fill.iter().copied().cycle().take(size).collect();
-                    client.request(WRITE, if random.below(50) == 0 { FUA } else { 0 }, cookie, offset, len, &data);
+                    client.request(
+                        WRITE,
+                        if random.below(50) == 0 { FUA } else { 0 },
+                        cookie,
+                        offset,
+                        len,
+                        &data,
+                    );
                     model[place..][..size].copy_from_slice(&data);
                     Asked::Write
                 }

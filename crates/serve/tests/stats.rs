@@ -106,7 +106,10 @@ fn prometheus_reads_metrics_on_loopback_alone() {
     // Each line is a comment, or a name with labels and a number.
     for line in body.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(name.starts_with("leandisk_") && name.ends_with('}') && value.parse::<f64>().is_ok(), "{line}");
+        assert!(
+            name.starts_with("leandisk_") && name.ends_with('}') && value.parse::<f64>().is_ok(),
+            "{line}"
+        );
     }
     assert!(get("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(get("POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
@@ -118,7 +121,7 @@ fn prometheus_reads_metrics_on_loopback_alone() {
 fn a_wrapped_disk_is_measured_as_the_server_measures() {
     let dir = testkit::scratch();
     let monitor = Monitor::new();
-    let disk = Monitored::new(Arc::new(Shim(RawDisk::create(&dir.path().join("disk"), MIB))), monitor.clone());
+    let disk = Monitored::new(RawDisk::create(&dir.path().join("disk"), MIB), monitor.clone());
     for index in 0..10 {
         disk.write_at(at(index * 4096), &[1; 4096]).unwrap();
     }
@@ -137,42 +140,6 @@ fn a_wrapped_disk_is_measured_as_the_server_measures() {
     assert_eq!(snapshot.bytes_per_transfer(), Some(20480.0));
     assert_eq!(snapshot.split_ratio(), Some(2.0 / 15.0));
     assert_eq!((snapshot.sequential_share(), snapshot.fragments_prevented), (Some(0.6), 1));
-}
-
-/// [`LiveDisk`] by pointer.
-struct Shim(Arc<RawDisk>);
-
-impl ReadAt<extent::Virtual> for Shim {
-    fn len_bytes(&self) -> u64 {
-        self.0.len_bytes()
-    }
-    fn read_at(&self, at: VirtualOffset, buf: &mut [u8]) -> block::Result<()> {
-        self.0.read_at(at, buf)
-    }
-}
-
-impl EditDisk for Shim {
-    fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> block::Result<()> {
-        self.0.write_at(at, buf)
-    }
-    fn flush(&self) -> block::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl block::Disk for Shim {
-    fn map(&self, span: VirtualSpan) -> block::Result<Vec<block::Run>> {
-        self.0.map(span)
-    }
-}
-
-impl LiveDisk for Shim {
-    fn zero(&self, span: VirtualSpan, may_free: bool) -> block::Result<()> {
-        self.0.zero(span, may_free)
-    }
-    fn discard(&self, span: VirtualSpan) -> block::Result<()> {
-        self.0.discard(span)
-    }
 }
 
 #[test]

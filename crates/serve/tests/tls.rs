@@ -17,18 +17,79 @@ const LEN_BYTES: u64 = 8 << 20;
 /// An authority, and certificates of a server and a client, under the names that QEMU and libnbd look for.
 fn make_certificates(dir: &Path) {
     let path = |name: &str| dir.join(name).display().to_string();
-    let key = |name: &str| run("openssl", &["genpkey", "-quiet", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &path(name)]);
+    let key = |name: &str| {
+        run(
+            "openssl",
+            &[
+                "genpkey",
+                "-quiet",
+                "-algorithm",
+                "EC",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-out",
+                &path(name),
+            ],
+        )
+    };
     key("ca-key.pem");
-    run("openssl", &["req", "-x509", "-new", "-key", &path("ca-key.pem"), "-subj", "/CN=authority", "-days", "2", "-out", &path("ca-cert.pem")]);
+    run(
+        "openssl",
+        &[
+            "req",
+            "-x509",
+            "-new",
+            "-key",
+            &path("ca-key.pem"),
+            "-subj",
+            "/CN=authority",
+            "-days",
+            "2",
+            "-out",
+            &path("ca-cert.pem"),
+        ],
+    );
     for (who, usage) in [("server", "serverAuth"), ("client", "clientAuth")] {
         key(&format!("{who}-key.pem"));
-        run("openssl", &["req", "-new", "-key", &path(&format!("{who}-key.pem")), "-subj", "/CN=localhost", "-out", &path("request")]);
+        run(
+            "openssl",
+            &[
+                "req",
+                "-new",
+                "-key",
+                &path(&format!("{who}-key.pem")),
+                "-subj",
+                "/CN=localhost",
+                "-out",
+                &path("request"),
+            ],
+        );
         let extensions = path("extensions");
-        std::fs::write(&extensions, format!("subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage={usage}\n")).unwrap();
-        run("openssl", &[
-            "x509", "-req", "-in", &path("request"), "-CA", &path("ca-cert.pem"), "-CAkey", &path("ca-key.pem"),
-            "-CAcreateserial", "-days", "2", "-extfile", &extensions, "-out", &path(&format!("{who}-cert.pem")),
-        ]);
+        std::fs::write(
+            &extensions,
+            format!("subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage={usage}\n"),
+        )
+        .unwrap();
+        run(
+            "openssl",
+            &[
+                "x509",
+                "-req",
+                "-in",
+                &path("request"),
+                "-CA",
+                &path("ca-cert.pem"),
+                "-CAkey",
+                &path("ca-key.pem"),
+                "-CAcreateserial",
+                "-days",
+                "2",
+                "-extfile",
+                &extensions,
+                "-out",
+                &path(&format!("{who}-cert.pem")),
+            ],
+        );
     }
 }
 
@@ -47,7 +108,8 @@ fn clients_of_qemu_and_libnbd_over_tls() {
     // Not in the clear, so on all addresses.
     let everywhere = Listener::tcp("0.0.0.0:0".parse().unwrap()).unwrap().with_tls(tls.clone());
     let unix = Listener::unix(&socket).unwrap().with_tls(tls);
-    let server = Server::start(vec![open, verified, everywhere, unix], vec![export], Options::default()).unwrap();
+    let server =
+        Server::start(vec![open, verified, everywhere, unix], vec![export], Options::default()).unwrap();
 
     let certificates = dir.path().display().to_string();
     let source = dir.path().join("source.raw").display().to_string();
@@ -60,7 +122,14 @@ fn clients_of_qemu_and_libnbd_over_tls() {
         let options = ["--object", &credentials, "--image-opts"];
         let info = run("qemu-img", &[&["info"][..], &options, &[&image]].concat());
         assert!(info.contains("8 MiB"), "{info}");
-        run("qemu-img", &[&["convert", "--target-image-opts", "-n", "-f", "raw", "--object", &credentials][..], &[&source, &image]].concat());
+        run(
+            "qemu-img",
+            &[
+                &["convert", "--target-image-opts", "-n", "-f", "raw", "--object", &credentials][..],
+                &[&source, &image],
+            ]
+            .concat(),
+        );
     }
     assert!(std::fs::read(dir.path().join("disk.raw")).unwrap() == bytes);
     let uri = |port: u16| format!("nbds://localhost:{port}/disk?tls-certificates={certificates}");
@@ -79,7 +148,17 @@ fn clients_of_qemu_and_libnbd_over_tls() {
     assert!(client.is_closed());
     // What is sent in the clear behind STARTTLS is not taken for what comes through TLS.
     let mut client = Client::greeted(&socket, 3);
-    client.send(&[b"IHAVEOPT".as_slice(), &STARTTLS.to_be_bytes(), &[0; 4], b"IHAVEOPT", &LIST.to_be_bytes(), &[0; 4]].concat());
+    client.send(
+        &[
+            b"IHAVEOPT".as_slice(),
+            &STARTTLS.to_be_bytes(),
+            &[0; 4],
+            b"IHAVEOPT",
+            &LIST.to_be_bytes(),
+            &[0; 4],
+        ]
+        .concat(),
+    );
     client.take(20);
     let mut rest = Vec::new();
     let _ = std::io::Read::read_to_end(&mut client.stream, &mut rest);

@@ -127,7 +127,13 @@ impl Monitor {
     }
 
     /// Measures one I/O from here to where it ends.
-    fn measure<T>(&self, direction: Direction, at: VirtualOffset, len: usize, io: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn measure<T>(
+        &self,
+        direction: Direction,
+        at: VirtualOffset,
+        len: usize,
+        io: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let began_ns = self.now_ns();
         self.arrived(&[Io { direction, offset: at.get(), len_bytes: len as u64 }], began_ns);
         let result = io();
@@ -138,19 +144,19 @@ impl Monitor {
 }
 
 /// A disk whose reads and writes are measured.
-pub struct Monitored<D> {
-    disk: D,
+pub struct Monitored {
+    disk: Arc<dyn LiveDisk>,
     monitor: Arc<Monitor>,
 }
 
-impl<D: LiveDisk> Monitored<D> {
+impl Monitored {
     /// `disk`, measured by `monitor`.
-    pub fn new(disk: D, monitor: Arc<Monitor>) -> Self {
+    pub fn new(disk: Arc<dyn LiveDisk>, monitor: Arc<Monitor>) -> Self {
         Self { disk, monitor }
     }
 }
 
-impl<D: LiveDisk> ReadAt<Virtual> for Monitored<D> {
+impl ReadAt<Virtual> for Monitored {
     fn len_bytes(&self) -> u64 {
         self.disk.len_bytes()
     }
@@ -161,7 +167,7 @@ impl<D: LiveDisk> ReadAt<Virtual> for Monitored<D> {
     }
 }
 
-impl<D: LiveDisk> EditDisk for Monitored<D> {
+impl EditDisk for Monitored {
     fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> Result<()> {
         self.monitor.measure(Direction::Write, at, buf.len(), || self.disk.write_at(at, buf))
     }
@@ -176,7 +182,7 @@ impl<D: LiveDisk> EditDisk for Monitored<D> {
     }
 }
 
-impl<D: LiveDisk> Disk for Monitored<D> {
+impl Disk for Monitored {
     fn map(&self, span: VirtualSpan) -> Result<Vec<Run>> {
         self.disk.map(span)
     }
@@ -186,7 +192,7 @@ impl<D: LiveDisk> Disk for Monitored<D> {
     }
 }
 
-impl<D: LiveDisk> LiveDisk for Monitored<D> {
+impl LiveDisk for Monitored {
     fn zero(&self, span: VirtualSpan, may_free: bool) -> Result<()> {
         self.monitor.zeroed();
         self.disk.zero(span, may_free)

@@ -70,8 +70,11 @@ impl Track {
             let previous = self.last_blocks[(self.next + WINDOW_COUNT - 1) % WINDOW_COUNT];
             let known = &self.last_blocks[..self.known];
             let to = |block: i64| first_block.saturating_sub(block);
-            let closest =
-                known.iter().map(|block| to(*block)).min_by_key(|distance| distance.unsigned_abs()).unwrap_or(0);
+            let closest = known
+                .iter()
+                .map(|block| to(*block))
+                .min_by_key(|distance| distance.unsigned_abs())
+                .unwrap_or(0);
             (to(previous), closest)
         });
         self.last_blocks[self.next] = last_block;
@@ -102,8 +105,9 @@ pub struct Recorder {
 
 impl Default for Recorder {
     fn default() -> Self {
-        let latencies =
-            || Hdr::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS).expect("bounds that hdrhistogram takes");
+        let latencies = || {
+            Hdr::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS).expect("bounds that hdrhistogram takes")
+        };
         Self {
             counted: Snapshot::default(),
             all: Track::default(),
@@ -129,7 +133,11 @@ impl Recorder {
         record_arrival(counted, &of_all, |split| &mut split.all);
         let of_kind = if is_read { &mut self.reads } else { &mut self.writes };
         let of_kind = of_kind.arrive(first_block, last_block, at_ns);
-        record_arrival(counted, &of_kind, if is_read { |split| &mut split.reads } else { |split| &mut split.writes });
+        record_arrival(
+            counted,
+            &of_kind,
+            if is_read { |split| &mut split.reads } else { |split| &mut split.writes },
+        );
 
         let len = signed(io.len_bytes);
         counted.sequential += u64::from(self.last_end == Some(io.offset));
@@ -259,10 +267,10 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         let block = prop_oneof![0u64..40, 0u64..2_000_000];
-        let arrive = (any::<bool>(), block, 1u64..1100, prop_oneof![0u64..3000, 0u64..200_000_000]).prop_map(
-            |(is_read, block, blocks, after_ns)| Step::Arrive { is_read, block, blocks, after_ns },
-        );
-        let complete = prop_oneof![0u64..20_000, 0u64..300_000_000].prop_map(|latency_ns| Step::Complete { latency_ns });
+        let arrive = (any::<bool>(), block, 1u64..1100, prop_oneof![0u64..3000, 0u64..200_000_000])
+            .prop_map(|(is_read, block, blocks, after_ns)| Step::Arrive { is_read, block, blocks, after_ns });
+        let complete =
+            prop_oneof![0u64..20_000, 0u64..300_000_000].prop_map(|latency_ns| Step::Complete { latency_ns });
         prop_oneof![3 => arrive, 2 => complete]
     }
 
@@ -277,8 +285,15 @@ mod tests {
         outstanding_of_kind: i64,
     }
 
-    fn check_kind(name: &str, seen: &[Seen], outstanding: impl Fn(&Seen) -> i64, of: impl Fn(&Split) -> Histogram, snapshot: &Snapshot) {
-        let previous: Vec<i64> = seen.windows(2).map(|pair| pair[1].block - (pair[0].block + pair[0].blocks - 1)).collect();
+    fn check_kind(
+        name: &str,
+        seen: &[Seen],
+        outstanding: impl Fn(&Seen) -> i64,
+        of: impl Fn(&Split) -> Histogram,
+        snapshot: &Snapshot,
+    ) {
+        let previous: Vec<i64> =
+            seen.windows(2).map(|pair| pair[1].block - (pair[0].block + pair[0].blocks - 1)).collect();
         let closest: Vec<i64> = (1..seen.len())
             .map(|index| {
                 let earlier = &seen[index.saturating_sub(16)..index];
@@ -289,17 +304,27 @@ mod tests {
                     .unwrap()
             })
             .collect();
-        let interarrival: Vec<i64> = seen.windows(2).map(|pair| microseconds(pair[1].at_ns - pair[0].at_ns)).collect();
+        let interarrival: Vec<i64> =
+            seen.windows(2).map(|pair| microseconds(pair[1].at_ns - pair[0].at_ns)).collect();
         let lengths: Vec<i64> = seen.iter().map(|io| io.blocks * 512).collect();
         check(name, &of(&snapshot.seek_distance), SEEK_DISTANCE, &previous);
         // Two at the same distance on both sides are both closest.
         assert_eq!(of(&snapshot.seek_distance_last16).count(), closest.len() as u64);
         let absolute = |values: &[i64]| values.iter().map(|value| value.abs()).max();
         let last16 = of(&snapshot.seek_distance_last16);
-        assert_eq!(last16.min.into_iter().chain(last16.max).map(i64::abs).max(), absolute(&closest), "{name}");
+        assert_eq!(
+            last16.min.into_iter().chain(last16.max).map(i64::abs).max(),
+            absolute(&closest),
+            "{name}"
+        );
         check(name, &of(&snapshot.interarrival), MICROSECONDS, &interarrival);
         check(name, &of(&snapshot.io_length), IO_LENGTH, &lengths);
-        check(name, &of(&snapshot.outstanding), OUTSTANDING, &seen.iter().map(outstanding).collect::<Vec<_>>());
+        check(
+            name,
+            &of(&snapshot.outstanding),
+            OUTSTANDING,
+            &seen.iter().map(outstanding).collect::<Vec<_>>(),
+        );
     }
 
     proptest! {
@@ -383,10 +408,16 @@ mod tests {
     fn quantiles_are_those_of_the_sorted_values() {
         let mut recorder = Recorder::default();
         for latency_ns in 1..=1000 {
-            recorder.complete(&Completion { direction: Direction::Read, latency_ns: latency_ns * 1000, is_ok: true });
+            recorder.complete(&Completion {
+                direction: Direction::Read,
+                latency_ns: latency_ns * 1000,
+                is_ok: true,
+            });
         }
         let latencies = recorder.snapshot().all_latency();
-        for (share, expected) in [(0.5, 500_000), (0.99, 990_000), (0.999, 999_000), (0.0, 1000), (1.0, 1_000_000)] {
+        for (share, expected) in
+            [(0.5, 500_000), (0.99, 990_000), (0.999, 999_000), (0.0, 1000), (1.0, 1_000_000)]
+        {
             let found = latencies.quantile_ns(share).unwrap();
             assert!(found.abs_diff(expected) * 100 <= expected, "{share}: {found}, expected {expected}");
         }

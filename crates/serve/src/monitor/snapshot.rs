@@ -213,7 +213,8 @@ impl Snapshot {
 
     /// Physical I/Os for each logical one. `None` while nothing was asked, or where nobody counts physical ones.
     pub fn split_ratio(&self) -> Option<f64> {
-        ratio(self.physical.operations(), self.logical.operations()).filter(|_| self.physical.operations() > 0)
+        ratio(self.physical.operations(), self.logical.operations())
+            .filter(|_| self.physical.operations() > 0)
     }
 
     /// Bytes of each physical I/O on average.

@@ -193,7 +193,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Connection {
     fn run(&self) {
         std::thread::scope(|scope| {
-            let mut receiver = Receiver { connection: self, scope, input: Input::new(&[]), batch: Batch::default() };
+            let mut receiver =
+                Receiver { connection: self, scope, input: Input::new(&[]), batch: Batch::default() };
             // How it ended makes no difference to anyone here.
             let _ = receiver.run();
             receiver.send_batch();
@@ -557,8 +558,10 @@ impl Receiver<'_, '_> {
         let is_alone = self.input.waiting() == 0
             && self.connection.in_flight.load(SeqCst) == self.batch.replies.len() + 1;
         // What flushes or allocates takes long, and others may come meanwhile.
-        let is_short =
-            matches!(command, Command::Read { .. } | Command::Write { fua: false } | Command::BlockStatus { .. });
+        let is_short = matches!(
+            command,
+            Command::Read { .. } | Command::Write { fua: false } | Command::BlockStatus { .. }
+        );
         let is_quick = self.connection.is_quick(command, request.len_bytes());
         if is_quick || (is_alone && is_short) {
             if !is_quick {
@@ -622,7 +625,13 @@ impl Receiver<'_, '_> {
     }
 
     /// A write in pieces, each as it comes. What came before a connection broke was written.
-    fn long_write(&mut self, request: Request, span: VirtualSpan, fua: bool, arrived_ns: u64) -> Result<(), End> {
+    fn long_write(
+        &mut self,
+        request: Request,
+        span: VirtualSpan,
+        fua: bool,
+        arrived_ns: u64,
+    ) -> Result<(), End> {
         let mut result = Ok(());
         for piece in pieces(span) {
             let mut buffer = self.buffer(piece.1);
@@ -645,13 +654,20 @@ impl Receiver<'_, '_> {
     }
 
     /// A read in pieces: chunks of one reply, or what follows one head where the client wants it `whole`.
-    fn long_read(&mut self, request: Request, span: VirtualSpan, whole: bool, arrived_ns: u64) -> Result<(), End> {
+    fn long_read(
+        &mut self,
+        request: Request,
+        span: VirtualSpan,
+        whole: bool,
+        arrived_ns: u64,
+    ) -> Result<(), End> {
         let connection = self.connection;
         let ended = |is_ok| Some(Ended { request, op: Some((Op::Read, false)), arrived_ns, is_ok });
         if whole {
             self.send_batch();
             let is_ok = self.whole_read(request, span)?;
-            connection.count(&[Reply { message: connection.style.done(request.cookie), ended: ended(is_ok) }]);
+            connection
+                .count(&[Reply { message: connection.style.done(request.cookie), ended: ended(is_ok) }]);
             connection.end(1);
             return Ok(());
         }
@@ -685,7 +701,7 @@ impl Receiver<'_, '_> {
                 Err(fault) if is_first => {
                     let message = connection.fault(request.cookie, &fault);
                     let mut slices = [IoSlice::new(message.head()), IoSlice::new(message.body())];
-                    connection.transport.send(&mut slices).map_err(End::Broken)?;
+                    connection.transport.send(&mut slices).map_err(|_| End::Broken)?;
                     return Ok(false);
                 }
                 Err(fault) => Err(io::Error::other(fault.message)),
@@ -696,7 +712,7 @@ impl Receiver<'_, '_> {
                 }
                 Ok(()) => connection.transport.send_bytes(&buffer[..len]),
             };
-            sent.map_err(End::Broken)?;
+            sent.map_err(|_| End::Broken)?;
             is_first = false;
         }
         Ok(true)
@@ -705,7 +721,8 @@ impl Receiver<'_, '_> {
 
 /// Starts and lengths of pieces that a large buffer holds.
 fn pieces(span: VirtualSpan) -> impl Iterator<Item = (VirtualOffset, usize)> {
-    span.split(PIECE_BYTES as u64).filter_map(|piece| Some((piece.start(), usize::try_from(piece.len_bytes()).ok()?)))
+    span.split(PIECE_BYTES as u64)
+        .filter_map(|piece| Some((piece.start(), usize::try_from(piece.len_bytes()).ok()?)))
 }
 
 const _: () = assert!(REQUEST_BYTES == 28);

@@ -14,14 +14,13 @@ const INPUT_BYTES: usize = 128 << 10;
 const DIRECT_BYTES_MIN: usize = 16 << 10;
 
 /// How receiving ended.
-#[derive(Debug)]
 pub(crate) enum End {
     /// The client is gone, or between two requests went silent for good.
     Closed,
     /// What came is no request.
     Malformed,
     /// The connection broke, or stalled within a request.
-    Broken(io::Error),
+    Broken,
 }
 
 /// The receiving end of a connection.
@@ -104,7 +103,7 @@ impl Input {
                     return Ok(());
                 }
                 Err(error) if is_timeout(&error) && self.start == self.end && self.looked == 0 => {}
-                Err(error) => return Err(End::Broken(error)),
+                Err(_) => return Err(End::Broken),
             }
         }
     }
@@ -138,7 +137,7 @@ impl Input {
                 self.receive(transport)?;
                 continue;
             }
-            let len = transport.receive(buf).map_err(End::Broken)?;
+            let len = transport.receive(buf).map_err(|_| End::Broken)?;
             if len == 0 {
                 return Err(End::Closed);
             }

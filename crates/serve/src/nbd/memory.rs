@@ -195,7 +195,14 @@ mod tests {
         drop(own);
         assert!(other.try_take(PIECE_BYTES).is_some());
         drop(held);
-        assert_eq!(std::iter::from_fn(|| other.try_take(SMALL_BYTES + 1)).take(9).map(Box::new).collect::<Vec<_>>().len(), 5);
+        assert_eq!(
+            std::iter::from_fn(|| other.try_take(SMALL_BYTES + 1))
+                .take(9)
+                .map(Box::new)
+                .collect::<Vec<_>>()
+                .len(),
+            5
+        );
     }
 
     #[test]

@@ -26,9 +26,9 @@ pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
 /// The protocol without I/O, for front ends of one's own and for fuzzing.
 pub mod protocol {
-    pub use super::layout;
     pub use super::negotiate::{
-        Answer, ExportFacts, Negotiation, Next, NotAnOption, OPTION_BYTES_MAX, Session, TlsState, parse_option,
+        Answer, ExportFacts, Negotiation, Next, NotAnOption, OPTION_BYTES_MAX, Session, TlsState,
+        parse_option,
     };
     pub use super::request::{Command, Errno, NotARequest, Request};
 }

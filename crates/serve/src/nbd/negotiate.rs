@@ -8,8 +8,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::PAYLOAD_BYTES_MAX;
 use super::layout::{
-    ExportNameReply, Greeting, IHAVEOPT, InfoBlockSize, InfoExport, NBDMAGIC, OptionHeader, OptionReplyHeader,
-    REP_MAGIC, export_flag, handshake_flag, info, option, rep,
+    ExportNameReply, Greeting, IHAVEOPT, InfoBlockSize, InfoExport, NBDMAGIC, OptionHeader,
+    OptionReplyHeader, REP_MAGIC, export_flag, handshake_flag, info, option, rep,
 };
 
 /// The most bytes of an option's data: two names of 4096 bytes and some.

@@ -4,8 +4,8 @@ use zerocopy::IntoBytes;
 use zerocopy::big_endian::{U16, U32, U64};
 
 use super::layout::{
-    ChunkError, ChunkHeader, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply, StatusExtent, allocation,
-    chunk,
+    ChunkError, ChunkHeader, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply, StatusExtent,
+    allocation, chunk,
 };
 use super::memory::Buffer;
 use super::negotiate::ALLOCATION_ID;

@@ -60,7 +60,8 @@ impl Listener {
 
     /// A TCP socket.
     pub fn tcp(address: SocketAddr) -> Result<Self> {
-        let socket = TcpListener::bind(address).map_err(|error| Error::io(format!("listen on {address}"), error))?;
+        let socket =
+            TcpListener::bind(address).map_err(|error| Error::io(format!("listen on {address}"), error))?;
         Ok(Self::new(Listening::Tcp(socket)))
     }
 
@@ -219,8 +220,9 @@ impl Server {
         }
         let (bell, ring) = UnixStream::pair()?;
         let shared = self.shared.clone();
-        let thread =
-            std::thread::Builder::new().name("nbd listener".into()).spawn(move || shared.listen(&listener, &ring))?;
+        let thread = std::thread::Builder::new()
+            .name("nbd listener".into())
+            .spawn(move || shared.listen(&listener, &ring))?;
         self.bells.push(bell);
         self.threads.push(thread);
         Ok(())
@@ -252,7 +254,10 @@ impl Server {
             if let Err(fault) = export.do_flush()
                 && result.is_ok()
             {
-                result = Err(Error::io(format!("export '{}'", export.name().escape_debug()), io::Error::other(fault.message)));
+                result = Err(Error::io(
+                    format!("export '{}'", export.name().escape_debug()),
+                    io::Error::other(fault.message),
+                ));
             }
         }
         result
@@ -307,7 +312,8 @@ impl Shared {
             }
             match accept(&listener.socket) {
                 Ok(socket) => self.welcome(socket, listener),
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => {
                     (self.options.tell)(Event::NotAccepted(error.to_string()));
                     // Out of descriptors, most likely: whoever waits is still there later.

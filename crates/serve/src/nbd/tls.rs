@@ -63,5 +63,9 @@ fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> 
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
         .map_err(|error| Error::invalid(format!("{what}: {error}")))?;
-    if found.is_empty() { Err(Error::invalid(format!("{what}: there is none in the file"))) } else { Ok(found) }
+    if found.is_empty() {
+        Err(Error::invalid(format!("{what}: there is none in the file")))
+    } else {
+        Ok(found)
+    }
 }

@@ -75,7 +75,8 @@ struct Stream<R> {
 
 impl<R: Read> Stream<R> {
     fn new(from: R) -> Result<Self> {
-        let mut stream = Self { from: BufReader::new(from), is_swapped: None, next: None, is_truncated: false };
+        let mut stream =
+            Self { from: BufReader::new(from), is_swapped: None, next: None, is_truncated: false };
         stream.advance()?;
         Ok(stream)
     }
@@ -100,13 +101,22 @@ impl<R: Read> Stream<R> {
 
     fn decode(&mut self, record: &Record) -> Result<Step> {
         let magic = record.magic.get();
-        let is_swapped = *self.is_swapped.get_or_insert(magic.swap_bytes() & MAGIC_MASK == MAGIC & MAGIC_MASK);
+        let is_swapped =
+            *self.is_swapped.get_or_insert(magic.swap_bytes() & MAGIC_MASK == MAGIC & MAGIC_MASK);
         let magic = self.fix32(magic);
         if magic & MAGIC_MASK != MAGIC & MAGIC_MASK {
-            return Err(Error::corrupt("blktrace record").field("magic", format!("{magic:#x}"), format!("{MAGIC:#x}")));
+            return Err(Error::corrupt("blktrace record").field(
+                "magic",
+                format!("{magic:#x}"),
+                format!("{MAGIC:#x}"),
+            ));
         }
         if magic != MAGIC {
-            return Err(Error::unsupported("blktrace").field("version", magic & !MAGIC_MASK, MAGIC & !MAGIC_MASK));
+            return Err(Error::unsupported("blktrace").field(
+                "version",
+                magic & !MAGIC_MASK,
+                MAGIC & !MAGIC_MASK,
+            ));
         }
         let fix64 = |value: u64| if is_swapped { value.swap_bytes() } else { value };
         Ok(Step {
@@ -293,7 +303,8 @@ mod tests {
     fn issue_and_completion_make_the_histograms_in_either_byte_order() {
         for is_big in [false, true] {
             let files = two_cpus(is_big);
-            let Recording { snapshot, is_truncated } = read(files.iter().map(Vec::as_slice).collect(), None).unwrap();
+            let Recording { snapshot, is_truncated } =
+                read(files.iter().map(Vec::as_slice).collect(), None).unwrap();
             assert!(!is_truncated);
             assert_eq!((snapshot.logical.reads, snapshot.logical.writes), (2, 1));
             assert_eq!((snapshot.physical.reads, snapshot.physical.writes), (1, 1));

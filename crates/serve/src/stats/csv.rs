@@ -39,7 +39,9 @@ fn push_histogram(text: &mut String, histogram: &Histogram) {
 }
 
 fn titled(snapshot: &Snapshot) -> [(&'static str, &Histogram); 16] {
-    let Snapshot { io_length, seek_distance, seek_distance_last16, latency, interarrival, outstanding, .. } = snapshot;
+    let Snapshot {
+        io_length, seek_distance, seek_distance_last16, latency, interarrival, outstanding, ..
+    } = snapshot;
     [
         ("IO lengths of commands", &io_length.all),
         ("IO lengths of Read commands", &io_length.reads),
@@ -83,16 +85,23 @@ mod tests {
         let text = vscsi_stats(&[export]);
         let paragraph: Vec<&str> = text.lines().take(24).collect();
         assert!(paragraph[0].starts_with("Histogram: IO lengths of commands,virtual machine worldGroupID,"));
-        assert!(paragraph[0].ends_with(",virtual disk handleID,0,virtual disk display name,a_b"), "{}", paragraph[0]);
-        let figures = ["min,512", "max,1048576", "mean,264320", "count,4", "Frequency,Histogram Bucket Limit"];
+        assert!(
+            paragraph[0].ends_with(",virtual disk handleID,0,virtual disk display name,a_b"),
+            "{}",
+            paragraph[0]
+        );
+        let figures =
+            ["min,512", "max,1048576", "mean,264320", "count,4", "Frequency,Histogram Bucket Limit"];
         assert_eq!(paragraph[1..6], figures);
         assert_eq!(paragraph[6], "1,512");
         assert_eq!(paragraph[10], "2,4096");
         assert_eq!(paragraph[22..24], ["0,524288", "1,524288"]);
         assert_eq!(text.lines().filter(|line| line.starts_with("Histogram: ")).count(), 16);
         // A reader of such tables takes each line of a bin as two numbers.
-        assert!(text.lines().filter(|line| line.as_bytes()[0].is_ascii_digit()).all(|line| {
-            line.split(',').map(str::parse::<i64>).all(|number| number.is_ok())
-        }));
+        assert!(
+            text.lines()
+                .filter(|line| line.as_bytes()[0].is_ascii_digit())
+                .all(|line| { line.split(',').map(str::parse::<i64>).all(|number| number.is_ok()) })
+        );
     }
 }

@@ -30,8 +30,9 @@ pub(crate) fn bind_private(path: &Path) -> Result<UnixListener> {
     {
         std::fs::remove_file(path).map_err(failed)?;
     }
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .map_err(|error| failed(error.into()))?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|error| failed(error.into()))?;
     let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
     rustix::net::bind(&socket, &address).map_err(|error| failed(error.into()))?;
     // Nobody can connect before it listens.
@@ -55,7 +56,7 @@ impl AsFd for Listening {
 }
 
 /// A client's stream, of either kind.
-pub(super) trait Stream: io::Read + io::Write + Send {
+pub(super) trait Stream: Read + io::Write + Send {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
 }
 
@@ -163,7 +164,12 @@ fn attend(
 
 /// Reads up to and including `end`, or to the end of the stream; `None` if that takes more than `len_max` bytes or too
 /// long.
-pub(super) fn read_until(stream: &mut dyn Stream, end: &[u8], len_max: usize, deadline: Instant) -> Option<Vec<u8>> {
+pub(super) fn read_until(
+    stream: &mut dyn Stream,
+    end: &[u8],
+    len_max: usize,
+    deadline: Instant,
+) -> Option<Vec<u8>> {
     let mut read = Vec::new();
     let mut piece = [0; 512];
     while !read.windows(end.len()).any(|window| window == end) {

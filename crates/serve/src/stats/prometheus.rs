@@ -33,8 +33,8 @@ impl MetricsServer {
         let failed = |error: io::Error| Error::io(format!("listen on {address}"), error);
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let endpoint =
-            Endpoint::start(Listening::Tcp(listener), move |stream| serve(stream, &exports)).map_err(failed)?;
+        let endpoint = Endpoint::start(Listening::Tcp(listener), move |stream| serve(stream, &exports))
+            .map_err(failed)?;
         Ok(Self { address, _endpoint: endpoint })
     }
 
@@ -71,10 +71,8 @@ fn serve(stream: &mut dyn Stream, exports: &[Arc<Export>]) {
 /// The metrics of `exports`, each metric's samples together as the format wants them.
 pub fn metrics(exports: &[ExportStats]) -> String {
     let mut text = String::new();
-    let measured: Vec<(String, &Snapshot)> = exports
-        .iter()
-        .filter_map(|export| Some((escape(&export.name), export.snapshot.as_ref()?)))
-        .collect();
+    let measured: Vec<(String, &Snapshot)> =
+        exports.iter().filter_map(|export| Some((escape(&export.name), export.snapshot.as_ref()?))).collect();
     for (name, help, get) in COUNTERS {
         let _ = writeln!(text, "# HELP leandisk_{name} {help}\n# TYPE leandisk_{name} counter");
         for (export, snapshot) in &measured {
@@ -86,7 +84,13 @@ pub fn metrics(exports: &[ExportStats]) -> String {
         for (export, snapshot) in &measured {
             let split = get(snapshot);
             for (direction, histogram) in [("read", &split.reads), ("write", &split.writes)] {
-                push_histogram(&mut text, name, &format!("export=\"{export}\",direction=\"{direction}\""), histogram, is_time);
+                push_histogram(
+                    &mut text,
+                    name,
+                    &format!("export=\"{export}\",direction=\"{direction}\""),
+                    histogram,
+                    is_time,
+                );
             }
         }
     }
@@ -119,7 +123,9 @@ type HistogramMetric = (&'static str, &'static str, bool, fn(&Snapshot) -> &Spli
 
 const HISTOGRAMS: [HistogramMetric; 6] = [
     ("io_length_bytes", "Lengths of I/Os.", false, |s| &s.io_length),
-    ("seek_distance_blocks", "From the last block of one I/O to the first of the next.", false, |s| &s.seek_distance),
+    ("seek_distance_blocks", "From the last block of one I/O to the first of the next.", false, |s| {
+        &s.seek_distance
+    }),
     ("seek_distance_last16_blocks", "The same to the closest of 16.", false, |s| &s.seek_distance_last16),
     ("latency_seconds", "From arrival to completion.", true, |s| &s.latency),
     ("interarrival_seconds", "From one arrival to the next.", true, |s| &s.interarrival),
@@ -173,7 +179,10 @@ mod tests {
         };
         let text = metrics(&[export]);
         let label = r#"export="a\"b\\\n",direction="read""#;
-        assert!(text.contains(&format!("leandisk_latency_seconds_bucket{{{label},le=\"0.0001\"}} 2\n")), "{text}");
+        assert!(
+            text.contains(&format!("leandisk_latency_seconds_bucket{{{label},le=\"0.0001\"}} 2\n")),
+            "{text}"
+        );
         assert!(text.contains(&format!("leandisk_latency_seconds_bucket{{{label},le=\"0.00001\"}} 1\n")));
         assert!(text.contains(&format!("leandisk_latency_seconds_sum{{{label}}} 0.000055\n")));
     }

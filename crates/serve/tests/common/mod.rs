@@ -1,6 +1,6 @@
 //! What the tests of the server share: a raw disk over a host file, one that misbehaves on demand, a client by hand.
 
-#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 pub mod client;
 
@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use block::{Disk, EditDisk, Error, FileIndex, LiveDisk, ReadAt, Result, Run, RunState, check_bounds, push_run};
+use block::{
+    Disk, EditDisk, Error, FileIndex, LiveDisk, ReadAt, Result, Run, RunState, check_bounds, push_run,
+};
 use extent::{HostOffset, Virtual, VirtualOffset, VirtualSpan};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use serve::nbd::{Listener, Options, Server};
@@ -95,9 +97,13 @@ impl Disk for RawDisk {
         while at < end {
             let data = seek(&self.file, SeekFrom::Data(at)).map_or(end, |data| data.min(end));
             if data > at {
-                push_run(&mut runs, Run::new(VirtualSpan::new(VirtualOffset::new(at), data - at), RunState::Hole));
+                push_run(
+                    &mut runs,
+                    Run::new(VirtualSpan::new(VirtualOffset::new(at), data - at), RunState::Hole),
+                );
             }
-            let hole = if data < end { seek(&self.file, SeekFrom::Hole(data)).unwrap().min(end) } else { end };
+            let hole =
+                if data < end { seek(&self.file, SeekFrom::Hole(data)).unwrap().min(end) } else { end };
             let state = RunState::Data { file: FileIndex(0), offset: HostOffset::new(data) };
             push_run(&mut runs, Run::new(VirtualSpan::new(VirtualOffset::new(data), hole - data), state));
             at = hole;
