@@ -664,7 +664,8 @@ mod tests {
             flipped[cut] ^= 1 << bit;
             // Only what no checksum covers may pass: a block's own header.
             if let Ok((read, ..)) = read(&flipped) {
-                prop_assert!(cut >= HEADER_BYTES && cut < HEADER_BYTES + BLOCK_HEADER_BYTES, "{} {:?}", cut, read);
+                let block_header = HEADER_BYTES..HEADER_BYTES + BLOCK_HEADER_BYTES;
+                prop_assert!(block_header.contains(&cut), "{} {:?}", cut, read);
             }
         }
     }
@@ -703,7 +704,7 @@ mod tests {
 
     #[test]
     fn the_data_path_never_waits() {
-        struct Stuck(std::sync::mpsc::Receiver<()>, bool);
+        struct Stuck(Receiver<()>, bool);
         impl Write for Stuck {
             fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
                 if self.1 {

@@ -1,5 +1,7 @@
 //! Many connections with many requests in flight, by a client that knows what each byte must be.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+
 mod common;
 
 use std::collections::HashMap;
@@ -26,7 +28,7 @@ enum Asked {
 /// Keeps requests in flight for `time`; returns how many were verified.
 fn load(socket: &Path, index: u64, time: Duration) -> u64 {
     let mut client =
-        if index % 2 == 0 { Client::ready(socket, "disk") } else { Client::simple(socket, "disk") };
+        if index.is_multiple_of(2) { Client::ready(socket, "disk") } else { Client::simple(socket, "disk") };
     let mut random = Random::new(0x5eed + index);
     let base = index * SLOTS * SLOT_BYTES;
     let mut model = vec![0u8; (SLOTS * SLOT_BYTES) as usize];
@@ -107,31 +109,26 @@ fn load(socket: &Path, index: u64, time: Duration) -> u64 {
 }
 
 impl Client {
+    /// The cookie, error and data of the next reply; `len` says how much a read of that cookie returns.
     fn next_reply(&mut self, len: impl Fn(u64) -> usize) -> (u64, u32, Vec<u8>) {
-        let mut head = [0; 16];
-        loop {
-            let bytes = self.peek_16(&mut head);
-            if bytes[..4] == 0x6744_6698u32.to_be_bytes() {
-                let cookie = u64::from_be_bytes(bytes[8..].try_into().unwrap());
-                let error = u32::from_be_bytes(bytes[4..8].try_into().unwrap());
-                let data = if error == 0 { self.take(len(cookie)) } else { Vec::new() };
-                return (cookie, error, data);
-            }
-            assert_eq!(bytes[..4], 0x668e_33efu32.to_be_bytes());
-            // All reads here are short enough for one chunk.
-            assert_eq!(bytes[4..6], [0, 1]);
-            let kind = u16::from_be_bytes(bytes[6..8].try_into().unwrap());
-            let cookie = u64::from_be_bytes(bytes[8..].try_into().unwrap());
-            let payload_len = u32::from_be_bytes(self.take(4).try_into().unwrap()) as usize;
-            let payload = self.take(payload_len);
-            let error = if kind == 0x8001 { u32::from_be_bytes(payload[..4].try_into().unwrap()) } else { 0 };
-            return (cookie, error, if kind == 1 { payload[8..].to_vec() } else { Vec::new() });
+        let head: [u8; 16] = self.take(16).try_into().unwrap();
+        let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+        let cookie = u64::from_be_bytes(head[8..].try_into().unwrap());
+        if number(0) == 0x6744_6698 {
+            let error = number(4);
+            let data = if error == 0 { self.take(len(cookie)) } else { Vec::new() };
+            return (cookie, error, data);
         }
-    }
-
-    fn peek_16<'head>(&mut self, head: &'head mut [u8; 16]) -> &'head [u8] {
-        head.copy_from_slice(&self.take(16));
-        head
+        assert_eq!(number(0), 0x668e_33ef);
+        // All reads here are short enough for one chunk.
+        assert_eq!(head[4..6], [0, 1]);
+        let payload_len = u32::from_be_bytes(self.take(4).try_into().unwrap()) as usize;
+        let payload = self.take(payload_len);
+        match head[6..8] {
+            [0x80, 1] => (cookie, u32::from_be_bytes(payload[..4].try_into().unwrap()), Vec::new()),
+            [0, 1] => (cookie, 0, payload[8..].to_vec()),
+            _ => (cookie, 0, Vec::new()),
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What is measured through the server is told at the control socket, as vscsiStats' table, and over HTTP; what is
 //! recorded can be read.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
+
 mod common;
 
 use std::io::{Read, Write};

@@ -1,5 +1,6 @@
 //! TLS with certificates that openssl made, and clients that use GnuTLS.
 #![cfg(feature = "tls")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
 
 mod common;
 

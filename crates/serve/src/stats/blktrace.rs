@@ -274,7 +274,19 @@ mod tests {
                 out.extend_from_slice(&if is_big { $value.to_be_bytes() } else { $value.to_le_bytes() });
             )*};
         }
-        put!(MAGIC, 1u32, time, sector, bytes, action, 7u32, 8u32 << 20, 0u32, 0u16, pdu.len() as u16);
+        put!(
+            MAGIC,
+            1u32,
+            time,
+            sector,
+            bytes,
+            action,
+            7u32,
+            8u32 << 20,
+            0u32,
+            0u16,
+            u16::try_from(pdu.len()).unwrap()
+        );
         out.extend_from_slice(pdu);
         out
     }

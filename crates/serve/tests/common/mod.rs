@@ -1,6 +1,6 @@
 //! What the tests of the server share: a raw disk over a host file, one that misbehaves on demand, a client by hand.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
 
 pub mod client;
 
