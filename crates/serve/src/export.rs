@@ -281,10 +281,10 @@ impl Export {
     ) -> Result<(), Fault> {
         let Some(monitor) = &self.monitor else { return run() };
         let began_ns = monitor.now_ns();
-        monitor.arrived(&[Io { direction, offset: at.get(), len_bytes: len as u64 }], began_ns);
+        monitor.arrived([Io { direction, offset: at.get(), len_bytes: len as u64 }], began_ns);
         let result = run();
         let latency_ns = monitor.now_ns().saturating_sub(began_ns);
-        monitor.completed(&[Completion { direction, latency_ns, is_ok: result.is_ok() }]);
+        monitor.completed([Completion { direction, latency_ns, is_ok: result.is_ok() }]);
         result
     }
 

@@ -17,6 +17,8 @@ use std::time::Instant;
 use block::{Disk, EditDisk, LiveDisk, ReadAt, Result, Run};
 use extent::{Virtual, VirtualOffset, VirtualSpan};
 
+#[cfg(test)]
+pub(crate) use bins::Tally;
 pub use bins::{BLOCK_BYTES, Histogram, IO_LENGTH, MICROSECONDS, OUTSTANDING, SEEK_DISTANCE};
 pub use recorder::{Completion, Direction, Io, Recorder};
 pub use snapshot::{Counts, Latencies, SCHEMA, Snapshot, Split};
@@ -60,25 +62,21 @@ impl Monitor {
     }
 
     /// I/Os arrived together at `at_ns`.
-    pub fn arrived(&self, ios: &[Io], at_ns: u64) {
-        if ios.is_empty() {
-            return;
-        }
+    pub fn arrived(&self, ios: impl IntoIterator<Item = Io>, at_ns: u64) {
+        let mut ios = ios.into_iter();
+        let Some(first) = ios.next() else { return };
         let mut recorder = self.recorder();
-        for io in ios {
-            recorder.arrive(io, at_ns);
-        }
+        recorder.arrive(&first, at_ns);
+        ios.for_each(|io| recorder.arrive(&io, at_ns));
     }
 
     /// I/Os ended.
-    pub fn completed(&self, completions: &[Completion]) {
-        if completions.is_empty() {
-            return;
-        }
+    pub fn completed(&self, completions: impl IntoIterator<Item = Completion>) {
+        let mut completions = completions.into_iter();
+        let Some(first) = completions.next() else { return };
         let mut recorder = self.recorder();
-        for completion in completions {
-            recorder.complete(completion);
-        }
+        recorder.complete(&first);
+        completions.for_each(|completion| recorder.complete(&completion));
     }
 
     /// An I/O that arrived will not end.
@@ -135,10 +133,10 @@ impl Monitor {
         io: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let began_ns = self.now_ns();
-        self.arrived(&[Io { direction, offset: at.get(), len_bytes: len as u64 }], began_ns);
+        self.arrived([Io { direction, offset: at.get(), len_bytes: len as u64 }], began_ns);
         let result = io();
         let latency_ns = self.now_ns().saturating_sub(began_ns);
-        self.completed(&[Completion { direction, latency_ns, is_ok: result.is_ok() }]);
+        self.completed([Completion { direction, latency_ns, is_ok: result.is_ok() }]);
         result
     }
 }

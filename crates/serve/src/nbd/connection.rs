@@ -221,6 +221,11 @@ impl Connection {
         }
     }
 
+    /// By the monitor's clock if there is one, so that all it is told of goes by one clock.
+    fn now_ns(&self) -> u64 {
+        self.export.monitor().map_or_else(|| self.export.now_ns(), |monitor| monitor.now_ns())
+    }
+
     /// A worker's life.
     fn work(&self) {
         let mut work = lock(&self.work);
@@ -299,18 +304,15 @@ impl Connection {
     fn count(&self, replies: &[Reply]) {
         let ended = || replies.iter().filter_map(|reply| reply.ended.as_ref());
         if let Some(monitor) = self.export.monitor() {
-            let now_ns = self.export.now_ns();
-            let completions: Vec<Completion> = ended()
-                .filter_map(|ended| {
-                    let direction = direction(&ended.request)?;
-                    let latency_ns = now_ns.saturating_sub(ended.arrived_ns);
-                    Some(Completion { direction, latency_ns, is_ok: ended.is_ok })
-                })
-                .collect();
-            monitor.completed(&completions);
+            let now_ns = self.now_ns();
+            monitor.completed(ended().filter_map(|ended| {
+                let direction = direction(&ended.request)?;
+                let latency_ns = now_ns.saturating_sub(ended.arrived_ns);
+                Some(Completion { direction, latency_ns, is_ok: ended.is_ok })
+            }));
         }
         if let Some(trace) = self.export.trace() {
-            let now_us = self.export.now_ns() / 1000;
+            let now_us = self.now_ns() / 1000;
             for ended in ended() {
                 let Some((op, fua)) = ended.op else { continue };
                 let at_us = ended.arrived_ns / 1000;
@@ -435,12 +437,9 @@ struct Receiver<'scope, 'env> {
 
 impl Receiver<'_, '_> {
     fn run(&mut self) -> Result<(), End> {
-        let mut arrived_ns = 0;
         loop {
-            if self.look() > 0 {
-                arrived_ns = self.connection.export.now_ns();
-            }
-            let Some(request) = self.input.pop() else {
+            self.look();
+            let Some((request, arrived_ns)) = self.input.pop() else {
                 self.send_batch();
                 self.input.receive(&self.connection.transport)?;
                 continue;
@@ -463,26 +462,24 @@ impl Receiver<'_, '_> {
         }
     }
 
-    /// Tells the monitor what arrived.
-    fn look(&mut self) -> usize {
-        let Some(monitor) = self.connection.export.monitor() else { return self.input.look().count() };
-        let mut count = 0;
-        let ios: Vec<Io> = self
-            .input
-            .look()
-            .inspect(|_| count += 1)
-            .filter_map(|request| {
-                let direction = direction(request)?;
-                Some(Io { direction, offset: request.offset(), len_bytes: u64::from(request.len_bytes()) })
-            })
-            .collect();
-        monitor.arrived(&ios, monitor.now_ns());
-        count
+    /// Looks for requests among what came, and tells the monitor of them. What was not known before arrived now.
+    fn look(&mut self) {
+        if !self.input.has_news() {
+            return;
+        }
+        let now_ns = self.connection.now_ns();
+        let ios = self.input.look(now_ns).filter_map(|request| {
+            let direction = direction(request)?;
+            Some(Io { direction, offset: request.offset(), len_bytes: u64::from(request.len_bytes()) })
+        });
+        if let Some(monitor) = self.connection.export.monitor() {
+            monitor.arrived(ios, now_ns);
+        }
     }
 
     /// Tells the monitor of requests that came and will not be done.
     fn abandon(&mut self) {
-        while let Some(request) = self.input.pop() {
+        while let Some((request, _)) = self.input.pop() {
             self.abandoned(&request);
         }
     }

@@ -31,7 +31,10 @@ pub(crate) struct Input {
     /// Of the bytes from `start` on, how many were looked through for requests; more than there are if a payload is
     /// still to come.
     looked: usize,
-    arrived: VecDeque<Request>,
+    /// With when each arrived.
+    arrived: VecDeque<(Request, u64)>,
+    /// Something came since the last look.
+    has_news: bool,
     is_malformed: bool,
     has_goodbye: bool,
 }
@@ -47,6 +50,7 @@ impl Input {
             end: received.len(),
             looked: 0,
             arrived: VecDeque::new(),
+            has_news: !received.is_empty(),
             is_malformed: false,
             has_goodbye: false,
         }
@@ -54,11 +58,16 @@ impl Input {
 
     /// The next request that is already here. The payload of the one before was taken, unless nothing will be done any
     /// more.
-    pub(crate) fn pop(&mut self) -> Option<Request> {
+    pub(crate) fn pop(&mut self) -> Option<(Request, u64)> {
         let request = self.arrived.pop_front()?;
         self.start = self.end.min(self.start + REQUEST_BYTES);
         self.looked = self.looked.saturating_sub(REQUEST_BYTES);
         Some(request)
+    }
+
+    /// Whether a look may find anything.
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_news
     }
 
     /// How many requests are here and wait.
@@ -71,9 +80,10 @@ impl Input {
         self.looked -= len;
     }
 
-    /// Looks for requests among what was received: those that were not known before.
-    pub(crate) fn look(&mut self) -> impl Iterator<Item = &Request> {
+    /// Looks for requests among what was received: those that were not known before, and so arrived at `now_ns`.
+    pub(crate) fn look(&mut self, now_ns: u64) -> impl Iterator<Item = &Request> {
         let before = self.arrived.len();
+        self.has_news = false;
         while !self.is_malformed && !self.has_goodbye {
             let rest = self.bytes[self.start..self.end].get(self.looked..);
             let Some(header) = rest.and_then(<[u8]>::first_chunk::<REQUEST_BYTES>) else { break };
@@ -81,12 +91,12 @@ impl Input {
                 Ok(request) => {
                     self.has_goodbye = request.is_disconnect();
                     self.looked += REQUEST_BYTES + request.payload_bytes() as usize;
-                    self.arrived.push_back(request);
+                    self.arrived.push_back((request, now_ns));
                 }
                 Err(_) => self.is_malformed = true,
             }
         }
-        self.arrived.range(before..)
+        self.arrived.range(before..).map(|(request, _)| request)
     }
 
     /// Receives more, waiting for it. Between requests it waits forever, within one only as long as the socket does.
@@ -100,6 +110,7 @@ impl Input {
                 Ok(0) => return Err(End::Closed),
                 Ok(len) => {
                     self.end += len;
+                    self.has_news = true;
                     return Ok(());
                 }
                 Err(error) if is_timeout(&error) && self.start == self.end && self.looked == 0 => {}

@@ -68,13 +68,14 @@ fn titled(snapshot: &Snapshot) -> [(&'static str, &Histogram); 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::monitor::{IO_LENGTH, Tally};
 
     #[test]
     fn a_paragraph_is_laid_out_as_vscsistats_does() {
         let mut snapshot = Snapshot::default();
-        for len in [512, 4096, 4096, 1 << 20] {
-            snapshot.io_length.all.record(len);
-        }
+        let mut tally = Tally::new(IO_LENGTH);
+        [512, 4096, 4096, 1 << 20].into_iter().for_each(|len| tally.record(len));
+        snapshot.io_length.all = tally.histogram();
         let export = ExportStats {
             name: "a,b".into(),
             len_bytes: 0,

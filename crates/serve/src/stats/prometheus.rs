@@ -159,6 +159,7 @@ fn escape(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::monitor::{MICROSECONDS, Tally};
 
     #[test]
     fn times_are_exact_seconds() {
@@ -168,8 +169,9 @@ mod tests {
     #[test]
     fn labels_are_escaped_and_buckets_cumulative() {
         let mut snapshot = Snapshot::default();
-        snapshot.latency.reads.record(5);
-        snapshot.latency.reads.record(50);
+        let mut tally = Tally::new(MICROSECONDS);
+        [5, 50].into_iter().for_each(|latency| tally.record(latency));
+        snapshot.latency.reads = tally.histogram();
         let export = ExportStats {
             name: "a\"b\\\n".into(),
             len_bytes: 0,
