@@ -13,8 +13,10 @@ FUZZ_SECONDS ?= 300
 FUZZ_SMOKE_SECONDS ?= 5
 # Share of the full size of the benchmark's disks.
 BENCH_SCALE ?= 1
+# Disks that `make crash` recovers and compares.
+CRASH_STATES ?= 1000000
 
-.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke demo picture clean
+.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke crash demo picture clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +56,10 @@ bench: ## Compare with qemu-img, ntfsclone and partclone (BENCH_SCALE=0.1 for sm
 bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
 	$(CARGO) build --locked -p leandisk
 	$(CARGO) run --locked -p leandisk-xtask -- bench --smoke --program target/debug/leandisk
+
+crash: ## Cut the power of simulated machines at every write of changes in place (CRASH_STATES=1000000)
+	scripts/install-test-tools
+	$(CARGO) run --locked --release -p leandisk-xtask -- crash --states $(CRASH_STATES)
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo

@@ -154,8 +154,19 @@ pub trait TargetFile: ReadAt<Host> {
     /// Makes `span` read as zeros, by the device or file system itself where it can.
     fn zero(&self, span: HostSpan) -> Result<()>;
 
+    /// Makes `span`, within the file, read as zeros and gives its storage back where the file system can.
+    fn punch(&self, span: HostSpan) -> Result<()> {
+        self.zero(span)
+    }
+
     /// Returns when all that was written is on stable storage.
     fn flush(&self) -> Result<()>;
+
+    /// As [`ReadAt::read_at`], but from the storage rather than from a cache where that can be had. What was not
+    /// flushed may be missing from it.
+    fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
 
     /// Says that `span` is complete, so that its pages can be written back and dropped.
     fn forget(&self, _span: HostSpan) {}

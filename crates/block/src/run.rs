@@ -106,6 +106,11 @@ pub trait EditDisk: ReadAt<Virtual> {
     fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
         self.read_at(at, buf)
     }
+
+    /// Says that the contents of `span` mean nothing any more: its storage may be given back.
+    fn release(&self, _span: VirtualSpan) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A virtual disk in use: written anywhere and by many threads at once, its image growing and shrinking as needed.
@@ -119,4 +124,9 @@ pub trait LiveDisk: EditDisk + Disk {
     /// Says that the contents of `span` mean nothing any more: its storage is given back as far as whole units of the
     /// image allow, and reads as zeros; the rest may keep its contents.
     fn discard(&self, span: VirtualSpan) -> Result<()>;
+
+    /// Flushes and leaves the image as one that nobody has open. Every later change is refused.
+    fn close(&self) -> Result<()> {
+        self.flush()
+    }
 }

@@ -26,6 +26,12 @@ pub(crate) enum Command {
     Map(MapArguments),
     /// Copy a disk to any format, reading and writing only what its guest uses
     Copy(CopyArguments),
+    /// Make a new disk, whose storage is found at once or as it is written
+    Create(CreateArguments),
+    /// Lay the files of a disk out contiguously, in place and safe from power cuts
+    Defrag(DefragArguments),
+    /// Finish or undo a change in place that was interrupted
+    Recover(RecoverArguments),
 }
 
 /// How a disk is opened.
@@ -100,6 +106,117 @@ pub(crate) enum Layout {
     Keep,
     /// Files laid out contiguously
     Packed,
+}
+
+/// When a new disk's storage is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Provision {
+    /// As it is written
+    Thin,
+    /// At once; zeroed by the host as it is written
+    Lazy,
+    /// At once, and zeroed
+    Eager,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CreateArguments {
+    /// The disk to make
+    pub(crate) disk: PathBuf,
+    /// Its size: a number of bytes, or with K, M, G or T (powers of 1024)
+    #[arg(value_parser = parse_size)]
+    pub(crate) size: u64,
+    /// Make this format; without it the disk's extension decides
+    #[arg(short = 'O', value_name = "FMT")]
+    pub(crate) format: Option<Format>,
+    /// Set an option of the format: subformat=, `cluster_size`=, `block_size`=
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub(crate) option: Vec<String>,
+    /// When its storage is found
+    #[arg(long, value_enum, default_value = "thin")]
+    pub(crate) provision: Provision,
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
+}
+
+/// Sizes of virtual disks are whole sectors.
+const SECTOR_BYTES: u64 = 512;
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        unit => return Err(format!("no such unit: {unit}")),
+    };
+    let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
+    let bytes =
+        number.checked_mul(1 << shift).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(SECTOR_BYTES));
+    bytes.ok_or_else(|| format!("a disk has at least one sector, and whole sectors of {SECTOR_BYTES} bytes"))
+}
+
+/// What a disk is to look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Goal {
+    /// No fragmented file, with the fewest bytes moved
+    Files,
+    /// That, and free space in as few pieces as can be
+    Free,
+    /// Everything sorted: directories, small files by directory, large files, free space
+    Pack,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DefragArguments {
+    /// The disk: a file or block device that nobody uses
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// What to reach
+    #[arg(long, value_enum, default_value = "files")]
+    pub(crate) goal: Goal,
+    /// Only this volume, counted from 1 as `info` does
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) volume: Option<u32>,
+    /// Show what would be done, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Read every file before and after, and compare
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Keep the journal here instead of beside the disk
+    #[arg(long, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecoverArguments {
+    /// The disk: a file or block device that nobody uses
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// The journal, if it is not beside the disk
+    #[arg(long, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -9,15 +9,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Disk, Error, ErrorKind, ReadAt, Result, TargetFile};
 use engine::{Checkpoint, CopyJob, CopyOutcome};
+use extent::Virtual;
 use filesystem::Check;
 use image::{AnyWriter, Chain, CreateOptions, Format};
 use os::{DeviceTarget, NewFile, SourceFile};
 use plan::{CopyOptions, CopyPlan, CopyPlanner};
 use report::{CopySubject, copy_document, copy_text, to_json};
-use stack::{Stack, UsedMaps};
+use stack::{Arranged, Stack, UsedMaps};
 
 use crate::arguments::{CopyArguments, Layout, OpenArguments};
 use crate::disk::{Caching, OpenDisk, open_chain};
+use crate::pack::pack;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
@@ -26,9 +28,6 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(15);
 
 pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let started = Instant::now();
-    if arguments.layout == Layout::Packed {
-        return Err(Error::unsupported("--layout packed cannot be made yet"));
-    }
     let disk = OpenDisk::open(&arguments.source, &arguments.open, caching(arguments))?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
@@ -45,12 +44,29 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         Check::Full
     })?;
     let kept = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
-    let plan = plan(kept, stack, &maps)?;
+    let packing = match arguments.layout {
+        Layout::Keep => None,
+        Layout::Packed => Some(pack(stack, &maps)?),
+    };
+    let (arrangements, layouts) = packing.map(|packing| (packing.arrangements, packing.layouts)).unzip();
+    let arranged = arrangements.map(|arrangements| Arranged::new(stack, arrangements));
+    let plan = match &arranged {
+        None => plan(kept, stack, &maps)?,
+        Some(arranged) => {
+            let mut planner = CopyPlanner::new(kept, stack.volumes().len());
+            arranged.each_facts(&maps, |facts| planner.add(facts))?;
+            planner.finish()
+        }
+    };
+    let source: &dyn ReadAt<Virtual> = match &arranged {
+        None => &**stack.chain(),
+        Some(arranged) => arranged,
+    };
     let done = if arguments.dry_run {
         None
     } else {
         check_not_in_use(stack.chain())?;
-        Some(execute(arguments, &disk, &plan, writer, target_format, &before)?)
+        Some(execute(arguments, &disk, source, &plan, writer, target_format, &before)?)
     };
 
     let document = copy_document(&CopySubject {
@@ -65,6 +81,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         totals: done.as_ref().map(|done| done.outcome.totals),
         elapsed_seconds: started.elapsed().as_secs_f64(),
         verified: done.is_some() && arguments.verify,
+        layouts: layouts.as_deref(),
     });
     print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) });
     Ok(())
@@ -98,9 +115,10 @@ fn is_block_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-fn create_options(arguments: &CopyArguments, stack: &Stack, format: Format) -> Result<CreateOptions> {
+/// What `-o` says.
+pub(crate) fn format_keys(options: &[String]) -> Result<BTreeMap<String, String>> {
     let mut keys = BTreeMap::new();
-    for option in &arguments.target_option {
+    for option in options {
         let (key, value) = option
             .split_once('=')
             .ok_or_else(|| Error::invalid("-o").field("option", option, "KEY=VALUE"))?;
@@ -108,6 +126,11 @@ fn create_options(arguments: &CopyArguments, stack: &Stack, format: Format) -> R
             return Err(Error::invalid(format!("-o {key}= is given twice")));
         }
     }
+    Ok(keys)
+}
+
+fn create_options(arguments: &CopyArguments, stack: &Stack, format: Format) -> Result<CreateOptions> {
+    let keys = format_keys(&arguments.target_option)?;
     if arguments.compress && format != Format::Qcow2 {
         return Err(Error::invalid(format!("{format} cannot be compressed with --compress"))
             .hint("-O qcow2 --compress, or -O vmdk -o subformat=streamOptimized"));
@@ -143,7 +166,7 @@ fn is_same_device(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
     a.file_type().is_block_device() && b.file_type().is_block_device() && a.rdev() == b.rdev()
 }
 
-fn check_not_in_use(source: &Chain) -> Result<()> {
+pub(crate) fn check_not_in_use(source: &Chain) -> Result<()> {
     for file in source.files() {
         if let Some(holder) = os::in_use_by_writer(Path::new(file.name())) {
             return Err(Error::refused(format!("in use: {holder}"))
@@ -155,7 +178,7 @@ fn check_not_in_use(source: &Chain) -> Result<()> {
 }
 
 /// Length and times of each of the source's files, to see whether they changed while being read.
-fn source_fingerprints(source: &Chain) -> Vec<Option<(u64, i64, i64)>> {
+pub(crate) fn source_fingerprints(source: &Chain) -> Vec<Option<(u64, i64, i64)>> {
     let fingerprint = |path: &Path| {
         let metadata = path.metadata().ok()?;
         Some((metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
@@ -187,6 +210,7 @@ impl Target {
 fn execute(
     arguments: &CopyArguments,
     disk: &OpenDisk,
+    source: &dyn ReadAt<Virtual>,
     plan: &CopyPlan,
     writer: AnyWriter,
     format: Format,
@@ -200,7 +224,7 @@ fn execute(
     let progress =
         Progress::new(arguments.progress, "copy", plan.reads.total_bytes(), cancelled.clone(), kept.clone());
     let job = CopyJob {
-        source: &**disk.stack.chain(),
+        source,
         plan,
         writer,
         target: target.file(),
@@ -285,11 +309,11 @@ fn job_identity(
     format: Format,
 ) -> String {
     let reads = verify::window_hash(format!("{:?} {:?}", plan.reads, plan.fills).as_bytes()).unwrap_or(0);
-    let CopyArguments { source, target_option, compress, verify, .. } = arguments;
-    format!("{source:?} {before:?} {reads:x} {format} {target_option:?} {compress} {verify}")
+    let CopyArguments { source, target_option, compress, verify, layout, .. } = arguments;
+    format!("{source:?} {before:?} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?}")
 }
 
-fn check_unchanged(source: &Chain, before: &[Option<(u64, i64, i64)>]) -> Result<()> {
+pub(crate) fn check_unchanged(source: &Chain, before: &[Option<(u64, i64, i64)>]) -> Result<()> {
     if source_fingerprints(source) == before {
         return Ok(());
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use block::{Error, HostFile, Result};
 use image::{Chain, OpenOptions, Purpose, Resolver};
-use os::{Granted, SourceFile};
+use os::{Granted, JournalFile, SourceFile, journal_path};
 use stack::Stack;
 
 use crate::arguments::OpenArguments;
@@ -29,7 +29,14 @@ pub(crate) struct OpenDisk {
 
 impl OpenDisk {
     /// Opens the disk at `path`, and what it refers to as far as that is granted.
+    /// `Refused` if a change of it in place was interrupted.
     pub(crate) fn open(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Self> {
+        check_nothing_pending(path)?;
+        Self::open_as_it_is(path, arguments, caching)
+    }
+
+    /// As [`Self::open`], also if a change of it was interrupted: its volumes may contradict themselves.
+    pub(crate) fn open_as_it_is(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Self> {
         let chain = open_chain(path, arguments, caching)?;
         Ok(Self { stack: Stack::open(chain)? })
     }
@@ -38,6 +45,19 @@ impl OpenDisk {
     pub(crate) fn allocated_bytes(&self) -> Result<u64> {
         self.stack.chain().files().iter().map(HostFile::allocated_bytes).sum()
     }
+}
+
+/// `Refused` if a change in place was interrupted: until it is finished the disk's volumes may contradict themselves.
+pub(crate) fn check_nothing_pending(path: &Path) -> Result<()> {
+    if !JournalFile::exists(path) {
+        return Ok(());
+    }
+    let journal = journal_path(path).display().to_string();
+    Err(Error::refused(format!(
+        "a change of this disk was interrupted, and '{journal}' says how to finish it"
+    ))
+    .hint(format!("leandisk recover '{}'", path.display()))
+    .path(path.display()))
 }
 
 /// Opens the container alone.
@@ -51,13 +71,20 @@ pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments, caching: Cachin
         Caching::Direct => SourceFile::open_direct(path)?,
         Caching::PageCache => SourceFile::open(path)?,
     };
-    let gate = Gate { granted: Granted::new(path, &arguments.allow_path)? };
+    let gate = Gate::new(path, arguments)?;
     Chain::open(file, OpenOptions { format: arguments.format }, &gate)
 }
 
 /// The images' references go through what the user granted.
-struct Gate {
+pub(crate) struct Gate {
     granted: Granted,
+}
+
+impl Gate {
+    /// What is granted to the disk at `path`.
+    pub(crate) fn new(path: &Path, arguments: &OpenArguments) -> Result<Self> {
+        Ok(Self { granted: Granted::new(path, &arguments.allow_path)? })
+    }
 }
 
 impl Resolver for Gate {

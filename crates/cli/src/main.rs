@@ -7,9 +7,12 @@
 mod analyze;
 mod arguments;
 mod copy;
+mod create;
+mod defrag;
 mod disk;
 mod info;
 mod map;
+mod pack;
 mod progress;
 
 use std::io::{IsTerminal, Write};
@@ -28,6 +31,9 @@ fn main() -> ExitCode {
         Command::Analyze(arguments) => analyze::run(&arguments),
         Command::Map(arguments) => map::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
+        Command::Create(arguments) => create::run(&arguments),
+        Command::Defrag(arguments) => defrag::run(&arguments),
+        Command::Recover(arguments) => defrag::recover(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

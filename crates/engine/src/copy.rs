@@ -309,7 +309,7 @@ fn put_len(put: &Put) -> u64 {
 }
 
 /// Carries out `puts`, whose chunk parts refer to `chunk`; answers how many bytes were written.
-fn put_all(target: &dyn TargetFile, chunk: &[u8], puts: Vec<Put>) -> Result<u64> {
+pub(crate) fn put_all(target: &dyn TargetFile, chunk: &[u8], puts: Vec<Put>) -> Result<u64> {
     let mut written_bytes = 0;
     for Put { at, bytes } in puts {
         let written: &[u8] = match &bytes {

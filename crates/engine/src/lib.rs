@@ -3,15 +3,25 @@
 //! Invariants:
 //! - memory does not grow with the disk: each worker owns one chunk, and placement is in order;
 //! - the same source and options give the same target, byte for byte, whatever the threads do;
-//! - headers, which make a target valid, are written after a flush of everything else.
+//! - headers, which make a target valid, are written after a flush of everything else;
+//! - a change in place leaves, at every moment, a disk that is whole or that its journal makes whole
+//!   (`docs/design/crash-safety.md`).
 
 mod buffer;
 mod checkpoint;
 mod copy;
+mod create;
 mod cut;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 mod order;
+mod rearrange;
+mod recover;
 mod zeros;
 
 pub use checkpoint::Checkpoint;
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
+pub use create::{CreateJob, CreateTotals, Provision};
+pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES};
+pub use recover::{Recovery, recover};
 pub use zeros::{ZeroCount, count_zeros};

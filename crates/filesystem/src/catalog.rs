@@ -153,6 +153,11 @@ impl Catalog {
         !self.names_of(file).is_empty()
     }
 
+    /// The directory that a file is in, by its first name.
+    pub fn folder(&self, file: FileId) -> Option<FileId> {
+        self.names_of(file).first().map(|name| name.parent)
+    }
+
     /// The path of a file by its first name, from the root: `/dir/file`. A file without a name is `/<number>`.
     pub fn path(&self, file: FileId) -> Vec<u8> {
         let name = self.names_of(file).first();

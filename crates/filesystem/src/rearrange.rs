@@ -179,6 +179,8 @@ pub struct Edits {
 pub enum Mobility {
     /// Each of its extents, to anywhere that is free.
     Movable,
+    /// All of its extents at once, in their order, to one free span: what describes them has no room for more.
+    Together,
     /// None of it, for this reason.
     Pinned(&'static str),
 }

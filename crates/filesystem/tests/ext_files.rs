@@ -5,14 +5,16 @@
 #[path = "ext/support.rs"]
 mod support;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use extent::{ExtentSet, Volume};
-use filesystem::{Catalog, CatalogStream, FileId, FileKind, FileSystem, PieceState, StreamName};
-use support::{Mount, debugfs, field, make, open, oracle_free, source, text};
+use filesystem::{Catalog, CatalogStream, FileId, FileKind, FileSystem, StreamName};
+use support::{
+    Listing, Mount, assert_same, debugfs, field, list_mounted, list_scanned, make, open, oracle_free, source,
+    text,
+};
 use testkit::{run, scratch};
 
 /// Arguments of mke2fs, the size in MiB, how many entries the widest folder has.
@@ -40,70 +42,6 @@ fn fill(volume: &Path, mib: u64, args: &str, width: u32, options: &str) {
     make(volume, mib, args, None);
     let mount = Mount::new(volume, &volume.with_extension("mounted"), options);
     run("python3", &["-c", include_str!("ext/fill.py"), text(&mount.at), &width.to_string()]);
-}
-
-/// All that is told of a path: as `ext/list.py` writes it.
-type Listing = BTreeMap<Vec<u8>, String>;
-
-/// What the kernel and filefrag say of the volume.
-fn list_mounted(volume: &Path) -> Listing {
-    let mount = Mount::new(volume, &volume.with_extension("mounted"), "ro,noload");
-    let lines = run("python3", &["-c", include_str!("ext/list.py"), text(&mount.at)]);
-    let listing: Listing = lines
-        .lines()
-        .map(|line| {
-            let (path, rest) = line.split_once(' ').unwrap();
-            (unhex(path), rest.trim_end().to_owned())
-        })
-        .collect();
-    assert_eq!(listing.len(), lines.lines().count(), "every path once");
-    listing
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    let digits: Vec<_> = text.chars().map(|digit| digit.to_digit(16).unwrap() as u8).collect();
-    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
-}
-
-/// The same as the scan has it, and nothing of what is the file system's own.
-fn list_scanned(filesystem: &dyn FileSystem, catalog: &Catalog) -> Listing {
-    let mut listing = Listing::new();
-    for stream in catalog.streams().filter(|stream| stream.stream.name == StreamName::Main) {
-        if stream.stream.kind == FileKind::Metadata {
-            continue;
-        }
-        for path in catalog.paths(stream.stream.file) {
-            let before = listing.insert(path, describe(filesystem, &stream));
-            assert_eq!(before, None, "every path once");
-        }
-    }
-    listing
-}
-
-fn describe(filesystem: &dyn FileSystem, stream: &CatalogStream<'_>) -> String {
-    let what = stream.stream;
-    let head = format!("{} {} {}", what.kind.word(), what.file.0, what.size_bytes);
-    if ![FileKind::Regular, FileKind::Directory].contains(&what.kind) {
-        return head;
-    }
-    let mut fragments = filesystem.fragments();
-    let mut extents = Vec::new();
-    for extent in stream.extents() {
-        let (logical, physical, len) =
-            (extent.logical.get(), extent.span.start().get(), extent.span.len_bytes());
-        fragments.push(logical, physical, len);
-        let state = if extent.state == PieceState::Unwritten { "u" } else { "" };
-        extents.push(format!("{logical}:{physical}:{len}{state}"));
-    }
-    assert!(!what.is_inline || extents.is_empty());
-    let extents = if what.is_inline { "inline".to_owned() } else { extents.join(",") };
-    format!("{head} {} {extents}", fragments.count()).trim_end().to_owned()
-}
-
-fn assert_same(ours: &Listing, theirs: &Listing, what: &str) {
-    for path in ours.keys().chain(theirs.keys()) {
-        assert_eq!(ours.get(path), theirs.get(path), "{what}: {}", path.escape_ascii());
-    }
 }
 
 fn read(filesystem: &dyn FileSystem, what: &str) -> Catalog {

@@ -103,6 +103,27 @@ impl Chain {
         Ok(refined)
     }
 
+    /// The runs of `span` as the top layer's parents have it; holes where there is none.
+    pub(crate) fn map_parents(&self, span: VirtualSpan) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        self.map_from(1, span, &mut runs)?;
+        Ok(runs)
+    }
+
+    /// Fills `buf` from `at` as the top layer's parents have it. Says whether there was anything but zeros to read.
+    pub(crate) fn read_parents(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<bool> {
+        let mut has_data = false;
+        let mut rest = buf;
+        for run in self.map_parents(Span::new(at, rest.len() as u64))? {
+            let (piece, after) =
+                rest.split_at_mut(usize::try_from(run.span.len_bytes()).expect("within the buffer"));
+            self.read_run(&run, piece)?;
+            has_data |= !matches!(run.state, RunState::Hole | RunState::Zero);
+            rest = after;
+        }
+        Ok(has_data)
+    }
+
     fn bottom(&self) -> &Link {
         self.links.last().expect("a chain has a layer")
     }

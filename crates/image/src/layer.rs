@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use block::{Error, HostFile, Result, Run};
-use extent::{VirtualOffset, VirtualSpan};
+use block::{Error, HostFile, Result, Run, RunState};
+use extent::{Extent, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use crate::Format;
 
@@ -68,6 +68,57 @@ pub trait Resolver: Send + Sync {
     }
 }
 
+/// What lies under a span of a virtual disk, for who wants to write there without anything being allocated in the
+/// image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// A place of its own, which can be overwritten.
+    Allocated,
+    /// A place of its own in the image, which can be overwritten, but a hole of the host's file: writing there makes
+    /// that take more of the host's storage.
+    Unallocated,
+    /// No place in the image: a hole, or marked as zeros. Cannot be written.
+    Absent,
+    /// Something that must not be overwritten: compressed, or shared with another user of the image.
+    Fixed,
+}
+
+impl Backing {
+    /// Of a run of a layer that shares nothing.
+    pub(crate) fn of(state: RunState) -> Self {
+        match state {
+            RunState::Data { .. } => Self::Allocated,
+            RunState::Compressed { .. } => Self::Fixed,
+            RunState::Hole | RunState::Zero => Self::Absent,
+        }
+    }
+
+    /// Whether it can be overwritten.
+    pub fn is_writable(self) -> bool {
+        matches!(self, Self::Allocated | Self::Unallocated)
+    }
+}
+
+/// Appends `backing` over `span`, joined to the last one where that is the same.
+pub(crate) fn push_backing(all: &mut Vec<Extent<Virtual, Backing>>, span: VirtualSpan, backing: Backing) {
+    match all.last_mut() {
+        _ if span.is_empty() => {}
+        Some(last) if last.state == backing && last.span.end() == span.start() => {
+            last.span = Span::between(last.span.start(), span.end());
+        }
+        _ => all.push(Extent::new(span, backing)),
+    }
+}
+
+/// Bytes of the image's first file that tell that the contents changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Renewal {
+    /// Where they go.
+    pub at: HostOffset,
+    /// What goes there; as long as what is there.
+    pub bytes: Vec<u8>,
+}
+
 /// One image of a chain, validated.
 ///
 /// A layer reads no guest data itself unless it is compressed: [`Layer::map`] says where the bytes lie and
@@ -91,5 +142,26 @@ pub trait Layer: Send + Sync {
     /// The parent, if it is a differencing layer.
     fn parent(&self) -> Option<ParentReference> {
         None
+    }
+
+    /// Fails with the reason if the contents must not be changed in place. Looks at the tables as a whole, so that
+    /// afterwards every place that [`Self::backing`] calls allocated is known to belong to nothing else.
+    fn check_editable(&self) -> Result<()>;
+
+    /// What lies under `span`, which is within the virtual disk: extents that cover it exactly, in order. The host's
+    /// holes are not looked at. By default every place that [`Self::map`] tells belongs to its run alone.
+    fn backing(&self, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {
+        let mut all = Vec::new();
+        for run in self.map(span)? {
+            push_backing(&mut all, run.span, Backing::of(run.state));
+        }
+        Ok(all)
+    }
+
+    /// What must be written before contents change, so that others see that they did: one after the other, each on
+    /// stable storage before the next. A crash after any of them, or within one, leaves a valid image. New identities
+    /// come from `identity_seed`, which is another one each time.
+    fn renewals(&self, _identity_seed: u128) -> Result<Vec<Renewal>> {
+        Ok(Vec::new())
     }
 }

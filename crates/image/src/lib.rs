@@ -7,16 +7,22 @@
 //! Invariants:
 //! - opening and reading never write: a pending log is replayed in memory ([`block::Overlay`]);
 //! - a file named inside an image is opened by the [`Resolver`] alone, which decides whether it is granted;
-//! - writers do no I/O: they answer with [`Put`]s, which the engine carries out.
+//! - writers do no I/O: they answer with [`Put`]s, which the engine carries out;
+//! - what exists is changed by [`Edit`] alone, through files that its caller opened for that: contents where they
+//!   lie, and what tells that they changed; never a table.
 //!
 //! Absent on purpose: file systems, operating-system code, policy about what to copy.
 
 mod chain;
+mod children;
+mod edit;
 mod format;
 mod layer;
+mod owners;
 mod probe;
 mod write;
 
+pub mod live;
 pub mod qcow2;
 pub mod raw;
 pub mod vdi;
@@ -25,8 +31,10 @@ pub mod vhdx;
 pub mod vmdk;
 
 pub use chain::{Chain, Link, OpenOptions};
+pub use children::{check_no_children, children};
+pub use edit::{Edit, EditTarget, OpenTarget, backing};
 pub use format::Format;
-pub use layer::{Fact, Facts, Layer, ParentReference, Purpose, Resolver};
+pub use layer::{Backing, Fact, Facts, Layer, ParentReference, Purpose, Renewal, Resolver};
 pub use probe::{Found, Probe, probe};
 pub use write::{
     AnyWriter, Chunk, CreateOptions, Encoder, Finish, Piece, PieceBytes, Put, PutBytes, Writer, create,

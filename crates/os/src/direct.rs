@@ -82,6 +82,34 @@ impl Direct {
         })
     }
 
+    /// Reads whatever is asked for through aligned memory of this thread, up to the end of the file too; says whether it
+    /// did.
+    pub(crate) fn read_all(&self, at: HostOffset, buf: &mut [u8]) -> io::Result<bool> {
+        if !self.works.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let align = self.read_align as u64;
+        let end = at.get() + buf.len() as u64;
+        BOUNCE.with_borrow_mut(|bounce| {
+            let bounce = bounce.get_or_insert_with(|| AlignedBuffer::new(BOUNCE_BYTES));
+            let mut done = 0;
+            while done < buf.len() {
+                let position = at.get() + done as u64;
+                let start = position / align * align;
+                let stop = end.next_multiple_of(align).min(start + BOUNCE_BYTES as u64);
+                let piece = &mut bounce[..usize::try_from(stop - start).expect("at most the buffer")];
+                let skip = usize::try_from(position - start).expect("below the alignment");
+                let len = (piece.len() - skip).min(buf.len() - done);
+                if !self.attempt(true, || read_at_least(&self.file, piece, start, skip + len))? {
+                    return Ok(false);
+                }
+                buf[done..done + len].copy_from_slice(&piece[skip..skip + len]);
+                done += len;
+            }
+            Ok(true)
+        })
+    }
+
     /// Writes if everything is aligned; says whether it did.
     pub(crate) fn write(&self, at: HostOffset, buf: &[u8]) -> io::Result<bool> {
         let takes = self.takes(self.write_align, at, buf.as_ptr(), buf.len());
@@ -107,6 +135,18 @@ impl Direct {
                 Ok(false)
             }
             Err(error) => Err(error),
+        }
+    }
+}
+
+/// Reads into `piece` from `start` on, `needed` bytes or more: the file may end within the piece.
+fn read_at_least(file: &File, piece: &mut [u8], start: u64, needed: usize) -> io::Result<()> {
+    loop {
+        match file.read_at(piece, start) {
+            Ok(len) if len >= needed => return Ok(()),
+            Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -4,15 +4,20 @@
 //! - what is opened as a source is opened for reading only, and never before it is known to be a regular file
 //!   or a block device;
 //! - a file that an image names is opened only below a granted folder, by a path without symbolic links;
-//! - a target bears its final name only when all of it is on stable storage.
+//! - a target bears its final name only when all of it is on stable storage;
+//! - what is changed in place is held alone, and a flush that failed is the last thing done to it.
 //!
 //! Absent on purpose: formats, policy about what to copy, mapped memory (an I/O error there is a signal).
 
 mod buffer;
 mod device;
 mod direct;
+mod edit_file;
 mod fiemap;
+mod flushed;
 mod grant;
+mod journal_file;
+mod live_file;
 mod locks;
 mod new_file;
 mod probe;
@@ -22,7 +27,10 @@ mod source;
 
 pub use buffer::AlignedBuffer;
 pub use device::DeviceTarget;
+pub use edit_file::EditFile;
 pub use grant::Granted;
+pub use journal_file::{JournalFile, journal_path};
+pub use live_file::LiveFile;
 pub use locks::in_use_by_writer;
 pub use new_file::{NewFile, replace_file};
 pub use probe::{Probe, ProbeBudget, probe};

@@ -1,19 +1,32 @@
-//! Whether another program has an image open for writing, as far as it says so by locks.
+//! Who else uses an image, as far as that can be known.
 //!
-//! QEMU takes shared byte-range locks on an image that say what it may do: byte 100 + n for permission n
-//! (`block/file-posix.c`, `RAW_LOCK_PERM_BASE`; permissions in `include/block/block-common.h`: bit 1 is
-//! `BLK_PERM_WRITE`, bit 3 `BLK_PERM_RESIZE`). They are only asked about here, never taken.
+//! QEMU takes shared byte-range locks on an image that say what it does and what it lets others do
+//! (`block/file-posix.c`, `raw_apply_lock_bytes` and `raw_check_lock_bytes`): byte 100 + n for permission n that it holds
+//! (`RAW_LOCK_PERM_BASE`), byte 200 + n for one that others must not hold (`RAW_LOCK_SHARED_BASE`). The permissions are
+//! in `include/block/block-common.h`; bit 1 is `BLK_PERM_WRITE`, bit 3 `BLK_PERM_RESIZE`. Who opens an image takes its locks
+//! first and then looks for those that speak against it, so that of two at the same time at least one sees the other.
+//!
+//! Programs that take no locks are seen by a lease, which the kernel does not give on a file that is open for writing.
+//!
+//! Absent on purpose: waiting for locks; breaking those of others.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use block::{Error, Result};
 use rustix::fs::OFlags;
 
-use crate::raw_file::RawFile;
+use crate::raw_file::{Kind, RawFile};
 
 /// `RAW_LOCK_PERM_BASE` + the number of each permission that changes the contents.
 const QEMU_WRITE_BYTES: [libc::off_t; 2] = [100 + 1, 100 + 3];
+/// `RAW_LOCK_PERM_BASE` and `RAW_LOCK_SHARED_BASE`.
+const QEMU_BASES: [libc::off_t; 2] = [100, 200];
+/// More permissions than QEMU has: it locks the bytes of those that it knows.
+const QEMU_PERMISSION_COUNT: libc::off_t = 64;
 
 /// Says who holds `path` open for writing, if locks tell. `None` means that nobody who locks does; programs
 /// that take no locks are not seen.
@@ -24,23 +37,147 @@ pub fn in_use_by_writer(path: impl AsRef<Path>) -> Option<String> {
 pub(crate) fn writer_of(file: &File) -> Option<String> {
     QEMU_WRITE_BYTES
         .iter()
-        .any(|byte| is_locked(file, *byte))
+        .any(|byte| is_locked(file, *byte, 1))
         .then(|| "another program (QEMU or one like it) has it open for writing".to_owned())
 }
 
-/// Whether somebody else's lock on this byte would keep us from locking it alone.
-fn is_locked(file: &File, byte: libc::off_t) -> bool {
-    let lock_type = |value: i32| libc::c_short::try_from(value).expect("lock types are small numbers");
+/// Fails with `Refused` if somebody uses the file `raw`, which is open for reading only: writes to it, or has it as a
+/// disk.
+pub(crate) fn check_unused(raw: &RawFile) -> Result<()> {
+    if raw.kind == Kind::BlockDevice {
+        return Ok(());
+    }
+    if let Some(device) = loop_device_of(&raw.file) {
+        return Err(Error::refused(format!("is in use: attached as {device}"))
+            .path(&raw.name)
+            .hint(format!("unmount what is on it, then 'losetup -d {device}'")));
+    }
+    let lock_folder = format!("{}.lck", raw.name);
+    if fs::read_dir(&lock_folder).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(Error::refused("is in use by VMware, which made a lock beside it")
+            .path(&raw.name)
+            .hint(format!("close the machine; if none runs, remove {lock_folder}")));
+    }
+    if is_open_for_writing(&raw.file) { Err(in_use(raw)) } else { Ok(()) }
+}
+
+/// Takes `raw` for this process alone: no QEMU can open it from now on, not even for reading, and no other Leandisk.
+/// `Refused` if one of them, or anybody who locks a part of it, has it open. The locks go with the descriptor.
+pub(crate) fn take(raw: &RawFile) -> Result<()> {
+    for base in QEMU_BASES {
+        match lock(&raw.file, libc::F_OFD_SETLK, libc::F_RDLCK, base, QEMU_PERMISSION_COUNT) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(in_use(raw)),
+            // A file system without locks: nothing can be told, as with any other program.
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::EINVAL)) =>
+            {
+                return Ok(());
+            }
+            Err(error) => return Err(Error::io("lock", error).path(&raw.name)),
+        }
+    }
+    // From the first byte to the last that a file can have.
+    if is_locked(&raw.file, 0, 0) { Err(in_use(raw)) } else { Ok(()) }
+}
+
+fn in_use(raw: &RawFile) -> Error {
+    let holders = holders(&raw.file);
+    let by = match &holders[..] {
+        [] => "another program".to_owned(),
+        [first] => first.clone(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+    };
+    Error::refused(format!("is in use by {by}"))
+        .path(&raw.name)
+        .hint("shut down what uses it, then try again")
+}
+
+/// The programs that have the file open, this one left out, as far as `/proc` shows them.
+fn holders(file: &File) -> Vec<String> {
+    let Ok(own) = file.metadata() else { return Vec::new() };
+    let is_same =
+        |path: &Path| fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()));
+    let own_process = std::process::id();
+    let mut holders = Vec::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(id) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let mut open_files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        if id != own_process && open_files.any(|entry| is_same(&entry.path())) {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            holders.push(format!("'{}' (process {id})", name.trim_end()));
+        }
+    }
+    holders
+}
+
+/// The loop device that `file` is attached as.
+fn loop_device_of(file: &File) -> Option<String> {
+    let own = file.metadata().ok()?;
+    fs::read_dir("/sys/block").ok()?.flatten().find_map(|device| {
+        let name = device.file_name().into_string().ok().filter(|name| name.starts_with("loop"))?;
+        let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
+        let backing = fs::metadata(backing.trim_end_matches('\n')).ok()?;
+        ((backing.dev(), backing.ino()) == (own.dev(), own.ino())).then(|| format!("/dev/{name}"))
+    })
+}
+
+/// Whether anybody has `file`, which is open for reading only, open for writing: then the kernel gives no lease for
+/// reading (fcntl(2), `F_SETLEASE`). Where that tells nothing (network file systems, files of others), nobody is seen.
+fn is_open_for_writing(file: &File) -> bool {
+    let is_remote = ["nfs", "cifs", "ceph", "gfs2"];
+    if crate::fiemap::filesystem_name(file).is_some_and(|name| is_remote.contains(&&*name)) {
+        // These say the same when their server gave no lease.
+        return false;
+    }
+    // Were somebody to open the file in the moment of the lease, the kernel would send a signal: one that is ignored
+    // unless asked for.
+    let asked =
+        fcntl(file, F_SETSIG, libc::SIGURG).and_then(|()| fcntl(file, libc::F_SETLEASE, libc::F_RDLCK));
+    match asked {
+        Ok(()) => fcntl(file, libc::F_SETLEASE, libc::F_UNLCK).is_err(),
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
+
+/// fcntl(2): which signal tells of a lease that is broken.
+const F_SETSIG: libc::c_int = 10;
+
+fn fcntl(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Result<()> {
+    // SAFETY: the commands passed here take an integer and touch no memory; the descriptor is open as long as `file` is
+    // borrowed.
+    #[allow(unsafe_code)]
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, argument) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Whether somebody else's lock on these bytes (all up to any end if `len` is 0) would keep us from locking them alone.
+fn is_locked(file: &File, start: libc::off_t, len: libc::off_t) -> bool {
+    let asked = lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, start, len);
+    asked.is_ok_and(|found| i32::from(found) != libc::F_UNLCK)
+}
+
+/// One call on a lock that belongs to the open file description; gives the type of lock that the kernel answers with.
+fn lock(
+    file: &File,
+    command: libc::c_int,
+    lock_type: libc::c_int,
+    start: libc::off_t,
+    len: libc::off_t,
+) -> io::Result<libc::c_short> {
+    let short = |value: i32| libc::c_short::try_from(value).expect("lock types are small numbers");
     let mut lock = libc::flock {
-        l_type: lock_type(libc::F_WRLCK),
-        l_whence: lock_type(libc::SEEK_SET),
-        l_start: byte,
-        l_len: 1,
+        l_type: short(lock_type),
+        l_whence: short(libc::SEEK_SET),
+        l_start: start,
+        l_len: len,
         l_pid: 0,
     };
-    // SAFETY: F_OFD_GETLK reads and writes one `struct flock` behind the pointer, which is a live, exclusive
+    // SAFETY: F_OFD_GETLK and F_OFD_SETLK read and write one `struct flock` behind the pointer, which is a live, exclusive
     // reference to one for the whole call; the descriptor is open as long as `file` is borrowed.
     #[allow(unsafe_code)]
-    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    result == 0 && lock.l_type != lock_type(libc::F_UNLCK)
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(lock.l_type) }
 }

@@ -394,15 +394,15 @@ fn exists(path: &Path) -> Error {
     Error::refused("exists already").path(path.display()).hint("--force replaces it")
 }
 
-fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     }
 }
 
-/// Makes a rename in `folder` last through a power cut.
-fn sync_folder(folder: &Path) -> Result<()> {
+/// Makes a new, changed or removed name in `folder` last through a power cut.
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     let opened = File::open(folder).map_err(|error| io_error("open", folder, error))?;
     match rustix::fs::fsync(&opened) {
         Ok(()) => Ok(()),

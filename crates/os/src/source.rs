@@ -64,6 +64,15 @@ impl SourceFile {
         Ok(Self { raw, len_bytes, identity, last_extent: Mutex::new(None) })
     }
 
+    pub(crate) fn raw(&self) -> &RawFile {
+        &self.raw
+    }
+
+    /// Has the file system asked anew: what was a hole may have been written.
+    pub(crate) fn forget_extent(&self) {
+        *self.last_extent.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// What to compare to see whether the file was changed.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         let len_bytes = self.raw.current_len_bytes()?;

@@ -7,9 +7,11 @@ pub mod advice;
 mod copy;
 pub mod cost;
 pub mod defrag;
+mod effects;
 pub mod figures;
 pub mod profile;
 mod reading;
 
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};
+pub use effects::{fragmented_reading, predicted_figures, surveyed_figures};
 pub use reading::{VolumeCost, advice_facts, read_costs, read_trace_cost};

@@ -8,6 +8,7 @@ use serde::Serialize;
 use stack::{Stack, UsedMaps};
 
 use crate::bar::{Share, bar};
+use crate::defrag::Figures;
 use crate::text::{Palette, human_bytes, printable};
 
 /// The document `leandisk.copy/1`.
@@ -64,6 +65,38 @@ struct VolumeCopy {
     swap_bytes: u64,
     mode: &'static str,
     reason: Option<String>,
+    /// How files lie in the target: `null` as in the source, because nothing else was asked for.
+    layout: Option<LayoutOfCopy>,
+}
+
+/// How the files of a volume lie in the target.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "lowercase", tag = "is")]
+pub enum LayoutOfCopy {
+    /// As in the source, although they were to be packed.
+    Kept(LayoutKept),
+    /// Laid out contiguously.
+    Packed(LayoutPacked),
+}
+
+/// See [`LayoutOfCopy::Kept`].
+#[derive(Clone, Debug, Serialize)]
+pub struct LayoutKept {
+    /// Why.
+    pub reason: String,
+}
+
+/// See [`LayoutOfCopy::Packed`].
+#[derive(Clone, Debug, Serialize)]
+pub struct LayoutPacked {
+    /// Bytes of files that lie elsewhere.
+    pub moved_bytes: u64,
+    /// The source.
+    pub before: Figures,
+    /// The target.
+    pub after: Figures,
+    /// Fragmented streams that are left.
+    pub left: u64,
 }
 
 /// What a copy was, or would be.
@@ -90,6 +123,8 @@ pub struct CopySubject<'a> {
     pub elapsed_seconds: f64,
     /// Whether the target was read back and compared.
     pub verified: bool,
+    /// How each volume's files lie in the target; `None` as in the source.
+    pub layouts: Option<&'a [LayoutOfCopy]>,
 }
 
 /// The document of one copy.
@@ -140,6 +175,7 @@ fn volume_copy(subject: &CopySubject<'_>, index: usize) -> VolumeCopy {
         swap_bytes: share.swap_bytes,
         mode: if reason.is_some() { "whole" } else { "used-only" },
         reason: reason.map(str::to_owned),
+        layout: subject.layouts.map(|layouts| layouts[index].clone()),
     }
 }
 
@@ -243,4 +279,28 @@ fn volume_text(out: &mut String, volume: &VolumeCopy, palette: Palette) {
     };
     let _ =
         writeln!(out, "  volume {}  {name}{label}, {}: {what}", volume.index, human_bytes(volume.size_bytes));
+    match &volume.layout {
+        None => {}
+        Some(LayoutOfCopy::Kept(kept)) => {
+            let text = format!("files lie as they did: {}", printable(&kept.reason));
+            let _ = writeln!(out, "            {}", palette.warning(&text));
+        }
+        Some(LayoutOfCopy::Packed(LayoutPacked { moved_bytes, before, after, left })) => {
+            let _ = writeln!(
+                out,
+                "            packed, moving {}: fragmented files {} → {}, fragments {} → {}, free extents {} → {}",
+                human_bytes(*moved_bytes),
+                before.fragmented_files,
+                after.fragmented_files,
+                before.fragments,
+                after.fragments,
+                before.free_extents,
+                after.free_extents
+            );
+            if *left > 0 {
+                let text = format!("{left} fragmented files or streams could not move");
+                let _ = writeln!(out, "            {}", palette.warning(&text));
+            }
+        }
+    }
 }

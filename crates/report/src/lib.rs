@@ -7,16 +7,23 @@
 mod analyze;
 mod bar;
 mod copy;
+mod create;
+mod defrag;
 mod escape;
 mod html;
 mod info;
 mod map;
+mod recover;
 mod text;
 
 pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,
 };
-pub use copy::{CopyDocument, CopySubject, copy_document, copy_text};
+pub use copy::{CopyDocument, CopySubject, LayoutKept, LayoutOfCopy, LayoutPacked, copy_document, copy_text};
+pub use create::{CreateDocument, CreateSubject, create_document, create_text};
+pub use defrag::{
+    DefragDocument, DefragSubject, DefragVolume, DefragWork, Figures, defrag_document, defrag_text,
+};
 pub use escape::printable_name;
 pub use html::{
     Advice, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html, report_html,
@@ -26,6 +33,7 @@ pub use map::{
     DiskMap, MAP_SVG_BYTES_MAX, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId,
     PieceClass, disk_map, map_svg, map_text,
 };
+pub use recover::{RecoverDocument, recover_text};
 pub use text::{Palette, human_bytes, printable};
 
 /// A document as one line of JSON, ready to be printed.

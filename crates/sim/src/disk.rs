@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::{Error, HostFile, Memory, ReadAt, Result, TargetFile, check_bounds};
 use extent::{Host, HostOffset, HostSpan, Offset, Span};
 
-use crate::Random;
+use crate::machine::{Clock, Fate, SimMachine};
+use crate::{Pages, Random};
 
 /// What reaches the storage whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
@@ -34,12 +35,8 @@ pub struct Counters {
     pub written_bytes: u64,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Faults {
-    /// Operations, counted from 1, that fail.
-    operations: Vec<u64>,
-    /// From this operation on, all fail: the machine is gone.
-    dead_from: Option<u64>,
     /// What touches one of these fails.
     spans: Vec<HostSpan>,
     /// No more than so many bytes are written in all.
@@ -47,16 +44,18 @@ struct Faults {
 }
 
 /// A change since the last flush: the sector's contents after the write of that number.
+#[derive(Clone)]
 struct Version {
     write: u64,
     sector: Sector,
 }
 
+#[derive(Clone)]
 struct State {
     /// What a reader sees.
-    current: Vec<u8>,
+    current: Pages,
     /// What the last flush left.
-    stable: Vec<u8>,
+    stable: Pages,
     /// By sector, in order of writing.
     versions: BTreeMap<usize, Vec<Version>>,
     /// The length after each write since the last flush that changed it.
@@ -64,12 +63,14 @@ struct State {
     counters: Counters,
     faults: Faults,
     random: Random,
+    tears: bool,
 }
 
 /// A disk in memory whose unflushed writes can be lost, torn and reordered.
 pub struct SimDisk {
     name: String,
     seed: u64,
+    clock: Arc<Clock>,
     state: Mutex<State>,
 }
 
@@ -90,6 +91,10 @@ impl SimDisk {
 
     /// A disk that holds `bytes`, all of them flushed: what a cut left, switched on again.
     pub fn with_contents(seed: u64, bytes: Vec<u8>) -> Self {
+        Self::of_machine(Arc::default(), "simulated disk", seed, Pages::new(&bytes))
+    }
+
+    pub(crate) fn of_machine(clock: Arc<Clock>, name: &str, seed: u64, bytes: Pages) -> Self {
         let state = State {
             stable: bytes.clone(),
             current: bytes,
@@ -98,8 +103,9 @@ impl SimDisk {
             counters: Counters::default(),
             faults: Faults::default(),
             random: Random::new(seed),
+            tears: false,
         };
-        Self { name: format!("simulated disk (seed {seed:#x})"), seed, state: Mutex::new(state) }
+        Self { name: format!("{name} (seed {seed:#x})"), seed, clock, state: Mutex::new(state) }
     }
 
     /// The seed.
@@ -114,17 +120,27 @@ impl SimDisk {
 
     /// What a reader sees now.
     pub fn to_vec(&self) -> Vec<u8> {
+        self.state().current.to_vec()
+    }
+
+    /// What a reader sees now, to be kept or compared.
+    pub fn to_pages(&self) -> Pages {
         self.state().current.clone()
     }
 
-    /// Makes the operation of this number fail, counted from 1 over the disk's whole life.
+    /// Makes the operation of this number fail, counted from 1 over the life of its machine.
     pub fn fail_operation(&self, number: u64) {
-        self.state().faults.operations.push(number);
+        self.clock.fail_operation(number, io::ErrorKind::Other);
     }
 
     /// Makes every operation from this number on fail, as if the machine were gone; see [`SimDisk::cut`].
     pub fn die_at_operation(&self, number: u64) {
-        self.state().faults.dead_from = Some(number);
+        self.clock.die_at_operation(number);
+    }
+
+    /// Whether a cut may also leave a sector that holds the front of one version and the back of another.
+    pub fn tear_sectors(&self, tears: bool) {
+        self.state().tears = tears;
     }
 
     /// Makes everything fail that touches `span`.
@@ -137,17 +153,32 @@ impl SimDisk {
         self.state().faults.written_bytes_max = Some(limit_bytes);
     }
 
-    /// Forgets all faults.
+    /// Forgets all faults, those of its machine included.
     pub fn heal(&self) {
+        self.clock.heal();
         self.state().faults = Faults::default();
     }
 
     /// One state in which a power cut now may leave the disk; which one, `seed` decides. The disk goes on.
     pub fn cut(&self, seed: u64) -> Memory {
+        Memory::named(format!("{} after a cut (seed {seed:#x})", self.name), self.cut_pages(seed).to_vec())
+    }
+
+    /// The same disk, with all that was not flushed, in another machine. Faults stay behind.
+    pub fn copy_to(&self, machine: &SimMachine) -> Self {
+        let state = State { faults: Faults::default(), ..self.state().clone() };
+        Self { name: self.name.clone(), seed: self.seed, clock: machine.clock(), state: Mutex::new(state) }
+    }
+
+    /// What [`Self::cut`] leaves.
+    pub fn cut_pages(&self, seed: u64) -> Pages {
         let state = self.state();
-        let survivors = Survivors::choose(&state, &mut Random::new(seed ^ self.seed.rotate_left(32)));
-        let bytes = state.after_cut(survivors);
-        Memory::named(format!("{} after a cut (seed {seed:#x})", self.name), bytes)
+        if state.versions.is_empty() && state.lengths.is_empty() {
+            return state.stable.clone();
+        }
+        let mut random = Random::new(seed ^ self.seed.rotate_left(32));
+        let survivors = Survivors::choose(&state, &mut random);
+        state.after_cut(survivors, random)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -158,8 +189,8 @@ impl SimDisk {
         Error::io(what, io::Error::new(kind, "simulated fault")).path(&self.name).at(at)
     }
 
-    /// Counts the operation; says whether it fails.
-    fn begin(&self, state: &mut State, operation: Operation, span: HostSpan) -> Result<(), io::ErrorKind> {
+    /// Counts the operation; says whether it fails, and how.
+    fn begin(&self, state: &mut State, operation: Operation, span: HostSpan) -> Fate {
         state.counters.operations += 1;
         let (count, bytes) = match operation {
             Operation::Read => (&mut state.counters.reads, Some(&mut state.counters.read_bytes)),
@@ -170,30 +201,28 @@ impl SimDisk {
         if let Some(bytes) = bytes {
             *bytes += span.len_bytes();
         }
-        let (number, faults) = (state.counters.operations, &state.faults);
-        let fails = faults.operations.contains(&number)
-            || faults.dead_from.is_some_and(|from| number >= from)
-            || faults.spans.iter().any(|bad| bad.intersect(&span).is_some());
+        let faults = &state.faults;
+        let is_bad = faults.spans.iter().any(|bad| bad.intersect(&span).is_some());
         let is_full = matches!(operation, Operation::Write)
             && (span.end().get() > LEN_BYTES_MAX
                 || faults.written_bytes_max.is_some_and(|max| state.counters.written_bytes > max));
-        match (fails, is_full) {
-            (true, _) => Err(io::ErrorKind::Other),
-            (_, true) => Err(io::ErrorKind::StorageFull),
-            _ => Ok(()),
+        match (self.clock.tick(!matches!(operation, Operation::Read)), is_bad, is_full) {
+            (Fate::Happens, true, _) => Fate::Fails(io::ErrorKind::Other),
+            (Fate::Happens, false, true) => Fate::Fails(io::ErrorKind::StorageFull),
+            (fate, ..) => fate,
         }
     }
 
     /// Writes; a write that fails leaves some of its sectors, unless the machine is gone.
     fn write(&self, what: &str, span: HostSpan, byte_at: impl Fn(usize) -> u8) -> Result<()> {
         let mut state = self.state();
-        let result = self.begin(&mut state, Operation::Write, span);
-        let is_dead = state.faults.dead_from.is_some_and(|from| state.counters.operations >= from);
-        if result.is_ok() || (!is_dead && span.end().get() <= LEN_BYTES_MAX) {
-            let keeps_all = result.is_ok();
-            state.write(span, byte_at, keeps_all);
+        let fate = self.begin(&mut state, Operation::Write, span);
+        match fate {
+            Fate::Happens => state.write(span, byte_at, true),
+            Fate::Fails(_) if span.end().get() <= LEN_BYTES_MAX => state.write(span, byte_at, false),
+            Fate::Fails(_) | Fate::MachineIsGone => {}
         }
-        result.map_err(|kind| self.error(what, span.start(), kind))
+        fate.result().map_err(|kind| self.error(what, span.start(), kind))
     }
 }
 
@@ -214,9 +243,9 @@ impl State {
             if !keeps_all && self.random.coin() {
                 continue;
             }
-            for at in index(piece.start())..index(piece.end()) {
-                self.current[at] = byte_at(at - index(span.start()));
-            }
+            let range = index(piece.start())..index(piece.end());
+            let bytes: Vec<u8> = range.clone().map(|at| byte_at(at - index(span.start()))).collect();
+            self.current.write(range.start, &bytes);
             self.note_version(index(piece.start()) / SECTOR_BYTES);
         }
     }
@@ -228,7 +257,7 @@ impl State {
 
     fn set_len(&mut self, len: usize) {
         let old_len = self.current.len();
-        self.current.resize(len, 0);
+        self.current.resize(len);
         self.lengths.push((self.counters.writes, len));
         // What was cut off reads as zeros if the disk grows again; that too is a change until flushed.
         if len < old_len {
@@ -244,42 +273,81 @@ impl State {
         self.lengths.clear();
     }
 
-    fn after_cut(&self, mut survivors: Survivors) -> Vec<u8> {
+    fn after_cut(&self, mut survivors: Survivors, mut random: Random) -> Pages {
         let mut bytes = self.stable.clone();
         let longest = self.lengths.iter().map(|(_, len)| *len).chain([bytes.len()]).max().unwrap_or(0);
-        bytes.resize(longest.next_multiple_of(SECTOR_BYTES), 0);
+        bytes.resize(longest.next_multiple_of(SECTOR_BYTES));
+        let tears = self.tears && !matches!(survivors, Survivors::Nothing | Survivors::Everything);
         for (number, versions) in &self.versions {
-            if let Some(version) = survivors.version(versions) {
-                bytes[number * SECTOR_BYTES..][..SECTOR_BYTES].copy_from_slice(&version.sector);
+            let whole = survivors.version(versions);
+            let mut sector =
+                whole.map_or_else(|| sector_of(&self.stable, *number), |whole| versions[whole].sector);
+            let later = &versions[whole.map_or(0, |whole| whole + 1)..];
+            let is_torn = tears && !later.is_empty() && random.below(4) == 0;
+            if is_torn {
+                tear(&mut sector, later, &mut random);
+            }
+            if is_torn || whole.is_some() {
+                bytes.write(number * SECTOR_BYTES, &sector);
             }
         }
-        bytes.truncate(survivors.len(&self.lengths).unwrap_or(self.stable.len()));
+        bytes.resize(survivors.len(&self.lengths).unwrap_or(self.stable.len()));
         self.check_cut(&bytes);
         bytes
     }
 
-    /// Every sector is one of its versions, and unchanged where nothing was written since the flush.
-    fn check_cut(&self, bytes: &[u8]) {
-        for number in 0..bytes.len().div_ceil(SECTOR_BYTES) {
+    /// Every sector is one of its versions, and unchanged where nothing was written since the flush; a torn one is of
+    /// two of them.
+    fn check_cut(&self, bytes: &Pages) {
+        let mut checked = 0;
+        let last = bytes.len().div_ceil(SECTOR_BYTES);
+        for (&number, versions) in self.versions.range(..last) {
+            assert!(self.is_stable(bytes, checked..number), "what was flushed survives");
+            checked = number + 1;
             let found = sector_of(bytes, number);
             let kept = (bytes.len() - number * SECTOR_BYTES).min(SECTOR_BYTES);
-            let is = |sector: &Sector| sector[..kept] == found[..kept];
-            let is_version = is(&sector_of(&self.stable, number))
-                || self
-                    .versions
-                    .get(&number)
-                    .is_some_and(|all| all.iter().any(|version| is(&version.sector)));
-            assert!(is_version, "sector {number} after a cut is one that was written");
+            let stable = sector_of(&self.stable, number);
+            let all = || std::iter::once(&stable).chain(versions.iter().map(|version| &version.sector));
+            let is_version = all().any(|sector| sector[..kept] == found[..kept]);
+            let is_torn = || {
+                let front = |sector: &Sector| (0..kept).take_while(|at| sector[*at] == found[*at]).count();
+                let back =
+                    |sector: &Sector| (0..kept).rev().take_while(|at| sector[*at] == found[*at]).count();
+                let front = all().map(front).max().unwrap_or(0);
+                front + all().map(back).max().unwrap_or(0) >= kept
+            };
+            assert!(
+                is_version || (self.tears && is_torn()),
+                "sector {number} after a cut is one that was written"
+            );
         }
+        assert!(self.is_stable(bytes, checked..last), "what was flushed survives");
+    }
+
+    /// Whether the sectors are as the last flush left them, and zeros past its end.
+    fn is_stable(&self, bytes: &Pages, sectors: std::ops::Range<usize>) -> bool {
+        let range = sectors.start * SECTOR_BYTES..sectors.end * SECTOR_BYTES;
+        let beyond = self.stable.len().max(range.start)..bytes.len().min(range.end);
+        bytes.first_difference(&self.stable, range).is_none()
+            && (beyond.is_empty() || bytes.get(beyond).iter().all(|byte| *byte == 0))
     }
 }
 
+/// Puts the front or the back of one of `versions` into `sector`.
+fn tear(sector: &mut [u8], versions: &[Version], random: &mut Random) {
+    let pick = random.below(versions.len() as u64);
+    let version = &versions[usize::try_from(pick).expect("an index")];
+    let at = usize::try_from(1 + random.below(SECTOR_BYTES as u64 - 1)).expect("within a sector");
+    let torn = if random.coin() { 0..at } else { at..SECTOR_BYTES };
+    sector[torn.clone()].copy_from_slice(&version.sector[torn]);
+}
+
 /// The sector of that number, with zeros past the end.
-fn sector_of(bytes: &[u8], number: usize) -> Sector {
+fn sector_of(bytes: &Pages, number: usize) -> Sector {
     let mut sector = [0; SECTOR_BYTES];
     let start = (number * SECTOR_BYTES).min(bytes.len());
     let end = (start + SECTOR_BYTES).min(bytes.len());
-    sector[..end - start].copy_from_slice(&bytes[start..end]);
+    bytes.read(start, &mut sector[..end - start]);
     sector
 }
 
@@ -321,9 +389,9 @@ impl Survivors {
         }
     }
 
-    /// The last surviving version.
-    fn version<'a>(&mut self, versions: &'a [Version]) -> Option<&'a Version> {
-        versions.iter().rev().find(|version| self.keeps(version.write))
+    /// The index of the last surviving version.
+    fn version(&mut self, versions: &[Version]) -> Option<usize> {
+        versions.iter().rposition(|version| self.keeps(version.write))
     }
 
     fn len(&mut self, lengths: &[(u64, usize)]) -> Option<usize> {
@@ -340,8 +408,9 @@ impl ReadAt<Host> for SimDisk {
         let mut state = self.state();
         check_bounds(at, buf.len(), state.current.len() as u64)?;
         self.begin(&mut state, Operation::Read, Span::new(at, buf.len() as u64))
+            .result()
             .map_err(|kind| self.error("read", at, kind))?;
-        buf.copy_from_slice(&state.current[index(at)..][..buf.len()]);
+        state.current.read(index(at), buf);
         Ok(())
     }
 }
@@ -367,6 +436,7 @@ impl TargetFile for SimDisk {
         let mut state = self.state();
         let end = Offset::new(len_bytes);
         self.begin(&mut state, Operation::Write, Span::new(end, 0))
+            .result()
             .map_err(|kind| self.error("set the length", end, kind))?;
         state.set_len(index(end));
         Ok(())
@@ -375,6 +445,7 @@ impl TargetFile for SimDisk {
     fn reserve(&self, span: HostSpan) -> Result<()> {
         let mut state = self.state();
         self.begin(&mut state, Operation::Write, span)
+            .result()
             .map_err(|kind| self.error("reserve", span.start(), kind))?;
         if state.current.len() < index(span.end()) {
             state.set_len(index(span.end()));
@@ -390,6 +461,7 @@ impl TargetFile for SimDisk {
     fn flush(&self) -> Result<()> {
         let mut state = self.state();
         self.begin(&mut state, Operation::Flush, Span::from_zero(0))
+            .result()
             .map_err(|kind| self.error("flush", Offset::ZERO, kind))?;
         state.flush();
         assert!(state.stable == state.current && state.versions.is_empty(), "a flush leaves nothing behind");
@@ -462,8 +534,13 @@ mod tests {
                 prop_assert!(history.iter().any(|then| then.len() == bytes.len()));
                 for number in 0..bytes.len().div_ceil(SECTOR_BYTES) {
                     let kept = (bytes.len() - number * SECTOR_BYTES).min(SECTOR_BYTES);
-                    let found = sector_of(&bytes, number);
-                    let is_known = history.iter().any(|then| sector_of(then, number)[..kept] == found[..kept]);
+                    let sector = |bytes: &[u8]| bytes[number * SECTOR_BYTES..][..kept].to_vec();
+                    let is_known = history.iter().any(|then| {
+                        let end = then.len().min(number * SECTOR_BYTES + kept);
+                        let there = then.get(number * SECTOR_BYTES..end).unwrap_or_default();
+                        let found = sector(&bytes);
+                        found[..there.len()] == *there && found[there.len()..].iter().all(|byte| *byte == 0)
+                    });
                     prop_assert!(is_known, "sector {} of cut {:#x}, seed {:#x}", number, cut, seed);
                 }
             }
@@ -491,6 +568,21 @@ mod tests {
         disk.write_at(Offset::ZERO, &[2; 512]).unwrap();
         let all: std::collections::BTreeSet<_> = (0..300).map(|seed| disk.cut(seed).to_vec()[0]).collect();
         assert_eq!(all.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_torn_sector_holds_the_front_of_one_version_and_the_back_of_another() {
+        let disk = SimDisk::new(2, LEN);
+        disk.tear_sectors(true);
+        disk.write_at(Offset::ZERO, &[1; 512]).unwrap();
+        disk.flush().unwrap();
+        disk.write_at(Offset::ZERO, &[2; 512]).unwrap();
+        let ends = |seed| {
+            let bytes = disk.cut(seed).to_vec();
+            (bytes[0], bytes[511])
+        };
+        let all: std::collections::BTreeSet<_> = (0..300).map(ends).collect();
+        assert_eq!(all.into_iter().collect::<Vec<_>>(), [(1, 1), (1, 2), (2, 1), (2, 2)]);
     }
 
     #[test]

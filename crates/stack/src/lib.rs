@@ -41,6 +41,8 @@ pub struct Stack {
 pub struct Volume {
     /// Where it lies on the virtual disk.
     pub span: VirtualSpan,
+    /// Its bytes, read through a cache.
+    pub source: Source,
     /// Its entry in the partition table; `None` for a disk without one.
     pub partition: Option<Partition>,
     /// What is on it, if that was recognised.
@@ -183,7 +185,7 @@ fn open_volume(chain: &Arc<Chain>, span: VirtualSpan, partition: Option<Partitio
         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
         Err(error) => (None, Some(error.to_string())),
     };
-    Ok(Volume { span, partition, filesystem, doubt })
+    Ok(Volume { span, source, partition, filesystem, doubt })
 }
 
 fn no_table(sector_bytes: u32) -> Table {

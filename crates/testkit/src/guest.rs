@@ -16,13 +16,15 @@ pub const STALE: &str = "leandisk: stale";
 /// What fills page files, swap files and swap partitions.
 pub const SWAPPED: &str = "leandisk: swap!";
 
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 8] = [
     ("prologue", include_str!("../scripts/prologue")),
     ("fill-volume", include_str!("../scripts/fill-volume")),
     ("make-ntfs", include_str!("../scripts/make-ntfs")),
     ("make-ext4", include_str!("../scripts/make-ext4")),
     ("list-files", include_str!("../scripts/list-files")),
     ("check-volume", include_str!("../scripts/check-volume")),
+    ("guest-init.c", include_str!("../scripts/guest-init.c")),
+    ("make-guest-kernel", include_str!("../scripts/make-guest-kernel")),
 ];
 
 /// What a guest disk has inside.
@@ -162,7 +164,7 @@ pub fn as_root(program: &str, args: &[&str]) -> Output {
 }
 
 /// Runs one of the scripts as root in `dir`, with `settings` before it, and answers what it printed.
-fn script(name: &str, dir: &Path, settings: &str, args: &[&str]) -> String {
+pub(crate) fn script(name: &str, dir: &Path, settings: &str, args: &[&str]) -> String {
     let scripts = scratch();
     for (name, text) in SCRIPTS {
         fs::write(scripts.path().join(name), text).unwrap();
@@ -206,14 +208,14 @@ fn make(inside: Inside, dir: &Path) {
     }
 }
 
-fn fixtures() -> PathBuf {
+pub(crate) fn fixtures() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), PathBuf::from);
     target.join("fixtures")
 }
 
 /// Changes with the scripts.
-fn version() -> u64 {
+pub(crate) fn version() -> u64 {
     let mut hasher = DefaultHasher::new();
     (SCRIPTS, STALE, SWAPPED).hash(&mut hasher);
     hasher.finish()

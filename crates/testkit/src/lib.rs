@@ -5,9 +5,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod conformance;
+pub mod ext_volume;
 mod files;
 mod guest;
 mod hostile;
+pub mod kernel;
+pub mod mounted;
+pub mod ntfs_volume;
 mod tools;
 mod writing;
 
@@ -15,5 +19,5 @@ pub use conformance::check_disk;
 pub use files::{TestFile, TestResolver};
 pub use guest::{Guest, Inside, STALE, SWAPPED, as_root, file_contains};
 pub use hostile::check_hostile;
-pub use tools::{make_luks_image, real_image, run, scratch};
+pub use tools::{make_luks_image, real_image, real_image_in_zip, run, scratch};
 pub use writing::write_image;

@@ -48,16 +48,28 @@ pub fn make_luks_image(path: &Path, size: &str) {
 /// collection is absent. It is looked for in `LEANDISK_REAL_IMAGES`, else in `shared/real-images` beside the
 /// project.
 pub fn real_image(name: &str, dir: &Path) -> Option<PathBuf> {
+    let packed = in_collection(&format!("{name}.zst"))?;
+    let unpacked = dir.join(name);
+    run("zstd", &["-qdf", packed.to_str().unwrap(), "-o", unpacked.to_str().unwrap()]);
+    Some(unpacked)
+}
+
+/// A file of an archive of the same collection, unpacked into `dir`; `None`, with a line that says so, where it is absent.
+pub fn real_image_in_zip(archive: &str, name: &str, dir: &Path) -> Option<PathBuf> {
+    let packed = in_collection(archive)?;
+    run("python3", &["-m", "zipfile", "-e", packed.to_str().unwrap(), dir.to_str().unwrap()]);
+    Some(dir.join(name))
+}
+
+fn in_collection(name: &str) -> Option<PathBuf> {
     let collection = std::env::var_os("LEANDISK_REAL_IMAGES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/real-images"),
         PathBuf::from,
     );
-    let packed = collection.join(format!("{name}.zst"));
-    if !packed.exists() {
-        println!("SKIPPED: {name} is not in {}", collection.display());
-        return None;
+    let path = collection.join(name);
+    if path.exists() {
+        return Some(path);
     }
-    let unpacked = dir.join(name);
-    run("zstd", &["-qdf", packed.to_str().unwrap(), "-o", unpacked.to_str().unwrap()]);
-    Some(unpacked)
+    println!("SKIPPED: {name} is not in {}", collection.display());
+    None
 }

@@ -5,5 +5,6 @@
 //! written.
 
 mod digest;
+pub mod volume;
 
 pub use digest::{Digests, DigestsBuilder, WINDOW_BYTES, check, window_hash};

@@ -1,8 +1,11 @@
-//! Developer tasks. `bench` compares Leandisk with the tools that people use today.
+//! Developer tasks. `bench` compares Leandisk with the tools that people use today; `kill` shows that a change in place
+//! survives being killed, `crash` that it survives power cuts.
 
 #![allow(clippy::print_stdout)]
 
 mod bench;
+mod crash;
+mod kill;
 
 use clap::Parser;
 
@@ -11,10 +14,16 @@ use clap::Parser;
 enum Task {
     /// Compare times, reads and memory with qemu-img, ntfsclone and partclone, on disks made for it
     Bench(bench::Arguments),
+    /// Cut the power at every write of changes in place on simulated disks, recover, and compare every byte
+    Crash(crash::Arguments),
+    /// Kill changes in place at random moments, recover, and compare every file
+    Kill(kill::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Crash(arguments) => crash::run(&arguments),
+        Task::Kill(arguments) => kill::run(&arguments),
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use block::{Error, Result, read_vec};
+use block::{Error, ReadAt, Result, read_vec};
+use extent::Volume;
 
 use super::group::{Group, bitmap_checksum_holds};
 use super::superblock::{GroupNumber, Superblock};
-use crate::Source;
 
 /// The bits of one group: set is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ impl Bits {
     }
 
     /// The first `len` bits of `bytes`, least significant first.
-    fn from_bytes(bytes: &[u8], len: u32) -> Self {
+    pub(super) fn from_bytes(bytes: &[u8], len: u32) -> Self {
         let mut bits = Self::clear(len);
         for (word, chunk) in bits.words.iter_mut().zip(bytes.chunks(8)) {
             let mut padded = [0; 8];
@@ -37,6 +37,14 @@ impl Bits {
             *last &= (1 << (len % WORD_BITS)) - 1;
         }
         bits
+    }
+
+    /// As a block on the disk; the bits past the last are set.
+    pub(super) fn to_block(&self, block_bytes: u32) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.resize(index(block_bytes), 0);
+        set_range(&mut bytes, self.len, block_bytes * 8, true);
+        bytes
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -79,14 +87,55 @@ impl Bits {
     }
 }
 
+/// Sets or clears the bits of `bytes` from `from` up to, not including, `end`; answers whether all of them were the other
+/// way. All of them lie within.
+pub(super) fn set_range(bytes: &mut [u8], from: u32, end: u32, set: bool) -> bool {
+    let mut all_changed = true;
+    let mut at = from;
+    while at < end {
+        let byte_end = ((at / 8 + 1) * 8).min(end);
+        let mask = (0xff >> (8 - (byte_end - at))) << (at % 8);
+        let mask = u8::try_from(mask).expect("a mask of a byte");
+        let byte = &mut bytes[index(at / 8)];
+        all_changed &= *byte & mask == if set { 0 } else { mask };
+        *byte = if set { *byte | mask } else { *byte & !mask };
+        at = byte_end;
+    }
+    all_changed
+}
+
 fn index(word: u32) -> usize {
     usize::try_from(word).expect("a bitmap fits in memory")
+}
+
+/// The block that holds a group's block bitmap, the checksum verified; of a group whose bitmap was never written, what is
+/// to be written there.
+pub(super) fn block_of(
+    source: &dyn ReadAt<Volume>,
+    superblock: &Superblock,
+    number: GroupNumber,
+    group: &Group,
+) -> Result<Vec<u8>> {
+    if group.block_uninit {
+        return Ok(uninitialised(superblock, number, group).to_block(superblock.block_bytes));
+    }
+    let at = superblock.offset_of(group.block_bitmap);
+    let bytes = read_vec(source, at, superblock.block_bytes.into(), "ext block bitmap")?;
+    let len = index(superblock.clusters_per_group / 8);
+    if !bitmap_checksum_holds(superblock, &bytes[..len], group.block_bitmap_checksum) {
+        return Err(wrong_checksum(number).at(at));
+    }
+    Ok(bytes)
+}
+
+fn wrong_checksum(number: GroupNumber) -> Error {
+    Error::corrupt(format!("ext block bitmap of group {number} has the wrong checksum"))
 }
 
 /// The used clusters of a group, the checksum verified; of a group whose bitmap was never written, computed
 /// as the kernel's `ext4_init_block_bitmap` does.
 pub(super) fn read_blocks(
-    source: &Source,
+    source: &dyn ReadAt<Volume>,
     superblock: &Superblock,
     number: GroupNumber,
     group: &Group,
@@ -97,9 +146,7 @@ pub(super) fn read_blocks(
     let at = superblock.offset_of(group.block_bitmap);
     let bytes = read_vec(source, at, u64::from(superblock.clusters_per_group / 8), "ext block bitmap")?;
     if !bitmap_checksum_holds(superblock, &bytes, group.block_bitmap_checksum) {
-        return Err(
-            Error::corrupt(format!("ext block bitmap of group {number} has the wrong checksum")).at(at)
-        );
+        return Err(wrong_checksum(number).at(at));
     }
     Ok(Arc::new(Bits::from_bytes(&bytes, superblock.group_clusters(number))))
 }
@@ -123,7 +170,7 @@ fn uninitialised(superblock: &Superblock, number: GroupNumber, group: &Group) ->
 
 /// The used inodes of a group, the checksum verified.
 pub(super) fn read_inodes(
-    source: &Source,
+    source: &dyn ReadAt<Volume>,
     superblock: &Superblock,
     number: GroupNumber,
     group: &Group,
@@ -169,6 +216,28 @@ mod tests {
             for bit in 0..len {
                 prop_assert_eq!(bits.get(bit), naive[bit as usize]);
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_of_bytes_equal_a_list_of_flags(
+            spans in prop::collection::vec((0..200u32, 0..60u32, any::<bool>()), 0..8),
+        ) {
+            let mut bytes = [0; 33];
+            let mut naive = [false; 33 * 8];
+            for (from, len, set) in spans {
+                let range = from as usize..(from + len) as usize;
+                let expected = naive[range.clone()].iter().all(|flag| *flag != set);
+                prop_assert_eq!(set_range(&mut bytes, from, from + len, set), expected);
+                naive[range].fill(set);
+            }
+            let bits = Bits::from_bytes(&bytes, 33 * 8);
+            for (bit, flag) in (0..).zip(naive) {
+                prop_assert_eq!(bits.get(bit), flag);
+            }
+            prop_assert_eq!(&bits.to_block(64)[..33], &bytes);
+            prop_assert_eq!(&bits.to_block(64)[33..], &[0xff; 31]);
         }
     }
 

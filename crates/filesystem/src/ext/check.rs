@@ -2,7 +2,7 @@
 //!
 //! One pass over the groups: counters, checksums, and that the file system's own structures are marked used.
 //! Then one pass over all inodes in use: that every block that one owns is marked used, and that none has two
-//! owners. What is marked used but owned by nobody stays used.
+//! owners. What is marked used but owned by nobody stays used, unless an exact check is asked for: then it is an error.
 //!
 //! Unwritten extents read as zeros to the guest whatever they hold, but count as used for now.
 
@@ -26,7 +26,16 @@ use crate::Source;
 
 /// Checks everything; returns what lies in swap files.
 pub(super) fn check(source: &Source, superblock: &Superblock) -> Result<ExtentSet<Volume>> {
-    let mut ledger = Ledger::new(source, superblock);
+    check_with(Ledger::new(source, superblock))
+}
+
+/// As [`check`]; and what is marked used must have an owner, and the superblock must count what is free.
+pub(super) fn check_exactly(source: &Source, superblock: &Superblock) -> Result<ExtentSet<Volume>> {
+    check_with(Ledger::exact(source, superblock)?)
+}
+
+fn check_with(mut ledger: Ledger<'_>) -> Result<ExtentSet<Volume>> {
+    let (source, superblock) = (ledger.source, ledger.superblock);
     for number in 0..superblock.groups_count {
         let group = group::read(source, superblock, number)?;
         ledger.enter(number, &group)?;
@@ -34,9 +43,17 @@ pub(super) fn check(source: &Source, superblock: &Superblock) -> Result<ExtentSe
     for number in 0..superblock.groups_count {
         own_metadata(&mut ledger, number)?;
     }
-    let mut inodes = Inodes { ledger, candidates: BinaryHeap::new() };
+    let mut inodes = Inodes { ledger, candidates: BinaryHeap::new(), free_count: 0 };
     for number in 0..superblock.groups_count {
         inodes.check_group(number)?;
+    }
+    if inodes.ledger.is_exact() {
+        inodes.ledger.check_exact()?;
+        let found = superblock.free_inodes_count;
+        if u64::from(found) != inodes.free_count {
+            let expected = format!("{}, as the inode bitmaps say", inodes.free_count);
+            return Err(Error::corrupt("ext superblock").field("free_inodes_count", found, expected));
+        }
     }
     let candidates: Vec<_> = inodes.candidates.into_iter().map(|Reverse((_, number))| number).collect();
     swapfile::find(source, superblock, &candidates)
@@ -75,6 +92,8 @@ struct Inodes<'a> {
     ledger: Ledger<'a>,
     /// The largest files that may be swap files, the smallest of them first.
     candidates: BinaryHeap<Reverse<(u64, InodeNumber)>>,
+    /// Inodes that are free, in all groups so far.
+    free_count: u64,
 }
 
 impl Inodes<'_> {
@@ -83,6 +102,7 @@ impl Inodes<'_> {
         let group = group::read(self.ledger.source, superblock, number)?;
         let used = bitmap::read_inodes(self.ledger.source, superblock, number, &group)?;
         let limit = check_counts(superblock, number, &group, &used)?;
+        self.free_count += u64::from(group.free_inodes);
         for piece in pieces(&used, limit, u32::from(superblock.inode_bytes)) {
             self.check_piece(number, &group, &used, piece)?;
         }
@@ -121,9 +141,13 @@ impl Inodes<'_> {
             }
             self.ledger.own_attributes(block, Owner::Inode(inode.number))?;
         }
-        // Their maps refer to blocks that others own, too.
+        // Their maps refer to blocks that others own, too, besides some that are theirs alone.
         let refers = [special_inode::BAD_BLOCKS, special_inode::RESIZE].contains(&inode.number);
-        let claim = if refers { Claim::None } else { Claim::Sole };
+        let claim = match (refers, self.ledger.is_exact()) {
+            (false, _) => Claim::Sole,
+            (true, true) => Claim::Shared,
+            (true, false) => Claim::None,
+        };
         let mut blocks = Blocks::new(&mut self.ledger, inode.number, claim);
         tree::walk(source, superblock, inode, &mut blocks)?;
         let mapped_to = blocks.without_hole_to;

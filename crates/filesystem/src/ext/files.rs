@@ -29,7 +29,7 @@ use crate::Source;
 use crate::files::{self, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
 
 /// The most extents of one file that are listed: 128 MiB of them.
-const EXTENT_COUNT_MAX: usize = 1 << 22;
+pub(super) const EXTENT_COUNT_MAX: usize = 1 << 22;
 /// How many pieces of inode tables are read before they are looked at.
 const PIECES_AHEAD: usize = 4;
 /// The most blocks of maps that are told apart.
@@ -37,8 +37,51 @@ const NODE_COUNT_MAX: usize = 1 << 21;
 /// When so many groups are broken, the others are not looked at.
 const BROKEN_GROUP_COUNT_MAX: u32 = 1 << 14;
 
+/// Sees inodes besides what is shown of them.
+pub(super) trait InodeVisitor: FileVisitor {
+    /// The inode whose streams follow.
+    fn inode(&mut self, inode: &Inode);
+
+    /// Whether names are to be read.
+    fn wants_names(&self) -> bool;
+}
+
+/// Sees files alone.
+struct Plain<'a>(&'a mut dyn FileVisitor);
+
+impl FileVisitor for Plain<'_> {
+    fn stream(&mut self, stream: FileStream<'_>, extents: &[files::FileExtent]) {
+        self.0.stream(stream, extents);
+    }
+
+    fn name(&mut self, name: FileName<'_>) {
+        self.0.name(name);
+    }
+
+    fn doubt(&mut self, file: Option<FileId>, why: String) {
+        self.0.doubt(file, why);
+    }
+}
+
+impl InodeVisitor for Plain<'_> {
+    fn inode(&mut self, _inode: &Inode) {}
+
+    fn wants_names(&self) -> bool {
+        true
+    }
+}
+
 /// Shows `visitor` all files.
 pub(super) fn scan(source: &Source, superblock: &Superblock, visitor: &mut dyn FileVisitor) -> Result<()> {
+    scan_inodes(source, superblock, &mut Plain(visitor))
+}
+
+/// Shows `visitor` all files and their inodes.
+pub(super) fn scan_inodes(
+    source: &Source,
+    superblock: &Superblock,
+    visitor: &mut dyn InodeVisitor,
+) -> Result<()> {
     let root = FileId(special_inode::ROOT.into());
     visitor.name(FileName { file: root, parent: root, name: b"" });
     let mut scan = Scan {
@@ -90,7 +133,7 @@ fn tolerate(error: Error, file: Option<InodeNumber>, visitor: &mut dyn FileVisit
 struct Scan<'a> {
     source: &'a Source,
     superblock: &'a Superblock,
-    visitor: &'a mut dyn FileVisitor,
+    visitor: &'a mut dyn InodeVisitor,
     names: Names<'a>,
     /// The blocks of maps that were met.
     nodes: HashSet<BlockNumber>,
@@ -240,9 +283,10 @@ impl Scan<'_> {
             size_bytes,
             is_inline: inode.contents == Contents::None,
         };
+        self.visitor.inode(inode);
         self.visitor.stream(stream, &self.shown);
         self.attributes(inode);
-        if kind == FileKind::Directory {
+        if kind == FileKind::Directory && self.visitor.wants_names() {
             return match inode.contents {
                 Contents::None => {
                     self.names.show_inline(inode, bytes, self.visitor);
@@ -274,7 +318,8 @@ impl Scan<'_> {
     }
 }
 
-fn kind_of(inode: &Inode, superblock: &Superblock) -> FileKind {
+/// What an inode is to its guest.
+pub(super) fn kind_of(inode: &Inode, superblock: &Superblock) -> FileKind {
     let number = inode.number;
     let is_own = number != special_inode::ROOT
         && (number < superblock.first_inode || superblock.own_inodes.contains(&number));
@@ -303,12 +348,26 @@ fn size_of(inode: &Inode, superblock: &Superblock) -> u64 {
     }
 }
 
-fn shown(extent: &FileExtent, superblock: &Superblock) -> files::FileExtent {
+/// An extent as it is shown.
+pub(super) fn shown(extent: &FileExtent, superblock: &Superblock) -> files::FileExtent {
     let block_bytes = u64::from(superblock.block_bytes);
     files::FileExtent {
         logical: Offset::new(extent.logical * block_bytes),
         span: Span::new(superblock.offset_of(extent.start), extent.count * block_bytes),
         state: if extent.unwritten { PieceState::Unwritten } else { PieceState::Written },
+    }
+}
+
+/// Adds `extent` to `extents`, joined to the last one where it continues that.
+pub(super) fn join(extents: &mut Vec<FileExtent>, extent: FileExtent) {
+    match extents.last_mut() {
+        Some(last)
+            if (last.logical + last.count, last.start + last.count) == (extent.logical, extent.start)
+                && last.unwritten == extent.unwritten =>
+        {
+            last.count += extent.count;
+        }
+        _ => extents.push(extent),
     }
 }
 
@@ -330,17 +389,11 @@ impl Visitor for Collector<'_> {
     }
 
     fn extent(&mut self, extent: FileExtent) -> Result<()> {
-        if let Some(last) = self.extents.last_mut()
-            && (last.logical + last.count, last.start + last.count) == (extent.logical, extent.start)
-            && last.unwritten == extent.unwritten
-        {
-            last.count += extent.count;
-            return Ok(());
-        }
-        if self.extents.len() >= EXTENT_COUNT_MAX {
+        join(self.extents, extent);
+        if self.extents.len() > EXTENT_COUNT_MAX {
+            self.extents.truncate(EXTENT_COUNT_MAX);
             return Err(Error::unsupported(format!("ext file in more than {EXTENT_COUNT_MAX} pieces")));
         }
-        self.extents.push(extent);
         Ok(())
     }
 }

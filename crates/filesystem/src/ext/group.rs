@@ -2,13 +2,13 @@
 //!
 //! They are read one at a time through the volume's cache: a volume of 64 TiB has half a million.
 
-use block::{Error, Result, read_vec};
-use zerocopy::FromBytes;
+use block::{Error, ReadAt, Result, read_vec};
+use extent::Volume;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::checksum::{crc16, crc32c};
 use super::layout::{DESCRIPTOR_BYTES_LARGE, DESCRIPTOR_CHECKSUM_AT, RawGroupDescriptor, group_flags};
 use super::superblock::{BlockNumber, GroupNumber, Superblock};
-use crate::Source;
 
 /// A validated group descriptor.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,11 @@ pub(super) struct Group {
 }
 
 /// Reads and validates the descriptor of `group`.
-pub(super) fn read(source: &Source, superblock: &Superblock, group: GroupNumber) -> Result<Group> {
+pub(super) fn read(
+    source: &dyn ReadAt<Volume>,
+    superblock: &Superblock,
+    group: GroupNumber,
+) -> Result<Group> {
     let at = superblock.descriptor_at(group);
     let bytes = read_vec(source, at, superblock.descriptor_bytes.into(), "ext group descriptor")?;
     parse(&bytes, superblock, group).map_err(|error| error.at(at))
@@ -108,6 +112,50 @@ fn checksum(bytes: &[u8], superblock: &Superblock, group: GroupNumber) -> Option
         .features
         .group_checksums()
         .then(|| [&superblock.uuid[..], &number, before, after].into_iter().fold(0xffff, crc16))
+}
+
+/// What changes of a group when blocks of it are taken or left. Its bitmap is initialised then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct GroupUpdate {
+    pub(super) free_clusters: u32,
+    /// Of the block bitmap, where the volume has such.
+    pub(super) block_bitmap_checksum: u32,
+}
+
+impl GroupUpdate {
+    /// Of a group that has so many free clusters by the block bitmap `bytes`.
+    pub(super) fn new(superblock: &Superblock, free_clusters: u32, bytes: &[u8]) -> Self {
+        Self { free_clusters, block_bitmap_checksum: crc32c(superblock.checksum_seed, bytes) }
+    }
+
+    /// Enters itself into a descriptor that was validated.
+    pub(super) fn apply(&self, bytes: &mut [u8], superblock: &Superblock, group: GroupNumber) {
+        let mut padded = [0; size_of::<RawGroupDescriptor>()];
+        let len = bytes.len().min(padded.len());
+        padded[..len].copy_from_slice(&bytes[..len]);
+        let mut raw = RawGroupDescriptor::read_from_bytes(&padded).expect("exactly the struct's size");
+        let [low, high] = halves(self.free_clusters);
+        raw.free_blocks_count_lo.set(low);
+        raw.free_blocks_count_hi.set(high);
+        if superblock.features.group_checksums() {
+            raw.flags.set(raw.flags.get() & !group_flags::BLOCK_UNINIT);
+        }
+        if superblock.features.metadata_csum() {
+            let [low, high] = halves(self.block_bitmap_checksum);
+            raw.block_bitmap_csum_lo.set(low);
+            raw.block_bitmap_csum_hi.set(high);
+        }
+        bytes[..len].copy_from_slice(&raw.as_bytes()[..len]);
+        if let Some(sum) = checksum(bytes, superblock, group) {
+            bytes[DESCRIPTOR_CHECKSUM_AT..][..2].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+}
+
+/// The lower and the upper half. Small descriptors keep only the lower one.
+fn halves(number: u32) -> [u16; 2] {
+    let [a, b, c, d] = number.to_le_bytes();
+    [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])]
 }
 
 /// Whether a bitmap's bytes have the checksum that a descriptor gives, of which only the lower half is

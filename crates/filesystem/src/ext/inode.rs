@@ -1,8 +1,8 @@
 //! Inodes: what a file is, and where its map of blocks starts.
 
-use block::{Error, Result, read_vec};
-use extent::VolumeOffset;
-use zerocopy::FromBytes;
+use block::{Error, ReadAt, Result, read_vec};
+use extent::{Volume, VolumeOffset};
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::checksum::crc32c;
 use super::features::{incompat, ro_compat};
@@ -12,7 +12,6 @@ use super::layout::{
     inode_flags, special_inode,
 };
 use super::superblock::{BlockNumber, Superblock};
-use crate::Source;
 
 /// An inode's number: from 1.
 pub(super) type InodeNumber = u32;
@@ -37,6 +36,8 @@ pub(super) struct Inode {
     pub(super) number: InodeNumber,
     pub(super) mode: u16,
     pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) project: u32,
     pub(super) links_count: u16,
     pub(super) size_bytes: u64,
     pub(super) flags: u32,
@@ -63,6 +64,8 @@ impl Inode {
             number,
             mode: raw.mode.get(),
             uid: u32::from(raw.uid_hi.get()) << 16 | u32::from(raw.uid_lo.get()),
+            gid: u32::from(raw.gid_hi.get()) << 16 | u32::from(raw.gid_lo.get()),
+            project: project(after),
             links_count: raw.links_count.get(),
             size_bytes: u64::from(raw.size_hi.get()) << 32 | u64::from(raw.size_lo.get()),
             flags: raw.flags.get(),
@@ -73,7 +76,11 @@ impl Inode {
     }
 
     /// Reads one inode. For all of a group's, see `check`.
-    pub(super) fn read(source: &Source, superblock: &Superblock, number: InodeNumber) -> Result<Self> {
+    pub(super) fn read(
+        source: &dyn ReadAt<Volume>,
+        superblock: &Superblock,
+        number: InodeNumber,
+    ) -> Result<Self> {
         if number == 0 || number > superblock.inodes_count {
             return Err(Error::corrupt("ext inode").field(
                 "number",
@@ -98,6 +105,46 @@ impl Inode {
     }
 }
 
+/// Gives an inode another root of its map, and takes `freed_count` clusters off the blocks that it counts.
+///
+/// `bytes` are those that `inode` was parsed from.
+pub(super) fn replace_root(
+    bytes: &mut [u8],
+    superblock: &Superblock,
+    inode: &Inode,
+    root: &BlockRoot,
+    freed_count: u64,
+) -> Result<()> {
+    let (mut raw, _) = RawInode::read_from_prefix(bytes).expect("an inode is at least that large");
+    raw.block = *root;
+    if freed_count > 0 {
+        let unit = if raw.flags.get() & inode_flags::HUGE_FILE != 0 { superblock.block_bytes } else { 512 };
+        let freed =
+            freed_count * u64::from(superblock.cluster_blocks) * u64::from(superblock.block_bytes / unit);
+        let (lo, hi) = (raw.blocks_lo.get(), u32::from(raw.blocks_hi.get()));
+        let huge = superblock.features.ro_compat.has(ro_compat::HUGE_FILE);
+        let found = u64::from(if huge { hi } else { 0 }) << 32 | u64::from(lo);
+        let left = found.checked_sub(freed).ok_or_else(|| {
+            let what = format!("ext inode {}", inode.number);
+            Error::corrupt(what).field("blocks", found, format!("at least {freed}, those of its map"))
+        })?;
+        let [a, b, c, d, e, f, ..] = left.to_le_bytes();
+        raw.blocks_lo.set(u32::from_le_bytes([a, b, c, d]));
+        if huge {
+            raw.blocks_hi.set(u16::from_le_bytes([e, f]));
+        }
+    }
+    bytes[..size_of::<RawInode>()].copy_from_slice(raw.as_bytes());
+    if superblock.features.metadata_csum() {
+        let [a, b, c, d] = checksum(bytes, inode.checksum_seed).to_le_bytes();
+        bytes[INODE_CHECKSUM_LO_AT..][..2].copy_from_slice(&[a, b]);
+        if has_checksum_hi(&bytes[usize::from(INODE_BYTES_SMALL)..]) {
+            bytes[INODE_CHECKSUM_HI_AT..][..2].copy_from_slice(&[c, d]);
+        }
+    }
+    Ok(())
+}
+
 /// Where the inode at `index` of a group's table lies.
 pub(super) fn inode_at(superblock: &Superblock, table: BlockNumber, index: u32) -> VolumeOffset {
     let within = u64::from(index) * u64::from(superblock.inode_bytes);
@@ -109,22 +156,43 @@ fn checksum_seed(raw: &RawInode, superblock: &Superblock, number: InodeNumber) -
     crc32c(seed, &raw.generation.get().to_le_bytes())
 }
 
-/// The kernel's `ext4_inode_csum_verify`: both halves count as zeros; the upper one only if the inode has it.
-fn verify_checksum(bytes: &[u8], after: &[u8], raw: &RawInode, seed: u32, number: InodeNumber) -> Result<()> {
-    let small = usize::from(INODE_BYTES_SMALL);
+/// What an inode's checksum must be (the kernel's `ext4_inode_csum`): both halves count as zeros. The upper half is zero
+/// if the inode has no room for it.
+fn checksum(bytes: &[u8], seed: u32) -> u32 {
+    let (small, large) = bytes.split_at(usize::from(INODE_BYTES_SMALL));
     let zeros = [0; 2];
-    let mut crc = crc32c(seed, &bytes[..INODE_CHECKSUM_LO_AT]);
+    let mut crc = crc32c(seed, &small[..INODE_CHECKSUM_LO_AT]);
     crc = crc32c(crc, &zeros);
-    crc = crc32c(crc, &bytes[INODE_CHECKSUM_LO_AT + 2..small]);
-    let (stored, computed) = match RawInodeExtra::read_from_prefix(after) {
-        Ok((extra, _)) if extra.extra_isize.get() >= 4 => {
-            crc = crc32c(crc, &bytes[small..INODE_CHECKSUM_HI_AT]);
-            crc = crc32c(crc, &zeros);
-            crc = crc32c(crc, &bytes[INODE_CHECKSUM_HI_AT + 2..]);
-            (u32::from(extra.checksum_hi.get()) << 16 | u32::from(raw.checksum_lo.get()), crc)
+    crc = crc32c(crc, &small[INODE_CHECKSUM_LO_AT + 2..]);
+    if !has_checksum_hi(large) {
+        return crc32c(crc, large) & 0xffff;
+    }
+    let at = INODE_CHECKSUM_HI_AT - small.len();
+    [&large[..at], &zeros, &large[at + 2..]].into_iter().fold(crc, crc32c)
+}
+
+/// The project that an inode belongs to, by what follows its first 128 bytes.
+fn project(large: &[u8]) -> u32 {
+    match RawInodeExtra::read_from_prefix(large) {
+        Ok((extra, _)) if usize::from(extra.extra_isize.get()) >= size_of::<RawInodeExtra>() => {
+            extra.projid.get()
         }
-        _ => (u32::from(raw.checksum_lo.get()), crc32c(crc, after) & 0xffff),
+        _ => 0,
+    }
+}
+
+/// Whether what follows the first 128 bytes of an inode has the upper half of the checksum.
+fn has_checksum_hi(large: &[u8]) -> bool {
+    RawInodeExtra::read_from_prefix(large).is_ok_and(|(extra, _)| extra.extra_isize.get() >= 4)
+}
+
+fn verify_checksum(bytes: &[u8], after: &[u8], raw: &RawInode, seed: u32, number: InodeNumber) -> Result<()> {
+    let computed = checksum(bytes, seed);
+    let high = match RawInodeExtra::read_from_prefix(after) {
+        Ok((extra, _)) if has_checksum_hi(after) => u32::from(extra.checksum_hi.get()),
+        _ => 0,
     };
+    let stored = high << 16 | u32::from(raw.checksum_lo.get());
     if stored == computed {
         return Ok(());
     }

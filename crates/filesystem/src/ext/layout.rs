@@ -147,6 +147,30 @@ const _: () = {
     assert!(offset_of!(RawSuperblock, checksum) == 0x3fc);
 };
 
+/// What of the superblock changes whenever the file system is used.
+pub(super) mod witness {
+    use std::mem::offset_of;
+
+    use super::RawSuperblock;
+
+    /// Where fields lie, and how long they are: times of mount and of writing, count of mounts, state, time of the last
+    /// check, first orphan, bytes written, count of errors.
+    pub(in super::super) const SUPERBLOCK_FIELDS: [(u64, u64); 7] = [
+        (offset_of!(RawSuperblock, mtime) as u64, 10),
+        (offset_of!(RawSuperblock, state) as u64, 2),
+        (offset_of!(RawSuperblock, lastcheck) as u64, 4),
+        (offset_of!(RawSuperblock, last_orphan) as u64, 4),
+        (offset_of!(RawSuperblock, kbytes_written) as u64, 8),
+        (offset_of!(RawSuperblock, error_count) as u64, 4),
+        (offset_of!(RawSuperblock, times_hi) as u64, 8),
+    ];
+
+    const _: () = {
+        assert!(offset_of!(RawSuperblock, mtime) + 4 == offset_of!(RawSuperblock, wtime));
+        assert!(offset_of!(RawSuperblock, wtime) + 4 == offset_of!(RawSuperblock, mnt_count));
+    };
+}
+
 /// Bits of `s_state`.
 pub(super) mod state {
     /// Unmounted cleanly, or journaled.
@@ -258,6 +282,14 @@ pub(super) struct RawInodeExtra {
     pub(super) extra_isize: U16,
     /// Upper half of the checksum, if `extra_isize` covers it.
     pub(super) checksum_hi: U16,
+    pub(super) ctime_extra: U32,
+    pub(super) mtime_extra: U32,
+    pub(super) atime_extra: U32,
+    pub(super) crtime: U32,
+    pub(super) crtime_extra: U32,
+    pub(super) version_hi: U32,
+    /// The project, if `extra_isize` covers it.
+    pub(super) projid: U32,
 }
 
 /// Bytes of the inode of the first revision.
@@ -272,12 +304,15 @@ const _: () = {
     assert!(size_of::<RawInode>() == 128);
     assert!(offset_of!(RawInode, block) == 0x28);
     assert!(offset_of!(RawInode, file_acl_lo) == 0x68);
+    assert!(size_of::<RawInodeExtra>() == 32);
     assert!(INODE_CHECKSUM_LO_AT == 0x7c);
     assert!(INODE_CHECKSUM_HI_AT == 0x82);
 };
 
 /// Bits of `i_flags`.
 pub(super) mod inode_flags {
+    /// Must not be changed: boot loaders keep files that they find by their blocks so.
+    pub(in super::super) const IMMUTABLE: u32 = 0x10;
     pub(in super::super) const ENCRYPT: u32 = 0x800;
     /// A directory with a hash tree.
     pub(in super::super) const INDEX: u32 = 0x1000;
@@ -357,6 +392,8 @@ pub(super) struct RawExtent {
 
 /// The longest written extent (`EXT_INIT_MAX_LEN`).
 pub(super) const EXTENT_WRITTEN_MAX: u16 = 32768;
+/// The longest unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
+pub(super) const EXTENT_UNWRITTEN_MAX: u16 = EXTENT_WRITTEN_MAX - 1;
 /// Bytes of the header, of an index and of an extent alike.
 pub(super) const EXTENT_ENTRY_BYTES: usize = 12;
 
@@ -454,6 +491,55 @@ const _: () = {
     assert!(size_of::<RawAttribute>() == 16);
 };
 
+/// `struct v2_disk_dqheader` and `struct v2_disk_dqinfo`, at the start of a quota file (`fs/quota/quotaio_v2.h`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawQuotaHeader {
+    /// One of [`quota::MAGICS`].
+    pub(super) magic: U32,
+    /// 1: entries are [`RawQuotaEntry`].
+    pub(super) version: U32,
+    pub(super) bgrace: U32,
+    pub(super) igrace: U32,
+    pub(super) flags: U32,
+    /// Blocks of the file, of 1 KiB.
+    pub(super) blocks: U32,
+    pub(super) free_blk: U32,
+    pub(super) free_entry: U32,
+}
+
+/// `struct v2r1_disk_dqblk`: what an owner uses. All zeros if there is none.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawQuotaEntry {
+    pub(super) id: U32,
+    pub(super) pad: U32,
+    pub(super) ihardlimit: U64,
+    pub(super) isoftlimit: U64,
+    pub(super) curinodes: U64,
+    pub(super) bhardlimit: U64,
+    pub(super) bsoftlimit: U64,
+    /// Bytes that are occupied.
+    pub(super) curspace: U64,
+    pub(super) btime: U64,
+    pub(super) itime: U64,
+}
+
+const _: () = assert!(size_of::<RawQuotaHeader>() == 32 && size_of::<RawQuotaEntry>() == 72);
+
+/// Of quota files (`fs/quota/quota_tree.h`, `quotaio_v2.h`): a tree of blocks of 1 KiB, each of 256 numbers of blocks, by the
+/// bytes of an owner's number from the highest on; then blocks of entries.
+pub(super) mod quota {
+    /// Of users, groups and projects (`V2_INITQMAGICS`).
+    pub(in super::super) const MAGICS: [u32; 3] = [0xd9c0_1f11, 0xd9c0_1927, 0xd9c0_3f14];
+    pub(in super::super) const VERSION: u32 = 1;
+    pub(in super::super) const BLOCK_BYTES: u64 = 1024;
+    /// The block of the tree's root (`QT_TREEOFF`).
+    pub(in super::super) const ROOT_BLOCK: u32 = 1;
+    /// Bytes of a block of entries before the first (`struct qt_disk_dqdbheader`).
+    pub(in super::super) const ENTRIES_AT: usize = 16;
+}
+
 /// The start of `struct mmp_struct`.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -464,5 +550,7 @@ pub(super) struct RawMmp {
 
 /// `mmp_magic`.
 pub(super) const MMP_MAGIC: u32 = 0x004d_4d50;
+/// `mmp_seq` while nobody uses the file system.
+pub(super) const MMP_SEQ_CLEAN: u32 = 0xff4d_4d50;
 /// `mmp_seq` while a check of the file system runs.
 pub(super) const MMP_SEQ_FSCK: u32 = 0xe24d_4d50;

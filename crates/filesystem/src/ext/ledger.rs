@@ -2,7 +2,8 @@
 //!
 //! Memory is bounded whatever the volume's size: bitmaps are kept in a cache, and double ownership is looked
 //! for with one bit a cluster on volumes of up to 2^28 clusters (1 TiB in clusters of 4 KiB). On larger ones
-//! the sum of all that is owned is compared with what is used.
+//! the sum of all that is owned is compared with what is used. An exact ledger, which also finds what is used and owned
+//! by nobody, always tells owners apart, and is not had for volumes of more than 2^30 clusters.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -18,6 +19,8 @@ use crate::Source;
 
 /// The most clusters for which owners are told apart: 32 MiB of bits.
 const CLAIMED_CLUSTERS_MAX: u64 = 1 << 28;
+/// The most clusters of an exact ledger: 128 MiB of bits.
+const EXACT_CLUSTERS_MAX: u64 = 1 << 30;
 /// The most memory for bitmaps that were read.
 const CACHE_BYTES_MAX: u32 = 16 << 20;
 /// The most blocks of extended attributes that are told from other blocks.
@@ -65,16 +68,15 @@ pub(super) struct Ledger<'a> {
     last: Option<(GroupNumber, Arc<Bits>)>,
     claimed: Option<Bits>,
     attributes: HashSet<BlockNumber>,
+    is_exact: bool,
     owned: u64,
     used: u64,
+    free: u64,
 }
 
 impl<'a> Ledger<'a> {
     pub(super) fn new(source: &'a Source, superblock: &'a Superblock) -> Self {
-        let blocks = superblock.blocks_count - superblock.first_data_block;
-        let clusters = blocks.div_ceil(u64::from(superblock.cluster_blocks));
-        let claimed =
-            u32::try_from(clusters).ok().filter(|_| clusters <= CLAIMED_CLUSTERS_MAX).map(Bits::clear);
+        let claimed = claims(superblock, CLAIMED_CLUSTERS_MAX);
         Self {
             source,
             superblock,
@@ -82,9 +84,64 @@ impl<'a> Ledger<'a> {
             last: None,
             claimed,
             attributes: HashSet::new(),
+            is_exact: false,
             owned: 0,
             used: 0,
+            free: 0,
         }
+    }
+
+    /// A ledger in which all that is used is to be owned.
+    pub(super) fn exact(source: &'a Source, superblock: &'a Superblock) -> Result<Self> {
+        let claimed = claims(superblock, EXACT_CLUSTERS_MAX).ok_or_else(|| {
+            Error::unsupported(format!(
+                "ext volume of more than {EXACT_CLUSTERS_MAX} clusters is not rearranged"
+            ))
+        })?;
+        Ok(Self { claimed: Some(claimed), is_exact: true, ..Self::new(source, superblock) })
+    }
+
+    /// Whether what is used and owned by nobody is found.
+    pub(super) fn is_exact(&self) -> bool {
+        self.is_exact
+    }
+
+    /// Fails unless all that is used is owned, and the superblock counts what is free. To be asked of an exact ledger, once
+    /// all owners were entered.
+    pub(super) fn check_exact(&mut self) -> Result<()> {
+        let superblock = self.superblock;
+        let free_blocks = self.free * u64::from(superblock.cluster_blocks);
+        if superblock.free_blocks_count != free_blocks {
+            let expected = format!("{free_blocks}, as the block bitmaps say");
+            let found = superblock.free_blocks_count;
+            return Err(Error::corrupt("ext superblock").field("free_blocks_count", found, expected));
+        }
+        for number in 0..superblock.groups_count {
+            let bits = self.bits(number)?;
+            let start = u64::from(number) * u64::from(superblock.clusters_per_group);
+            if let Some(cluster) = self.unclaimed(&bits, start) {
+                let block = self.block_of(cluster);
+                return Err(Error::corrupt(format!("ext block {block} is marked used, but nobody owns it")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The first cluster of those from `start` on that `bits` call used and that nobody owns.
+    fn unclaimed(&self, bits: &Bits, start: u64) -> Option<u64> {
+        let claimed = self.claimed.as_ref()?;
+        let index =
+            |bit: u32| u32::try_from(start + u64::from(bit)).expect("claims are kept for small volumes only");
+        let mut at = bits.next(0, bits.len(), true);
+        while at < bits.len() {
+            let end = bits.next(at, bits.len(), false);
+            let unclaimed = claimed.next(index(at), index(end), false);
+            if unclaimed < index(end) {
+                return Some(u64::from(unclaimed));
+            }
+            at = bits.next(end, bits.len(), true);
+        }
+        None
     }
 
     /// Whether double ownership is found at once.
@@ -102,6 +159,7 @@ impl<'a> Ledger<'a> {
             return Err(Error::corrupt(what).field("free_blocks_count", group.free_clusters, expected));
         }
         self.used += u64::from(bits.count_set());
+        self.free += u64::from(free);
         self.keep(number, bits);
         Ok(())
     }
@@ -168,8 +226,12 @@ impl<'a> Ledger<'a> {
     /// Like [`Self::own`] for a block of extended attributes, which several inodes may share.
     pub(super) fn own_attributes(&mut self, block: BlockNumber, owner: Owner) -> Result<()> {
         let clusters = self.clusters(block, 1);
-        if self.attributes.contains(&block) || self.attributes.len() >= ATTRIBUTE_BLOCKS_MAX {
+        if self.attributes.contains(&block) {
             return self.own(clusters, owner, Claim::None);
+        }
+        if self.attributes.len() >= ATTRIBUTE_BLOCKS_MAX {
+            let claim = if self.is_exact { Claim::Shared } else { Claim::None };
+            return self.own(clusters, owner, claim);
         }
         self.attributes.insert(block);
         self.own(clusters, owner, Claim::Sole)
@@ -198,4 +260,11 @@ impl<'a> Ledger<'a> {
         }
         Ok(())
     }
+}
+
+/// A bit for each cluster of a volume, if it has no more than `clusters_max`.
+fn claims(superblock: &Superblock, clusters_max: u64) -> Option<Bits> {
+    let blocks = superblock.blocks_count - superblock.first_data_block;
+    let clusters = blocks.div_ceil(u64::from(superblock.cluster_blocks));
+    u32::try_from(clusters).ok().filter(|_| clusters <= clusters_max).map(Bits::clear)
 }

@@ -6,7 +6,7 @@
 //! Layers, each on the one before: [`layout`] and [`features`] (what is on the disk), [`superblock`]
 //! (geometry), [`group`] and [`bitmap`] (what is allocated), [`inode`] and [`tree`] (who owns it),
 //! [`journal`]; then what is made of them: [`map`] and [`check`], which finds [`swapfile`]s on its way; [`files`] with
-//! the [`names`] that each [`directory`] gives them, and [`free`].
+//! the [`names`] that each [`directory`] gives them, [`free`], and [`rearrange`].
 //!
 //! Deliberately absent: the contents of extended attributes, decryption.
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use block::{Error, ErrorKind, Result, read_struct};
 use extent::{ExtentSet, VolumeOffset, VolumeSpan};
 
-use crate::{Check, Facts, FileSystem, FileVisitor, Fragments, Source, State, UsedMap};
+use crate::{Check, Facts, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, UsedMap};
 
 mod bitmap;
 mod check;
@@ -33,6 +33,7 @@ mod ledger;
 mod map;
 mod names;
 mod nodes;
+mod rearrange;
 mod superblock;
 mod swapfile;
 mod table;
@@ -197,16 +198,23 @@ pub(crate) fn uuid_text(uuid: &[u8; 16]) -> Option<String> {
     (*uuid != [0; 16]).then(|| uuid.iter().enumerate().fold(String::new(), dashed))
 }
 
+impl Ext {
+    /// The volume, if its state is not in the way.
+    fn believed(&self) -> Result<&Volume> {
+        match (&self.facts.state, &self.volume) {
+            (State::Clean | State::JournalPending(_), Some(volume)) => Ok(volume),
+            (state, _) => Err(doubt(state)),
+        }
+    }
+}
+
 impl FileSystem for Ext {
     fn facts(&self) -> &Facts {
         &self.facts
     }
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
-        let volume = match (&self.facts.state, &self.volume) {
-            (State::Clean | State::JournalPending(_), Some(volume)) => volume,
-            (state, _) => return Err(doubt(state)),
-        };
+        let volume = self.believed()?;
         let swap = match check {
             Check::Quick => ExtentSet::new(),
             Check::Full => check::check(&volume.source, &volume.superblock)?,
@@ -228,6 +236,11 @@ impl FileSystem for Ext {
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
         let volume = self.volume.as_ref().ok_or_else(|| doubt(&self.facts.state))?;
         free::each_span(&volume.source, &volume.superblock, each)
+    }
+
+    fn rearrange(&self) -> Result<Box<dyn Rearrange>> {
+        let volume = self.believed()?;
+        rearrange::open(&volume.source, &volume.superblock, &self.facts.state)
     }
 
     fn fragments(&self) -> Fragments {

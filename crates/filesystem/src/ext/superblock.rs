@@ -36,6 +36,7 @@ pub(super) struct Superblock {
     pub(super) cluster_blocks: u32,
     pub(super) blocks_count: u64,
     pub(super) free_blocks_count: u64,
+    pub(super) free_inodes_count: u32,
     pub(super) first_data_block: BlockNumber,
     pub(super) blocks_per_group: u32,
     pub(super) clusters_per_group: u32,
@@ -46,6 +47,8 @@ pub(super) struct Superblock {
     pub(super) descriptor_bytes: u32,
     pub(super) reserved_gdt_blocks: u32,
     pub(super) first_meta_bg: u32,
+    /// Groups whose bitmaps and tables lie together: a power of two, 1 without `flex_bg`.
+    pub(super) flex_groups: u32,
     pub(super) backup_groups: [u32; 2],
     pub(super) uuid: [u8; 16],
     pub(super) label: Option<String>,
@@ -97,6 +100,12 @@ fn own_inodes(raw: &RawSuperblock, features: &Features) -> [u32; 5] {
     ]
 }
 
+/// What the kernel takes for a group that stands alone (`ext4_fill_flex_info`) is one here, too.
+fn flex_groups(raw: &RawSuperblock, features: &Features) -> u32 {
+    let log = u32::from(raw.log_groups_per_flex);
+    if features.incompat.has(incompat::FLEX_BG) && log < 32 { 1 << log } else { 1 }
+}
+
 fn join(lo: u32, hi: u32) -> u64 {
     u64::from(hi) << 32 | u64::from(lo)
 }
@@ -132,6 +141,7 @@ impl Superblock {
             cluster_blocks: sizes.cluster_blocks,
             blocks_count: counts.blocks,
             free_blocks_count: counts.free_blocks,
+            free_inodes_count: raw.free_inodes_count.get(),
             first_data_block: counts.first_data_block,
             blocks_per_group: raw.blocks_per_group.get(),
             clusters_per_group: counts.clusters_per_group,
@@ -142,6 +152,7 @@ impl Superblock {
             descriptor_bytes: sizes.descriptor_bytes,
             reserved_gdt_blocks: u32::from(raw.reserved_gdt_blocks.get()),
             first_meta_bg: raw.first_meta_bg.get(),
+            flex_groups: flex_groups(raw, &features),
             backup_groups: raw.backup_bgs.map(Into::into),
             uuid: raw.uuid,
             label: label_of(raw),
@@ -157,6 +168,11 @@ impl Superblock {
             },
             checksum_seed: seed,
         })
+    }
+
+    /// Bytes of so many clusters.
+    pub(super) fn clusters_bytes(&self, count: u64) -> u64 {
+        count.saturating_mul(u64::from(self.cluster_blocks) * u64::from(self.block_bytes))
     }
 
     /// Where a block starts.
@@ -178,6 +194,17 @@ impl Superblock {
     pub(super) fn group_of(&self, block: BlockNumber) -> GroupNumber {
         let group = (block - self.first_data_block) / u64::from(self.blocks_per_group);
         u32::try_from(group).expect("a group of the volume")
+    }
+
+    /// The inodes of the quota files of users, groups and projects; 0 for none.
+    pub(super) fn quota_inodes(&self) -> [u32; 3] {
+        let [_, user, group, project, _] = self.own_inodes;
+        [user, group, project]
+    }
+
+    /// The group of an inode, by its number from 1 on.
+    pub(super) fn group_of_inode(&self, number: u32) -> GroupNumber {
+        (number - 1) / self.inodes_per_group
     }
 
     /// The first block of a group.

@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use block::{Error, Result, read_vec};
+use block::{Error, ReadAt, Result, read_vec};
+use extent::Volume;
 use zerocopy::FromBytes;
 
 use super::checksum::crc32c;
@@ -16,7 +17,6 @@ use super::layout::{
     RawExtentIndex,
 };
 use super::superblock::{BlockNumber, Superblock};
-use crate::Source;
 
 /// A piece of a file: consecutive logical blocks in consecutive blocks of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ pub(super) trait Visitor {
 
 /// Walks all blocks of `inode`. All that the visitor sees lies within the volume.
 pub(super) fn walk(
-    source: &Source,
+    source: &dyn ReadAt<Volume>,
     superblock: &Superblock,
     inode: &Inode,
     visitor: &mut dyn Visitor,
@@ -55,7 +55,7 @@ pub(super) fn walk(
 }
 
 struct Walk<'a> {
-    source: &'a Source,
+    source: &'a dyn ReadAt<Volume>,
     superblock: &'a Superblock,
     inode: &'a Inode,
     visitor: &'a mut dyn Visitor,

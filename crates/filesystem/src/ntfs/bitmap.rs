@@ -145,6 +145,15 @@ impl Words {
         self.first + end
     }
 
+    /// The first bit below `end` that is not as in `other`, a window of the same bits.
+    pub(super) fn first_difference(&self, other: &Self, end: u64) -> Option<u64> {
+        assert!(self.first == other.first && self.words.len() == other.words.len(), "the same bits");
+        let words = self.words.iter().zip(&other.words).map(|(one, other)| one ^ other);
+        let (at, word) = words.enumerate().find(|(_, word)| *word != 0)?;
+        let bit = self.first + at as u64 * 64 + u64::from(word.trailing_zeros());
+        (bit < end).then_some(bit)
+    }
+
     /// Sets the bits `start..end`; tells the first that was set already.
     pub(super) fn set(&mut self, start: u64, end: u64) -> Result<(), u64> {
         match self.run_end(start, end, false) {

@@ -30,14 +30,48 @@ use crate::files::{FileId, FileKind, FileName, FileStream, FileVisitor, StreamNa
 
 /// Shows `visitor` all files.
 pub(super) fn scan(mft: &Mft, visitor: &mut dyn FileVisitor) -> Result<()> {
+    gather(mft, &mut Shown(visitor), Gathered::default())
+}
+
+/// Who takes what a scan gathers.
+pub(super) trait Sink {
+    /// A stream of `file`, and the number that it has there if it has more than its length.
+    fn stream(&mut self, stream: FileStream<'_>, index: Option<usize>, file: &Gathered);
+
+    /// A name.
+    fn name(&mut self, name: FileName<'_>);
+
+    /// What is wrong with a file, or with the volume.
+    fn doubt(&mut self, file: Option<FileId>, why: String);
+}
+
+/// Shows what is gathered.
+struct Shown<'a>(&'a mut dyn FileVisitor);
+
+impl Sink for Shown<'_> {
+    fn stream(&mut self, stream: FileStream<'_>, index: Option<usize>, file: &Gathered) {
+        self.0.stream(stream, index.map_or(&[], |index| file.extents(&file.streams[index])));
+    }
+
+    fn name(&mut self, name: FileName<'_>) {
+        self.0.name(name);
+    }
+
+    fn doubt(&mut self, file: Option<FileId>, why: String) {
+        self.0.doubt(file, why);
+    }
+}
+
+/// Gives `sink` all files, each gathered in `file`.
+pub(super) fn gather(mft: &Mft, sink: &mut dyn Sink, file: Gathered) -> Result<()> {
     let record_count =
         mft.initialized_record_count().min(mft.geometry.size_bytes / mft.geometry.record_bytes);
     let scan = Scan {
         mft,
-        visitor,
+        sink,
         records_in_use: None,
         own_files: OwnFiles::default(),
-        file: Gathered::default(),
+        file,
         why: None,
         record_count,
         list_bytes_left: record_count * mft.geometry.record_bytes * 2,
@@ -66,7 +100,7 @@ pub(super) fn each_free_span(mft: &Mft, clusters: &Bitmap, each: &mut dyn FnMut(
 
 struct Scan<'a> {
     mft: &'a Mft,
-    visitor: &'a mut dyn FileVisitor,
+    sink: &'a mut dyn Sink,
     records_in_use: Option<Bitmap>,
     own_files: OwnFiles,
     file: Gathered,
@@ -81,17 +115,17 @@ impl Scan<'_> {
     fn run(mut self) -> Result<()> {
         // Told even if its record is broken, so that paths of all others begin with it.
         let root = FileId(RecordNumber::ROOT.0);
-        self.visitor.name(FileName { file: root, parent: root, name: b"" });
+        self.sink.name(FileName { file: root, parent: root, name: b"" });
         if self.record_count < self.mft.initialized_record_count() {
-            self.visitor.doubt(None, "$MFT is larger than the volume".into());
+            self.sink.doubt(None, "$MFT is larger than the volume".into());
         }
         match self.mft.records_in_use() {
             Ok(bitmap) => self.records_in_use = Some(bitmap),
             Err(error) => self.doubt(error)?,
         }
-        let visitor = &mut *self.visitor;
+        let sink = &mut *self.sink;
         self.own_files.add_below_extend(self.mft, |error| {
-            visitor.doubt(None, the_disks_fault(error)?);
+            sink.doubt(None, the_disks_fault(error)?);
             Ok(())
         })?;
         let (mft, count) = (self.mft, self.record_count);
@@ -103,7 +137,7 @@ impl Scan<'_> {
 
     /// Tells what is wrong with the volume.
     fn doubt(&mut self, error: Error) -> Result<()> {
-        self.visitor.doubt(None, the_disks_fault(error)?);
+        self.sink.doubt(None, the_disks_fault(error)?);
         Ok(())
     }
 
@@ -139,7 +173,7 @@ impl Scan<'_> {
             return Ok(());
         }
         self.why = None;
-        let at = self.mft.data.volume_offset(number.0 * self.mft.geometry.record_bytes);
+        let at = self.mft.record_offset(number);
         match Record::parse(bytes, number, at) {
             Ok(record) if !record.is_in_use() => {
                 if number.0 >= RESERVED_RECORDS {
@@ -158,7 +192,7 @@ impl Scan<'_> {
             Err(error) => self.note(error)?,
         }
         if let Some(why) = self.why.take() {
-            self.visitor.doubt(Some(FileId(number.0)), why);
+            self.sink.doubt(Some(FileId(number.0)), why);
         }
         Ok(())
     }
@@ -247,13 +281,13 @@ impl Scan<'_> {
     fn show(&mut self, record: &Record<'_>) -> Result<()> {
         let is_directory = record.flags() & RECORD_IS_DIRECTORY != 0;
         let kind = self.kind(record.number(), is_directory)?;
-        let Self { file, visitor, .. } = self;
+        let Self { file, sink, .. } = self;
         let id = FileId(record.number().0);
         let main = file.main_stream(is_directory);
         let mut stream =
             FileStream { file: id, kind, name: StreamName::Main, size_bytes: 0, is_inline: true };
         if main.is_none() {
-            visitor.stream(FileStream { size_bytes: file.inline_bytes(is_directory), ..stream }, &[]);
+            sink.stream(FileStream { size_bytes: file.inline_bytes(is_directory), ..stream }, None, file);
         }
         let mut text = Vec::new();
         let others = (0..file.streams.len()).filter(|index| Some(*index) != main);
@@ -262,7 +296,7 @@ impl Scan<'_> {
             (stream.size_bytes, stream.is_inline) = (gathered.size_bytes, gathered.is_inline);
             names::set_stream_name(&mut text, gathered.kind, file.name(gathered));
             let name = if Some(index) == main { StreamName::Main } else { StreamName::Named(&text) };
-            visitor.stream(FileStream { name, ..stream }, file.extents(gathered));
+            sink.stream(FileStream { name, ..stream }, Some(index), file);
         }
         if record.number() == RecordNumber::ROOT {
             return Ok(());
@@ -270,7 +304,7 @@ impl Scan<'_> {
         for (parent, utf16) in file.names() {
             text.clear();
             names::push_utf8(&mut text, utf16);
-            visitor.name(FileName { file: id, parent: FileId(parent.0), name: &text });
+            sink.name(FileName { file: id, parent: FileId(parent.0), name: &text });
         }
         Ok(())
     }
@@ -307,7 +341,7 @@ impl Scan<'_> {
 }
 
 /// Whether a record that was not yet looked at closer says that it is in use.
-fn says_in_use(bytes: &[u8]) -> bool {
+pub(super) fn says_in_use(bytes: &[u8]) -> bool {
     let flag = RECORD_IN_USE.to_le_bytes()[0];
     bytes.starts_with(&MAGIC_FILE) && bytes[FILE_RECORD_FLAGS_OFFSET] & flag != 0
 }

@@ -13,6 +13,7 @@ use block::Result;
 use extent::Offset;
 
 use super::boot::Geometry;
+use super::growth::Growth;
 use super::layout::{
     ATTR_DATA, ATTR_FILE_NAME, ATTR_INDEX_ALLOCATION, ATTR_INDEX_ROOT, ATTR_REPARSE_POINT,
     ATTRIBUTE_COMPRESSION_MASK, FILE_NAME_DOS, FILE_NAME_WIN32,
@@ -37,6 +38,8 @@ pub(super) struct Gathered {
     index_root_bytes: Option<u64>,
     /// The tag of a reparse point that is in the record.
     pub(super) reparse_tag: Option<u32>,
+    /// How its run lists can grow, where that is asked.
+    pub(super) growth: Option<Growth>,
 }
 
 /// A stream, as far as its pieces came.
@@ -62,6 +65,11 @@ struct GatheredName {
 }
 
 impl Gathered {
+    /// Nothing yet; how run lists can grow is to be gathered, too.
+    pub(super) fn with_growth() -> Self {
+        Self { growth: Some(Growth::default()), ..Self::default() }
+    }
+
     /// Forgets the file.
     pub(super) fn clear(&mut self) {
         self.streams.clear();
@@ -70,6 +78,9 @@ impl Gathered {
         self.text.clear();
         self.index_root_bytes = None;
         self.reparse_tag = None;
+        if let Some(growth) = &mut self.growth {
+            growth.clear();
+        }
     }
 
     /// Takes an attribute, or the next piece of one. They come by type and name, pieces in their order.
@@ -115,11 +126,18 @@ impl Gathered {
                 && last.kind == attribute.kind()
                 && self.text[last.name.clone()] == *attribute.name()
         });
+        let stream_index = self.streams.len().saturating_sub(1);
         let Some(stream) = self.streams.last_mut().filter(|_| is_continued) else {
             return Err(attribute.error("lowest VCN", mapped.lowest_vcn, "0, as no piece comes before it"));
         };
         if mapped.lowest_vcn == 0 {
             stream.unwritten_vcn = mapped.initialized_bytes.div_ceil(geometry.cluster_bytes);
+        }
+        if let Some(growth) = &mut self.growth {
+            // What was never written is shown apart, except of compressed streams.
+            let unwritten_vcn =
+                if stream.state == PieceState::Written { stream.unwritten_vcn } else { u64::MAX };
+            growth.take(stream_index, attribute, mapped, unwritten_vcn, geometry.cluster_count)?;
         }
         let gap_at = stream.next_vcn;
         if mapped.lowest_vcn < gap_at {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::mpsc;
 
 use block::{Error, ReadAt, Result, read_vec};
-use extent::{Offset, VolumeOffset};
+use extent::{Offset, Volume, VolumeOffset};
 use zerocopy::FromBytes;
 
 use super::bitmap::Bitmap;
@@ -147,19 +147,18 @@ impl Mft {
         Bitmap::of(records, self.record_count())?.loaded()
     }
 
+    /// The records as they are on `volume`, which may have changed since it was opened, though not in where `$MFT` lies.
+    pub(super) fn on<'a>(&'a self, volume: &'a dyn ReadAt<Volume>) -> Records<'a> {
+        Records { mft: self, volume }
+    }
+
+    fn as_opened(&self) -> Records<'_> {
+        self.on(&*self.source)
+    }
+
     /// Reads one record.
     pub(super) fn record(&self, number: RecordNumber) -> Result<OwnedRecord> {
-        let record_bytes = self.geometry.record_bytes;
-        if number.0 >= self.initialized_record_count() {
-            return Err(Error::corrupt("NTFS file record's number").field(
-                "number",
-                number,
-                format!("below {}", self.initialized_record_count()),
-            ));
-        }
-        let start = number.0 * record_bytes;
-        let bytes = read_vec(&self.data, Offset::new(start), record_bytes, "NTFS file record")?;
-        OwnedRecord::parse(bytes, number, self.data.volume_offset(start))
+        self.as_opened().record(number)
     }
 
     /// Reads the base record that is referred to, which must be in use.
@@ -176,10 +175,12 @@ impl Mft {
 
     /// Reads one of NTFS's own files.
     pub(super) fn system_record(&self, number: RecordNumber) -> Result<OwnedRecord> {
-        let owned = self.record(number)?;
-        require_in_use(&owned.view())?;
-        require_base(&owned.view())?;
-        Ok(owned)
+        self.as_opened().base(number)
+    }
+
+    /// Where a record begins on the volume.
+    pub(super) fn record_offset(&self, number: RecordNumber) -> VolumeOffset {
+        self.data.volume_offset(number.0.saturating_mul(self.geometry.record_bytes))
     }
 
     /// The whole value of an attribute of a file, wherever its pieces are.
@@ -206,17 +207,65 @@ impl Mft {
 
     /// The entries of a file's attribute list; none if it has no list.
     pub(super) fn attribute_list(&self, base: &Record<'_>) -> Result<Vec<ListEntry>> {
+        self.as_opened().attribute_list(base)
+    }
+
+    /// The record that holds a listed attribute.
+    pub(super) fn listed_record(&self, base: &Record<'_>, entry: &ListEntry) -> Result<OwnedRecord> {
+        self.as_opened().listed_record(base, entry)
+    }
+}
+
+/// The records of a volume as it is now: what is read of them comes from it.
+pub(super) struct Records<'a> {
+    mft: &'a Mft,
+    volume: &'a dyn ReadAt<Volume>,
+}
+
+impl Records<'_> {
+    /// The bytes of one record, fixups and all.
+    pub(super) fn raw(&self, number: RecordNumber) -> Result<Vec<u8>> {
+        let Mft { data, geometry, .. } = self.mft;
+        if number.0 >= self.mft.initialized_record_count() {
+            return Err(Error::corrupt("NTFS file record's number").field(
+                "number",
+                number,
+                format!("below {}", self.mft.initialized_record_count()),
+            ));
+        }
+        let mut bytes = vec![0; usize::try_from(geometry.record_bytes).expect("at most 4096")];
+        data.read_from(self.volume, number.0 * geometry.record_bytes, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads one record.
+    pub(super) fn record(&self, number: RecordNumber) -> Result<OwnedRecord> {
+        OwnedRecord::parse(self.raw(number)?, number, self.mft.record_offset(number))
+    }
+
+    /// Reads a base record, which must be in use.
+    pub(super) fn base(&self, number: RecordNumber) -> Result<OwnedRecord> {
+        let owned = self.record(number)?;
+        require_in_use(&owned.view())?;
+        require_base(&owned.view())?;
+        Ok(owned)
+    }
+
+    /// See [`Mft::attribute_list`].
+    pub(super) fn attribute_list(&self, base: &Record<'_>) -> Result<Vec<ListEntry>> {
         let Some(attribute) = base.find(ATTR_ATTRIBUTE_LIST, "")? else { return Ok(Vec::new()) };
-        let stream = Stream::begin(&self.source, &self.geometry, base.number(), &attribute)?.finish()?;
+        let Mft { source, geometry, .. } = self.mft;
+        let stream = Stream::begin(source, geometry, base.number(), &attribute)?.finish()?;
         let len_bytes = stream.len_bytes();
         if len_bytes == 0 || len_bytes > ATTRIBUTE_LIST_BYTES_MAX {
             return Err(attribute.error("size", len_bytes, "1 to 256 KiB"));
         }
-        let bytes = read_vec(&stream, Offset::ZERO, len_bytes, "NTFS attribute list")?;
+        let mut bytes = vec![0; usize::try_from(len_bytes).expect("at most 256 KiB")];
+        stream.read_from(self.volume, 0, &mut bytes)?;
         parse_list(&bytes).ok_or_else(|| attribute.error("entries", "out of bounds", "a list of attributes"))
     }
 
-    /// The record that holds a listed attribute.
+    /// See [`Mft::listed_record`].
     pub(super) fn listed_record(&self, base: &Record<'_>, entry: &ListEntry) -> Result<OwnedRecord> {
         let owned = self.record(entry.holder.number)?;
         let record = owned.view();

@@ -1,4 +1,5 @@
-//! NTFS: recognises a volume, tells its state, says which of its clusters are used, and lists its files.
+//! NTFS: recognises a volume, tells its state, says which of its clusters are used, lists its files, and says what
+//! changes if these lie elsewhere.
 //!
 //! Invariants:
 //! - a structure is believed only after its update-sequence fixups held and its counts were bounded;
@@ -11,29 +12,40 @@
 
 mod bitmap;
 mod boot;
+mod edits;
 mod files;
 mod gather;
+mod growth;
 mod index;
 mod layout;
 mod logfile;
 mod mft;
 mod names;
 mod own_files;
+mod rearrange;
 mod record;
+mod rewrite;
+mod rewritten;
 mod roots;
 mod runs;
 mod scan;
+mod sectors;
+mod shadow;
 mod stream;
 mod used;
 mod volume;
 
+use std::sync::Arc;
+
 use block::{Error, ErrorKind, ReadAt, Result};
 use extent::VolumeSpan;
 
-use crate::{Check, Facts, FileSystem, FileVisitor, Source, State, UsedMap};
+use crate::{Check, Facts, FileSystem, FileVisitor, Rearrange, Source, State, UsedMap};
 use bitmap::Bitmap;
 use boot::Geometry;
 use mft::Mft;
+use rearrange::NtfsRearrange;
+use scan::Unowned;
 
 /// A volume with a bitmap larger than this is not counted when it is opened: 2 TiB with clusters of 4 KiB.
 const COUNTED_BITMAP_BYTES_MAX: u64 = 64 << 20;
@@ -41,7 +53,7 @@ const COUNTED_BITMAP_BYTES_MAX: u64 = 64 << 20;
 struct Ntfs {
     facts: Facts,
     /// Absent if the boot sector or `$MFT` is broken.
-    mft: Option<Mft>,
+    mft: Option<Arc<Mft>>,
 }
 
 /// Opens the volume if it is one. What is broken is told in its state; only a read that fails is an error.
@@ -60,7 +72,7 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
         details: Vec::new(),
     };
     let mft = match open_mft(source, &mut facts) {
-        Ok(mft) => Some(mft),
+        Ok(mft) => Some(Arc::new(mft)),
         Err(error) => {
             facts.state = state_of(error)?;
             None
@@ -122,18 +134,16 @@ impl FileSystem for Ntfs {
     }
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
-        if let Some(why) = self.facts.state.doubt() {
-            return Err(self.refusal(why));
-        }
-        let mft = self.mft.as_ref().expect("a volume without $MFT is not clean");
+        let mft = self.clean_mft()?;
         let clusters = Bitmap::of_clusters(mft)?.loaded()?;
         let roots = roots::read(mft)?;
         if check == Check::Full {
-            scan::check(mft, &clusters, &roots.known)?;
+            scan::check(mft, &clusters, &roots.known, Unowned::Used)?;
         }
         let empty_log = volume::empty_log(mft)?;
         Ok(Box::new(used::NtfsUsedMap { geometry: mft.geometry, clusters, swap: roots.swap, empty_log }))
     }
+
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
         match &self.mft {
             Some(mft) => files::scan(mft, visitor),
@@ -148,9 +158,21 @@ impl FileSystem for Ntfs {
         let mft = self.mft.as_ref().ok_or_else(|| self.refusal(self.why_no_mft()))?;
         files::each_free_span(mft, &Bitmap::of_clusters(mft)?, each)
     }
+
+    fn rearrange(&self) -> Result<Box<dyn Rearrange>> {
+        Ok(Box::new(NtfsRearrange::open(self.clean_mft()?)?))
+    }
 }
 
 impl Ntfs {
+    /// `$MFT`, if the volume is clean.
+    fn clean_mft(&self) -> Result<&Arc<Mft>> {
+        match self.facts.state.doubt() {
+            Some(why) => Err(self.refusal(why)),
+            None => Ok(self.mft.as_ref().expect("a volume without $MFT is not clean")),
+        }
+    }
+
     fn why_no_mft(&self) -> &str {
         self.facts.state.doubt().expect("a volume without $MFT is not clean")
     }

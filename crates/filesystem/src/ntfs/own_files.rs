@@ -53,6 +53,11 @@ impl OwnFiles {
         Ok(())
     }
 
+    /// Those below `$Extend`.
+    pub(super) fn below_extend(&self) -> impl Iterator<Item = RecordNumber> + '_ {
+        self.below_extend.iter().copied()
+    }
+
     /// Whether a file is one of them. The root is not.
     pub(super) fn contain(&self, number: RecordNumber) -> bool {
         let is_system = number.0 < SYSTEM_RECORDS && number != RecordNumber::ROOT;

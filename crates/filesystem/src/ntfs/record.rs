@@ -16,10 +16,13 @@ pub(super) struct RecordNumber(pub(super) u64);
 
 impl RecordNumber {
     pub(super) const MFT: Self = Self(0);
+    pub(super) const MFT_MIRROR: Self = Self(1);
     pub(super) const LOG_FILE: Self = Self(2);
     pub(super) const VOLUME: Self = Self(3);
     pub(super) const ROOT: Self = Self(5);
     pub(super) const BITMAP: Self = Self(6);
+    pub(super) const SECURE: Self = Self(9);
+    pub(super) const UP_CASE: Self = Self(10);
     pub(super) const EXTEND: Self = Self(11);
 }
 
@@ -83,6 +86,24 @@ pub(super) fn fix_up(bytes: &mut [u8], magics: &[[u8; 4]], error: impl Fn() -> E
         bytes[end..end + 2].copy_from_slice(&saved);
     }
     Ok(())
+}
+
+/// Puts the next update sequence number at the end of every stride, and what was there into the update sequence: undoes
+/// [`fix_up`], which must have held.
+pub(super) fn protect(bytes: &mut [u8]) {
+    let header = FixupHeader::ref_from_prefix(bytes).expect("fixed up before").0;
+    let offset = usize::from(header.usa_offset.get());
+    let number = match u16::from_le_bytes([bytes[offset], bytes[offset + 1]]).wrapping_add(1) {
+        // Neither is ever used.
+        0 | 0xffff => 1,
+        number => number,
+    };
+    bytes[offset..offset + 2].copy_from_slice(&number.to_le_bytes());
+    for stride in 0..bytes.len() / FIXUP_STRIDE_BYTES {
+        let (end, entry) = ((stride + 1) * FIXUP_STRIDE_BYTES - 2, offset + 2 * (stride + 1));
+        bytes.copy_within(end..end + 2, entry);
+        bytes[end..end + 2].copy_from_slice(&number.to_le_bytes());
+    }
 }
 
 /// A file record whose fixups held and whose head is in bounds.
@@ -155,6 +176,28 @@ impl<'a> Record<'a> {
         let to = from + usize::from(header.fixup.usa_count.get()) * 2;
         let end = (header.bytes_in_use.get() as usize).max(to);
         [&self.bytes[..from], &self.bytes[to..end]]
+    }
+
+    /// Bytes in use, from the record's start.
+    pub(super) fn bytes_in_use(&self) -> usize {
+        self.header().bytes_in_use.get() as usize
+    }
+
+    /// All of it.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Bytes that are not in use.
+    pub(super) fn spare_bytes(&self) -> usize {
+        self.bytes.len() - self.bytes_in_use()
+    }
+
+    /// Where the update sequence ends, and where the attributes begin.
+    pub(super) fn head_bounds(&self) -> (usize, usize) {
+        let FileRecordHeader { fixup, attrs_offset, .. } = self.header();
+        let usa_end = usize::from(fixup.usa_offset.get()) + usize::from(fixup.usa_count.get()) * 2;
+        (usa_end, usize::from(attrs_offset.get()))
     }
 
     /// An error about this record.
@@ -233,6 +276,8 @@ pub(super) struct Mapped<'a> {
     pub(super) allocated_bytes: u64,
     pub(super) data_bytes: u64,
     pub(super) initialized_bytes: u64,
+    /// Where the run list lies in the attribute.
+    pub(super) run_list_offset: usize,
     run_list: &'a [u8],
 }
 
@@ -284,6 +329,25 @@ impl<'a> Attribute<'a> {
 
     pub(super) fn instance(&self) -> u16 {
         self.header().instance.get()
+    }
+
+    /// The record that it is in.
+    pub(super) fn record(&self) -> &Record<'a> {
+        &self.record
+    }
+
+    /// All of it.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Where the name ends; 0 if there is none.
+    pub(super) fn name_end(&self) -> usize {
+        let header = self.header();
+        match usize::from(header.name_length) * 2 {
+            0 => 0,
+            len => usize::from(header.name_offset.get()) + len,
+        }
     }
 
     /// Its name in UTF-16; empty if it has none.
@@ -342,6 +406,7 @@ impl<'a> Attribute<'a> {
             allocated_bytes: header.allocated_size.get(),
             data_bytes: header.data_size.get(),
             initialized_bytes: header.initialized_size.get(),
+            run_list_offset: start,
             run_list,
         }))
     }

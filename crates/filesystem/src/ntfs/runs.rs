@@ -83,6 +83,34 @@ impl Decoder<'_> {
     }
 }
 
+/// Appends a run list with its terminator, each number in as few bytes as can be.
+pub(super) fn encode(runs: &[Run], list: &mut Vec<u8>) {
+    let mut last_lcn = 0;
+    for run in runs {
+        let count = number(run.count);
+        let delta = run.lcn.map(|lcn| number(lcn) - last_lcn);
+        let (length_len, offset_len) = (number_len(count), delta.map_or(0, number_len));
+        list.push(u8::try_from(offset_len << 4 | length_len).expect("two lengths of at most 8"));
+        list.extend_from_slice(&count.to_le_bytes()[..length_len]);
+        if let Some(delta) = delta {
+            list.extend_from_slice(&delta.to_le_bytes()[..offset_len]);
+            last_lcn += delta;
+        }
+    }
+    list.push(0);
+}
+
+/// How many bytes a number takes in a run list: as few as hold it and its sign, and never none.
+pub(super) fn number_len(value: i64) -> usize {
+    let magnitude = if value < 0 { !value } else { value };
+    (65 - magnitude.leading_zeros() as usize).div_ceil(8)
+}
+
+/// A count or a cluster as the signed number that run lists have: what was decoded from one is one.
+pub(super) fn number(value: u64) -> i64 {
+    i64::try_from(value).expect("at most what a run list holds")
+}
+
 /// A little-endian two's-complement number of 1 to 8 bytes.
 fn signed(bytes: &[u8]) -> i64 {
     let fill = if bytes.last().is_some_and(|top| top & 0x80 != 0) { 0xff } else { 0 };
@@ -127,7 +155,31 @@ mod tests {
         assert_eq!(all(&[0x11, 1, 99, 0], 100).unwrap().len(), 1);
     }
 
+    #[test]
+    fn numbers_take_as_few_bytes_as_hold_their_sign() {
+        let cases =
+            [(0, 1), (127, 1), (128, 2), (-128, 1), (-129, 2), (1 << 23, 4), (i64::MAX, 8), (i64::MIN, 8)];
+        for (value, len) in cases {
+            assert_eq!(number_len(value), len, "{value}");
+        }
+        let mut list = Vec::new();
+        encode(&[Run { lcn: Some(0), count: 128 }, Run { lcn: None, count: 1 }], &mut list);
+        assert_eq!(list, [0x12, 0x80, 0, 0, 0x01, 1, 0]);
+    }
+
     proptest! {
+        #[test]
+        fn what_was_encoded_is_decoded(
+            runs in prop::collection::vec((prop::option::of(0..1u64 << 47), 1..1u64 << 47), 0..40),
+            rest in prop::collection::vec(any::<u8>(), 0..8),
+        ) {
+            let runs: Vec<_> = runs.into_iter().map(|(lcn, count)| Run { lcn, count }).collect();
+            let mut list = Vec::new();
+            encode(&runs, &mut list);
+            list.extend(rest);
+            prop_assert_eq!(all(&list, 1 << 48).unwrap(), runs);
+        }
+
         #[test]
         fn any_bytes_end_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), clusters in 1..u64::MAX) {
             let mut total = 0;

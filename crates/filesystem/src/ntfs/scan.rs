@@ -17,19 +17,31 @@ use super::runs::Run;
 const WINDOW_CLUSTERS: u64 = 1 << 28;
 
 /// The records that `$MFTMirr` repeats.
-const MIRRORED_RECORDS: u64 = 4;
+pub(super) const MIRRORED_RECORDS: u64 = 4;
 
 /// Records up to this one are set aside by NTFS, whether in use or not.
 pub(super) const RESERVED_RECORDS: u64 = 24;
 
+/// What to think of clusters that are set and owned by none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unowned {
+    /// They are used: copied, and nothing else.
+    Used,
+    /// A doubt: nothing may be moved on a volume that does not know what is free.
+    Doubt,
+}
+
 /// Checks `clusters` against all records. `known` are the root files that were looked at.
-pub(super) fn check(mft: &Mft, clusters: &Bitmap, known: &[RecordNumber]) -> Result<()> {
+pub(super) fn check(mft: &Mft, clusters: &Bitmap, known: &[RecordNumber], unowned: Unowned) -> Result<()> {
     check_mirror(mft)?;
     let cluster_count = mft.geometry.cluster_count;
     let mut start = 0;
     while start < cluster_count {
         let end = cluster_count.min(start + WINDOW_CLUSTERS);
-        Pass::new(mft, clusters, known, start, end)?.run()?;
+        let pass = Pass::new(mft, clusters, known, start, end)?.run()?;
+        if unowned == Unowned::Doubt {
+            pass.check_all_owned()?;
+        }
         start = end;
     }
     Ok(())
@@ -74,14 +86,23 @@ impl<'a> Pass<'a> {
         })
     }
 
-    fn run(mut self) -> Result<()> {
+    fn run(mut self) -> Result<Self> {
         let count = self.mft.initialized_record_count();
         let mut buffer = Vec::new();
         for piece in self.mft.pieces(count) {
             self.mft.read_piece(&piece, &mut buffer)?;
             self.check_piece(piece.start, &mut buffer)?;
         }
-        self.check_unwritten(count)
+        self.check_unwritten(count)?;
+        Ok(self)
+    }
+
+    /// Every cluster that is set must have an owner.
+    fn check_all_owned(&self) -> Result<()> {
+        let Some(cluster) = self.used.first_difference(&self.owned, self.end) else { return Ok(()) };
+        let text =
+            format!("NTFS $Bitmap contradicts: cluster {cluster} is marked used, but belongs to no file");
+        Err(Error::corrupt(text).at(self.mft.geometry.offset_of(cluster)))
     }
 
     fn check_piece(&mut self, first: u64, piece: &mut [u8]) -> Result<()> {
@@ -91,7 +112,7 @@ impl<'a> Pass<'a> {
         for (number, bytes) in (first..).zip(piece.chunks_exact_mut(record_bytes)) {
             let number = RecordNumber(number);
             if set.get(number.0) {
-                let at = self.mft.data.volume_offset(number.0 * self.mft.geometry.record_bytes);
+                let at = self.mft.record_offset(number);
                 self.check_record(&Record::parse(bytes, number, at)?)?;
             } else {
                 self.check_unused(number, bytes)?;
@@ -106,7 +127,7 @@ impl<'a> Pass<'a> {
         if !says_in_use {
             return Ok(());
         }
-        let at = self.mft.data.volume_offset(number.0 * self.mft.geometry.record_bytes);
+        let at = self.mft.record_offset(number);
         Err(Error::corrupt(format!("NTFS file record {number} is in use, but free in $MFT's bitmap")).at(at))
     }
 

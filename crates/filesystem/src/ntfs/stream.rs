@@ -1,7 +1,7 @@
 //! The bytes of one attribute, read through its run list.
 
 use block::{Error, ReadAt, Result, check_bounds};
-use extent::{Offset, VolumeOffset};
+use extent::{Offset, Span, Volume, VolumeOffset, VolumeSpan};
 
 use super::boot::{FileBytes, Geometry};
 use super::record::{Attribute, RecordNumber, Value};
@@ -174,6 +174,54 @@ impl Stream {
         Ok((run.lcn.map(|lcn| self.geometry.offset_of(lcn).plus(skip)), left))
     }
 
+    /// Calls `each` with the pieces of `len_bytes` bytes from `at`, in order: where in the file each begins, and where it
+    /// lies on the volume. Holes are left out.
+    pub(super) fn each_place(
+        &self,
+        at: u64,
+        len_bytes: u64,
+        mut each: impl FnMut(u64, VolumeSpan) -> Result<()>,
+    ) -> Result<()> {
+        let end = at.saturating_add(len_bytes);
+        let mut at = at;
+        while at < end {
+            let (place, left) = self.place(at)?;
+            let len_bytes = left.min(end - at);
+            if let Some(place) = place {
+                each(at, Span::new(place, len_bytes))?;
+            }
+            at += len_bytes;
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` from `at` as [`ReadAt::read_at`] does, from `volume`.
+    pub(super) fn read_from(&self, volume: &dyn ReadAt<Volume>, at: u64, buf: &mut [u8]) -> Result<()> {
+        check_bounds::<FileBytes>(Offset::new(at), buf.len(), self.len_bytes())?;
+        let initialized_bytes = self.initialized_bytes();
+        if let Body::Resident(value) = &self.body {
+            let start = usize::try_from(at).expect("within the value");
+            buf.copy_from_slice(&value[start..start + buf.len()]);
+            return Ok(());
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let position = at + done as u64;
+            let (place, mut left) = self.place(position)?;
+            if position < initialized_bytes {
+                left = left.min(initialized_bytes - position);
+            }
+            let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len() - done);
+            let piece = &mut buf[done..done + len];
+            match place {
+                Some(offset) if position < initialized_bytes => volume.read_at(offset, piece)?,
+                _ => piece.fill(0),
+            }
+            done += len;
+        }
+        Ok(())
+    }
+
     /// Where a byte lies on the volume, for messages.
     pub(super) fn volume_offset(&self, at: u64) -> VolumeOffset {
         self.place(at).ok().and_then(|(offset, _)| offset).unwrap_or(VolumeOffset::ZERO)
@@ -189,28 +237,6 @@ impl ReadAt<FileBytes> for Stream {
     }
 
     fn read_at(&self, at: Offset<FileBytes>, buf: &mut [u8]) -> Result<()> {
-        check_bounds(at, buf.len(), self.len_bytes())?;
-        let initialized_bytes = self.initialized_bytes();
-        if let Body::Resident(value) = &self.body {
-            let start = usize::try_from(at.get()).expect("within the value");
-            buf.copy_from_slice(&value[start..start + buf.len()]);
-            return Ok(());
-        }
-        let mut done = 0;
-        while done < buf.len() {
-            let position = at.get() + done as u64;
-            let (place, mut left) = self.place(position)?;
-            if position < initialized_bytes {
-                left = left.min(initialized_bytes - position);
-            }
-            let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len() - done);
-            let piece = &mut buf[done..done + len];
-            match place {
-                Some(offset) if position < initialized_bytes => self.source.read_at(offset, piece)?,
-                _ => piece.fill(0),
-            }
-            done += len;
-        }
-        Ok(())
+        self.read_from(&*self.source, at.get(), buf)
     }
 }

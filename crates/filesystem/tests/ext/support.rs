@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use block::{Cached, Error, ReadAt, Result, check_bounds};
 use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset};
-use filesystem::{Check, FileSystem, Source, Use};
+use filesystem::{Catalog, CatalogStream, Check, FileKind, FileSystem, PieceState, Source, StreamName, Use};
 use testkit::run;
 
 /// A file that holds a volume.
@@ -184,4 +185,68 @@ pub fn debugfs(volume: &Path, commands: &str) -> String {
     let script = volume.with_extension("debugfs");
     fs::write(&script, commands).unwrap();
     run("debugfs", &["-w", "-f", text(&script), text(volume)])
+}
+
+/// All that is told of a path: as `ext/list.py` writes it.
+pub type Listing = BTreeMap<Vec<u8>, String>;
+
+/// What the kernel and filefrag say of the volume.
+pub fn list_mounted(volume: &Path) -> Listing {
+    let mount = Mount::new(volume, &volume.with_extension("mounted"), "ro,noload");
+    let lines = run("python3", &["-c", include_str!("list.py"), text(&mount.at)]);
+    let listing: Listing = lines
+        .lines()
+        .map(|line| {
+            let (path, rest) = line.split_once(' ').unwrap();
+            (unhex(path), rest.trim_end().to_owned())
+        })
+        .collect();
+    assert_eq!(listing.len(), lines.lines().count(), "every path once");
+    listing
+}
+
+pub fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<_> = text.chars().map(|digit| digit.to_digit(16).unwrap() as u8).collect();
+    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+/// The same as the scan has it, and nothing of what is the file system's own.
+pub fn list_scanned(filesystem: &dyn FileSystem, catalog: &Catalog) -> Listing {
+    let mut listing = Listing::new();
+    for stream in catalog.streams().filter(|stream| stream.stream.name == StreamName::Main) {
+        if stream.stream.kind == FileKind::Metadata {
+            continue;
+        }
+        for path in catalog.paths(stream.stream.file) {
+            let before = listing.insert(path, describe(filesystem, &stream));
+            assert_eq!(before, None, "every path once");
+        }
+    }
+    listing
+}
+
+pub fn describe(filesystem: &dyn FileSystem, stream: &CatalogStream<'_>) -> String {
+    let what = stream.stream;
+    let head = format!("{} {} {}", what.kind.word(), what.file.0, what.size_bytes);
+    if ![FileKind::Regular, FileKind::Directory].contains(&what.kind) {
+        return head;
+    }
+    let mut fragments = filesystem.fragments();
+    let mut extents = Vec::new();
+    for extent in stream.extents() {
+        let (logical, physical, len) =
+            (extent.logical.get(), extent.span.start().get(), extent.span.len_bytes());
+        fragments.push(logical, physical, len);
+        let state = if extent.state == PieceState::Unwritten { "u" } else { "" };
+        extents.push(format!("{logical}:{physical}:{len}{state}"));
+    }
+    assert!(!what.is_inline || extents.is_empty());
+    let extents = if what.is_inline { "inline".to_owned() } else { extents.join(",") };
+    format!("{head} {} {extents}", fragments.count()).trim_end().to_owned()
+}
+
+pub fn assert_same(ours: &Listing, theirs: &Listing, what: &str) {
+    for path in ours.keys().chain(theirs.keys()) {
+        assert_eq!(ours.get(path), theirs.get(path), "{what}: {}", path.escape_ascii());
+    }
 }

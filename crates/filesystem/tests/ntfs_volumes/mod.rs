@@ -3,6 +3,8 @@
 // Each program of tests uses what it needs.
 #![allow(dead_code)]
 
+pub(crate) mod info;
+
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};

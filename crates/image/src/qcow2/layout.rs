@@ -116,6 +116,8 @@ pub(super) mod autoclear {
     pub(crate) const BITMAPS: u64 = 1 << 0;
     /// The external data file is the virtual disk as it is.
     pub(crate) const RAW_EXTERNAL_DATA: u64 = 1 << 1;
+    /// Both of these.
+    pub(crate) const KNOWN: u64 = BITMAPS | RAW_EXTERNAL_DATA;
 }
 
 /// What precedes each header extension (Header extensions). The data is padded to 8 bytes.
@@ -173,6 +175,9 @@ pub(super) mod entry {
 /// Subclusters of a cluster with extended L2 entries. Their bitmap is the second word of the entry: bit `n` says
 /// that subcluster `n` is allocated, bit `32 + n` that it reads as zeros (Extended L2 Entries).
 pub(super) const SUBCLUSTER_COUNT: u32 = 32;
+
+/// Entry of the refcount table: where a block of refcounts lies, whole clusters; 0 if there is none (Refcounts).
+pub(super) const REFCOUNT_BLOCK_OFFSET: u64 = 0xffff_ffff_ffff_fe00;
 
 /// Bits of the offset in a compressed cluster's descriptor; above them, up to bit 61, is the number of sectors
 /// beyond the first that the data touches (Compressed Clusters Descriptor).

@@ -4,11 +4,13 @@
 //! it is read; an error names it by index and value.
 
 use block::{Cached, Error, FileIndex, HostFile, ReadAt, Result, Run, RunState, push_run, read_vec};
-use extent::{Host, HostOffset, Span, VirtualSpan};
+use extent::{Extent, Host, HostOffset, HostSpan, Span, Virtual, VirtualSpan};
 use std::sync::Arc;
 
 use super::layout::{SECTOR_BYTES, SUBCLUSTER_COUNT, compressed_offset_bits, entry};
 use super::parse::Header;
+use crate::Backing;
+use crate::layer::push_backing;
 
 /// Memory for pieces of tables.
 const CACHE_BYTES: u64 = 4 << 20;
@@ -49,9 +51,37 @@ struct Entry {
     index: u64,
     word: u64,
     bitmap: u64,
+    /// Whether the table it lies in has a refcount of exactly one.
+    is_in_own_table: bool,
+}
+
+/// What the tables hold, one after the other.
+enum Step<'a> {
+    /// An L2 table, before what it maps.
+    Table(HostOffset),
+    /// A part of the disk that no L2 table maps.
+    NoTable(VirtualSpan),
+    /// A part of the disk within one cluster, and the entry of that.
+    Entry(VirtualSpan, &'a Entry),
+}
+
+/// What a table or an entry of it claims of the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Claim {
+    /// An L2 table.
+    Table(HostSpan),
+    /// A whole cluster, of the guest's data.
+    Cluster(HostOffset),
+    /// A compressed cluster, which shares the file's clusters with others of its kind.
+    Compressed(HostSpan),
 }
 
 impl Entry {
+    /// Whether the cluster has a refcount of exactly one: nobody else would see a change of it.
+    fn is_own(&self) -> bool {
+        self.is_in_own_table && self.word & entry::COPIED != 0
+    }
+
     fn corrupt(&self, expected: &str) -> Error {
         Error::corrupt("QCOW2 L2 entry").at(self.at).field(
             format!("entry {}", self.index),
@@ -70,6 +100,15 @@ impl Entry {
 }
 
 impl Map {
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The length of the file that holds the guest's data.
+    pub(super) fn data_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
     /// The mapping of `file`, whose guest data lies in `data_file` if that is another one.
     pub(super) fn new(header: Header, file: Arc<dyn HostFile>, data_file: Option<&dyn HostFile>) -> Self {
         let data_bytes = data_file.map_or(file.len_bytes(), ReadAt::len_bytes);
@@ -80,6 +119,60 @@ impl Map {
     /// The runs of `span`, which lies within the virtual disk.
     pub(super) fn runs(&self, span: VirtualSpan) -> Result<Vec<Run>> {
         let mut runs = Vec::new();
+        self.each_step(span, &mut |step| match step {
+            Step::Table(_) => Ok(()),
+            Step::NoTable(part) => {
+                push_run(&mut runs, Run::new(part, RunState::Hole));
+                Ok(())
+            }
+            Step::Entry(part, entry) => self.cluster_runs(entry, part, &mut runs),
+        })?;
+        Ok(runs)
+    }
+
+    /// See [`crate::Layer::backing`].
+    pub(super) fn backing(&self, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {
+        let mut all = Vec::new();
+        let mut runs = Vec::new();
+        self.each_step(span, &mut |step| {
+            let (part, entry) = match step {
+                Step::Table(_) => return Ok(()),
+                Step::NoTable(part) => {
+                    push_backing(&mut all, part, Backing::Absent);
+                    return Ok(());
+                }
+                Step::Entry(part, entry) => (part, entry),
+            };
+            runs.clear();
+            self.cluster_runs(entry, part, &mut runs)?;
+            for run in &runs {
+                let backing = match Backing::of(run.state) {
+                    Backing::Allocated if !entry.is_own() => Backing::Fixed,
+                    other => other,
+                };
+                push_backing(&mut all, run.span, backing);
+            }
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Calls `claim` with everything that the tables of the virtual disk claim of the file that holds it.
+    pub(super) fn each_claim(&self, mut claim: impl FnMut(Claim) -> Result<()>) -> Result<()> {
+        let cluster_bytes = self.header.cluster_bytes();
+        self.each_step(Span::from_zero(self.header.virtual_bytes), &mut |step| match step {
+            Step::Table(at) => claim(Claim::Table(Span::new(at, cluster_bytes))),
+            Step::NoTable(_) => Ok(()),
+            Step::Entry(part, entry) => match self.cluster(entry, part)? {
+                Cluster::Compressed { at, len_bytes } => claim(Claim::Compressed(Span::new(at, len_bytes))),
+                // A cluster of zeros may have a place, too.
+                _ => self.place(entry, part)?.map_or(Ok(()), |at| claim(Claim::Cluster(at))),
+            },
+        })
+    }
+
+    /// Calls `each` with what the tables hold for `span`, in order.
+    fn each_step(&self, span: VirtualSpan, each: &mut impl FnMut(Step<'_>) -> Result<()>) -> Result<()> {
         let covers = self.header.l2_covers_bytes();
         for piece in span.split(TABLE_PIECE_BYTES / 8 * covers) {
             let first = piece.start().get() / covers;
@@ -87,12 +180,15 @@ impl Map {
             let l2_spans = piece.split(covers);
             for ((index, word), l2_span) in (first..).zip(words(&entries)).zip(l2_spans) {
                 match self.l2_table(index, word)? {
-                    None => push_run(&mut runs, Run::new(l2_span, RunState::Hole)),
-                    Some(table) => self.l2_runs(table, l2_span, &mut runs)?,
+                    None => each(Step::NoTable(l2_span))?,
+                    Some(at) => {
+                        each(Step::Table(at))?;
+                        self.each_of_table(at, word & entry::COPIED != 0, l2_span, each)?;
+                    }
                 }
             }
         }
-        Ok(runs)
+        Ok(())
     }
 
     /// The bytes of the table at `at`, of entries of `entry_bytes` that cover `covers` each, for `span`, whose
@@ -138,8 +234,14 @@ impl Map {
         Ok((at != 0).then(|| HostOffset::new(at)))
     }
 
-    /// Appends the runs of `span`, which the L2 table at `table` maps.
-    fn l2_runs(&self, table: HostOffset, span: VirtualSpan, runs: &mut Vec<Run>) -> Result<()> {
+    /// Calls `each` with the parts of `span`, which the L2 table at `table` maps, and their entries.
+    fn each_of_table(
+        &self,
+        table: HostOffset,
+        is_in_own_table: bool,
+        span: VirtualSpan,
+        each: &mut impl FnMut(Step<'_>) -> Result<()>,
+    ) -> Result<()> {
         let cluster_bytes = self.header.cluster_bytes();
         let entry_bytes = self.header.l2_entry_bytes();
         let l2_start = span.start().get() / self.header.l2_covers_bytes() * self.header.l2_covers_bytes();
@@ -150,8 +252,9 @@ impl Map {
             for (index, part) in (first..).zip(piece.split(cluster_bytes)) {
                 let word = words.next().expect("as many entries as clusters");
                 let bitmap = if self.header.extended_l2 { words.next().expect("two words") } else { 0 };
-                let entry = Entry { at: table.plus(index * entry_bytes), index, word, bitmap };
-                self.cluster_runs(&entry, part, runs)?;
+                let entry =
+                    Entry { at: table.plus(index * entry_bytes), index, word, bitmap, is_in_own_table };
+                each(Step::Entry(part, &entry))?;
             }
         }
         Ok(())

@@ -3,7 +3,9 @@
 //! Source: QEMU, `docs/interop/qcow2.rst`. What is read, written and refused: docs/formats/qcow2.md.
 
 mod compress;
+mod edit;
 mod layout;
+mod live;
 mod map;
 mod parse;
 mod write;
@@ -11,13 +13,14 @@ mod write;
 use std::sync::{Arc, Mutex};
 
 use block::{Error, ErrorKind, FileIndex, HostFile, ReadAt, Result, Run, RunState};
-use extent::{Span, VirtualOffset, VirtualSpan};
+use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use self::compress::Decompressor;
 use self::map::Map;
 use self::parse::{Encryption, Header};
-use crate::{Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
+use crate::{Backing, Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
 
+pub(crate) use live::open_live;
 pub use write::Qcow2Writer;
 
 /// Whether `file` is one, by its whole header. What Leandisk cannot read is one all the same: opening it tells
@@ -34,6 +37,19 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
             _ => Err(error),
         },
     }
+}
+
+/// What `file` says of its parent, if it is one of these and has one.
+pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentReference>> {
+    if !parse::has_magic(file)? {
+        return Ok(None);
+    }
+    let backing = parse::read_backing(file)?;
+    Ok(backing.map(|backing| ParentReference {
+        names: vec![backing.name],
+        format: backing.format,
+        ids: Vec::new(),
+    }))
 }
 
 /// Opens one layer. `resolver` opens the further files it consists of; its parent is not opened here.
@@ -101,6 +117,14 @@ impl Layer for Qcow2 {
 
     fn parent(&self) -> Option<ParentReference> {
         self.parent.clone()
+    }
+
+    fn check_editable(&self) -> Result<()> {
+        edit::check(&self.map, &*self.files[0])
+    }
+
+    fn backing(&self, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {
+        self.map.backing(span)
     }
 }
 

@@ -23,6 +23,10 @@ pub(super) struct Header {
     pub(super) virtual_bytes: u64,
     pub(super) encryption: Option<Encryption>,
     pub(super) l1_at: HostOffset,
+    /// Where it lies is not checked here: refcounts are not needed to read.
+    pub(super) refcount_table_at: HostOffset,
+    pub(super) refcount_table_clusters: u32,
+    pub(super) autoclear_features: u64,
     pub(super) extended_l2: bool,
     pub(super) compression: Compression,
     pub(super) is_dirty: bool,
@@ -33,6 +37,18 @@ pub(super) struct Header {
     pub(super) data_file: Option<DataFile>,
     pub(super) snapshot_count: u32,
     pub(super) bitmaps: Option<Bitmaps>,
+}
+
+impl Header {
+    /// Bytes of the refcount table.
+    pub(super) fn refcount_table_bytes(&self) -> u64 {
+        u64::from(self.refcount_table_clusters) << self.cluster_bits
+    }
+
+    /// Whether a feature is marked that this program would have to keep up to date, and does not know.
+    pub(super) fn has_unknown_autoclear(&self) -> bool {
+        self.autoclear_features & !autoclear::KNOWN != 0
+    }
 }
 
 /// How the guest's data is encrypted.
@@ -96,6 +112,15 @@ pub(super) fn has_magic(file: &(impl ReadAt<Host> + ?Sized)) -> Result<bool> {
     Ok(magic == MAGIC)
 }
 
+/// The layer below as the header names it, whatever else the image holds and however new it is: a program that knows
+/// its features can open it.
+pub(super) fn read_backing(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Option<Backing>> {
+    let head = read_start(file, size_of::<layout::Header>() as u64)?;
+    let raw = raw_header(&head)?;
+    let cluster = read_start(file, 1 << raw.cluster_bits.get())?;
+    backing(&raw, &cluster, None)
+}
+
 /// Reads and validates the header.
 pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header> {
     let head = read_start(file, size_of::<layout::Header>() as u64)?;
@@ -116,6 +141,9 @@ pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header>
         cluster_bits,
         virtual_bytes: raw.size.get(),
         encryption: encryption(&raw)?,
+        refcount_table_at: HostOffset::new(raw.refcount_table_offset.get()),
+        refcount_table_clusters: raw.refcount_table_clusters.get(),
+        autoclear_features: raw.autoclear_features.get(),
         l1_at: check_l1(&raw, extended_l2, file.len_bytes())?,
         extended_l2,
         compression: compression(&raw)?,

@@ -42,6 +42,11 @@ impl Layer for Raw {
         let offset = HostOffset::new(span.start().get());
         Ok(vec![Run::new(span, RunState::Data { file: FileIndex(0), offset })])
     }
+
+    /// Nothing but contents, all of them in their place.
+    fn check_editable(&self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Four KiB: the least that any host file system allocates.

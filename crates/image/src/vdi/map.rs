@@ -7,6 +7,7 @@ use extent::{Host, HostOffset, Span, VirtualSpan};
 
 use super::layout::*;
 use super::parse::Header;
+use crate::owners::Owners;
 
 /// Map entries read at once: a disk of 4 GiB.
 const BATCH_ENTRY_COUNT: u64 = 4096;
@@ -31,6 +32,31 @@ impl Map {
             self.map_batch(part, &mut runs)?;
         }
         Ok(runs)
+    }
+
+    /// `Refused` if two blocks of the disk lie in one place. What lies before the blocks is apart from them since the
+    /// header was checked.
+    pub(super) fn check_owners(&self) -> Result<()> {
+        let Header { block_bytes, block_extra_bytes, data_at, disk_bytes, .. } = self.header;
+        // Units are places for blocks, counted from the first one.
+        let unit_bytes = block_bytes + block_extra_bytes;
+        let places_bytes = self.file.len_bytes().saturating_sub(data_at).next_multiple_of(unit_bytes);
+        let mut owners = Owners::new(places_bytes, unit_bytes)?;
+        for window in Span::from_zero(disk_bytes).split(BATCH_ENTRY_COUNT * block_bytes) {
+            for run in self.map(window)? {
+                let RunState::Data { offset, .. } = run.state else { continue };
+                for block in run.span.split(block_bytes) {
+                    let skipped = block.start().get() - run.span.start().get();
+                    let place = offset.get() + skipped - block_extra_bytes - data_at;
+                    owners.take(Span::new(HostOffset::new(place), unit_bytes)).map_err(|place| {
+                        Error::refused("two blocks of the VDI lie in one place")
+                            .at(HostOffset::new(data_at + place.get()))
+                            .hint("it is damaged: copy it to a new disk, and check that")
+                    })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn map_batch(&self, part: VirtualSpan, runs: &mut Vec<Run>) -> Result<()> {

@@ -6,10 +6,13 @@
 //! which alone know parents' names and whether a disk is encrypted.
 
 mod layout;
+mod live;
 mod map;
 mod open;
 mod parse;
 mod write;
 
+pub(crate) use live::open_live;
+pub(crate) use open::parent_reference;
 pub use open::{open, probe};
 pub use write::VdiWriter;

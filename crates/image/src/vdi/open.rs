@@ -1,14 +1,16 @@
 //! Opening one layer, and finding a parent of which only the UUID is known.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use block::{Error, ErrorKind, HostFile, Result, Run};
-use extent::VirtualSpan;
-use uuid::Uuid;
+use extent::{HostOffset, VirtualSpan};
+use uuid::{Builder, Uuid};
 
+use super::layout::VdiHeader;
 use super::map::Map;
 use super::parse::{self, Header, Kind};
-use crate::{Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
+use crate::{Facts, Format, Layer, ParentReference, Probe, Purpose, Renewal, Resolver};
 
 /// The most files of the folder that are looked into for a parent.
 const CANDIDATE_COUNT_MAX: usize = 4096;
@@ -25,6 +27,17 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Probe::Yes),
         Err(error) => Ok(Probe::Broken(error.to_string())),
     }
+}
+
+/// What `file` says of its parent, if it is one of these and has one: the parent's UUID, and no name.
+pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentReference>> {
+    if !parse::has_signature(file)? {
+        return Ok(None);
+    }
+    let header = parse::header(file)?;
+    let ids = vec![header.uuid_linkage.to_string()];
+    let reference = ParentReference { names: Vec::new(), format: Some(Format::Vdi), ids };
+    Ok((header.kind == Kind::Differencing).then_some(reference))
 }
 
 /// Opens one layer. A differencing image's parent is looked for here, because only its UUID is known, and
@@ -134,5 +147,16 @@ impl Layer for Vdi {
 
     fn parent(&self) -> Option<ParentReference> {
         self.parent.clone()
+    }
+
+    fn check_editable(&self) -> Result<()> {
+        self.map.check_owners()
+    }
+
+    /// The UUID by which children see that their parent changed. It lies in one sector.
+    fn renewals(&self, identity_seed: u128) -> Result<Vec<Renewal>> {
+        let uuid = Builder::from_random_bytes(identity_seed.to_be_bytes()).into_uuid();
+        let at = HostOffset::new(offset_of!(VdiHeader, uuid_modify) as u64);
+        Ok(vec![Renewal { at, bytes: uuid.to_bytes_le().to_vec() }])
     }
 }

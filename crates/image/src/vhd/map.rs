@@ -8,12 +8,14 @@
 use std::sync::Arc;
 
 use block::{Cached, Error, FileIndex, HostFile, Result, Run, RunState, push_run, read_struct, read_vec};
-use extent::{Host, HostOffset, HostSpan, Span, VirtualOffset, VirtualSpan};
+use extent::{Extent, Host, HostOffset, HostSpan, Span, Virtual, VirtualOffset, VirtualSpan};
 use zerocopy::byteorder::big_endian::U32;
 
 use super::bitmap::{self, BitOrder};
 use super::layout::{BAT_UNUSED, FOOTER_BYTES, SECTOR_BYTES};
 use super::parse::Dynamic;
+use crate::Backing;
+use crate::layer::push_backing;
 
 /// Memory for pieces of the BAT and for sector bitmaps.
 const CACHE_BYTES: u64 = 4 << 20;
@@ -65,6 +67,44 @@ impl BlockMap {
             }
         }
         Ok(())
+    }
+
+    /// `Unsupported` if there are too many blocks for [`Self::check`].
+    pub(super) fn check_all_checked(&self) -> Result<()> {
+        if self.dynamic.block_count <= CHECKED_ENTRY_COUNT_MAX {
+            return Ok(());
+        }
+        Err(Error::unsupported("change in place of a VHD of so many blocks").field(
+            "number of blocks",
+            self.dynamic.block_count,
+            format!("at most {CHECKED_ENTRY_COUNT_MAX}"),
+        ))
+    }
+
+    /// See [`crate::Layer::backing`]. Sectors whose bit is clear count as not there: a program that asks the bitmap
+    /// would not see what is written to them.
+    pub(super) fn backing(&self, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {
+        let mut all = Vec::new();
+        let mut runs = Vec::new();
+        for piece in span.split(self.dynamic.block_bytes) {
+            let index = piece.start().get() / self.dynamic.block_bytes;
+            let entry: U32 = read_struct(&self.metadata, self.entry_at(index), "VHD BAT entry")?;
+            runs.clear();
+            match self.place(index, entry.get())? {
+                None => runs.push(Run::new(piece, RunState::Hole)),
+                Some(place) => self.push_sectors(&place, piece, &mut runs)?,
+            }
+            runs.iter().for_each(|run| push_backing(&mut all, run.span, Backing::of(run.state)));
+        }
+        Ok(all)
+    }
+
+    /// What every block takes in the file, bitmap and data, each checked by itself.
+    pub(super) fn placed(&self, mut visit: impl FnMut(u64, HostSpan) -> Result<()>) -> Result<()> {
+        self.placed_blocks()?.into_iter().try_for_each(|(sector, index)| {
+            let at = HostOffset::new(u64::from(sector) * SECTOR_BYTES);
+            visit(u64::from(index), Span::new(at, self.stored_bytes(u64::from(index))))
+        })
     }
 
     /// Sector and index of every block in the file, each checked by itself.

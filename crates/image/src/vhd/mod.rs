@@ -3,6 +3,7 @@
 
 pub(crate) mod bitmap;
 mod layout;
+mod live;
 mod map;
 pub(crate) mod names;
 mod parse;
@@ -11,12 +12,13 @@ mod write;
 use std::sync::Arc;
 
 use block::{Error, ErrorKind, FileIndex, HostFile, Result, Run, RunState};
-use extent::{HostOffset, VirtualSpan};
+use extent::{Extent, HostOffset, Virtual, VirtualSpan};
 
-use crate::{Facts, Format, Layer, ParentReference, Probe, Resolver};
+use crate::{Backing, Facts, Format, Layer, ParentReference, Probe, Resolver};
 use map::BlockMap;
 use parse::{Footers, Kind};
 
+pub(crate) use live::open_live;
 pub use write::VhdWriter;
 
 /// Whether `file` is one, by its whole header.
@@ -44,7 +46,7 @@ pub fn open(file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn
     };
     let mut facts = facts(&footers);
     if footers.footer.kind == Kind::Fixed {
-        return Ok(Box::new(Vhd { facts, files: [file], blocks: None, parent: None }));
+        return Ok(Box::new(Vhd { facts, files: [file], footers, blocks: None, parent: None }));
     }
     let dynamic = parse::read_dynamic(&*file, &footers)?;
     facts.cluster_bytes = Some(dynamic.block_bytes);
@@ -57,7 +59,19 @@ pub fn open(file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn
     };
     let blocks = BlockMap::new(file.clone(), dynamic, facts.virtual_bytes, footers.data_end, is_differencing);
     blocks.check()?;
-    Ok(Box::new(Vhd { facts, files: [file], blocks: Some(blocks), parent }))
+    Ok(Box::new(Vhd { facts, files: [file], footers, blocks: Some(blocks), parent }))
+}
+
+/// What `file` says of its parent, if it is one of these and has one.
+pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentReference>> {
+    match parse::read_footers(file)? {
+        Some(footers) if footers.footer.kind == Kind::Differencing => {
+            let dynamic = parse::read_dynamic(file, &footers)?;
+            let (names, ids) = (dynamic.parent_names(file)?, vec![dynamic.parent_id()]);
+            Ok(Some(ParentReference { names, format: Some(Format::Vhd), ids }))
+        }
+        _ => Ok(None),
+    }
 }
 
 fn facts(footers: &Footers) -> Facts {
@@ -80,6 +94,7 @@ fn facts(footers: &Footers) -> Facts {
 struct Vhd {
     facts: Facts,
     files: [Arc<dyn HostFile>; 1],
+    footers: Footers,
     /// `None` if fixed: the disk begins where the file does.
     blocks: Option<BlockMap>,
     parent: Option<ParentReference>,
@@ -107,5 +122,27 @@ impl Layer for Vhd {
 
     fn parent(&self) -> Option<ParentReference> {
         self.parent.clone()
+    }
+
+    fn check_editable(&self) -> Result<()> {
+        if let Some(note) = &self.footers.note {
+            return Err(Error::refused(format!("its footers are not in order: {note}"))
+                .hint("open the disk once in the program that uses it, or copy it to a new one"));
+        }
+        if self.footers.footer.has_saved_state() {
+            return Err(Error::refused(
+                "belongs to a machine that was suspended, which relies on its contents",
+            )
+            .hint("resume the machine and shut it down"));
+        }
+        self.blocks.as_ref().map_or(Ok(()), BlockMap::check_all_checked)
+    }
+
+    fn backing(&self, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {
+        match &self.blocks {
+            Some(blocks) => blocks.backing(span),
+            None if span.is_empty() => Ok(Vec::new()),
+            None => Ok(vec![Extent::new(span, Backing::Allocated)]),
+        }
     }
 }

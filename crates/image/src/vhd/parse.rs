@@ -87,6 +87,10 @@ impl CheckedFooter {
         self.raw.current_size.get()
     }
 
+    pub(super) fn has_saved_state(&self) -> bool {
+        self.raw.saved_state != 0
+    }
+
     fn geometry_bytes(&self) -> u64 {
         let tracks = u64::from(self.raw.cylinders.get()) * u64::from(self.raw.heads);
         tracks * u64::from(self.raw.sectors_per_track) * SECTOR_BYTES
@@ -308,6 +312,11 @@ fn check_header(raw: &DynamicHeader, at: HostOffset) -> Result<()> {
 const NAME_BYTES_MAX: u32 = 65_536;
 
 impl Dynamic {
+    /// The BAT with the entries that the disk does not need.
+    pub(super) fn whole_bat(&self) -> HostSpan {
+        Span::new(self.bat.start(), u64::from(self.raw.max_table_entries.get()) * 4)
+    }
+
     pub(super) fn parent_id(&self) -> String {
         Uuid::from_bytes(self.raw.parent_unique_id).to_string()
     }

@@ -56,8 +56,25 @@ struct Log<'a> {
     checked_bytes: u64,
 }
 
+/// What a pending log writes, in order, and how long the file is afterwards.
+pub(super) struct Pending {
+    pub(super) patches: Vec<(HostOffset, Vec<u8>)>,
+    pub(super) len_bytes: u64,
+}
+
 /// `file` as it is with its log applied.
 pub(super) fn replay<T: HostFile>(file: T, place: LogPlace) -> Result<Overlay<Host, T>> {
+    let pending = pending(&file, place)?;
+    let mut overlay = Overlay::new(file);
+    for (at, bytes) in pending.patches {
+        overlay.patch(at, bytes);
+    }
+    overlay.set_len(pending.len_bytes);
+    Ok(overlay)
+}
+
+/// What the log at `place` has to say.
+pub(super) fn pending(file: &dyn HostFile, place: LogPlace) -> Result<Pending> {
     if place.span.len_bytes() > LOG_BYTES_MAX {
         return Err(Error::unsupported("VHDX log").at(place.span.start()).field(
             "length",
@@ -65,7 +82,7 @@ pub(super) fn replay<T: HostFile>(file: T, place: LogPlace) -> Result<Overlay<Ho
             format!("at most {LOG_BYTES_MAX}"),
         ));
     }
-    let mut log = Log { file: &file, place, checked_bytes: 0 };
+    let mut log = Log { file, place, checked_bytes: 0 };
     let sequence = log.active_sequence()?;
     let patches = log.patches(&sequence)?;
     let last = sequence.last().expect("a sequence has an entry");
@@ -76,13 +93,7 @@ pub(super) fn replay<T: HostFile>(file: T, place: LogPlace) -> Result<Overlay<Ho
         let expected = format!("at least the log's {flushed:#x}");
         return Err(Error::corrupt("VHDX file was cut short").field("its length", found, expected));
     }
-    let len_bytes = last.header.last_file_offset.get();
-    let mut overlay = Overlay::new(file);
-    for (at, bytes) in patches {
-        overlay.patch(at, bytes);
-    }
-    overlay.set_len(len_bytes);
-    Ok(overlay)
+    Ok(Pending { patches, len_bytes: last.header.last_file_offset.get() })
 }
 
 impl Log<'_> {

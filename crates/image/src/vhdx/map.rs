@@ -116,11 +116,18 @@ impl BlockMap {
         })
     }
 
+    /// The places of all blocks that are in the file, each checked: block, place, and bytes of it that count.
+    pub(super) fn placed(&self, mut visit: impl FnMut(u64, HostOffset, u64) -> Result<()>) -> Result<()> {
+        self.each_block(0, self.shape.block_count, |block, payload| match payload {
+            Payload::Full(at) | Payload::Partial(at) => visit(block, at, self.stored_bytes(block)),
+            Payload::NotPresent | Payload::Zero => Ok(()),
+        })
+    }
+
     /// Checks every entry, and that no two blocks share a byte.
     pub(super) fn check(&self) -> Result<()> {
         let file_bytes = self.metadata.below().len_bytes();
-        let bat_bytes = self.shape.entry_count(self.has_parent) * 8;
-        if bat_bytes > CHECKED_BAT_BYTES_MAX || file_bytes > CHECKED_FILE_BYTES_MAX {
+        if !self.can_check(file_bytes) {
             return Ok(());
         }
         let mut taken = TakenMib::new(file_bytes);
@@ -142,6 +149,23 @@ impl BlockMap {
             }
             Ok(())
         })
+    }
+
+    fn can_check(&self, file_bytes: u64) -> bool {
+        let bat_bytes = self.shape.entry_count(self.has_parent) * 8;
+        bat_bytes <= CHECKED_BAT_BYTES_MAX && file_bytes <= CHECKED_FILE_BYTES_MAX
+    }
+
+    /// `Unsupported` if the image is too large for [`Self::check`].
+    pub(super) fn check_all_checked(&self) -> Result<()> {
+        if self.can_check(self.metadata.below().len_bytes()) {
+            return Ok(());
+        }
+        Err(Error::unsupported("change in place of a VHDX of so many blocks").field(
+            "number of blocks",
+            self.shape.block_count,
+            format!("at most {} in a file of 128 TiB", CHECKED_BAT_BYTES_MAX / 8),
+        ))
     }
 
     /// The runs of `span`, which lies within the disk.

@@ -1,7 +1,9 @@
 //! VHDX: the container of Hyper-V. Fixed, dynamic and differencing disks (AVHDX too) are read, a pending log
 //! replayed in memory; fixed and dynamic ones are written. See `docs/formats/vhdx.md`.
 
+mod edit;
 mod layout;
+mod live;
 mod locator;
 mod log;
 mod map;
@@ -13,10 +15,11 @@ use std::sync::Arc;
 use block::{Error, ErrorKind, HostFile, Overlay, Result, Run};
 use extent::{Host, Span, VirtualSpan};
 
-use crate::{Facts, Format, Layer, ParentReference, Probe, Resolver};
+use crate::{Facts, Format, Layer, ParentReference, Probe, Renewal, Resolver};
 use map::BlockMap;
 use parse::{Headers, Metadata, Regions};
 
+pub(crate) use live::open_live;
 pub use write::VhdxWriter;
 
 /// Whether `file` is one, by its whole header.
@@ -68,6 +71,7 @@ pub fn open(file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn
         return Err(Error::corrupt("no VHDX signature at the start"));
     };
     let facts = facts(&parsed);
+    let doubt = doubt(&parsed);
     let Parsed { headers, regions, metadata, file, .. } = parsed;
     let file: Arc<dyn HostFile> = match file {
         Replayed::Clean(file) => file,
@@ -81,7 +85,32 @@ pub fn open(file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn
     let reserved = headers_and_log.chain(regions.all).collect();
     let blocks = BlockMap::new(file.clone(), &metadata, regions.bat, reserved)?;
     blocks.check()?;
-    Ok(Box::new(Vhdx { facts, files: [file], blocks, parent }))
+    Ok(Box::new(Vhdx { facts, files: [file], blocks, parent, doubt }))
+}
+
+/// What `file` says of its parent, if it is one of these and has one.
+pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentReference>> {
+    let Some(Parsed { metadata, .. }) = read_all(file)? else { return Ok(None) };
+    match &metadata.parent_locator {
+        Some((at, item)) if metadata.has_parent => locator::parse(item, *at).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Why the file is not to be changed. A damaged header is no reason: a crash while one is written leaves it, and the next
+/// one written replaces it.
+fn doubt<T>(parsed: &Parsed<T>) -> Option<Doubt> {
+    match (&parsed.file, &parsed.regions.note) {
+        (Replayed::Patched(_), _) => Some(Doubt::PendingLog),
+        (_, Some(note)) => Some(Doubt::Regions(note.clone())),
+        _ => None,
+    }
+}
+
+/// A reason not to change the file.
+enum Doubt {
+    PendingLog,
+    Regions(String),
 }
 
 fn facts<T: HostFile>(parsed: &Parsed<T>) -> Facts {
@@ -114,6 +143,7 @@ struct Vhdx {
     files: [Arc<dyn HostFile>; 1],
     blocks: BlockMap,
     parent: Option<ParentReference>,
+    doubt: Option<Doubt>,
 }
 
 impl Layer for Vhdx {
@@ -131,5 +161,21 @@ impl Layer for Vhdx {
 
     fn parent(&self) -> Option<ParentReference> {
         self.parent.clone()
+    }
+
+    fn check_editable(&self) -> Result<()> {
+        let open_once =
+            "open the disk once in Hyper-V, or in a program like it, so that it is brought in order";
+        match &self.doubt {
+            None => self.blocks.check_all_checked(),
+            Some(Doubt::PendingLog) => {
+                Err(Error::refused("has a pending log: it was not closed properly").hint(open_once))
+            }
+            Some(Doubt::Regions(note)) => Err(Error::refused(note.clone()).hint(open_once)),
+        }
+    }
+
+    fn renewals(&self, identity_seed: u128) -> Result<Vec<Renewal>> {
+        edit::renewals(&*self.files[0], identity_seed)
     }
 }

@@ -70,29 +70,42 @@ pub(super) struct Headers {
     pub(super) log_span: Option<HostSpan>,
     /// What is wrong with the other header.
     pub(super) note: Option<String>,
+    /// The header itself, and whether it is the first.
+    pub(super) raw: Header,
+    pub(super) is_first: bool,
 }
 
 /// Reads both headers and takes the valid one with the higher sequence number.
 pub(super) fn read_headers(file: &dyn HostFile) -> Result<Headers> {
+    let (header, index, note) = choose_header(file)?;
+    check_header(file, &header, HostOffset::new(HEADERS_AT[index]), note)
+}
+
+/// The header that counts, and which of the two it is.
+pub(super) fn current_header(file: &dyn HostFile) -> Result<(Header, usize)> {
+    choose_header(file).map(|(header, index, _)| (header, index))
+}
+
+/// The header that counts, which of the two it is, and what is wrong with the other.
+fn choose_header(file: &dyn HostFile) -> Result<(Header, usize, Option<String>)> {
     let [first, second] = HEADERS_AT.map(|at| read_header(file, HostOffset::new(at)));
     let sequence = |header: &Header| header.sequence_number.get();
     let damaged =
         |which, error: Error| Some(format!("the {which} header is damaged and was not used: {error}"));
-    let (header, at, note) = match (first, second) {
-        (Ok(first), Ok(second)) if sequence(&first) > sequence(&second) => (first, HEADERS_AT[0], None),
+    match (first, second) {
+        (Ok(first), Ok(second)) if sequence(&first) > sequence(&second) => Ok((first, 0, None)),
         (Ok(first), Ok(second)) if sequence(&first) == sequence(&second) => {
             if first.as_bytes() != second.as_bytes() {
                 return Err(Error::corrupt("VHDX headers differ but bear the same sequence number")
                     .at(HostOffset::new(HEADERS_AT[1])));
             }
-            (first, HEADERS_AT[0], None)
+            Ok((first, 0, None))
         }
-        (Ok(_), Ok(second)) => (second, HEADERS_AT[1], None),
-        (Ok(first), Err(error)) => (first, HEADERS_AT[0], damaged("second", error)),
-        (Err(error), Ok(second)) => (second, HEADERS_AT[1], damaged("first", error)),
-        (Err(error), Err(_)) => return Err(error),
-    };
-    check_header(file, &header, HostOffset::new(at), note)
+        (Ok(_), Ok(second)) => Ok((second, 1, None)),
+        (Ok(first), Err(error)) => Ok((first, 0, damaged("second", error))),
+        (Err(error), Ok(second)) => Ok((second, 1, damaged("first", error))),
+        (Err(error), Err(_)) => Err(error),
+    }
 }
 
 fn read_header(file: &dyn HostFile, at: HostOffset) -> Result<Header> {
@@ -142,7 +155,8 @@ fn check_header(
         ));
     }
     let log = log_span.filter(|_| is_pending).map(|span| LogPlace { guid: header.log_guid, span });
-    Ok(Headers { data_write_id: header.data_write_guid.uuid(), log, log_span, note })
+    let (raw, is_first) = (*header, at.get() == HEADERS_AT[0]);
+    Ok(Headers { data_write_id: header.data_write_guid.uuid(), log, log_span, note, raw, is_first })
 }
 
 /// Where the regions lie.

@@ -49,6 +49,8 @@ pub(super) struct ExtentLine {
     pub name: String,
     /// Sector in the file, for flat extents.
     pub offset: u64,
+    /// `RDONLY`: the guest must not write to it.
+    pub is_read_only: bool,
 }
 
 /// The extent types that can be read.
@@ -62,6 +64,59 @@ pub(super) enum ExtentKind {
     SeSparse,
     /// `ZERO`: no file.
     Zero,
+}
+
+/// `bytes`, a descriptor, with another content ID in the same number of digits, of which `random` are the lower ones; and
+/// with it in the lower half of the long content ID, where it was there too. `None` if it has no content ID.
+///
+/// The same length is what makes it a change in place: where the descriptor is embedded, data follows it.
+pub(super) fn with_new_cid(bytes: &[u8], random: u32) -> Result<Option<Vec<u8>>> {
+    let before = parse(bytes)?;
+    let Some(old) = before.cid else { return Ok(None) };
+    let mut after = bytes.to_vec();
+    for (key, digits) in values(bytes) {
+        let text = &bytes[digits.clone()];
+        let is_long = key.eq_ignore_ascii_case(b"ddb.longContentID")
+            && text.len() == 32
+            && text[24..].eq_ignore_ascii_case(format!("{old:08x}").as_bytes());
+        let range = match () {
+            () if key.eq_ignore_ascii_case(b"cid") => digits,
+            () if is_long => digits.start + 24..digits.end,
+            () => continue,
+        };
+        let new = format!("{:08x}", new_cid(old, random, range.len()));
+        // No more digits than 8 fit a content ID, but zeros may be before them.
+        let padded = format!("{new:0>width$}", width = range.len());
+        after[range.clone()].copy_from_slice(&padded.as_bytes()[padded.len() - range.len()..]);
+    }
+    let told = parse(&after)?;
+    let is_as_before = told.cid.is_some_and(|cid| cid != old && cid != CID_NONE)
+        && told.extents == before.extents
+        && told.parent == before.parent;
+    if is_as_before { Ok(Some(after)) } else { Err(Error::unsupported("VMDK content ID in an unusual form")) }
+}
+
+/// `random` in at most `digits` digits, but neither `old` nor "no parent".
+fn new_cid(old: u32, random: u32, digits: usize) -> u32 {
+    let mask = if digits >= 8 { u32::MAX } else { (1 << (4 * digits)) - 1 };
+    let others = (0..4).map(|step| random.wrapping_add(step) & mask);
+    others.into_iter().find(|cid| *cid != old && *cid != CID_NONE).unwrap_or(0)
+}
+
+/// The keys of a descriptor, and where their values lie in it, quotes left out.
+fn values(bytes: &[u8]) -> impl Iterator<Item = (&[u8], std::ops::Range<usize>)> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let start_of = move |part: &[u8]| part.as_ptr().addr() - bytes.as_ptr().addr();
+    without_mark(&bytes[..end]).split(|byte| *byte == b'\n').filter_map(move |line| {
+        let line = line.trim_ascii();
+        if line.starts_with(b"#") || is_extent_line(line) {
+            return None;
+        }
+        let (key, value) = split_assignment(line)?;
+        let value = unquoted(value);
+        let start = start_of(value);
+        Some((key, start..start + value.len()))
+    })
 }
 
 /// Whether `bytes`, the beginning of a file, begin like a descriptor: comments and empty lines, then a version;
@@ -269,7 +324,8 @@ fn parse_extent(number: usize, line: &[u8], encoding: &[u8]) -> Result<ExtentLin
     if offset != 0 && kind != ExtentKind::Flat {
         return Err(bad("an offset for flat extents alone"));
     }
-    Ok(ExtentLine { sector_count, kind, name, offset })
+    let is_read_only = !access.eq_ignore_ascii_case(b"RW");
+    Ok(ExtentLine { sector_count, kind, name, offset, is_read_only })
 }
 
 fn parse_kind(word: &[u8]) -> Result<ExtentKind> {
@@ -414,6 +470,31 @@ mod tests {
         assert_eq!(decode(b"caf\xe9 \x80.vmdk", b"windows-1252").unwrap(), "caf\u{e9} \u{20ac}.vmdk");
         assert_eq!(decode("caf\u{e9}".as_bytes(), b"windows-1252").unwrap(), "caf\u{e9}");
         assert_eq!(decode(b"\x82\xa0", b"Shift_JIS").unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_new_content_id_takes_the_place_of_the_old() {
+        let long = "ddb.longContentID = \"0123456789abcdef01234567a454774a\"";
+        let cases = [
+            ("", GOOD.to_owned(), 0x1234_5678, Some(("CID=a454774a", "CID=12345678"))),
+            ("old", GOOD.to_owned(), 0xa454_774a, Some(("CID=a454774a", "CID=a454774b"))),
+            ("none", GOOD.to_owned(), 0xffff_ffff, Some(("CID=a454774a", "CID=00000000"))),
+            ("short", GOOD.replace("CID=a454774a", "CID= \"a4\" "), 0x1234_5678, Some(("\"a4\"", "\"78\""))),
+            ("zeros", GOOD.replace("CID=a4", "cid=0000a4"), 1, Some(("0000a454774a", "000000000001"))),
+            ("absent", GOOD.replace("\nCID=a454774a", ""), 1, None),
+        ];
+        for (name, text, random, expected) in cases {
+            let found = with_new_cid(format!("{text}\0rest").as_bytes(), random).unwrap();
+            let expected =
+                expected.map(|(old, new)| format!("{}\0rest", text.replacen(old, new, 1)).into_bytes());
+            assert!(found == expected, "{name}: {}", shown(&found.unwrap_or_default()));
+        }
+        let text = GOOD.replace("#DDB", long);
+        let found = with_new_cid(text.as_bytes(), 0x00c0_ffee).unwrap().unwrap();
+        assert_eq!(found, text.replace("a454774a", "00c0ffee").as_bytes());
+        let other = text.replace("34567a454774a", "34567a454774b");
+        let found = with_new_cid(other.as_bytes(), 0x00c0_ffee).unwrap().unwrap();
+        assert_eq!(found, other.replace("a454774a", "00c0ffee").as_bytes());
     }
 
     #[test]

@@ -71,6 +71,11 @@ pub(super) enum Grain {
 const BATCH_ENTRY_COUNT: u64 = 1024;
 
 impl Tables {
+    /// Where the grain directory lies, as far as it counts.
+    pub(super) fn directory(&self) -> Option<HostSpan> {
+        Span::checked(self.directory_at, self.directory_entry_count() * self.entry_bytes())
+    }
+
     /// Number of grain tables, present or not.
     pub(super) fn directory_entry_count(&self) -> u64 {
         self.capacity_bytes.div_ceil(self.table_coverage_bytes())
@@ -97,6 +102,23 @@ impl Tables {
                 self.entries(file, self.directory_at, batch.clone())?.into_iter().zip(batch.clone())
             {
                 self.table_at(entry, raw, file.len_bytes())?;
+            }
+            index = batch.end;
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the place of every table.
+    pub(super) fn each_table(&self, file: &dyn HostFile, mut visit: impl FnMut(HostOffset)) -> Result<()> {
+        let count = self.directory_entry_count();
+        let mut index = 0;
+        while index < count {
+            let batch = index..count.min(index + BATCH_ENTRY_COUNT);
+            let entries = self.entries(file, self.directory_at, batch.clone())?;
+            for (raw, entry) in entries.into_iter().zip(batch.clone()) {
+                if let Some(at) = self.table_at(entry, raw, file.len_bytes())? {
+                    visit(at);
+                }
             }
             index = batch.end;
         }
@@ -196,9 +218,9 @@ impl Tables {
 
     /// Calls `emit` with consecutive parts of `window` (offsets within the extent's part of the disk, below its
     /// capacity), whole grains except at the window's ends, and where each is.
-    fn for_each(
+    pub(super) fn for_each(
         &self,
-        file: &FileView<'_>,
+        file: &(impl ReadAt<Host> + ?Sized),
         window: VirtualSpan,
         mut emit: impl FnMut(VirtualSpan, Grain),
     ) -> Result<()> {
@@ -223,7 +245,7 @@ impl Tables {
 
     fn for_each_of_table(
         &self,
-        file: &FileView<'_>,
+        file: &(impl ReadAt<Host> + ?Sized),
         table_at: HostOffset,
         part: VirtualSpan,
         emit: &mut impl FnMut(VirtualSpan, Grain),
@@ -331,6 +353,8 @@ pub(super) enum Source {
         file: FileIndex,
         /// How they are found.
         tables: Tables,
+        /// Bytes before the first grain, by the header.
+        overhead_bytes: u64,
     },
 }
 
@@ -370,7 +394,9 @@ impl Map {
                     let state = RunState::Data { file: *file, offset: at.plus(skip_bytes) };
                     push_run(&mut runs, Run::new(window, state));
                 }
-                Source::Sparse { file, tables } => self.map_grains(part, *file, tables, window, &mut runs)?,
+                Source::Sparse { file, tables, .. } => {
+                    self.map_grains(part, *file, tables, window, &mut runs)?;
+                }
             }
         }
         Ok(runs)
@@ -395,6 +421,37 @@ impl Map {
         tables.for_each(&view, within, emit).map_err(|error| error.path(name()))
     }
 
+    /// The parts, in order.
+    pub(super) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Calls `each` with the places of the grain tables of a sparse part of `file`. The last one may be cut off by the
+    /// file's end.
+    pub(super) fn each_table(
+        &self,
+        file: FileIndex,
+        tables: &Tables,
+        mut each: impl FnMut(HostSpan) -> Result<()>,
+    ) -> Result<()> {
+        let view = self.view(file);
+        let count = tables.directory_entry_count();
+        let mut index = 0;
+        while index < count {
+            let batch = index..count.min(index + BATCH_ENTRY_COUNT);
+            for (raw, entry) in
+                tables.entries(&view, tables.directory_at, batch.clone())?.into_iter().zip(batch.clone())
+            {
+                if let Some(at) = tables.table_at(entry, raw, view.len_bytes)? {
+                    let end = at.plus(tables.gtes_per_gt * tables.entry_bytes());
+                    each(Span::between(at, end.min(Offset::new(view.len_bytes))))?;
+                }
+            }
+            index = batch.end;
+        }
+        Ok(())
+    }
+
     /// See [`crate::Layer::read_compressed`].
     pub(super) fn read_compressed(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
         let mut rest = buf;
@@ -402,7 +459,7 @@ impl Map {
         while !rest.is_empty() {
             let one = Span::new(at, 1);
             let (part, _) = self.parts_within(one).next().expect("the caller asks within the disk");
-            let Source::Sparse { file, tables } = &part.source else { return Err(not_compressed(at)) };
+            let Source::Sparse { file, tables, .. } = &part.source else { return Err(not_compressed(at)) };
             let within = at.get() - part.span.start().get();
             let skip_bytes = within % tables.grain_bytes;
             let end = part.span.end().get().min(at.get() + (tables.grain_bytes - skip_bytes));

@@ -6,11 +6,15 @@
 //! Absent on purpose: extents that stand for whole devices, encrypted disks, replay of SESparse journals.
 
 mod descriptor;
+mod edit;
 mod layout;
+mod live;
 mod map;
 mod open;
 mod parse;
 mod write;
 
+pub(crate) use live::open_live;
+pub(crate) use open::parent_reference;
 pub use open::{open, probe};
 pub use write::VmdkWriter;

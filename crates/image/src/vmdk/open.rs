@@ -7,10 +7,11 @@ use block::{Error, ErrorKind, FileIndex, HostFile, Result, Run, read_vec};
 use extent::{HostOffset, HostSpan, Offset, Span, VirtualOffset, VirtualSpan};
 
 use super::descriptor::{self, Descriptor, ExtentKind, ExtentLine};
+use super::edit;
 use super::layout::SECTOR_BYTES;
-use super::map::{Compression, Map, Part, Source};
+use super::map::{Compression, Map, Part, Source, Tables};
 use super::parse::{self, Magic, SparseExtent};
-use crate::{Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
+use crate::{Facts, Format, Layer, ParentReference, Probe, Purpose, Renewal, Resolver};
 
 /// How much of a text is looked at to tell whether it is a descriptor.
 const PROBE_BYTES: u64 = 4096;
@@ -107,7 +108,8 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
     match entrance(&*file)? {
         Entrance::Text => {
             let descriptor = read_text(&*file)?;
-            open_described(file, descriptor, resolver)
+            let place = Span::from_zero(file.len_bytes());
+            open_described(file, place, descriptor, resolver)
         }
         Entrance::Hosted => open_hosted(file, resolver),
         Entrance::Cowd => Err(is_an_extent(&*file, "ESX server sparse (COWD) data")),
@@ -118,6 +120,24 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
             Err(error.hint(format!("{hint}, or say -f raw to take this file for the whole disk")))
         }
         Entrance::None => Err(Error::corrupt("not a VMDK: neither a descriptor nor a sparse extent")),
+    }
+}
+
+/// What `file` says of its parent, if it is one of these and has one.
+pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentReference>> {
+    let descriptor = match entrance(file)? {
+        Entrance::Text => Some(read_text(file)?),
+        Entrance::Hosted => embedded(file, parse::hosted_header(file, HostOffset::ZERO)?.descriptor)?,
+        Entrance::Cowd | Entrance::SeSparse | Entrance::FlatData | Entrance::None => None,
+    };
+    Ok(descriptor.and_then(|descriptor| descriptor.parent).map(reference))
+}
+
+fn reference(parent: descriptor::Parent) -> ParentReference {
+    ParentReference {
+        names: parent.name.as_deref().map(parent_names).unwrap_or_default(),
+        format: Some(Format::Vmdk),
+        ids: vec![spelled(parent.cid)],
     }
 }
 
@@ -138,8 +158,10 @@ fn open_hosted(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<d
         return Err(is_an_extent(&*file, "sparse data without a descriptor"));
     };
     if header.capacity_sectors == 0 {
-        return open_described(file, descriptor, resolver);
+        let place = header.descriptor.expect("the descriptor was read from it");
+        return open_described(file, place, descriptor, resolver);
     }
+    let place = header.descriptor.expect("the descriptor was read from it");
     let extent = parse::hosted_extent(&*file, header)?;
     let [line] = &descriptor.extents[..] else {
         return Err(Error::unsupported("VMDK with an embedded descriptor").field(
@@ -156,9 +178,31 @@ fn open_hosted(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<d
             "SPARSE",
         ));
     }
-    let mut layer = Builder::new(file);
+    let mut layer = Builder::new(file, place);
     layer.add_sparse(line, FileIndex(0), extent)?;
     layer.finish(descriptor)
+}
+
+/// A disk that is one hosted extent, for who writes into it.
+pub(super) struct LivePart {
+    pub(super) tables: Tables,
+    pub(super) descriptor: Option<HostSpan>,
+    pub(super) redundant_at: Option<HostOffset>,
+    /// Whether the directory in use is the first, not its redundant copy.
+    pub(super) is_first: bool,
+}
+
+/// What a hosted extent with its own descriptor consists of.
+pub(super) fn live_parts(file: &dyn HostFile) -> Result<LivePart> {
+    let header = parse::hosted_header(file, HostOffset::ZERO)?;
+    if header.capacity_sectors == 0 {
+        return Err(Error::unsupported("writing into a VMDK that is neither flat nor monolithicSparse"));
+    }
+    let (descriptor, redundant_at) = (header.descriptor, header.redundant_at);
+    let first_at = header.directory_at;
+    let tables = parse::hosted_extent(file, header)?.tables;
+    let is_first = first_at.is_none_or(|at| at == tables.directory_at);
+    Ok(LivePart { tables, descriptor, redundant_at, is_first })
 }
 
 /// The embedded descriptor, if there is one: QEMU gives split extents room for it and leaves that empty.
@@ -173,11 +217,12 @@ fn embedded(file: &dyn HostFile, place: Option<HostSpan>) -> Result<Option<Descr
 
 fn open_described(
     file: Arc<dyn HostFile>,
+    place: HostSpan,
     descriptor: Descriptor,
     resolver: &dyn Resolver,
 ) -> Result<Box<dyn Layer>> {
     check_create_type(&descriptor)?;
-    let mut layer = Builder::new(file);
+    let mut layer = Builder::new(file, place);
     for line in &descriptor.extents {
         layer.add(line, resolver)?;
     }
@@ -211,11 +256,15 @@ struct Builder {
     grain_bytes: Option<u64>,
     table_count: u64,
     notes: Vec<(&'static str, String)>,
+    descriptor_place: HostSpan,
+    doubt: Option<&'static str>,
 }
 
 impl Builder {
-    fn new(file: Arc<dyn HostFile>) -> Self {
+    fn new(file: Arc<dyn HostFile>, descriptor_place: HostSpan) -> Self {
         Self {
+            descriptor_place,
+            doubt: None,
             files: vec![file],
             by_name: HashMap::new(),
             parts: Vec::new(),
@@ -286,15 +335,21 @@ impl Builder {
         self.table_count += extent.tables.directory_entry_count();
         parse::check_table_count(self.table_count)?;
         self.grain_bytes.get_or_insert(extent.tables.grain_bytes);
+        self.doubt = self.doubt.or(extent.doubt);
         for note in extent.notes {
             if !self.notes.contains(&note) {
                 self.notes.push(note);
             }
         }
-        self.push(line, Source::Sparse { file, tables: extent.tables })
+        let overhead_bytes = extent.overhead_bytes;
+        self.push(line, Source::Sparse { file, tables: extent.tables, overhead_bytes })
     }
 
     fn push(&mut self, line: &ExtentLine, source: Source) -> Result<()> {
+        if line.is_read_only && line.kind != ExtentKind::Zero {
+            self.doubt =
+                self.doubt.or(Some("has an extent that its descriptor says must not be written (RDONLY)"));
+        }
         // Signed 64-bit file offsets are the limit of every host.
         let span = line
             .sector_count
@@ -320,6 +375,7 @@ impl Builder {
             details.push(("compression", "zlib".into()));
         }
         details.extend(self.notes);
+        let is_tracked = descriptor.facts.iter().any(|(name, _)| *name == "change tracking");
         details.extend(descriptor.facts);
         let facts = Facts {
             format: Format::Vmdk,
@@ -332,13 +388,10 @@ impl Builder {
             snapshot_count: 0,
             details,
         };
-        let parent = descriptor.parent.map(|parent| ParentReference {
-            names: parent.name.as_deref().map(parent_names).unwrap_or_default(),
-            format: Some(Format::Vmdk),
-            ids: vec![spelled(parent.cid)],
-        });
+        let parent = descriptor.parent.map(reference);
         let map = Map::new(self.parts, &self.files)?;
-        Ok(Box::new(Vmdk { facts, files: self.files, map, parent }))
+        let Self { files, descriptor_place, doubt, .. } = self;
+        Ok(Box::new(Vmdk { facts, files, map, parent, descriptor_place, doubt, is_tracked }))
     }
 }
 
@@ -369,6 +422,12 @@ struct Vmdk {
     files: Vec<Arc<dyn HostFile>>,
     map: Map,
     parent: Option<ParentReference>,
+    /// Where in the first file the descriptor lies.
+    descriptor_place: HostSpan,
+    /// Why it should not be written to.
+    doubt: Option<&'static str>,
+    /// Changes are noted in a file beside, for backups.
+    is_tracked: bool,
 }
 
 impl Layer for Vmdk {
@@ -390,6 +449,27 @@ impl Layer for Vmdk {
 
     fn parent(&self) -> Option<ParentReference> {
         self.parent.clone()
+    }
+
+    fn check_editable(&self) -> Result<()> {
+        edit::check_kinds(&self.map)?;
+        if let Some(doubt) = self.doubt {
+            return Err(
+                Error::refused(doubt).hint("open the disk once in the program that uses it, or copy it")
+            );
+        }
+        if self.is_tracked {
+            return Err(Error::refused(
+                "has change tracking, by which incremental backups are made; it would miss this change",
+            )
+            .hint("switch change tracking off for the machine, and make the next backup a full one"));
+        }
+        edit::check_owners(&self.map, &self.files, self.descriptor_place)
+    }
+
+    /// The content ID, by which children see that their parent changed. Its digits are replaced where they are.
+    fn renewals(&self, identity_seed: u128) -> Result<Vec<Renewal>> {
+        edit::renewals(&*self.files[0], self.descriptor_place, identity_seed)
     }
 }
 

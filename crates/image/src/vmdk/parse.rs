@@ -23,6 +23,10 @@ pub(super) struct SparseExtent {
     pub tables: Tables,
     /// What a person should know.
     pub notes: Vec<(&'static str, String)>,
+    /// Why it should not be written to.
+    pub doubt: Option<&'static str>,
+    /// Bytes before the first grain, by the header.
+    pub overhead_bytes: u64,
 }
 
 /// Which kind of extent a file begins like.
@@ -65,8 +69,9 @@ pub(super) struct HostedHeader {
     zeroed_grains: bool,
     compression: Compression,
     /// `None`: the footer knows.
-    directory_at: Option<HostOffset>,
-    redundant_at: Option<HostOffset>,
+    pub directory_at: Option<HostOffset>,
+    pub redundant_at: Option<HostOffset>,
+    overhead_sectors: u64,
     unclean: bool,
 }
 
@@ -110,6 +115,7 @@ pub(super) fn hosted_header(file: &dyn HostFile, at: HostOffset) -> Result<Hoste
         directory_at,
         // Only looked at if the first directory is broken, so a broken place of it is no error.
         redundant_at: redundant_at.unwrap_or(None),
+        overhead_sectors: raw.overhead.get(),
         unclean: raw.unclean_shutdown != 0,
     })
 }
@@ -182,7 +188,9 @@ fn offset(sector: u64, what: &str) -> Result<HostOffset> {
 pub(super) fn hosted_extent(file: &dyn HostFile, first: HostedHeader) -> Result<SparseExtent> {
     let header = if first.directory_at.is_none() { footer(file, &first)? } else { first.clone() };
     let mut notes = vec![("header version", header.version.to_string())];
+    let mut doubt = None;
     if first.unclean || header.unclean {
+        doubt = Some("was not closed properly by the program that had it open");
         notes.push(("unclean shutdown", "a program had it open for writing and did not close it".into()));
     }
     let directory = |at: HostOffset| -> Result<Tables> {
@@ -204,11 +212,13 @@ pub(super) fn hosted_extent(file: &dyn HostFile, first: HostedHeader) -> Result<
         (Err(error), Some(redundant_at)) if error.kind() == ErrorKind::Corrupt => {
             let tables = directory(redundant_at).map_err(|_| error)?;
             notes.push(("grain directory", "broken; its redundant copy is used".into()));
+            doubt = Some("has a broken grain directory");
             tables
         }
         (first, _) => first?,
     };
-    Ok(SparseExtent { capacity_sectors: header.capacity_sectors, tables, notes })
+    let overhead_bytes = header.overhead_sectors.saturating_mul(SECTOR_BYTES);
+    Ok(SparseExtent { capacity_sectors: header.capacity_sectors, tables, notes, doubt, overhead_bytes })
 }
 
 fn capacity_bytes(sectors: u64) -> Result<u64> {
@@ -313,7 +323,8 @@ pub(super) fn cowd_extent(file: &dyn HostFile) -> Result<SparseExtent> {
     if raw.unclean_shutdown.get() != 0 {
         notes.push(("unclean shutdown", "a program had it open for writing and did not close it".into()));
     }
-    Ok(SparseExtent { capacity_sectors: u64::from(raw.capacity.get()), tables, notes })
+    let capacity_sectors = u64::from(raw.capacity.get());
+    Ok(SparseExtent { capacity_sectors, tables, notes, doubt: None, overhead_bytes: 0 })
 }
 
 /// Parses an SESparse extent. Since the format is not documented, everything not known to be right is refused.
@@ -361,7 +372,8 @@ pub(super) fn sesparse_extent(file: &dyn HostFile) -> Result<SparseExtent> {
         ));
     }
     tables.check_directory(file)?;
-    Ok(SparseExtent { capacity_sectors: raw.capacity.get(), tables, notes: Vec::new() })
+    let capacity_sectors = raw.capacity.get();
+    Ok(SparseExtent { capacity_sectors, tables, notes: Vec::new(), doubt: None, overhead_bytes: 0 })
 }
 
 fn check_volatile_header(file: &dyn HostFile, place: SeSparseArea) -> Result<()> {

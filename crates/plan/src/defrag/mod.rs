@@ -6,12 +6,28 @@
 //!
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
+mod figures;
+mod files;
+mod first_fit;
+mod free;
 mod layout;
+mod packed;
+mod room;
+mod sorted;
+mod space;
+mod spans;
+#[cfg(test)]
+mod tests;
+mod work;
 
+use block::Result;
 use extent::VolumeSpan;
 use filesystem::{FileId, Relocations};
 
+use work::Work;
+
 pub use layout::Layout;
+pub use packed::{Packed, plan_packed};
 
 /// What is to be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,8 +57,12 @@ pub enum Backing {
 pub struct DefragOptions {
     /// What is to be reached.
     pub goal: Goal,
-    /// How many bytes of what is not allocated may be taken, in all.
+    /// How many bytes more than before the container may take at any moment. Batches give back as much as they took.
     pub growth_bytes_max: u64,
+    /// The unit in which the container takes and gives back storage.
+    pub unit_bytes: u64,
+    /// How far into such a unit the volume begins.
+    pub unit_skew_bytes: u64,
     /// A batch moves no more than this, unless a single extent is larger.
     pub batch_bytes_max: u64,
 }
@@ -54,7 +74,7 @@ pub struct LayoutFigures {
     pub fragments: u64,
     /// Those of them in more than one run.
     pub fragmented_files: u64,
-    /// Bytes of these.
+    /// Bytes of all streams in more than one run, those of directories and named ones included.
     pub fragmented_bytes: u64,
     /// Free extents.
     pub free_extents: u64,
@@ -82,8 +102,14 @@ pub struct DefragPlan {
     pub after: LayoutFigures,
     /// Bytes that move, in all batches.
     pub moved_bytes: u64,
-    /// Bytes of what is not allocated that are written.
+    /// Bytes of these that only made room for others, and moved although nothing was wrong with them.
+    pub made_room_bytes: u64,
+    /// After each batch: what is free then, and given back to the container, because the batch or one before took as much.
+    pub releases: Vec<Vec<VolumeSpan>>,
+    /// How many bytes more than before the container takes at the most, at any moment.
     pub growth_bytes: u64,
+    /// How many bytes more it takes in the end: what could not be given back, for lack of whole units.
+    pub growth_left_bytes: u64,
     /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
     pub changed_block_bytes: u64,
     /// Fragmented streams that are left, with their files.
@@ -92,3 +118,33 @@ pub struct DefragPlan {
 
 /// What the container has under the volume: consecutive spans that cover it, in order.
 pub type BackingMap = Vec<(VolumeSpan, Backing)>;
+
+/// What a planner may ask of a volume besides its layout.
+#[derive(Clone, Copy, Default)]
+pub struct Hints<'a> {
+    /// In which directory a file is.
+    pub folder: Option<&'a dyn Fn(FileId) -> Option<FileId>>,
+    /// Where a small file is best put, if the file system cares.
+    pub home: Option<&'a dyn Fn(FileId) -> Option<VolumeSpan>>,
+}
+
+/// Plans a change in place. `Corrupt` if two things share a place of the volume.
+pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
+    layout.check()?;
+    let mut work = Work::new(layout, options, hints);
+    match options.goal {
+        Goal::Files => files::gather(&mut work)?,
+        Goal::Free => {
+            files::gather(&mut work)?;
+            free::consolidate_and_gather(&mut work)?;
+        }
+        Goal::Pack => {
+            sorted::sort(&mut work)?;
+            files::gather(&mut work)?;
+            if !work.fragmented().is_empty() {
+                free::consolidate_and_gather(&mut work)?;
+            }
+        }
+    }
+    work.finish()
+}

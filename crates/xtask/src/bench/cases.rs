@@ -83,6 +83,7 @@ pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
     cases.push(files_of_ntfs(program, inputs));
     cases.push(files_of_ext4(program, inputs));
     cases.push(growth(program, inputs));
+    cases.extend(super::moving::all(program, inputs));
     cases
 }
 
@@ -162,7 +163,7 @@ fn analyze(program: &Path, inputs: &Inputs, disk: &Path, what: &str) -> Contende
     let target = inputs.target("leandisk");
     let (program, disk, to) = (text(program), text(disk), text(&target));
     let command = words(&[&[&program, "analyze", &disk, "-f", "raw", "--files", &to]]);
-    Contender { name: format!("leandisk{what}"), command, target, as_root: false }
+    Contender { name: format!("leandisk{what}"), command, target, as_root: false, around: None }
 }
 
 /// A tool that reads `$1` and prints what it finds, kept in the target.
@@ -170,7 +171,7 @@ fn reader(inputs: &Inputs, name: &str, tool: &str, disk: &str) -> Contender {
     let target = inputs.target("others");
     let script = format!("set -eu; PATH=$PATH:/usr/sbin:/sbin; exec > \"$2\"; {tool}");
     let command = words(&[&["bash", "-c", &script, name, disk, &text(&target)]]);
-    Contender { name: name.to_owned(), command, target, as_root: true }
+    Contender { name: name.to_owned(), command, target, as_root: true, around: None }
 }
 
 fn full_vhd(program: &Path, inputs: &Inputs, format: &Format) -> Case {
@@ -273,7 +274,7 @@ fn compressed(program: &Path, inputs: &Inputs) -> Case {
 }
 
 /// Our median over the best of the others'.
-fn time(what: &'static str, results: &[Measured], others: &[Measured], bar: f64) -> Verdict {
+pub(super) fn time(what: &'static str, results: &[Measured], others: &[Measured], bar: f64) -> Verdict {
     let best = others.iter().map(Measured::seconds).fold(f64::INFINITY, f64::min);
     Verdict { what, value: results[0].seconds() / best, bar }
 }
@@ -286,11 +287,11 @@ fn memory(results: &[Measured]) -> Verdict {
     }
 }
 
-fn words(parts: &[&[&str]]) -> Vec<String> {
+pub(super) fn words(parts: &[&[&str]]) -> Vec<String> {
     parts.concat().iter().map(ToString::to_string).collect()
 }
 
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
@@ -298,7 +299,7 @@ fn leandisk(program: &Path, inputs: &Inputs, source: &Path, format: &Format) -> 
     let target: PathBuf = inputs.target("leandisk");
     let (program, source, to) = (text(program), text(source), text(&target));
     let command = words(&[&[&program, "copy", &source, &to, "--json"], format.ours]);
-    Contender { name: "leandisk".into(), command, target, as_root: false }
+    Contender { name: "leandisk".into(), command, target, as_root: false, around: None }
 }
 
 fn qemu(inputs: &Inputs, from: &str, source: &Path, format: &Format, settings: &[&str]) -> Contender {
@@ -310,6 +311,7 @@ fn qemu(inputs: &Inputs, from: &str, source: &Path, format: &Format, settings: &
         command,
         target,
         as_root: false,
+        around: None,
     }
 }
 
@@ -323,5 +325,5 @@ fn on_loop_device(inputs: &Inputs, source: &Path, name: &str, tool: &str) -> Con
          trap 'losetup -d \"$loop\"' EXIT; {tool}"
     );
     let command = words(&[&["bash", "-c", &script, name, &text(source), &text(&target)]]);
-    Contender { name: name.to_owned(), command, target, as_root: true }
+    Contender { name: name.to_owned(), command, target, as_root: true, around: None }
 }

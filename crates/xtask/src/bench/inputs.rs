@@ -9,7 +9,7 @@ use super::measure::shell_as_root;
 
 /// Size of the disks as a share of the full size.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scale(pub(super) f64);
+pub(crate) struct Scale(pub(crate) f64);
 
 impl Scale {
     /// So many MiB at full size; at least `least`.
@@ -20,15 +20,15 @@ impl Scale {
 }
 
 /// The folder of the disks.
-pub(super) struct Inputs {
+pub(crate) struct Inputs {
     dir: PathBuf,
     scale: Scale,
 }
 
 /// One disk: how to make it if it is not there.
-pub(super) struct Input {
+pub(crate) struct Input {
     /// The file to read.
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
     script: &'static str,
     args: Vec<String>,
     needs: Option<Box<Input>>,
@@ -36,7 +36,7 @@ pub(super) struct Input {
 
 impl Input {
     /// Makes the disk unless it is there from before.
-    pub(super) fn prepare(&self) -> Result<()> {
+    pub(crate) fn prepare(&self) -> Result<()> {
         if self.path.exists() {
             return Ok(());
         }
@@ -159,6 +159,100 @@ umount "$mnt"
 chmod a+r "$disk"
 "#;
 
+/// A volume after years: `$1` is `ntfs` or `ext4`, then MiB of the volume, the number of small files, the number of large
+/// ones, and percent of the volume that are full in the end. Large files lie in the gaps that others left.
+const AGED_FILES: &str = r#"
+kind=$1 mib=$2 files=$3 large=$4 full=$5
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+if [ "$kind" = ntfs ]; then
+    mkntfs -qQF -c 4096 "$disk" >/dev/null 2>&1
+    mount -t ntfs-3g "$disk" "$mnt"
+else
+    mkfs.ext4 -qF -m 0 -N $((files * 5 / 4 + 20000)) -E lazy_itable_init=0,lazy_journal_init=0 "$disk"
+    mount -o loop "$disk" "$mnt"
+fi
+python3 - "$mnt" "$files" "$large" "$full" <<'END'
+import os, sys
+root, count, large, full = sys.argv[1], *map(int, sys.argv[2:])
+data = os.urandom(1 << 20)
+def write(path, size, at=0):
+    with open(path, "wb", buffering=0) as file:
+        while size > 0:
+            size -= file.write(data[at:at + min(size, len(data) - at)])
+            at = 0
+for folder in range(0, count, 100):
+    path = f"{root}/{folder // 10000}/{folder}"
+    os.makedirs(path)
+    for number in range(folder, min(folder + 100, count)):
+        write(f"{path}/file {number}.dat", number * 7919 % 12000, number * 61 % 1000000)
+# Logs that grow in turns.
+logs = [os.open(f"{root}/{number}.log", os.O_WRONLY | os.O_CREAT) for number in range(20)]
+for turn in range(50):
+    for log in logs:
+        os.write(log, data[:4096])
+        os.fsync(log)
+def free():
+    state = os.statvfs(root)
+    return state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
+# What fills the rest, in pieces of 16 to 64 KiB, of which then every other goes.
+os.makedirs(f"{root}/fill")
+fillers = []
+while free()[0] > free()[1] // 50 + (2 << 20):
+    path = f"{root}/fill/{len(fillers)}"
+    write(path, 16384 + len(fillers) * 4096 % 49152)
+    fillers.append(path)
+os.sync()
+for path in fillers[::2]:
+    os.remove(path)
+os.sync()
+# Each large file has gaps of its own.
+room, total = free()
+left = total * (100 - full) // 100
+each = (room - left) // large
+each -= each % 4096
+for number in range(large):
+    write(f"{root}/large {number}.dat", each)
+    os.sync()
+END
+sync -f "$mnt"
+umount "$mnt"
+chmod a+r "$disk"
+"#;
+
+/// NTFS in which few files are fragmented: MiB of the volume, the number of files, of those in very many pieces, and of those
+/// in a few. What grows in turns is written by clusters.
+const FRAGMENTED_NTFS: &str = r#"
+mib=$1 files=$2 many=$3 few=$4
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+mkntfs -qQF -c 4096 "$disk" >/dev/null 2>&1
+mount -t ntfs-3g "$disk" "$mnt"
+python3 - "$mnt" "$files" "$many" "$few" <<'END'
+import os, sys
+root, count, many, few = sys.argv[1], *map(int, sys.argv[2:])
+data = os.urandom(1 << 16)
+for folder in range(0, count - many - few, 100):
+    path = f"{root}/{folder // 10000}/{folder}"
+    os.makedirs(path)
+    for number in range(folder, min(folder + 100, count - many - few)):
+        with open(f"{path}/file {number}.dat", "wb", buffering=0) as file:
+            file.write(data[:number * 7919 % 12000])
+def grow(group, turns):
+    # Each is opened anew for each turn: the driver keeps no room for it meanwhile.
+    for turn in range(turns):
+        for path in group:
+            with open(path, "ab", buffering=0) as file:
+                file.write(data[:4096])
+grow([f"{root}/many {number}.log" for number in range(many)], 34 if many < 24 else 826 // 20)
+grow([f"{root}/many {number}.log" for number in range(2)], 785)
+grow([f"{root}/few {number}.log" for number in range(few)], 2)
+END
+sync -f "$mnt"
+umount "$mnt"
+chmod a+r "$disk"
+"#;
+
 const AS_QCOW2: &str = r#"
 qemu-img convert -f raw -O qcow2 "$1" "$disk"
 chmod a+r "$disk"
@@ -166,7 +260,7 @@ chmod a+r "$disk"
 
 impl Inputs {
     /// Disks in `dir` of this scale.
-    pub(super) fn new(dir: &Path, scale: Scale) -> Self {
+    pub(crate) fn new(dir: &Path, scale: Scale) -> Self {
         Self { dir: dir.to_owned(), scale }
     }
 
@@ -242,6 +336,29 @@ impl Inputs {
         let args = vec![kind.to_owned(), mib.to_string(), files.to_string(), bytes.to_string()];
         let path = self.dir.join(format!("many-{}.raw", args.join("-")));
         Input { path, script: MANY_FILES, args, needs: None }
+    }
+
+    /// An aged volume of 3 GiB with 150,000 small files and 8 large ones, so full.
+    pub(crate) fn aged_volume(&self, kind: &str, percent: u32) -> Input {
+        let (mib, files) = (self.scale.mib(3072, 96), self.scale.mib(150_000, 1000));
+        let numbers = [mib, files, self.scale.mib(8, 2), percent];
+        let mut args = vec![kind.to_owned()];
+        args.extend(numbers.iter().map(ToString::to_string));
+        let path = self.dir.join(format!("agedfiles-{}.raw", args.join("-")));
+        Input { path, script: AGED_FILES, args, needs: None }
+    }
+
+    /// NTFS with 105,000 files, of which 308 are fragmented, 24 of them in up to 826 pieces.
+    pub(super) fn fragmented_ntfs(&self) -> Input {
+        let numbers = [
+            self.scale.mib(2048, 64),
+            self.scale.mib(105_000, 1000),
+            self.scale.mib(24, 3),
+            self.scale.mib(284, 10),
+        ];
+        let args: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+        let path = self.dir.join(format!("fragmented-ntfs-{}.raw", args.join("-")));
+        Input { path, script: FRAGMENTED_NTFS, args, needs: None }
     }
 
     /// Removes what runs have made; the disks stay.

@@ -18,6 +18,16 @@ pub(super) struct Contender {
     pub(super) target: PathBuf,
     /// Whether it takes root, as loop devices do.
     pub(super) as_root: bool,
+    /// What is done before and after as root, untimed, with the target's path as `$1`: to make a copy that is changed in
+    /// place, and to say as JSON what became of it.
+    pub(super) around: Option<Around>,
+}
+
+/// See [`Contender::around`].
+#[derive(Clone)]
+pub(super) struct Around {
+    pub(super) before: String,
+    pub(super) after: String,
 }
 
 /// What one run took.
@@ -30,13 +40,24 @@ pub(super) struct Sample {
     pub(super) peak_memory_bytes: f64,
     /// What the target takes on the host.
     pub(super) target_bytes: f64,
+    /// What was written to the device under the target, by anyone, until all of it was there.
+    pub(super) device_written_bytes: f64,
+    /// What the run printed, if that was JSON.
+    pub(super) printed: Value,
+    /// What was found out after it.
+    pub(super) found: Value,
 }
 
 impl Contender {
     /// Runs it to its end.
     pub(super) fn run(&self) -> Result<Sample> {
         self.clean()?;
+        let target = self.target.display().to_string();
+        if let Some(around) = &self.around {
+            shell_as_root(&around.before, &[&target])?;
+        }
         drop_caches()?;
+        let written_before = device_written_bytes(&self.target)?;
         let usage = self.target.with_extension("usage");
         let mut words = vec!["/usr/bin/time".to_owned(), "-f".into(), "%M %I".into(), "-o".into()];
         words.push(usage.display().to_string());
@@ -54,10 +75,20 @@ impl Contender {
             String::from_utf8_lossy(&output.stderr)
         );
         let (peak_kib, blocks) = parse_usage(&fs::read_to_string(&usage)?)?;
-        let document: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+        shell_as_root("sync", &[])?;
+        let device_written_bytes = device_written_bytes(&self.target)? - written_before;
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        let found = match &self.around {
+            None => Value::Null,
+            Some(around) => serde_json::from_str(&shell_as_root(&around.after, &[&target])?)
+                .with_context(|| around.after.clone())?,
+        };
         let sample = Sample {
             seconds,
-            reported_read_bytes: document.and_then(|it| it["read_bytes"].as_f64()).unwrap_or(0.0),
+            reported_read_bytes: printed["read_bytes"].as_f64().unwrap_or(0.0),
+            device_written_bytes,
+            printed,
+            found,
             device_read_bytes: blocks * 512.0,
             peak_memory_bytes: peak_kib * 1024.0,
             target_bytes: allocated_bytes(&self.target)?,
@@ -70,6 +101,19 @@ impl Contender {
     pub(super) fn clean(&self) -> Result<()> {
         sudo_remove(&self.target)
     }
+}
+
+/// Bytes written so far to the device that `path` is, or will be, on; no number if it is on no device of its own.
+fn device_written_bytes(path: &Path) -> Result<f64> {
+    /// `Documentation/admin-guide/iostats.rst`: the seventh field counts sectors of 512 bytes.
+    const SECTORS_WRITTEN: usize = 6;
+    let device = fs::metadata(path.parent().context("a file in a folder")?)?.dev();
+    let (major, minor) = (device >> 8 & 0xfff, (device & 0xff) | (device >> 12 & 0xfff00));
+    let Ok(stat) = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")) else {
+        return Ok(f64::NAN);
+    };
+    let sectors: f64 = stat.split_whitespace().nth(SECTORS_WRITTEN).context("iostats")?.parse()?;
+    Ok(sectors * 512.0)
 }
 
 /// The last line of what GNU time wrote: peak KiB, and blocks of 512 bytes read from the disk.
@@ -109,7 +153,7 @@ fn root_command(program: &str) -> Command {
 }
 
 /// Runs a shell script as root, and answers what it printed.
-pub(super) fn shell_as_root(script: &str, args: &[&str]) -> Result<String> {
+pub(crate) fn shell_as_root(script: &str, args: &[&str]) -> Result<String> {
     let script = format!("set -euo pipefail; PATH=$PATH:/usr/sbin:/sbin; {script}");
     let mut command = root_command("bash");
     let output = command.args(["-c", &script, "bench"]).args(args).output()?;

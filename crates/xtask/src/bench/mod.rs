@@ -6,6 +6,7 @@
 mod cases;
 mod inputs;
 mod measure;
+mod moving;
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +16,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use cases::{Case, Verdict};
-use inputs::Scale;
+pub(crate) use inputs::{Inputs, Scale};
+pub(crate) use measure::shell_as_root;
 use measure::{Contender, Sample, free_bytes};
 
 /// What the disks of a full-size run take, with the targets beside them.
@@ -59,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     );
     let program = arguments.program.canonicalize().context("the program is not built")?;
     let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
-    let inputs = inputs::Inputs::new(&arguments.dir, Scale(scale));
+    let inputs = Inputs::new(&arguments.dir, Scale(scale));
     let mut documents = Vec::new();
     let mut missed = 0;
     for case in cases::all(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
@@ -94,6 +96,11 @@ impl Measured {
         values[values.len() / 2]
     }
 
+    /// The last run.
+    fn last(&self) -> &Sample {
+        self.samples.last().expect("each contender ran")
+    }
+
     fn seconds(&self) -> f64 {
         self.median(|sample| sample.seconds)
     }
@@ -119,16 +126,17 @@ fn measure_case(case: &Case, runs: usize) -> Result<Vec<Measured>> {
 fn show(results: &[Measured], verdicts: &[Verdict]) {
     let ours = results[0].seconds();
     println!(
-        "  {:28} {:>9} {:>7} {:>12} {:>10} {:>12}",
-        "", "seconds", "ratio", "from disk", "memory", "target"
+        "  {:28} {:>9} {:>7} {:>12} {:>12} {:>10} {:>12}",
+        "", "seconds", "ratio", "from disk", "to disk", "memory", "target"
     );
     for result in results {
         println!(
-            "  {:28} {:>9.3} {:>6.2}x {:>8.0} MiB {:>6.0} MiB {:>8.0} MiB",
+            "  {:28} {:>9.3} {:>6.2}x {:>8.0} MiB {:>8.0} MiB {:>6.0} MiB {:>8.0} MiB",
             result.name,
             result.seconds(),
             ours / result.seconds(),
             mib(result.median(|sample| sample.device_read_bytes)),
+            mib(result.median(|sample| sample.device_written_bytes)),
             mib(result.median(|sample| sample.peak_memory_bytes)),
             mib(result.median(|sample| sample.target_bytes)),
         );
@@ -154,6 +162,7 @@ fn document(case: &Case, results: &[Measured], verdicts: &[Verdict]) -> Value {
                 "seconds": result.samples.iter().map(|sample| sample.seconds).collect::<Vec<_>>(),
                 "read_bytes": result.median(|sample| sample.reported_read_bytes),
                 "device_read_bytes": result.median(|sample| sample.device_read_bytes),
+                "device_written_bytes": result.median(|sample| sample.device_written_bytes),
                 "peak_memory_bytes": result.median(|sample| sample.peak_memory_bytes),
                 "target_bytes": result.median(|sample| sample.target_bytes),
             })

@@ -9,7 +9,7 @@ use super::layout::{
 use crate::Source;
 use crate::ext::checksum::{SEED, crc32c};
 use crate::ext::inode::{Contents, Inode};
-use crate::ext::superblock::Superblock;
+use crate::ext::superblock::{BlockNumber, Superblock};
 use crate::ext::tree::{self, Collector, FileExtent};
 
 /// A journal in more pieces than that is no journal that any tool makes.
@@ -219,6 +219,11 @@ impl<'a> Log<'a> {
     /// The block that follows in the ring.
     pub(super) fn next(&self, block: u32) -> u32 {
         if block + 1 >= self.end { self.first } else { block + 1 }
+    }
+
+    /// The block that holds the journal's superblock.
+    pub(super) fn superblock_block(&self) -> Option<BlockNumber> {
+        self.pieces.first().filter(|piece| piece.logical == 0).map(|piece| piece.start)
     }
 
     /// Reads a block of the journal.

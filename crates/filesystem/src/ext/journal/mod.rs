@@ -38,6 +38,14 @@ pub(super) enum Outcome {
     Replayed { source: Source, what: String },
 }
 
+/// The block of the journal's superblock, if the volume has a journal.
+pub(super) fn superblock_block(source: &Source, superblock: &Superblock) -> Result<Option<BlockNumber>> {
+    if !superblock.features.has_journal() || superblock.journal_inode == 0 {
+        return Ok(None);
+    }
+    Ok(Log::open(source, superblock)?.superblock_block())
+}
+
 /// Replays the journal if it is pending.
 pub(super) fn replay(source: &Source, superblock: &Superblock) -> Result<Outcome> {
     let pending = superblock.features.incompat.has(incompat::RECOVER);

@@ -1,0 +1,383 @@
+//! `leandisk defrag` and `leandisk recover`: facts, plan, execution, proof.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
+use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES};
+use extent::{ExtentSet, Span, VolumeOffset};
+use filesystem::{Check, Rearrange, State};
+use image::live::LiveOptions;
+use image::{Chain, Edit, EditTarget, check_no_children};
+use journal::Identity;
+use os::{JournalFile, LiveFile, journal_path};
+use plan::defrag::{BackingMap, DefragOptions, DefragPlan, Hints, LayoutFigures, plan_in_place};
+use plan::profile::HDD;
+use plan::{fragmented_reading, predicted_figures, surveyed_figures};
+use report::{
+    DefragSubject, DefragVolume, DefragWork, RecoverDocument, defrag_document, defrag_text, printable_name,
+    recover_text, to_json,
+};
+use stack::{Stack, Survey, Volume};
+use verify::volume::{Contents, Snapshot};
+
+use crate::arguments::{DefragArguments, Goal, RecoverArguments};
+use crate::copy::check_not_in_use;
+use crate::disk::{Caching, Gate, OpenDisk, open_chain};
+use crate::pack::read_layout;
+use crate::progress::{Progress, cancel_on_signal};
+use crate::{print, stdout_palette};
+
+/// A batch moves no more than this, unless one extent is larger: what is done twice after a power cut.
+const BATCH_BYTES_MAX: u64 = 256 << 20;
+/// A thin disk grows by no more than one part in so many.
+const GROWTH_PARTS: u64 = 1000;
+/// The unit in which a raw image gives space back: a block of nearly every host file system.
+const HOST_BLOCK_BYTES: u64 = 4096;
+/// Workers that copy.
+const THREAD_COUNT: usize = 4;
+
+pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
+    let started = Instant::now();
+    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
+    let stack = &disk.stack;
+    check_not_in_use(stack.chain())?;
+    let gate = Gate::new(&arguments.disk, &arguments.open)?;
+    Edit::check(stack.chain())?;
+    check_no_children(stack.chain(), &gate)?;
+    check_volume_number(arguments, stack)?;
+
+    let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
+    let prepared: Vec<_> = (0..stack.volumes().len())
+        .map(|index| prepare(arguments, stack, &survey, index))
+        .collect::<Result<_>>()?;
+    let proof = match arguments.dry_run {
+        true => None,
+        false => Some(execute(arguments, stack, &gate, &prepared)?),
+    };
+    let volumes = stack.volumes().iter().enumerate().map(|(index, volume)| DefragVolume {
+        index: index + 1,
+        facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
+        size_bytes: volume.span.len_bytes(),
+        work: work(&survey, &prepared[index], proof.as_ref(), index),
+    });
+    let document = defrag_document(&DefragSubject {
+        path: &arguments.disk.display().to_string(),
+        format: stack.chain().facts().format.name(),
+        goal: arguments.goal.name(),
+        dry_run: arguments.dry_run,
+        volumes: volumes.collect(),
+        elapsed_seconds: started.elapsed().as_secs_f64(),
+    });
+    print(&if arguments.json { to_json(&document) } else { defrag_text(&document, stdout_palette()) });
+    check_any_was_possible(arguments, prepared)
+}
+
+impl Goal {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Free => "free",
+            Self::Pack => "pack",
+        }
+    }
+}
+
+impl From<Goal> for plan::defrag::Goal {
+    fn from(goal: Goal) -> Self {
+        match goal {
+            Goal::Files => Self::Files,
+            Goal::Free => Self::Free,
+            Goal::Pack => Self::Pack,
+        }
+    }
+}
+
+fn check_volume_number(arguments: &DefragArguments, stack: &Stack) -> Result<()> {
+    let count = stack.volumes().len();
+    match arguments.volume {
+        Some(number) if number as usize > count => {
+            Err(Error::invalid("--volume").field("volume", number, format!("1 to {count}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A volume with its plan, or why there is none.
+type Prepared = Result<Ready, Error>;
+
+/// What is needed to carry out a plan.
+struct Ready {
+    rearrange: Box<dyn Rearrange>,
+    plan: DefragPlan,
+    /// What the file system calls free.
+    free: ExtentSet<extent::Volume>,
+}
+
+/// Plans one volume. What speaks against it is an answer; only a failure to read is an error.
+fn prepare(arguments: &DefragArguments, stack: &Stack, survey: &Survey, index: usize) -> Result<Prepared> {
+    match prepare_volume(arguments, stack, survey, index) {
+        Err(error) if error.kind() == ErrorKind::Io => Err(error),
+        prepared => Ok(prepared),
+    }
+}
+
+fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, index: usize) -> Prepared {
+    if arguments.volume.is_some_and(|number| number as usize != index + 1) {
+        return Err(Error::refused("another volume was asked for"));
+    }
+    let is_hibernated = |volume: &Volume| {
+        volume.filesystem.as_ref().is_some_and(|it| matches!(it.facts().state, State::Hibernated(_)))
+    };
+    if let Some(other) = stack.volumes().iter().position(is_hibernated).filter(|other| *other != index) {
+        return Err(Error::refused(format!("the guest is hibernated (see volume {})", other + 1)));
+    }
+    let volume = &stack.volumes()[index];
+    let filesystem = volume.filesystem.as_deref().ok_or_else(|| {
+        Error::unsupported(volume.doubt.clone().unwrap_or_else(|| "no known file system".into()))
+    })?;
+    let rearrange = filesystem.rearrange()?;
+    let backing = backing(stack.chain(), volume)?;
+    let layout = read_layout(filesystem, &*rearrange, backing)?;
+    let unit_bytes = stack.chain().facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
+    let options = DefragOptions {
+        goal: arguments.goal.into(),
+        growth_bytes_max: stack.chain().facts().virtual_bytes / GROWTH_PARTS,
+        unit_bytes,
+        unit_skew_bytes: volume.span.start().get() % unit_bytes,
+        batch_bytes_max: BATCH_BYTES_MAX,
+    };
+    let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
+    let home = |file| rearrange.home(file);
+    let plan = plan_in_place(&layout, &options, &Hints { folder: Some(&folder), home: Some(&home) })?;
+    let mut free = ExtentSet::new();
+    filesystem.each_free_span(&mut |span| free.push(span))?;
+    Ok(Ready { rearrange, plan, free })
+}
+
+/// What the container has under a volume.
+fn backing(chain: &Chain, volume: &Volume) -> Result<BackingMap> {
+    let start = volume.span.start().get();
+    let extents = image::backing(chain, volume.span)?;
+    let on_volume = |span: extent::VirtualSpan| {
+        Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes())
+    };
+    let state = |backing| match backing {
+        image::Backing::Allocated => plan::defrag::Backing::Allocated,
+        // The image grows, or its file alone does.
+        image::Backing::Absent | image::Backing::Unallocated => plan::defrag::Backing::Unallocated,
+        image::Backing::Fixed => plan::defrag::Backing::Fixed,
+    };
+    Ok(extents.into_iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect())
+}
+
+/// The disk after the change, and what was done to each volume.
+struct Proof {
+    survey: Survey,
+    outcomes: Vec<RearrangeOutcome>,
+}
+
+/// Carries out the plans, then opens the disk anew and compares.
+fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[Prepared]) -> Result<Proof> {
+    let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
+    let mut snapshots = Vec::new();
+    for (volume, prepared) in stack.volumes().iter().zip(prepared) {
+        snapshots.push(match prepared {
+            Ok(ready) if !ready.plan.batches.is_empty() => Some(snapshot(arguments, volume)?),
+            _ => None,
+        });
+    }
+    if snapshots.iter().any(Option::is_some) {
+        let fingerprints = crate::copy::source_fingerprints(stack.chain());
+        let disk = Changing::open(stack.chain(), gate)?;
+        crate::copy::check_unchanged(stack.chain(), &fingerprints)?;
+        let disk = Changing::begin(disk)?;
+        for (index, ready) in prepared.iter().enumerate() {
+            if let (Ok(ready), Some(_)) = (ready, &snapshots[index]) {
+                outcomes[index] = change(arguments, stack, disk.disk(), ready, index)?;
+            }
+        }
+        disk.close()?;
+    }
+    let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?.stack;
+    for (volume, before) in after.volumes().iter().zip(&snapshots) {
+        if let Some(before) = before {
+            let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
+            verify::volume::check(&volume.source)?;
+            Snapshot::compare_on(before, &snapshot(arguments, volume)?, filesystem)?;
+        }
+    }
+    let survey = after.survey(&after.used_maps(Check::Quick)?)?;
+    Ok(Proof { survey, outcomes })
+}
+
+fn lost() -> Error {
+    Error::mismatch("a volume is no longer recognised")
+}
+
+fn snapshot(arguments: &DefragArguments, volume: &Volume) -> Result<Snapshot> {
+    let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
+    let contents = if arguments.verify { Contents::All } else { Contents::None };
+    Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT)
+}
+
+/// A disk whose files nobody else can use.
+enum Changing {
+    /// All of it has its place: contents change where they lie, and no table does.
+    Fixed(Edit),
+    /// It has holes: the image may grow, and shrinks again.
+    Thin(Box<dyn LiveDisk>),
+}
+
+impl Changing {
+    /// Opens the files for writing. Nothing is written yet.
+    fn open(chain: &Chain, gate: &Gate) -> Result<Edit> {
+        let mut open = |file: &dyn HostFile| {
+            let opened: Arc<dyn EditTarget> = Arc::new(LiveFile::open(file.name())?);
+            Ok(opened)
+        };
+        Edit::open(chain, gate, &mut open)
+    }
+
+    /// Tells others that the contents change.
+    fn begin(edit: Edit) -> Result<Self> {
+        let all = Span::from_zero(edit.chain().len_bytes());
+        let is_thin = image::backing(edit.chain(), all)?.iter().any(|it| it.state == image::Backing::Absent);
+        if !is_thin {
+            edit.begin(uuid::Uuid::new_v4().as_u128())?;
+            return Ok(Self::Fixed(edit));
+        }
+        let (chain, files) = edit.into_parts();
+        let files = files.into_iter().map(|file| file as Arc<dyn TargetFile>).collect();
+        Ok(Self::Thin(image::live::open(chain, files, LiveOptions::default())?))
+    }
+
+    fn disk(&self) -> &dyn EditDisk {
+        match self {
+            Self::Fixed(edit) => edit,
+            Self::Thin(live) => &**live,
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        match self {
+            Self::Fixed(edit) => edit.flush(),
+            Self::Thin(live) => live.close(),
+        }
+    }
+}
+
+/// Carries out one volume's plan.
+fn change(
+    arguments: &DefragArguments,
+    stack: &Stack,
+    disk: &dyn EditDisk,
+    ready: &Ready,
+    index: usize,
+) -> Result<RearrangeOutcome> {
+    let volume = &stack.volumes()[index];
+    let facts = volume.filesystem.as_ref().ok_or_else(lost)?.facts();
+    let journal = JournalFile::create(journal_of(&arguments.disk, arguments.journal.as_deref()))?;
+    let cancelled = cancel_on_signal()?;
+    let progress = Progress::new(arguments.progress, "move", ready.plan.moved_bytes, cancelled, None);
+    let job = RearrangeJob {
+        disk,
+        volume: volume.span,
+        rearrange: &*ready.rearrange,
+        batches: &ready.plan.batches,
+        releases: &ready.plan.releases,
+        journal: &journal,
+        identity: Identity {
+            filesystem: facts.filesystem.clone(),
+            uuid: facts.uuid.clone().unwrap_or_default(),
+            format: stack.chain().facts().format.name().to_owned(),
+            path: arguments.disk.display().to_string(),
+        },
+        thread_count: THREAD_COUNT,
+        slot_bytes: SLOT_BYTES,
+    };
+    match job.run(&progress) {
+        Ok(outcome) => {
+            progress.finish();
+            journal.remove()?;
+            if outcome.is_cancelled {
+                return Err(Error::interrupted().hint("the disk is whole; what was moved stays moved"));
+            }
+            Ok(outcome)
+        }
+        Err(failure) => {
+            if !failure.needs_recovery {
+                journal.remove()?;
+            }
+            Err(failure.error)
+        }
+    }
+}
+
+/// `--journal`, else beside the disk.
+fn journal_of(disk: &Path, stated: Option<&Path>) -> PathBuf {
+    stated.map_or_else(|| journal_path(disk), Path::to_owned)
+}
+
+/// What there is to say of a volume.
+fn work<'a>(
+    survey: &Survey,
+    prepared: &'a Prepared,
+    proof: Option<&Proof>,
+    index: usize,
+) -> Result<DefragWork<'a>, String> {
+    let ready = prepared.as_ref().map_err(ToString::to_string)?;
+    let found = &survey.volumes[index];
+    let catalog = found.catalog.as_ref().ok_or("its files cannot be listed")?;
+    let before = surveyed_figures(found);
+    let (after, written): (LayoutFigures, _) = match proof {
+        None => (predicted_figures(before, ready.free.clone(), &ready.plan), (0, 0)),
+        Some(proof) => {
+            let outcome = proof.outcomes[index];
+            let found = &proof.survey.volumes[index];
+            (surveyed_figures(found), (outcome.metadata_written_bytes, outcome.journal_written_bytes))
+        }
+    };
+    let reading = fragmented_reading(found, catalog, &ready.plan.batches, &HDD);
+    let left_paths = ready.plan.left.iter().map(|(file, _)| printable_name(&catalog.path(*file))).collect();
+    Ok(DefragWork { plan: &ready.plan, before, after, written, left_paths, reading })
+}
+
+/// Fails if no volume could be changed, for the reason of the one asked for, else of the first.
+fn check_any_was_possible(arguments: &DefragArguments, prepared: Vec<Prepared>) -> Result<()> {
+    if prepared.iter().any(Result::is_ok) {
+        return Ok(());
+    }
+    let asked = arguments.volume.map_or(0, |number| number as usize - 1);
+    match prepared.into_iter().nth(asked) {
+        Some(Err(error)) => Err(error.path(arguments.disk.display())),
+        _ => Err(Error::unsupported("no volume was found on the disk").path(arguments.disk.display())),
+    }
+}
+
+/// Finishes or undoes what was interrupted.
+pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
+    let path = journal_of(&arguments.disk, arguments.journal.as_deref());
+    let exists = path.try_exists().map_err(|error| Error::io("look for", error).path(path.display()))?;
+    let disk = arguments.disk.display().to_string();
+    let document = if exists {
+        let journal = JournalFile::open(&path)?;
+        let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
+        let gate = Gate::new(&arguments.disk, &arguments.open)?;
+        check_not_in_use(&chain)?;
+        let opened = Changing::open(&chain, &gate)?;
+        // What is refused is refused before a byte changes.
+        journal::decide(&journal, &opened)?;
+        let opened = Changing::begin(opened)?;
+        let recovery = engine::recover(opened.disk(), &journal)?;
+        opened.close()?;
+        drop(opened);
+        journal.remove()?;
+        RecoverDocument::new(&disk, Some(&recovery))
+    } else {
+        RecoverDocument::new(&disk, None)
+    };
+    print(&if arguments.json { to_json(&document) } else { recover_text(&document, stdout_palette()) });
+    Ok(())
+}

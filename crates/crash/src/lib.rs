@@ -1,0 +1,24 @@
+//! Explores what power cuts leave of a change in place.
+//!
+//! A [`Scenario`] is a disk, a few batches of random moves, and the disk as it must be after each of them. [`explore()`] cuts the
+//! power at every change that a run makes, in many ways each, recovers (with a second cut in the recovery), and compares: all
+//! that the volume uses is byte for byte what it was before or after the batch, never between.
+//!
+//! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
+//!
+//! Absent on purpose: planning. Moves are random, so that they are worse than any planner's.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod choose;
+mod explore;
+mod faults;
+mod real;
+mod scenario;
+mod toy;
+
+pub use explore::{Explored, Options, Violation, explore};
+pub use faults::explore_faults;
+pub use real::Real;
+pub use scenario::{Guest, Scenario, Subject};
+pub use toy::Toy;

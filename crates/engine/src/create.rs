@@ -1,0 +1,165 @@
+//! A new disk without contents, whose storage is found at once or as it is written.
+//!
+//! Invariants:
+//! - storage is asked for in one piece wherever the image's layout is in one piece, before anything is written into it, so
+//!   that the host can give it in one piece, too;
+//! - headers are written last, after a flush of all else.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::{Error, Result, TargetFile};
+use extent::{ExtentSet, Host, HostSpan, Span, VirtualOffset};
+use image::{AnyWriter, Piece, PieceBytes, Put, PutBytes};
+
+use crate::buffer::Buffer;
+use crate::copy::{Monitor, put_all};
+
+/// What a writer is shown at a time: no granule of any format is larger.
+const CHUNK_BYTES: u64 = 2 << 20;
+/// Storage is asked for in one piece across what is no larger than this: sector bitmaps and tables.
+const GAP_BYTES_MAX: u64 = 1 << 20;
+/// What is written at a time. As large as storages like it.
+const WRITE_BYTES: usize = 4 << 20;
+
+/// When the storage of a new disk is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Provision {
+    /// As it is written: the image has no place for anything yet.
+    Thin,
+    /// Now. The image has a place for everything; the host zeroes it when it is first written.
+    Lazy,
+    /// Now, and zeroed.
+    Eager,
+}
+
+/// What making a disk took.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct CreateTotals {
+    /// Bytes that storage was found for besides tables.
+    pub reserved_bytes: u64,
+    /// Bytes of it that were zeroed.
+    pub zeroed_bytes: u64,
+    /// Bytes of tables and headers.
+    pub written_bytes: u64,
+}
+
+/// A new disk to be made.
+pub struct CreateJob<'a> {
+    /// Its layout.
+    pub writer: AnyWriter,
+    /// Where it goes: new and empty.
+    pub target: &'a dyn TargetFile,
+    /// Its size.
+    pub virtual_bytes: u64,
+    /// When its storage is found.
+    pub provision: Provision,
+    /// Number of workers that zero.
+    pub thread_count: usize,
+}
+
+impl CreateJob<'_> {
+    /// Runs it to its end: when it returns without an error, the disk is complete and on stable storage. `Unsupported` if
+    /// the format has no places that could be kept ready.
+    pub fn run(mut self, monitor: &dyn Monitor) -> Result<CreateTotals> {
+        if self.provision != Provision::Thin && self.writer.encoder().is_some() {
+            return Err(Error::unsupported("what is compressed has no place before it is written")
+                .hint("--provision thin, or a format that is not compressed"));
+        }
+        let mut totals = CreateTotals::default();
+        let puts = self.writer.start()?;
+        totals.written_bytes += put_all(self.target, &[], puts)?;
+        if self.provision != Provision::Thin {
+            let (room, tables) = self.place_all()?;
+            for span in joined(&room).iter() {
+                self.target.reserve(span)?;
+            }
+            totals.reserved_bytes = room.total_bytes();
+            if self.provision == Provision::Eager {
+                self.zero(&room, monitor)?;
+                totals.zeroed_bytes = room.total_bytes();
+            }
+            totals.written_bytes += put_all(self.target, &[], tables)?;
+        }
+        let end = self.writer.finish()?;
+        totals.written_bytes += put_all(self.target, &[], end.tables)?;
+        self.target.set_len(end.len_bytes)?;
+        self.target.flush()?;
+        totals.written_bytes += put_all(self.target, &[], end.headers)?;
+        self.target.flush()?;
+        if monitor.is_cancelled() {
+            return Err(Error::interrupted());
+        }
+        Ok(totals)
+    }
+
+    /// Gives every granule its place. Answers where they lie, and the tables that say so.
+    fn place_all(&mut self) -> Result<(ExtentSet<Host>, Vec<Put>)> {
+        let granularity = self.writer.granularity_bytes();
+        let mut spans = Vec::new();
+        let mut tables = Vec::new();
+        for chunk in Span::from_zero(self.virtual_bytes).split(CHUNK_BYTES) {
+            let len_bytes = chunk.len_bytes().next_multiple_of(granularity);
+            let range = 0..usize::try_from(len_bytes).expect("at most a chunk");
+            let piece = Piece {
+                at: VirtualOffset::new(chunk.start().get()),
+                len_bytes,
+                bytes: PieceBytes::Plain(range),
+            };
+            for put in self.writer.place(chunk.start(), vec![piece])? {
+                match put.bytes {
+                    PutBytes::Chunk(range) => push(&mut spans, HostSpan::new(put.at, range.len() as u64)),
+                    PutBytes::Reserve(len_bytes) => push(&mut spans, HostSpan::new(put.at, len_bytes)),
+                    PutBytes::Owned(_) | PutBytes::Zero(_) => tables.push(put),
+                }
+            }
+        }
+        Ok((spans.into_iter().collect(), tables))
+    }
+
+    /// Writes zeros: `fallocate` leaves blocks that the host would still have to zero when they are first written.
+    fn zero(&self, room: &ExtentSet<Host>, monitor: &dyn Monitor) -> Result<()> {
+        let pieces: Vec<_> = room.iter().flat_map(|span| span.split(WRITE_BYTES as u64)).collect();
+        let next = AtomicU64::new(0);
+        let work = || -> Result<()> {
+            let mut zeros = Buffer::new(WRITE_BYTES);
+            zeros.bytes_mut().fill(0);
+            while let Some(span) =
+                usize::try_from(next.fetch_add(1, Ordering::Relaxed)).ok().and_then(|at| pieces.get(at))
+            {
+                if monitor.is_cancelled() {
+                    return Err(Error::interrupted());
+                }
+                let len = usize::try_from(span.len_bytes()).expect("at most a write");
+                self.target.write_at(span.start(), &zeros.bytes()[..len])?;
+                monitor.advanced(span.len_bytes(), span.len_bytes());
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.thread_count.max(1)).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panicked"))
+        })
+    }
+}
+
+/// The spans, with the tables between them that are too small to be worth a gap.
+fn joined(room: &ExtentSet<Host>) -> ExtentSet<Host> {
+    let mut joined: Vec<HostSpan> = Vec::new();
+    for span in room.iter() {
+        match joined.last_mut() {
+            Some(last) if span.start().get() - last.end().get() <= GAP_BYTES_MAX => {
+                *last = Span::between(last.start(), span.end());
+            }
+            _ => joined.push(span),
+        }
+    }
+    joined.into_iter().collect()
+}
+
+/// Appends a span, joined to the last one where it follows that.
+fn push(spans: &mut Vec<HostSpan>, span: HostSpan) {
+    match spans.last_mut() {
+        Some(last) if last.end() == span.start() => *last = Span::between(last.start(), span.end()),
+        _ => spans.push(span),
+    }
+}

@@ -1,0 +1,224 @@
+//! What relocations change on a volume as it is now: the records of the files that move, and `$Bitmap`.
+//!
+//! Invariants:
+//! - what a relocation may have changed is read from the volume as it is, never from what was known when it was opened;
+//!   only where `$MFT`, `$MFTMirr` and `$Bitmap` lie is, as they never move;
+//! - every cluster that comes free was used, and every cluster that is taken was free;
+//! - every byte that moves was found in a run list of the file that it is said to be of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use block::{Error, ReadAt, Result};
+use extent::{Volume, VolumeSpan};
+
+use super::mft::{Mft, Records};
+use super::record::{Record, RecordNumber};
+use super::rewrite::rewrite_record;
+use super::scan::MIRRORED_RECORDS;
+use super::sectors::Sectors;
+use super::stream::Stream;
+use crate::files::FileId;
+use crate::rearrange::{Edits, Relocations};
+
+/// Where what changes lies.
+pub(super) struct Places<'a> {
+    pub(super) mft: &'a Mft,
+    /// The data of `$MFTMirr`.
+    pub(super) mirror: &'a Stream,
+    /// The data of `$Bitmap`.
+    pub(super) bitmap: &'a Stream,
+}
+
+/// See [`crate::Rearrange::edits`].
+pub(super) fn edits(
+    places: &Places<'_>,
+    volume: &dyn ReadAt<Volume>,
+    relocations: &Relocations,
+) -> Result<Edits> {
+    let records = places.mft.on(volume);
+    let mut editor = Editor { places, records, relocations, volume, sectors: Sectors::new(volume) };
+    editor.move_clusters()?;
+    let mut expected: BTreeMap<FileId, u64> = BTreeMap::new();
+    for relocation in relocations.by_source() {
+        *expected.entry(relocation.file).or_default() += relocation.from.len_bytes();
+    }
+    for (file, expected_bytes) in expected {
+        let moved_bytes = editor.rewrite_file(RecordNumber(file.0))?;
+        if moved_bytes != expected_bytes {
+            let found = format!("{moved_bytes} bytes");
+            return Err(Error::invalid(format!("relocations of NTFS file {}", file.0)).field(
+                "what it has there",
+                found,
+                format!("{expected_bytes} bytes"),
+            ));
+        }
+    }
+    Ok(Edits { patches: editor.sectors.into_patches(), freed: Vec::new() })
+}
+
+struct Editor<'a> {
+    places: &'a Places<'a>,
+    records: Records<'a>,
+    relocations: &'a Relocations,
+    volume: &'a dyn ReadAt<Volume>,
+    sectors: Sectors<'a>,
+}
+
+impl Editor<'_> {
+    /// Takes clusters, then lets go of others: none is taken that was not free.
+    fn move_clusters(&mut self) -> Result<()> {
+        for relocation in self.relocations.by_destination() {
+            self.mark(relocation.to_span(), true)?;
+        }
+        for relocation in self.relocations.by_source() {
+            self.mark(relocation.from, false)?;
+        }
+        Ok(())
+    }
+
+    /// Marks the clusters of a span, which must all be marked the other way.
+    fn mark(&mut self, span: VolumeSpan, is_used: bool) -> Result<()> {
+        let geometry = &self.places.mft.geometry;
+        let cluster_bytes = geometry.cluster_bytes;
+        let is_whole = span.start().get().is_multiple_of(cluster_bytes)
+            && span.len_bytes().is_multiple_of(cluster_bytes);
+        if !is_whole || span.end().get() > geometry.clustered_bytes() {
+            return Err(Error::invalid("a relocation that is no clusters of the volume").at(span.start()));
+        }
+        let (start, end) = (span.start().get() / cluster_bytes, span.end().get() / cluster_bytes);
+        let first_byte = start / 8;
+        let sectors = &mut self.sectors;
+        self.places.bitmap.each_place(first_byte, end.div_ceil(8) - first_byte, |from_byte, place| {
+            sectors.change(place, |skipped, bytes| {
+                set_bits(bytes, (from_byte + skipped) * 8, start, end, is_used).map_err(|cluster| {
+                    let state = if is_used { "used" } else { "free" };
+                    let text =
+                        format!("NTFS $Bitmap contradicts: cluster {cluster} is marked {state} already");
+                    Error::corrupt(text).at(geometry.offset_of(cluster))
+                })
+            })
+        })
+    }
+
+    /// Rewrites the base record of a file and all its extension records. Answers how many bytes moved.
+    fn rewrite_file(&mut self, number: RecordNumber) -> Result<u64> {
+        let base = self.records.base(number)?;
+        let mut numbers = BTreeSet::from([number]);
+        for entry in self.records.attribute_list(&base.view())? {
+            if numbers.insert(entry.holder.number) {
+                self.records.listed_record(&base.view(), &entry)?;
+            }
+        }
+        let mut moved_bytes = 0;
+        for number in numbers {
+            moved_bytes += self.rewrite(number)?;
+        }
+        Ok(moved_bytes)
+    }
+
+    fn rewrite(&mut self, number: RecordNumber) -> Result<u64> {
+        let Places { mft, mirror, .. } = self.places;
+        let record_bytes = mft.geometry.record_bytes;
+        let old = self.records.raw(number)?;
+        let at = mft.record_offset(number);
+        let Some(new) = rewrite_record(&old, number, at, self.relocations, &mft.geometry)? else {
+            return Ok(0);
+        };
+        if number.0 < MIRRORED_RECORDS {
+            return Err(Error::invalid(format!("a relocation of NTFS's own file {number}")).at(at));
+        }
+        put(&mut self.sectors, &mft.data, number.0 * record_bytes, &new.bytes)?;
+        let mirrored = mirrored(mirror, self.volume, number, &old, mft)?;
+        if let Some(mirrored) = mirrored {
+            let at = mirror.volume_offset(number.0 * record_bytes);
+            if let Some(new) = rewrite_record(&mirrored, number, at, self.relocations, &mft.geometry)? {
+                put(&mut self.sectors, mirror, number.0 * record_bytes, &new.bytes)?;
+            }
+        }
+        Ok(new.moved_bytes)
+    }
+}
+
+/// The copy that `$MFTMirr` has of a record, if it is one. Windows keeps four; ntfs-3g keeps a cluster full of them, and
+/// mounts no volume on which these differ.
+pub(super) fn mirrored(
+    mirror: &Stream,
+    volume: &dyn ReadAt<Volume>,
+    number: RecordNumber,
+    record: &[u8],
+    mft: &Mft,
+) -> Result<Option<Vec<u8>>> {
+    let record_bytes = mft.geometry.record_bytes;
+    let Some(end) = number.0.checked_add(1).and_then(|next| next.checked_mul(record_bytes)) else {
+        return Ok(None);
+    };
+    if end > mirror.len_bytes().min(mirror.initialized_bytes()) {
+        return Ok(None);
+    }
+    let mut copy = vec![0; record.len()];
+    mirror.read_from(volume, end - record_bytes, &mut copy)?;
+    let at = mirror.volume_offset(end - record_bytes);
+    let (mut one, mut other) = (record.to_vec(), copy.clone());
+    let one = Record::parse(&mut one, number, at);
+    let other = Record::parse(&mut other, number, at);
+    let is_same = matches!((one, other), (Ok(one), Ok(other)) if one.contents() == other.contents());
+    Ok(is_same.then_some(copy))
+}
+
+/// Changes bytes of a file.
+fn put(sectors: &mut Sectors<'_>, file: &Stream, at: u64, new: &[u8]) -> Result<()> {
+    file.each_place(at, new.len() as u64, |from, place| {
+        sectors.change(place, |skipped, bytes| {
+            let start = usize::try_from(from - at + skipped).expect("within the record");
+            bytes.copy_from_slice(&new[start..start + bytes.len()]);
+            Ok(())
+        })
+    })
+}
+
+/// Sets, or clears, those of the bits `start..end` that are in `bytes`, whose first is number `first`. Tells one that was so
+/// already.
+fn set_bits(bytes: &mut [u8], first: u64, start: u64, end: u64, is_set: bool) -> Result<(), u64> {
+    for (byte, at) in bytes.iter_mut().zip((first..).step_by(8)) {
+        let (from, to) = (start.clamp(at, at + 8) - at, end.clamp(at, at + 8) - at);
+        let mask = bits_below(to) & !bits_below(from);
+        let wrong = if is_set { *byte & mask } else { !*byte & mask };
+        if wrong != 0 {
+            return Err(at + u64::from(wrong.trailing_zeros()));
+        }
+        *byte ^= mask;
+    }
+    Ok(())
+}
+
+/// A byte with the first `count` bits set.
+pub(super) fn bits_below(count: u64) -> u8 {
+    ((1u16 << count) - 1).to_le_bytes()[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn bits_change_as_single_ones_would(
+            bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(255), any::<u8>()], 1..8),
+            first in (0..20u64).prop_map(|byte| byte * 8), start in 0..200u64, len in 0..80u64, is_set: bool,
+        ) {
+            let end = start + len;
+            let mut changed = bytes.clone();
+            let result = set_bits(&mut changed, first, start, end, is_set);
+            let bit = |bytes: &[u8], at: u64| bytes[usize::try_from((at - first) / 8).unwrap()] >> (at % 8) & 1 != 0;
+            let all = first..first + bytes.len() as u64 * 8;
+            let wrong = all.clone().find(|at| (start..end).contains(at) && bit(&bytes, *at) == is_set);
+            prop_assert_eq!(result, wrong.map_or(Ok(()), Err));
+            for at in all.filter(|_| wrong.is_none()) {
+                let expected = if (start..end).contains(&at) { is_set } else { bit(&bytes, at) };
+                prop_assert_eq!(bit(&changed, at), expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Disks in use: images written anywhere by many threads at once, growing and shrinking as needed.
+//!
+//! What formats share is here: [`thin`] (reading, writing, freeing whole units, committing), `tables` (the tables' pages
+//! in memory), `places` (where new units go), `flat` (images whose bytes have their places from the start). What is
+//! a format's own is in its folder, in `live.rs`.
+//!
+//! Invariants:
+//! - on the storage nothing ever refers to data or tables that are not on stable storage, whatever moment the machine stops;
+//! - what was freed is used for something else only after its freeing is on stable storage;
+//! - parents are read and never written;
+//! - once a flush failed, every later operation fails: what the storage holds is not known any more.
+//!
+//! Absent on purpose: locks between programs, policies on reserving storage ([`Placement`] is where they are told),
+//! repair of images: what is marked dirty or corrupt is refused.
+
+mod flat;
+mod places;
+mod tables;
+mod thin;
+
+use std::sync::Arc;
+
+use block::{Error, FileIndex, HostFile, LiveDisk, ReadAt, Result, TargetFile};
+use extent::{Host, HostOffset, HostSpan};
+
+use crate::{Chain, Format, qcow2, vdi, vhd, vhdx, vmdk};
+
+pub(crate) use flat::{Flat, Part};
+pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
+pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables};
+pub(crate) use thin::{Container, Expand, Place, Shape, Storage, Thin, To, Unit, WriteOut};
+
+/// Is told where new units lie before they are written, so that the host's storage can be reserved. It is called by the
+/// thread that writes, and must not use the disk.
+pub trait Placement: Send + Sync {
+    /// `span` of the top layer's file `file` now belongs to the disk.
+    fn placed(&self, file: FileIndex, span: HostSpan);
+}
+
+/// How to use a disk.
+#[derive(Clone, Default)]
+pub struct LiveOptions {
+    /// See [`Placement`].
+    pub placement: Option<Arc<dyn Placement>>,
+}
+
+/// Takes a disk into use. `files` are the top layer's files, opened for writing, in the order of its
+/// [`crate::Layer::files`]; `chain` was opened from the same files and is not to be used any more.
+///
+/// A pending VHDX log is applied to the file here. `Refused` if the image cannot be written without harm, `Unsupported` if
+/// Leandisk does not write its kind.
+pub fn open(
+    chain: Chain,
+    files: Vec<Arc<dyn TargetFile>>,
+    options: LiveOptions,
+) -> Result<Box<dyn LiveDisk>> {
+    let name = chain.files()[0].name().to_owned();
+    open_any(chain, files, options).map_err(|error| error.path(name))
+}
+
+fn open_any(
+    chain: Chain,
+    files: Vec<Arc<dyn TargetFile>>,
+    options: LiveOptions,
+) -> Result<Box<dyn LiveDisk>> {
+    chain.check_readable()?;
+    let expected = chain.links()[0].layer.files().len();
+    if files.len() != expected {
+        return Err(Error::invalid("disk in use").field("number of files", files.len(), expected));
+    }
+    match chain.facts().format {
+        Format::Raw => Ok(Box::new(Flat::whole(chain, files, options))),
+        Format::Qcow2 => qcow2::open_live(chain, files, options),
+        Format::Vhdx => vhdx::open_live(chain, files, options),
+        Format::Vhd => vhd::open_live(chain, files, options),
+        Format::Vdi => vdi::open_live(chain, files, options),
+        Format::Vmdk => vmdk::open_live(chain, files, options),
+    }
+}
+
+/// A file in use, to be parsed.
+pub(crate) struct InUse {
+    pub(crate) file: Arc<dyn TargetFile>,
+    pub(crate) name: String,
+}
+
+impl ReadAt<Host> for InUse {
+    fn len_bytes(&self) -> u64 {
+        self.file.len_bytes()
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.file.read_at(at, buf)
+    }
+}
+
+impl HostFile for InUse {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.len_bytes())
+    }
+}

@@ -1,0 +1,288 @@
+//! VHD in use: fixed disks as they lie, blocks of dynamic ones where the guest's addresses lead them.
+//!
+//! The footer is the end of the file, so a file that grows moves it. It goes once, before the first new block, behind the room of
+//! all blocks, which is sparse; closing puts it behind the last block that there is. In between the file looks as long as the
+//! disk, but a footer never has to make way for a block that is being written.
+//!
+//! A block's sector bitmap is set as a whole, as QEMU does: what was not written reads as zeros. The bitmap of a block that
+//! was there before is set when the block is first written, because a program that goes by it would not see the write.
+
+use std::sync::Arc;
+
+use block::{Error, FileIndex, HostFile, LiveDisk, Result, TargetFile, read_vec};
+use extent::{HostOffset, HostSpan, Span};
+
+use super::layout::{BAT_UNUSED, FOOTER_BYTES, SECTOR_BYTES};
+use super::map::BlockMap;
+use super::parse::{self, Footers, Kind};
+use crate::Chain;
+use crate::live::{
+    Bases, Container, Flat, InUse, LiveOptions, Missed, Part, Place, Shape, Stage, Storage, Tables, Taken,
+    Thin, To, Unit, Votes, WriteOut,
+};
+
+/// What blocks are aligned to: the least that a host file system allocates.
+const ALIGN_BYTES: u64 = 4096;
+/// The BAT counts sectors in 32 bits, of which one value means that there is no block.
+const HOST_BYTES_MAX: u64 = BAT_UNUSED as u64 * SECTOR_BYTES;
+
+/// Opens a layer for writing.
+pub(crate) fn open_live(
+    chain: Chain,
+    files: Vec<Arc<dyn TargetFile>>,
+    options: LiveOptions,
+) -> Result<Box<dyn LiveDisk>> {
+    let file = files.first().cloned().ok_or_else(|| Error::invalid("VHD without a file"))?;
+    let in_use = Arc::new(InUse { file: file.clone(), name: chain.files()[0].name().to_owned() });
+    let Some(footers) = parse::read_footers(&*in_use)? else {
+        return Err(Error::corrupt("no VHD footer at the end, nor at the start"));
+    };
+    match footers.footer.kind {
+        Kind::Fixed => {
+            let span = Span::from_zero(footers.footer.virtual_bytes());
+            let part = Part { span, file: FileIndex(0), at: HostOffset::ZERO };
+            Ok(Box::new(Flat::new(chain, files, vec![part], None, options)))
+        }
+        Kind::Differencing => Err(Error::unsupported("writing into a differencing VHD")),
+        Kind::Dynamic => {
+            let container = Blocks::new(&in_use, &footers)?;
+            let shape = Shape { unit_bytes: container.block_bytes, expander: None };
+            let tables = Tables::new(file.clone());
+            Ok(Box::new(Thin::new(chain, shape, tables, file, container, Box::new(InOrder), options)))
+        }
+    }
+}
+
+struct InOrder;
+
+impl WriteOut for InOrder {}
+
+/// The blocks of a dynamic disk in use. Places are those of a block's data; its bitmap lies before it.
+struct Blocks {
+    block_bytes: u64,
+    bitmap_bytes: u64,
+    bat_at: u64,
+    /// From one block's data to the next one's.
+    stride_bytes: u64,
+    footer: Vec<u8>,
+    /// Where the footer lies at the end of the file, once it was moved.
+    footer_at: Option<u64>,
+    /// Where footers lay, which are not used for anything else until the disk is closed.
+    old_footers: Vec<HostSpan>,
+    /// What the last block takes, if it ends where the disk does.
+    cut_off: Option<HostSpan>,
+    /// Blocks whose bitmaps may have gaps, by number.
+    unmarked: Vec<bool>,
+    /// Behind the last place that a base gives.
+    room_end: u64,
+    taken: Taken,
+    bases: Bases,
+    fresh_from: u64,
+    data_from: u64,
+}
+
+impl Blocks {
+    fn new(file: &Arc<InUse>, footers: &Footers) -> Result<Self> {
+        let dynamic = parse::read_dynamic(&**file, footers)?;
+        let (block_bytes, bitmap_bytes) = (dynamic.block_bytes, dynamic.bitmap_bytes);
+        let block_count = dynamic.block_count;
+        let stride_bytes = (bitmap_bytes + block_bytes).next_multiple_of(ALIGN_BYTES);
+        let mut taken = Taken::default();
+        let bat = dynamic.whole_bat();
+        for span in [Span::from_zero(FOOTER_BYTES), dynamic.header, bat] {
+            taken.take(span);
+        }
+        // Where the next block would go without holes: behind the BAT as it is, with all of its entries.
+        let data_from = taken.end().next_multiple_of(SECTOR_BYTES);
+        let len_bytes = file.file.len_bytes();
+        let old_footer = Span::between(HostOffset::new(footers.data_end), HostOffset::new(len_bytes));
+        taken.take(old_footer);
+        let host: Arc<dyn HostFile> = file.clone();
+        let virtual_bytes = footers.footer.virtual_bytes();
+        let map = BlockMap::new(host, dynamic, virtual_bytes, footers.data_end, false);
+        let mut votes = Votes::default();
+        let mut cut_off = None;
+        let mut unmarked = Vec::new();
+        let fresh_from = len_bytes.next_multiple_of(SECTOR_BYTES);
+        map.placed(|unit, span| {
+            votes.count(unit, span.start().get() + bitmap_bytes, stride_bytes);
+            let index = usize::try_from(unit).map_err(|_| Error::unsupported("VHD of so many blocks"))?;
+            unmarked.resize(unmarked.len().max(index + 1), false);
+            unmarked[index] = true;
+            let is_free = taken.take(span);
+            if span.len_bytes() < bitmap_bytes + block_bytes {
+                cut_off = Some(span);
+            }
+            taken.bound(fresh_from);
+            if is_free {
+                return Ok(());
+            }
+            let error = Error::corrupt("VHD BAT").at(span.start());
+            Err(error.field("place of block", unit, "one that nothing else has"))
+        })?;
+        let mut bases = votes.into_bases(stride_bytes, SECTOR_BYTES);
+        let base = (fresh_from + bitmap_bytes).next_multiple_of(ALIGN_BYTES);
+        let room_end = base.saturating_add(block_count * stride_bytes);
+        if room_end + FOOTER_BYTES <= HOST_BYTES_MAX {
+            bases.push(base);
+        }
+        Ok(Self {
+            block_bytes,
+            bitmap_bytes,
+            bat_at: bat.start().get(),
+            stride_bytes,
+            footer: read_vec(&**file, HostOffset::ZERO, FOOTER_BYTES, "VHD footer")?,
+            footer_at: None,
+            old_footers: vec![old_footer],
+            cut_off,
+            unmarked,
+            room_end: if room_end + FOOTER_BYTES <= HOST_BYTES_MAX { room_end } else { fresh_from },
+            taken,
+            bases,
+            fresh_from,
+            data_from,
+        })
+    }
+
+    /// A block with its bitmap, by where its data lies.
+    fn block(&self, at: u64) -> HostSpan {
+        Span::new(HostOffset::new(at.saturating_sub(self.bitmap_bytes)), self.bitmap_bytes + self.block_bytes)
+    }
+
+    /// What the block whose data lies at `at` takes of the file.
+    fn stored(&self, at: HostOffset) -> HostSpan {
+        let block = self.block(at.get());
+        self.cut_off.filter(|cut_off| cut_off.start() == block.start()).unwrap_or(block)
+    }
+
+    /// Puts the footer at `at`, which becomes the end of the file, and keeps its old place from being used.
+    fn move_footer(&mut self, tables: &mut Tables, at: u64) -> Result<()> {
+        let place = Span::new(HostOffset::new(at), FOOTER_BYTES);
+        tables.grow(place.end().get())?;
+        tables.create(place, 0, Stage::Unreferenced);
+        tables.put(at, &self.footer, Stage::Unreferenced)?;
+        self.taken.take(place);
+        self.old_footers.push(place);
+        self.footer_at = Some(at);
+        Ok(())
+    }
+
+    /// A place for the data of `unit`, before the footer.
+    fn find(&mut self, tables: &mut Tables, unit: u64) -> Result<u64> {
+        if self.footer_at.is_none() {
+            self.move_footer(tables, self.room_end.max(self.fresh_from))?;
+        }
+        let end = self.footer_at.unwrap_or(0);
+        let fits = |at: &u64| {
+            *at >= self.bitmap_bytes
+                && self.taken.is_free(self.block(*at))
+                && self.block(*at).end().get() <= end
+        };
+        if let Some(at) = self.bases.places(unit).find(fits) {
+            return Ok(at);
+        }
+        if let Some(at) = self.fit(end) {
+            return Ok(at);
+        }
+        let further = end.saturating_add(FOOTER_BYTES + 2 * self.stride_bytes);
+        if further + FOOTER_BYTES > HOST_BYTES_MAX {
+            return Err(Error::unsupported("VHD file of more than 2 TiB"));
+        }
+        self.move_footer(tables, further)?;
+        self.fit(further).ok_or_else(|| Error::unsupported("VHD file of more than 2 TiB"))
+    }
+
+    /// The first place below `limit`.
+    fn fit(&self, limit: u64) -> Option<u64> {
+        let phase = (ALIGN_BYTES - self.bitmap_bytes % ALIGN_BYTES) % ALIGN_BYTES;
+        let len_bytes = self.bitmap_bytes + self.block_bytes;
+        let start = self.taken.first_fit(self.data_from, len_bytes, ALIGN_BYTES, phase, limit)?;
+        Some(start.get() + self.bitmap_bytes)
+    }
+}
+
+impl Container for Blocks {
+    fn lookup(&self, tables: &Tables, unit: u64) -> Result<Unit, Missed> {
+        let sector = u32::from_be_bytes(tables.get(self.bat_at + unit * 4)?);
+        if sector == BAT_UNUSED {
+            return Ok(Unit::Absent);
+        }
+        let at = u64::from(sector) * SECTOR_BYTES + self.bitmap_bytes;
+        if at >= tables.len_bytes() {
+            let error = Error::corrupt("VHD BAT").at(HostOffset::new(self.bat_at + unit * 4));
+            return Err(error.field(format!("entry {unit}"), sector, "a sector of the file").into());
+        }
+        let at = HostOffset::new(at);
+        let is_unmarked = usize::try_from(unit).ok().and_then(|unit| self.unmarked.get(unit)) == Some(&true);
+        Ok(if is_unmarked { Unit::Unmarked(at) } else { Unit::Data(at) })
+    }
+
+    fn allocate(&mut self, tables: &mut Tables, unit: u64) -> Result<Place> {
+        let at = self.find(tables, unit)?;
+        let block = self.block(at);
+        let bitmap = Span::new(block.start(), self.bitmap_bytes);
+        tables.reserve(bitmap)?;
+        tables.create(bitmap, 0xff, Stage::Unreferenced);
+        self.taken.take(block);
+        Ok(Place { at: HostOffset::new(at), is_clean: block.start().get() >= self.fresh_from })
+    }
+
+    fn set(&mut self, tables: &mut Tables, unit: u64, to: To, freed: &mut Vec<Storage>) -> Result<()> {
+        let old = tables.looking(|tables| self.lookup(tables, unit))?;
+        if let Unit::Unmarked(at) = old {
+            if to == To::Data(at) {
+                let bitmap = Span::new(self.block(at.get()).start(), self.bitmap_bytes);
+                tables.create(bitmap, 0xff, Stage::Unreferenced);
+            }
+            if let Some(unmarked) = usize::try_from(unit).ok().and_then(|unit| self.unmarked.get_mut(unit)) {
+                *unmarked = false;
+            }
+        }
+        let entry = match to {
+            To::Data(at) => (at.get() - self.bitmap_bytes) / SECTOR_BYTES,
+            To::Zero | To::Absent => u64::from(BAT_UNUSED),
+        };
+        let entry = u32::try_from(entry).map_err(|_| Error::unsupported("VHD file of more than 2 TiB"))?;
+        tables.put(self.bat_at + unit * 4, &entry.to_be_bytes(), Stage::References)?;
+        match old {
+            Unit::Data(at) | Unit::Unmarked(at) if to != To::Data(at) => freed.push(Storage::Unit(at)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn zeros(&self, _unit: Unit, _has_parent: bool) -> Option<To> {
+        Some(To::Absent)
+    }
+
+    fn dying(&mut self, _tables: &mut Tables, storage: &Storage) -> Result<Vec<HostSpan>> {
+        let Storage::Unit(at) = *storage else { return Ok(Vec::new()) };
+        Ok(vec![self.stored(at)])
+    }
+
+    fn release(&mut self, tables: &mut Tables, storage: &Storage) -> Result<()> {
+        if let Storage::Unit(at) = *storage {
+            let stored = self.stored(at);
+            tables.forget(Span::new(stored.start(), self.bitmap_bytes));
+            self.taken.release(stored);
+            self.cut_off = self.cut_off.filter(|cut_off| *cut_off != stored);
+        }
+        Ok(())
+    }
+
+    /// The footer behind the last block.
+    fn finish(&mut self, tables: &mut Tables) -> Result<u64> {
+        let Some(footer_at) = self.footer_at.take() else { return Ok(tables.len_bytes()) };
+        for footer in std::mem::take(&mut self.old_footers) {
+            self.taken.release(footer);
+        }
+        let at = self.taken.end().next_multiple_of(SECTOR_BYTES);
+        if at >= footer_at {
+            return Ok(tables.len_bytes());
+        }
+        let place = Span::new(HostOffset::new(at), FOOTER_BYTES);
+        tables.create(place, 0, Stage::Unreferenced);
+        tables.put(at, &self.footer, Stage::Unreferenced)?;
+        Ok(at + FOOTER_BYTES)
+    }
+}

@@ -1,0 +1,308 @@
+//! Disks that must not be changed in place: told why, and left as they are.
+
+use super::*;
+
+/// Opening for change is refused with `why` and with something to do, no file is opened for it, and no byte changes.
+#[track_caller]
+fn check_refused(path: &Path, options: OpenOptions, kind: ErrorKind, why: &str) {
+    let folder = path.parent().unwrap();
+    let before = folder_contents(folder);
+    let chain = Chain::open(TestFile::open(path), options, &Folder).unwrap();
+    let mut never = |file: &dyn HostFile| -> Result<Arc<dyn EditTarget>> {
+        panic!("'{}' is opened for writing", file.name())
+    };
+    let error = Edit::open(&chain, &Folder, &mut never).err().expect("it is refused");
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(why), "{error}");
+    assert!(error.to_string().contains(text(path)), "{error}");
+    assert!(error.hint_text().is_some() || kind == ErrorKind::Unsupported, "{error}");
+    assert!(folder_contents(folder) == before, "every byte is as it was");
+}
+
+#[track_caller]
+fn refuses(path: &Path, why: &str) {
+    check_refused(path, OpenOptions::default(), ErrorKind::Refused, why);
+}
+
+fn qemu_create(path: &Path, format: &str, options: &str) {
+    let mut args = vec!["create", "-q", "-f", format];
+    if !options.is_empty() {
+        args.extend(["-o", options]);
+    }
+    args.extend([text(path), "8M"]);
+    run("qemu-img", &args);
+    run(
+        "qemu-io",
+        &["-t", "unsafe", "-f", format, "-c", "write -P 1 0 2M", "-c", "write -P 2 4M 1M", text(path)],
+    );
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn index(value: u64) -> usize {
+    usize::try_from(value).unwrap()
+}
+
+#[test]
+fn qcow2_that_shares_or_tracks_its_contents() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.qcow2");
+    let fresh = || qemu_create(&path, "qcow2", "");
+    fresh();
+    run("qemu-img", &["snapshot", "-c", "before", text(&path)]);
+    refuses(&path, "internal snapshots (1)");
+    fresh();
+    run("qemu-img", &["bitmap", "--add", text(&path), "backup"]);
+    refuses(&path, "1 persistent bitmaps");
+    run("qemu-img", &["bitmap", "--remove", text(&path), "backup"]);
+    open(&path).unwrap();
+    fresh();
+    change(&path, |bytes| bytes[79] |= 1);
+    refuses(&path, "not closed properly");
+    fresh();
+    change(&path, |bytes| bytes[79] |= 2);
+    refuses(&path, "marked corrupt");
+    fresh();
+    change(&path, |bytes| bytes[95] |= 4);
+    check_refused(&path, OpenOptions::default(), ErrorKind::Unsupported, "no longer fit");
+    fresh();
+    change(&path, |bytes| bytes[35] = 2);
+    refuses(&path, "encrypted");
+    // Unknown incompatible features are refused when it is opened at all.
+    fresh();
+    change(&path, |bytes| bytes[78] |= 1);
+    let opened = Chain::open(TestFile::open(&path), OpenOptions::default(), &Folder);
+    assert_eq!(opened.err().unwrap().kind(), ErrorKind::Unsupported);
+    // A child.
+    fresh();
+    let child = dir.path().join("child.qcow2");
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "disk.qcow2", "-F", "qcow2", text(&child)]);
+    refuses(&child, "differencing");
+}
+
+#[test]
+fn qcow2_whose_parts_lie_in_one_place() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.qcow2");
+    let fresh = || qemu_create(&path, "qcow2", "");
+    let l2 = |bytes: &[u8]| index(be64(bytes, index(be64(bytes, 40))) & 0x00ff_ffff_ffff_fe00);
+    let copied = 1u64 << 63;
+    // Two entries for one cluster; entries for the header, the L1 table, the L2 table itself, refcounts.
+    let places: [fn(&[u8]) -> u64; 5] = [
+        |bytes| {
+            be64(bytes, index(be64(bytes, index(be64(bytes, 40))) & 0x00ff_ffff_ffff_fe00) + 8) & !(1 << 63)
+        },
+        |bytes| be64(bytes, 40),
+        |bytes| be64(bytes, index(be64(bytes, 40))) & !(1 << 63),
+        |bytes| be64(bytes, 48),
+        |bytes| be64(bytes, index(be64(bytes, 48))),
+    ];
+    for place in places {
+        fresh();
+        change(&path, |bytes| {
+            let (at, place) = (l2(bytes), place(bytes));
+            bytes[at..at + 8].copy_from_slice(&(place | copied).to_be_bytes());
+        });
+        refuses(&path, "in one place");
+    }
+    fresh();
+    change(&path, |bytes| {
+        let table = index(be64(bytes, 48));
+        bytes[table + 8..table + 16].copy_from_slice(&(1u64 << 40).to_be_bytes());
+    });
+    refuses(&path, "past the end");
+    // A compressed cluster over data.
+    fresh();
+    change(&path, |bytes| {
+        let at = l2(bytes);
+        let data = be64(bytes, at) & !copied;
+        bytes[at + 8..at + 16].copy_from_slice(&(data | 1 << 62).to_be_bytes());
+    });
+    refuses(&path, "in one place");
+}
+
+#[test]
+fn qcow2_clusters_that_are_shared_are_left_alone() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.qcow2");
+    for shared_table in [false, true] {
+        qemu_create(&path, "qcow2", "");
+        change(&path, |bytes| {
+            let l1 = index(be64(bytes, 40));
+            let l2 = index(be64(bytes, l1) & 0x00ff_ffff_ffff_fe00);
+            // As after a snapshot that was not counted: bit 63 of the entry, or of the table it lies in.
+            let at = if shared_table { l1 } else { l2 + 8 };
+            bytes[at] &= 0x7f;
+        });
+        let edit = open(&path).unwrap();
+        edit.begin(SEED).unwrap();
+        let before = fs::read(&path).unwrap();
+        assert_eq!(
+            image::backing(edit.chain(), Span::new(Offset::new(65_536), 512)).unwrap()[0].state,
+            Backing::Fixed
+        );
+        for (at, len) in [(65_536, 512), (65_536 - 1, 2), (0, 131_072)] {
+            let error = edit.write_at(Offset::new(at), &vec![9; len]).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Refused);
+        }
+        assert_eq!(edit.write_at(Offset::ZERO, &[1; 512]).is_ok(), !shared_table);
+        edit.flush().unwrap();
+        assert!(
+            fs::read(&path).unwrap() == before,
+            "the same byte where it was written, nothing where refused"
+        );
+    }
+}
+
+#[test]
+fn vhd_in_doubt() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.vhd");
+    let fresh = || qemu_create(&path, "vpc", "subformat=dynamic,force_size=on");
+    fresh();
+    change(&path, |bytes| bytes[100] ^= 1);
+    refuses(&path, "footers are not in order");
+    fresh();
+    change(&path, |bytes| {
+        let end = bytes.len() - 512;
+        for at in [0, end] {
+            // The sum grows by one, its complement shrinks by one.
+            bytes[at + 84] = 1;
+            let sum = u32::from_be_bytes(bytes[at + 64..at + 68].try_into().unwrap()) - 1;
+            bytes[at + 64..at + 68].copy_from_slice(&sum.to_be_bytes());
+        }
+    });
+    refuses(&path, "suspended");
+    fresh();
+    open(&path).unwrap();
+}
+
+#[test]
+fn vhdx_in_doubt() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.vhdx");
+    qemu_create(&path, "vhdx", "block_size=1M");
+    change(&path, |bytes| bytes[(192 << 10) + 5] ^= 1);
+    refuses(&path, "region table is damaged");
+    // A damaged header is what a crash leaves, and goes away with the next change.
+    for at in [64 << 10, 128 << 10] {
+        qemu_create(&path, "vhdx", "block_size=1M");
+        change(&path, |bytes| bytes[at + 5] ^= 1);
+        let edit = open(&path).unwrap();
+        edit.begin(SEED).unwrap();
+        drop(edit);
+        assert!(chain(&path).facts().details.iter().all(|(name, _)| *name != "note"));
+        run("qemu-img", &["check", "-f", "vhdx", text(&path)]);
+    }
+    let Some(pending) = real_image("q-iotest-dirtylog-10G-4M.vhdx", dir.path()) else { return };
+    refuses(&pending, "pending log");
+}
+
+#[test]
+fn vdi_whose_blocks_lie_in_one_place() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.vdi");
+    qemu_create(&path, "vdi", "");
+    change(&path, |bytes| {
+        let map = usize::try_from(le32(bytes, 0x154)).unwrap();
+        bytes.copy_within(map..map + 4, map + 4);
+    });
+    refuses(&path, "in one place");
+}
+
+#[test]
+fn vmdk_that_is_compressed_tracked_or_in_doubt() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.vmdk");
+    let raw = dir.path().join("raw");
+    fs::write(&raw, vec![1; 2 << 20]).unwrap();
+    let stream = "subformat=streamOptimized";
+    run("qemu-img", &["convert", "-f", "raw", "-O", "vmdk", "-o", stream, text(&raw), text(&path)]);
+    refuses(&path, "streamOptimized");
+    let fresh = || qemu_create(&path, "vmdk", "subformat=monolithicSparse");
+    fresh();
+    change(&path, |bytes| bytes[72] = 1);
+    refuses(&path, "not closed properly");
+    let replace = |from: &str, to: &str| {
+        change(&path, |bytes| {
+            let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+            bytes.splice(at..at + from.len(), to.bytes());
+        });
+    };
+    fresh();
+    let comment = "# Extent description";
+    replace(comment, &format!("{:width$}", "changeTrackPath=\"a\"", width = comment.len()));
+    refuses(&path, "change tracking");
+    fresh();
+    replace("createType=", "createType=");
+    // "RW 16384 SPARSE" and the blank before the name make room.
+    replace("RW 16384 SPARSE \"disk.vmdk\"", "RDONLY 16384 SPARSE \"d.vm\"");
+    refuses(&path, "RDONLY");
+    // Two grains in one place, and a grain among the tables.
+    for into_tables in [false, true] {
+        fresh();
+        change(&path, |bytes| {
+            let directory = usize::try_from(le32(bytes, 56)).unwrap() * 512;
+            let table = usize::try_from(le32(bytes, directory)).unwrap() * 512;
+            let place = if into_tables { le32(bytes, directory) } else { le32(bytes, table) };
+            bytes[table + 4..table + 8].copy_from_slice(&place.to_le_bytes());
+        });
+        refuses(&path, "in one place");
+    }
+    for name in ["q-iotest-version3.vmdk", "sf-streamOptimized.vmdk"] {
+        if let Some(path) = real_image(name, dir.path()) {
+            refuses(&path, "streamOptimized");
+        }
+    }
+}
+
+#[test]
+fn what_only_its_header_says_what_it_is_has_to_be_stated() {
+    let _alone = alone();
+    let dir = scratch();
+    for name in ["disk.img", "disk"] {
+        let path = dir.path().join(name);
+        qemu_create(&path, "qcow2", "");
+        refuses(&path, "a guest could have written the header");
+        let options = OpenOptions { format: Some(Format::Qcow2) };
+        let chain = Chain::open(TestFile::open(&path), options, &Folder).unwrap();
+        Edit::open(&chain, &Folder, &mut open_target).unwrap();
+    }
+}
+
+#[test]
+fn what_is_in_use_or_was_swapped_is_left_alone() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.qcow2");
+    qemu_create(&path, "qcow2", "");
+    let held = EditFile::open(&path).unwrap();
+    let before = fs::read(&path).unwrap();
+    assert_eq!(open(&path).err().unwrap().kind(), ErrorKind::Refused);
+    drop(held);
+    let chain = chain(&path);
+    fs::copy(&path, dir.path().join("copy")).unwrap();
+    fs::rename(dir.path().join("copy"), &path).unwrap();
+    let error = Edit::open(&chain, &Folder, &mut open_target).err().unwrap();
+    assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("replaced"), "{error}");
+    assert!(fs::read(&path).unwrap() == before);
+}

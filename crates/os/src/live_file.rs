@@ -1,0 +1,213 @@
+//! An existing file or block device in use as a disk: held alone, written anywhere, growing and shrinking.
+//!
+//! Invariants: those of [`EditFile`], but that the length may change.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::{Error, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
+use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
+use rustix::fs::FallocateFlags;
+
+use crate::EditFile;
+use crate::raw_file::{Kind, is_unsupported};
+
+/// A file or block device held alone, of which any part may be written, and more.
+pub struct LiveFile {
+    file: EditFile,
+    len_bytes: AtomicU64,
+}
+
+impl LiveFile {
+    /// Opens `path`. Refuses what [`EditFile::open`] refuses.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let file = EditFile::open(path)?;
+        let len_bytes = AtomicU64::new(ReadAt::<Host>::len_bytes(&file));
+        Ok(Self { file, len_bytes })
+    }
+
+    fn is_device(&self) -> bool {
+        self.file.raw().kind == Kind::BlockDevice
+    }
+
+    fn grown_to(&self, len_bytes: u64) {
+        self.len_bytes.fetch_max(len_bytes, Ordering::AcqRel);
+        self.file.forget_extent();
+    }
+
+    /// A device has the length that it has.
+    fn check_room(&self, end: HostOffset) -> Result<()> {
+        if self.is_device() && end.get() > self.len_bytes() {
+            return Err(Error::invalid("write past the end of a block device").path(self.name()).at(end));
+        }
+        Ok(())
+    }
+
+    /// `false`, and nothing changed, if the file system does not do it.
+    fn allocate(&self, flags: FallocateFlags, span: HostSpan, what: &str) -> Result<bool> {
+        let raw = self.file.raw();
+        match rustix::fs::fallocate(&raw.file, flags, span.start().get(), span.len_bytes()) {
+            Ok(()) => Ok(true),
+            Err(error) if is_unsupported(error) => Ok(false),
+            Err(error) => Err(raw.error(what, span.start(), error)),
+        }
+    }
+}
+
+impl ReadAt<Host> for LiveFile {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes.load(Ordering::Acquire)
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.file.check_flushed()?;
+        check_bounds(at, buf.len(), self.len_bytes()).map_err(|error| error.path(self.name()))?;
+        self.file.raw().read(at, buf, self.len_bytes())
+    }
+}
+
+impl HostFile for LiveFile {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.file.allocated_bytes()
+    }
+
+    fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
+        self.file.host_map(span)
+    }
+
+    fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
+        self.file.host_extents()
+    }
+
+    fn host_filesystem(&self) -> Option<String> {
+        self.file.host_filesystem()
+    }
+
+    fn identity(&self) -> Option<(u64, u64)> {
+        self.file.identity()
+    }
+
+    fn is_block_device(&self) -> bool {
+        self.is_device()
+    }
+}
+
+impl TargetFile for LiveFile {
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        self.file.check_flushed()?;
+        let end =
+            at.checked_add(buf.len() as u64).ok_or_else(|| Error::invalid("write past every end").at(at))?;
+        self.check_room(end)?;
+        self.file.raw().write(at, buf)?;
+        if !buf.is_empty() {
+            self.grown_to(end.get());
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        self.file.check_flushed()?;
+        if len_bytes == self.len_bytes() {
+            return Ok(());
+        }
+        self.check_room(Offset::new(len_bytes))?;
+        if !self.is_device() {
+            let raw = self.file.raw();
+            let end = Offset::new(len_bytes);
+            rustix::fs::ftruncate(&raw.file, len_bytes)
+                .map_err(|error| raw.error("set the length", end, error))?;
+            self.len_bytes.store(len_bytes, Ordering::Release);
+            self.file.forget_extent();
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, span: HostSpan) -> Result<()> {
+        self.file.check_flushed()?;
+        self.check_room(span.end())?;
+        if span.is_empty() || self.is_device() {
+            return Ok(());
+        }
+        if self.allocate(FallocateFlags::empty(), span, "reserve")? {
+            self.grown_to(span.end().get());
+        } else if span.end().get() > self.len_bytes() {
+            // Where storage cannot be reserved it is found when it is written.
+            self.set_len(span.end().get())?;
+        }
+        Ok(())
+    }
+
+    fn zero(&self, span: HostSpan) -> Result<()> {
+        self.file.check_flushed()?;
+        self.check_room(span.end())?;
+        if span.is_empty() {
+            return Ok(());
+        }
+        if !self.allocate(FallocateFlags::ZERO_RANGE, span, "zero")? {
+            self.file.raw().write_zeros(span)?;
+        }
+        self.grown_to(span.end().get());
+        Ok(())
+    }
+
+    fn punch(&self, span: HostSpan) -> Result<()> {
+        self.file.check_flushed()?;
+        let Some(span) = span.intersect(&Span::from_zero(self.len_bytes())) else { return Ok(()) };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if !self.allocate(flags, span, "give storage back")? {
+            self.file.raw().write_zeros(span)?;
+        }
+        self.file.forget_extent();
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.file.check_flushed()?;
+        check_bounds(at, buf.len(), self.len_bytes()).map_err(|error| error.path(self.name()))?;
+        self.file.read_past_cache(at, buf, self.len_bytes())
+    }
+
+    fn forget(&self, span: HostSpan) {
+        TargetFile::forget(&self.file, span);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use block::ErrorKind;
+
+    #[test]
+    fn it_grows_and_shrinks_and_reads_what_was_written() {
+        let dir = testkit::scratch();
+        let path = dir.path().join("disk");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let file = LiveFile::open(&path).unwrap();
+        file.write_at(Offset::new(100_000), &[5; 512]).unwrap();
+        assert_eq!(ReadAt::<Host>::len_bytes(&file), 100_512);
+        let mut buf = [1; 1024];
+        file.read_at(Offset::new(100_512 - 1024), &mut buf).unwrap();
+        assert_eq!((buf[511], buf[512]), (0, 5));
+        file.reserve(Span::new(Offset::new(200_000), 4096)).unwrap();
+        assert_eq!(path.metadata().unwrap().len(), 204_096);
+        file.zero(Span::new(Offset::ZERO, 4096)).unwrap();
+        file.punch(Span::new(Offset::new(100_000), 1 << 20)).unwrap();
+        file.flush().unwrap();
+        file.read_stored(Offset::new(4096), &mut buf).unwrap();
+        assert_eq!(buf, [7; 1024]);
+        file.read_at(Offset::new(100_000), &mut buf[..512]).unwrap();
+        assert_eq!(buf[..512], [0; 512]);
+        file.set_len(8192).unwrap();
+        assert_eq!(path.metadata().unwrap().len(), 8192);
+        assert_eq!(file.read_at(Offset::new(8192), &mut [0]).err().unwrap().kind(), ErrorKind::Invalid);
+        assert_eq!(LiveFile::open(&path).err().unwrap().kind(), ErrorKind::Refused, "held alone");
+    }
+}

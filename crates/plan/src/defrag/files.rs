@@ -1,0 +1,271 @@
+//! No fragmented file, with the fewest bytes moved.
+//!
+//! In this order, the largest streams first:
+//! 1. a stream keeps a run of it, the largest that free space beside it allows, and the rest comes next to it; of large streams also
+//!    if a little has to move out of the way first;
+//! 2. it goes as a whole to the free extent that fits it most tightly;
+//! 3. once what others left is free: again;
+//! 4. others make room for it, or slide together;
+//! 5. it is brought into fewer runs.
+
+use block::Result;
+use extent::VolumeSpan;
+
+use super::free;
+use super::room::{Away, Cells, Effort, Placement, Purpose, clear, fill, ways};
+use super::space::Growth;
+use super::work::{Run, Work};
+
+/// A stream of at most this is put near its home.
+const SMALL_BYTES: u64 = 64 << 10;
+
+/// Streams from here on are worth clearing room beside a part of them even if they would fit elsewhere.
+const WORTH_CLEARING_BYTES: u64 = 1 << 20;
+
+/// Others slide for a stream if they are at most this many times as large: at 95 % full, twenty times as much lies among the gaps
+/// that it needs.
+const SLIDING_COST_MAX: u64 = 24;
+
+/// As [`EFFORT_MAX`], for that.
+const SLIDING_EFFORT_MAX: u64 = 60_000_000;
+
+/// After this many streams in a row for which no room can be made, what was cleared is filled first.
+const FAILURES_MAX: usize = 8;
+
+/// Cells and extents that are looked at to make room: about a second.
+const EFFORT_MAX: u64 = 300_000_000;
+
+/// Brings the fragmented streams together.
+pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
+    let mut effort = Effort::new(EFFORT_MAX);
+    let mut sliding_effort = Effort::new(SLIDING_EFFORT_MAX);
+    let mut left = largest_first(work);
+    place_cheaply(work, &mut left, &mut effort)?;
+    loop {
+        let before = left.len();
+        place_directly(work, &mut left)?;
+        work.close()?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let is_stuck = left.len() == before && !make_room(work, &mut left, &mut effort)?;
+        if is_stuck && !extend_free(work, &left, &mut sliding_effort)? {
+            break;
+        }
+    }
+    for &stream in &left {
+        reduce(work, stream)?;
+    }
+    work.close()?;
+    // What that left may hold one of them after all, which then moves a second time.
+    let moved_bytes = work.moved_bytes();
+    place_left(work)?;
+    work.made_room_bytes += work.moved_bytes() - moved_bytes;
+    Ok(())
+}
+
+/// Places the fragmented streams that fit into what is free, with what others leave.
+pub(super) fn place_left(work: &mut Work<'_>) -> Result<()> {
+    let mut left = largest_first(work);
+    let mut before = usize::MAX;
+    while left.len() < before {
+        before = left.len();
+        place_directly(work, &mut left)?;
+        work.close()?;
+    }
+    Ok(())
+}
+
+fn largest_first(work: &Work<'_>) -> Vec<usize> {
+    let mut streams = work.fragmented();
+    streams.sort_by_key(|stream| std::cmp::Reverse(stream_bytes(work, *stream)));
+    streams
+}
+
+fn stream_bytes(work: &Work<'_>, stream: usize) -> u64 {
+    work.layout.bytes_of(work.layout.extents_of(stream))
+}
+
+/// Places streams that can keep most of themselves where it is.
+fn place_cheaply(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<()> {
+    let mut cleared = Vec::new();
+    let mut rest = Vec::new();
+    for &stream in left.iter() {
+        let bytes = stream_bytes(work, stream);
+        if keep_one(work, stream, Growth::Never)? {
+            continue;
+        }
+        let is_worth = |way: &Placement| way.cost_bytes <= bytes / 2;
+        let ways = if bytes >= WORTH_CLEARING_BYTES {
+            ways(work, stream, None, bytes / 2, effort)
+        } else {
+            Vec::new()
+        };
+        if !place_by_clearing(work, ways.into_iter().filter(is_worth), &mut cleared)? {
+            rest.push(stream);
+        }
+    }
+    *left = rest;
+    finish_clearing(work, cleared)
+}
+
+/// Clears the first of `ways` that can be cleared.
+fn place_by_clearing(
+    work: &mut Work<'_>,
+    ways: impl Iterator<Item = Placement>,
+    cleared: &mut Vec<Placement>,
+) -> Result<bool> {
+    for way in ways {
+        let spans: Vec<_> = way.parts.iter().map(|(_, span)| *span).collect();
+        // What it keeps is beside the window, and what lies within moves twice.
+        if clear(work, &spans, Away::BestFit)? {
+            work.set_locked(way.stream, true);
+            cleared.push(way);
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn finish_clearing(work: &mut Work<'_>, cleared: Vec<Placement>) -> Result<()> {
+    let streams: Vec<_> = cleared.iter().map(|way| way.stream).collect();
+    fill(work, cleared)?;
+    streams.into_iter().for_each(|stream| work.set_locked(stream, false));
+    Ok(())
+}
+
+/// Places what fits into what is free.
+fn place_directly(work: &mut Work<'_>, left: &mut Vec<usize>) -> Result<()> {
+    let growths = [Growth::Never, Growth::Limited];
+    let growths = if work.space.may_grow() { &growths[..] } else { &growths[..1] };
+    let mut rest = Vec::new();
+    for &stream in left.iter() {
+        let mut is_placed = false;
+        for &growth in growths {
+            is_placed = is_placed || keep_one(work, stream, growth)? || place_whole(work, stream, growth)?;
+        }
+        if !is_placed {
+            rest.push(stream);
+        }
+    }
+    *left = rest;
+    Ok(())
+}
+
+/// Leaves the largest run that can be kept, and brings the others next to it.
+fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> {
+    if work.layout.moves_together(stream) {
+        return Ok(false);
+    }
+    let mut runs = work.runs(stream);
+    runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
+    for run in &runs {
+        let Some(placement) = Placement::around(work, stream, run) else { continue };
+        if work.space.offers_all(placement.parts.iter().map(|(_, span)| *span), growth) {
+            for (extents, place) in placement.parts {
+                work.move_to(extents, place)?;
+            }
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> {
+    let bytes = stream_bytes(work, stream);
+    let home = work.hints.home.filter(|_| bytes <= SMALL_BYTES);
+    let home = home.and_then(|home| home(work.layout.file(stream)));
+    let near = home.and_then(|home| work.space.find_within(bytes, home));
+    let Some(place) = near.or_else(|| work.space.find(bytes, growth)) else { return Ok(false) };
+    work.move_to(work.layout.extents_of(stream), place)?;
+    Ok(true)
+}
+
+/// Moves others away for what fits nowhere, the smallest first: what these leave is where those go that are in the way of larger
+/// ones. Whether any stream was placed.
+fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
+    let mut cleared = Vec::new();
+    let mut rest = Vec::new();
+    let mut cells = Cells::of(work, Purpose::ToFill, effort);
+    let mut failures = 0;
+    while let Some(stream) = left.pop() {
+        let ways = ways(work, stream, Some(&cells), u64::MAX, effort);
+        if !place_by_clearing(work, ways.into_iter(), &mut cleared)? {
+            rest.push(stream);
+            failures += 1;
+            if failures >= FAILURES_MAX && !cleared.is_empty() {
+                break;
+            }
+            continue;
+        }
+        failures = 0;
+        // The others look elsewhere. What else changed is seen when a window is looked at closely, or in the next round.
+        let parts = cleared.last().map(|way| way.parts.as_slice()).unwrap_or_default();
+        parts.iter().for_each(|(_, span)| cells.strike(*span));
+    }
+    left.extend(rest.into_iter().rev());
+    let has_placed = !cleared.is_empty();
+    finish_clearing(work, cleared)?;
+    Ok(has_placed)
+}
+
+/// Slides others together until the smallest of `left` fits. Whether it does.
+fn extend_free(work: &mut Work<'_>, left: &[usize], effort: &mut Effort) -> Result<bool> {
+    let Some(bytes) = left.iter().map(|stream| stream_bytes(work, *stream)).min() else { return Ok(false) };
+    let moved_bytes = work.moved_bytes();
+    let fits = free::extend(work, bytes, bytes.saturating_mul(SLIDING_COST_MAX), effort)?;
+    work.made_room_bytes += work.moved_bytes() - moved_bytes;
+    Ok(fits)
+}
+
+/// Brings a stream that cannot be whole into fewer runs: each that fits behind the one before it goes there, and as many of a row as
+/// fit go to one free extent. No run moves twice.
+fn reduce(work: &mut Work<'_>, stream: usize) -> Result<()> {
+    if work.layout.moves_together(stream) {
+        return Ok(());
+    }
+    let runs = work.runs(stream);
+    let mut index = 0;
+    while index < runs.len() {
+        let row = row_that_fits(work, &runs[index..]);
+        let mut end = work.bounds(&runs[index]).end();
+        let mut next = index + 1;
+        if row > 1 {
+            let extents = runs[index].extents.start..runs[index + row - 1].extents.end;
+            let bytes = work.layout.bytes_of(extents.clone());
+            if let Some(place) = work.space.find(bytes, Growth::Never) {
+                work.move_to(extents, place)?;
+                end = place.end();
+                next = index + row;
+            }
+        }
+        while let Some(run) = runs.get(next) {
+            let Some(behind) = VolumeSpan::checked(end, run.bytes) else { break };
+            if !work.space.offers(behind, Growth::Never) {
+                break;
+            }
+            work.move_to(run.extents.clone(), behind)?;
+            end = behind.end();
+            next += 1;
+        }
+        index = next;
+    }
+    Ok(())
+}
+
+/// How many of the first runs fit into one free extent, or none if the first can have the second behind it where it is.
+fn row_that_fits(work: &Work<'_>, runs: &[Run]) -> usize {
+    let end = work.bounds(&runs[0]).end();
+    let behind = runs.get(1).and_then(|second| VolumeSpan::checked(end, second.bytes));
+    if behind.is_some_and(|behind| work.space.offers(behind, Growth::Never)) {
+        return 0;
+    }
+    let largest = work.space.held().largest().map_or(0, |span| span.len_bytes());
+    let mut rest = largest;
+    let fits = |run: &&Run| {
+        let left = rest.checked_sub(run.bytes);
+        rest = left.unwrap_or(0);
+        left.is_some()
+    };
+    runs.iter().take_while(fits).count()
+}

@@ -1,0 +1,203 @@
+//! Everything sorted: directories, then the small files of one directory together, then large files.
+//!
+//! First each stream is given the place where it belongs. Then, from the first place on, what lies there moves to the back of
+//! the volume, and in the next batch its owner moves in. What cannot have its place, because free space is too scarce to clear
+//! it, stays where it is.
+//!
+//! A stream that lies in its order already stays, if between it and the one before there is but a little free space:
+//! so sorting a second time moves nothing, and one file less does not shift all that follow it.
+
+use block::Result;
+use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
+use filesystem::FileId;
+
+use super::first_fit::FirstFit;
+use super::room::{Away, Placement, clear, fill};
+use super::work::Work;
+
+/// A stream of at most this lies with the others of its directory.
+const SMALL_BYTES: u64 = 256 << 10;
+
+/// A file in more runs than this grew in steps, and is likely to grow on.
+const GROWING_RUNS: usize = 8;
+
+/// Room left behind a file that grows is this part of it, and at most [`GROWTH_ROOM_BYTES_MAX`].
+const GROWTH_ROOM_PART: u64 = 8;
+const GROWTH_ROOM_BYTES_MAX: u64 = 16 << 20;
+
+/// Free space up to this is left in front of a stream that lies in its order.
+const GAP_BYTES_MAX: u64 = 16 << 20;
+
+/// All such gaps together are at most this part of the free space: one twentieth keeps 95 % of it in one piece.
+const GAPS_PART: u64 = 20;
+
+/// Sorting moves at most this many times what there is to sort: what makes room moves more than once.
+const MOVES_MAX: u64 = 4;
+
+/// Sorts as far as space allows.
+pub(super) fn sort(work: &mut Work<'_>) -> Result<()> {
+    let targets = Targets::of(work);
+    let streams = 0..work.layout.stream_count();
+    let movable = streams.filter(|stream| !work.is_locked(*stream));
+    let total_bytes = movable.map(|stream| bytes_of(work, stream)).fold(0, u64::saturating_add);
+    let bytes_max = total_bytes.saturating_mul(MOVES_MAX);
+    let mut cleared = Cleared::default();
+    for (target, stream) in targets.by_place() {
+        if work.moved_bytes() > bytes_max {
+            break;
+        }
+        let place = Span::new(target, bytes_of(work, stream));
+        if is_at(work, stream, target) {
+            work.set_locked(stream, true);
+            continue;
+        }
+        let mut is_clear = cleared.clear(work, stream, place, &targets)?;
+        if !is_clear && !cleared.placements.is_empty() {
+            cleared.fill(work)?;
+            is_clear = is_at(work, stream, target) || cleared.clear(work, stream, place, &targets)?;
+        }
+        if is_clear {
+            work.set_locked(stream, true);
+        }
+        if cleared.bytes >= work.batch_bytes_max() {
+            cleared.fill(work)?;
+        }
+    }
+    cleared.fill(work)?;
+    // What moved out of the way made room for the order, not for one file.
+    work.made_room_bytes = 0;
+    Ok(())
+}
+
+fn bytes_of(work: &Work<'_>, stream: usize) -> u64 {
+    work.layout.bytes_of(work.layout.extents_of(stream))
+}
+
+/// Whether a stream lies in one piece at `place`.
+fn is_at(work: &Work<'_>, stream: usize, place: VolumeOffset) -> bool {
+    let mut at = place;
+    work.layout.extents_of(stream).all(|extent| {
+        let span = work.span(extent);
+        let is_next = span.start() == at;
+        at = span.end();
+        is_next
+    })
+}
+
+/// Places that were cleared for streams, which are to move in at once.
+#[derive(Default)]
+struct Cleared {
+    placements: Vec<Placement>,
+    bytes: u64,
+}
+
+impl Cleared {
+    fn clear(
+        &mut self,
+        work: &mut Work<'_>,
+        stream: usize,
+        place: VolumeSpan,
+        targets: &Targets,
+    ) -> Result<bool> {
+        let is_clear = clear(work, &[place], Away::Back(&targets.places))?;
+        if is_clear {
+            self.bytes = self.bytes.saturating_add(place.len_bytes());
+            self.placements.push(Placement::whole(work, stream, place));
+        }
+        Ok(is_clear)
+    }
+
+    fn fill(&mut self, work: &mut Work<'_>) -> Result<()> {
+        self.bytes = 0;
+        fill(work, std::mem::take(&mut self.placements))
+    }
+}
+
+/// Where streams belong.
+struct Targets {
+    places: Vec<Option<VolumeOffset>>,
+}
+
+impl Targets {
+    fn of(work: &Work<'_>) -> Self {
+        let regions = regions(work);
+        let mut places = vec![None; work.layout.stream_count()];
+        let mut at: Vec<_> = regions.iter().map(VolumeSpan::start).collect();
+        // The first region with enough room is the first of those that lack the least.
+        let mut lacks = FirstFit::new(regions.iter().map(|region| u64::MAX - region.len_bytes()));
+        let mut gaps_left = work.space.free().total_bytes() / GAPS_PART;
+        for stream in in_order(work) {
+            let bytes = bytes_of(work, stream);
+            let Some(region) = lacks.first_at_most(u64::MAX - bytes) else { continue };
+            let end = regions[region].end();
+            let mut place = Span::new(at[region], bytes);
+            if let Some(kept) = kept_place(work, stream, place, end, gaps_left) {
+                gaps_left -= Span::between(place.start(), kept.start()).len_bytes();
+                place = kept;
+            }
+            places[stream] = Some(place.start());
+            let rest = Span::between(place.end(), end).len_bytes();
+            at[region] = place.end().plus(growth_room(work, stream).min(rest));
+            lacks.set(region, u64::MAX - Span::between(at[region], end).len_bytes());
+        }
+        Self { places }
+    }
+
+    fn by_place(&self) -> Vec<(VolumeOffset, usize)> {
+        let places = self.places.iter().enumerate();
+        let mut all: Vec<_> = places.filter_map(|(stream, place)| Some(((*place)?, stream))).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// What may be written between things that stay, ascending.
+fn regions(work: &Work<'_>) -> Vec<VolumeSpan> {
+    let movable: ExtentSet<Volume> = work.extents_by_place().map(|extent| work.span(extent)).collect();
+    let all = movable.intersect(&work.layout.writable().1);
+    all.union(&work.space.held().iter().collect()).iter().collect()
+}
+
+/// Movable streams in the order in which they are to lie.
+fn in_order(work: &Work<'_>) -> Vec<usize> {
+    let layout = work.layout;
+    let key = |stream: usize| {
+        let file = layout.file(stream);
+        let folder = || work.hints.folder.and_then(|folder| folder(file)).map_or(u64::MAX, |FileId(id)| id);
+        let (class, folder) = match bytes_of(work, stream) {
+            _ if layout.is_directory(stream) => (0u8, folder()),
+            bytes if bytes <= SMALL_BYTES => (1, folder()),
+            _ => (2, 0),
+        };
+        (class, folder, file, stream)
+    };
+    let mut all: Vec<_> =
+        (0..layout.stream_count()).filter(|stream| !work.is_locked(*stream)).map(key).collect();
+    all.sort_unstable();
+    all.into_iter().map(|(.., stream)| stream).collect()
+}
+
+/// Where the stream lies, if that is in one piece, soon enough after the start of `place`, and with nothing between.
+fn kept_place(
+    work: &Work<'_>,
+    stream: usize,
+    place: VolumeSpan,
+    end: VolumeOffset,
+    gaps_left: u64,
+) -> Option<VolumeSpan> {
+    let now = Span::new(work.span(work.layout.extents_of(stream).start).start(), place.len_bytes());
+    let gap = Span::between(place.start(), now.start());
+    let is_near =
+        now.start() >= place.start() && now.end() <= end && gap.len_bytes() <= gaps_left.min(GAP_BYTES_MAX);
+    (is_near && is_at(work, stream, now.start()) && work.space.held().covers(gap)).then_some(now)
+}
+
+/// Bytes left free behind a stream that is likely to grow.
+fn growth_room(work: &Work<'_>, stream: usize) -> u64 {
+    let layout = work.layout;
+    if !layout.is_counted(stream) || work.runs(stream).len() <= GROWING_RUNS {
+        return 0;
+    }
+    let room = (bytes_of(work, stream) / GROWTH_ROOM_PART).min(GROWTH_ROOM_BYTES_MAX);
+    room / layout.cluster_bytes() * layout.cluster_bytes()
+}

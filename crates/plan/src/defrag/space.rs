@@ -1,0 +1,231 @@
+//! Free space, and what writing to it costs the container.
+//!
+//! Invariants:
+//! - what the container holds for others is never in it;
+//! - what is not allocated is taken by whole units of the container, and only within the limit;
+//! - what was taken is made good once a batch is closed, by giving back free units, the smallest free extents first.
+
+use extent::{VolumeOffset, VolumeSpan};
+
+use super::DefragOptions;
+use super::layout::{Layout, span_at};
+use super::spans::Spans;
+
+/// How many free extents are looked at where one choice differs from another in what it costs.
+const LOOKED_AT_MAX: usize = 64;
+
+/// Whether the container may grow for a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Growth {
+    /// It must not.
+    Never,
+    /// As far as the limit goes.
+    Limited,
+}
+
+/// The space that a change in place may use.
+#[derive(Debug)]
+pub(super) struct Space {
+    /// All that is free.
+    free: Spans,
+    /// What of it is allocated in the container. `None` if that is all.
+    held: Option<Spans>,
+    /// What is not allocated, free or not.
+    thin: Spans,
+    /// How much more the container takes by now.
+    growth_bytes: u64,
+    /// How many bytes more than it had taken were given back, since it gives back whole units.
+    spare_bytes: u64,
+    /// The most that it took.
+    peak_bytes: u64,
+    growth_bytes_max: u64,
+    unit_bytes: u64,
+    unit_skew_bytes: u64,
+}
+
+impl Space {
+    pub(super) fn new(layout: &Layout, options: &DefragOptions) -> Self {
+        let (writable, allocated) = layout.writable();
+        let thin = writable.subtract(&allocated);
+        let free = layout.room().intersect(&writable);
+        let held = (!thin.is_empty()).then(|| free.subtract(&thin).iter().collect());
+        Self {
+            free: free.iter().collect(),
+            held,
+            thin: thin.iter().collect(),
+            growth_bytes: 0,
+            spare_bytes: 0,
+            peak_bytes: 0,
+            growth_bytes_max: options.growth_bytes_max,
+            unit_bytes: options.unit_bytes.max(1),
+            unit_skew_bytes: options.unit_skew_bytes,
+        }
+    }
+
+    /// All that is free.
+    pub(super) fn free(&self) -> &Spans {
+        &self.free
+    }
+
+    /// What is free and allocated.
+    pub(super) fn held(&self) -> &Spans {
+        self.held.as_ref().unwrap_or(&self.free)
+    }
+
+    /// How many bytes more than before the container takes by now.
+    pub(super) fn growth_bytes(&self) -> u64 {
+        self.growth_bytes
+    }
+
+    /// How many more it took at the most.
+    pub(super) fn peak_bytes(&self) -> u64 {
+        self.peak_bytes
+    }
+
+    /// Whether there is any choice to be made about growth.
+    pub(super) fn may_grow(&self) -> bool {
+        self.growth_bytes < self.growth_bytes_max && !self.thin.is_empty()
+    }
+
+    /// Whether all of `span` is free, and may be written.
+    pub(super) fn offers(&self, span: VolumeSpan, growth: Growth) -> bool {
+        match growth {
+            Growth::Never => self.held().covers(span),
+            Growth::Limited => self.free.covers(span) && self.affords(self.growth_of(span)),
+        }
+    }
+
+    /// Whether all of the disjoint `spans` are free, and may be written.
+    pub(super) fn offers_all(&self, spans: impl Iterator<Item = VolumeSpan> + Clone, growth: Growth) -> bool {
+        spans.clone().all(|span| self.offers(span, growth))
+            && (growth == Growth::Never || self.affords(spans.map(|span| self.growth_of(span)).sum()))
+    }
+
+    /// Whether a part of `span` is not allocated, free or not.
+    pub(super) fn is_thin(&self, span: VolumeSpan) -> bool {
+        self.thin.within(span).next().is_some()
+    }
+
+    /// The place in the tightest free extent for `len_bytes`.
+    pub(super) fn find(&self, len_bytes: u64, growth: Growth) -> Option<VolumeSpan> {
+        let held = self.held().best_fit(len_bytes).map(|span| span_at(span.start().get(), len_bytes));
+        match growth {
+            Growth::Never => held,
+            Growth::Limited => held.or_else(|| self.find_growing(len_bytes)),
+        }
+    }
+
+    /// As [`Self::find`], within `home`, without growth.
+    pub(super) fn find_within(&self, len_bytes: u64, home: VolumeSpan) -> Option<VolumeSpan> {
+        let near = self.held().within(home).take(LOOKED_AT_MAX);
+        let tightest = near.filter(|span| span.len_bytes() >= len_bytes).min_by_key(VolumeSpan::len_bytes)?;
+        Some(span_at(tightest.start().get(), len_bytes))
+    }
+
+    fn find_growing(&self, len_bytes: u64) -> Option<VolumeSpan> {
+        let places = self.free.fitting(len_bytes).take(LOOKED_AT_MAX).flat_map(|span| {
+            [span.start().get(), span.end().get() - len_bytes].map(|start| span_at(start, len_bytes))
+        });
+        let (growth, place) =
+            places.map(|place| (self.growth_of(place), place)).min_by_key(|(growth, _)| *growth)?;
+        self.affords(growth).then_some(place)
+    }
+
+    fn affords(&self, growth_bytes: u64) -> bool {
+        self.growth_bytes.checked_add(growth_bytes).is_some_and(|sum| sum <= self.growth_bytes_max)
+    }
+
+    fn growth_of(&self, span: VolumeSpan) -> u64 {
+        if self.held.is_some() { self.thin.bytes_within(self.units_around(span)) } else { 0 }
+    }
+
+    /// The units that `span` touches.
+    fn units_around(&self, span: VolumeSpan) -> VolumeSpan {
+        let skewed = |at: VolumeOffset| at.get().saturating_add(self.unit_skew_bytes);
+        let start = skewed(span.start()) / self.unit_bytes * self.unit_bytes;
+        let end = skewed(span.end()).div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
+        self.unskewed(start, end)
+    }
+
+    /// The units that lie in `span` in full.
+    fn units_within(&self, span: VolumeSpan) -> VolumeSpan {
+        let skewed = |at: VolumeOffset| at.get().saturating_add(self.unit_skew_bytes);
+        let start = skewed(span.start()).div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
+        let end = skewed(span.end()) / self.unit_bytes * self.unit_bytes;
+        self.unskewed(start, end.max(start))
+    }
+
+    fn unskewed(&self, start: u64, end: u64) -> VolumeSpan {
+        let at = |at: u64| VolumeOffset::new(at.saturating_sub(self.unit_skew_bytes));
+        VolumeSpan::between(at(start), at(end))
+    }
+
+    /// Gives free units back to the container until it takes no more than before. To be called when all that is free is
+    /// free on the volume, too. Answers what is given back.
+    pub(super) fn shrink(&mut self) -> Vec<VolumeSpan> {
+        let mut given = Vec::new();
+        while self.growth_bytes > 0 {
+            let Some(held) = &self.held else { break };
+            // Twice the unit holds one for sure.
+            let sure = held.fitting(self.unit_bytes.saturating_mul(2)).take(1);
+            let fitting: Vec<_> = held.fitting(self.unit_bytes).take(LOOKED_AT_MAX).chain(sure).collect();
+            let units =
+                fitting.into_iter().map(|span| self.units_within(span)).find(|units| !units.is_empty());
+            let Some(units) = units else { break };
+            let wanted = self.growth_bytes.div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
+            let span = span_at(units.start().get(), units.len_bytes().min(wanted));
+            if let Some(held) = &mut self.held {
+                held.remove(span);
+            }
+            self.thin.insert(span);
+            self.spare_bytes += span.len_bytes().saturating_sub(self.growth_bytes);
+            self.growth_bytes = self.growth_bytes.saturating_sub(span.len_bytes());
+            given.push(span);
+        }
+        given
+    }
+
+    /// Takes what is free of `span`, to keep others from it. It must not be written unless it is allocated.
+    pub(super) fn hold(&mut self, span: VolumeSpan) -> Vec<VolumeSpan> {
+        let parts = self.free.remove_within(span);
+        if let Some(held) = &mut self.held {
+            held.remove_within(span);
+        }
+        parts
+    }
+
+    /// Takes a free `span` to be written.
+    pub(super) fn take(&mut self, span: VolumeSpan) {
+        self.free.remove(span);
+        if let Some(held) = &mut self.held {
+            held.remove_within(span);
+            self.grow(span);
+        }
+    }
+
+    /// Counts what the container takes for `span`. What lies beside it in the same units is allocated then, too.
+    fn grow(&mut self, span: VolumeSpan) {
+        let around = self.units_around(span);
+        for taken in self.thin.remove_within(around) {
+            let spare_bytes = self.spare_bytes.min(taken.len_bytes());
+            self.spare_bytes -= spare_bytes;
+            self.growth_bytes = self.growth_bytes.saturating_add(taken.len_bytes() - spare_bytes);
+            let free: Vec<_> = self.free.within(taken).collect();
+            let Some(held) = &mut self.held else { continue };
+            free.into_iter().for_each(|span| held.insert(span));
+        }
+        self.peak_bytes = self.peak_bytes.max(self.growth_bytes);
+    }
+
+    /// Gives back what is free again.
+    pub(super) fn give(&mut self, span: VolumeSpan) {
+        self.free.insert(span);
+        let Some(held) = &mut self.held else { return };
+        let mut at = span.start();
+        for thin in self.thin.within(span).collect::<Vec<_>>() {
+            held.insert(VolumeSpan::between(at, thin.start()));
+            at = thin.end();
+        }
+        held.insert(VolumeSpan::between(at, span.end()));
+    }
+}

@@ -1,0 +1,5 @@
+//! Plans against a simulated volume: an array of clusters, each with whose it is.
+
+mod examples;
+mod model;
+mod random;

@@ -1,0 +1,301 @@
+//! `leandisk defrag`: what moved, or would, and what it gained.
+
+use std::fmt::Write as _;
+
+use plan::cost::ReadCost;
+use plan::defrag::{DefragPlan, LayoutFigures, WhyLeft};
+use serde::Serialize;
+
+use crate::bar::{Share, bar};
+use crate::text::{Palette, human_bytes, printable};
+
+/// The most files that are named in a document.
+const LEFT_NAMED_MAX: usize = 20;
+
+/// The document `leandisk.defrag/1`.
+#[derive(Clone, Debug, Serialize)]
+pub struct DefragDocument {
+    schema: &'static str,
+    /// Nothing was changed: the figures are the plan's.
+    dry_run: bool,
+    path: String,
+    format: String,
+    /// `files`, `free` or `pack`.
+    goal: &'static str,
+    elapsed_seconds: f64,
+    volumes: Vec<VolumeDefrag>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct VolumeDefrag {
+    index: usize,
+    filesystem: Option<String>,
+    label: Option<String>,
+    size_bytes: u64,
+    /// Why the volume is left as it is; `null` if it is not.
+    refused: Option<String>,
+    before: Option<Figures>,
+    /// After the moves; as the plan says in a dry run.
+    after: Option<Figures>,
+    /// Bytes of files that moved.
+    moved_bytes: u64,
+    /// Bytes of the file system's own structures that were written, without the journal.
+    metadata_written_bytes: u64,
+    /// Bytes written to the journal beside the disk.
+    journal_written_bytes: u64,
+    /// Bytes that a thin disk grows by at most.
+    growth_bytes: u64,
+    /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
+    changed_block_bytes: u64,
+    /// Steps, each of which leaves a whole volume.
+    batches: usize,
+    /// Fragmented files and streams that are left.
+    left: u64,
+    /// The first of them.
+    left_files: Vec<LeftFile>,
+    /// Reading each file that is fragmented before, from its beginning to its end, on a modelled hard disk.
+    reading: Option<Reading>,
+}
+
+/// [`LayoutFigures`] in a document.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Figures {
+    /// Contiguous runs of all main streams of regular files.
+    pub fragments: u64,
+    /// Those of them in more than one run.
+    pub fragmented_files: u64,
+    /// Bytes of all streams in more than one run.
+    pub fragmented_bytes: u64,
+    /// Free extents.
+    pub free_extents: u64,
+    /// The largest of them.
+    pub largest_free_extent_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct LeftFile {
+    path: String,
+    reason: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Reading {
+    bytes: u64,
+    requests_before: u64,
+    requests_after: u64,
+    seconds_before: f64,
+    seconds_after: f64,
+}
+
+/// What was, or would be, done to a disk.
+pub struct DefragSubject<'a> {
+    /// Its path.
+    pub path: &'a str,
+    /// Its format.
+    pub format: &'a str,
+    /// What was to be reached.
+    pub goal: &'static str,
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+    /// How long it took.
+    pub elapsed_seconds: f64,
+    /// Its volumes.
+    pub volumes: Vec<DefragVolume<'a>>,
+}
+
+/// One volume of the subject.
+pub struct DefragVolume<'a> {
+    /// Counted from 1.
+    pub index: usize,
+    /// What is on it.
+    pub facts: Option<&'a filesystem::Facts>,
+    /// Its length.
+    pub size_bytes: u64,
+    /// What was planned for it and done, or why nothing was.
+    pub work: Result<DefragWork<'a>, String>,
+}
+
+/// What was planned for a volume, and what became of it.
+pub struct DefragWork<'a> {
+    /// The plan.
+    pub plan: &'a DefragPlan,
+    /// The volume before.
+    pub before: LayoutFigures,
+    /// The volume after: found, or predicted in a dry run.
+    pub after: LayoutFigures,
+    /// Bytes of metadata and of journal that were written.
+    pub written: (u64, u64),
+    /// The path of what is left, in the plan's order.
+    pub left_paths: Vec<String>,
+    /// What reading the files costs that are fragmented before: before, and after.
+    pub reading: (ReadCost, ReadCost),
+}
+
+/// The document of a change in place.
+pub fn defrag_document(subject: &DefragSubject<'_>) -> DefragDocument {
+    DefragDocument {
+        schema: "leandisk.defrag/1",
+        dry_run: subject.dry_run,
+        path: subject.path.to_owned(),
+        format: subject.format.to_owned(),
+        goal: subject.goal,
+        elapsed_seconds: subject.elapsed_seconds,
+        volumes: subject.volumes.iter().map(volume_defrag).collect(),
+    }
+}
+
+fn volume_defrag(volume: &DefragVolume<'_>) -> VolumeDefrag {
+    let mut document = VolumeDefrag {
+        index: volume.index,
+        filesystem: volume.facts.map(|facts| facts.filesystem.clone()),
+        label: volume.facts.and_then(|facts| facts.label.clone()),
+        size_bytes: volume.size_bytes,
+        refused: None,
+        before: None,
+        after: None,
+        moved_bytes: 0,
+        metadata_written_bytes: 0,
+        journal_written_bytes: 0,
+        growth_bytes: 0,
+        changed_block_bytes: 0,
+        batches: 0,
+        left: 0,
+        left_files: Vec::new(),
+        reading: None,
+    };
+    match &volume.work {
+        Err(reason) => document.refused = Some(reason.clone()),
+        Ok(work) => add_work(&mut document, work),
+    }
+    document
+}
+
+fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
+    let plan = work.plan;
+    document.before = Some(work.before.into());
+    document.after = Some(work.after.into());
+    document.moved_bytes = plan.moved_bytes;
+    (document.metadata_written_bytes, document.journal_written_bytes) = work.written;
+    document.growth_bytes = plan.growth_bytes;
+    document.changed_block_bytes = plan.changed_block_bytes;
+    document.batches = plan.batches.len();
+    document.left = plan.left.len() as u64;
+    let named = work.left_paths.iter().zip(&plan.left).take(LEFT_NAMED_MAX);
+    document.left_files = named
+        .map(|(path, (_, why))| LeftFile {
+            path: path.clone(),
+            reason: match why {
+                WhyLeft::Pinned(reason) => (*reason).to_owned(),
+                WhyLeft::NoRoom => "no free space is large enough".into(),
+            },
+        })
+        .collect();
+    let (before, after) = work.reading;
+    document.reading = Some(Reading {
+        bytes: before.bytes,
+        requests_before: before.requests,
+        requests_after: after.requests,
+        seconds_before: before.seconds,
+        seconds_after: after.seconds,
+    });
+}
+
+impl From<LayoutFigures> for Figures {
+    fn from(figures: LayoutFigures) -> Self {
+        let LayoutFigures {
+            fragments,
+            fragmented_files,
+            fragmented_bytes,
+            free_extents,
+            largest_free_extent_bytes,
+        } = figures;
+        Self { fragments, fragmented_files, fragmented_bytes, free_extents, largest_free_extent_bytes }
+    }
+}
+
+/// The document in words and numbers.
+pub fn defrag_text(document: &DefragDocument, palette: Palette) -> String {
+    let mut out = String::new();
+    let verb = if document.dry_run { "would defragment" } else { "defragmented" };
+    let heading = format!("{verb} {} ({})", printable(&document.path), document.format);
+    let _ = writeln!(out, "{}", palette.strong(&heading));
+    for volume in &document.volumes {
+        let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+        let label = volume.label.as_ref().filter(|label| !label.is_empty());
+        let label = label.map(|label| format!(" \"{}\"", printable(label))).unwrap_or_default();
+        let size = human_bytes(volume.size_bytes);
+        let _ = writeln!(out, "  volume {}  {name}{label}, {size}", volume.index);
+        match &volume.refused {
+            Some(reason) => {
+                let reason = format!("left as it is: {}", printable(reason));
+                let _ = writeln!(out, "    {}", palette.warning(&reason));
+            }
+            None => volume_text(&mut out, volume, document.dry_run, palette),
+        }
+    }
+    if !document.dry_run {
+        let _ = writeln!(out, "  {:.1} s", document.elapsed_seconds);
+    }
+    out
+}
+
+fn volume_text(out: &mut String, volume: &VolumeDefrag, is_planned: bool, palette: Palette) {
+    let (Some(before), Some(after)) = (volume.before, volume.after) else { return };
+    let _ = writeln!(out, "    {:22} {:>12} {:>12}", "", "before", "after");
+    let mut row = |what: &str, before: String, after: String| {
+        let _ = writeln!(out, "    {what:22} {before:>12} {after:>12}");
+    };
+    row("fragmented files", before.fragmented_files.to_string(), after.fragmented_files.to_string());
+    row("fragments", before.fragments.to_string(), after.fragments.to_string());
+    row("free extents", before.free_extents.to_string(), after.free_extents.to_string());
+    row(
+        "largest free extent",
+        human_bytes(before.largest_free_extent_bytes),
+        human_bytes(after.largest_free_extent_bytes),
+    );
+    if let Some(reading) = volume.reading.filter(|reading| reading.bytes > 0) {
+        let seconds = |seconds: f64| format!("{seconds:.2} s");
+        row("reading them, hard disk", seconds(reading.seconds_before), seconds(reading.seconds_after));
+    }
+    let _ = writeln!(out, "    {}", gain_bar(volume, palette));
+    let verb = if is_planned { "moves" } else { "moved" };
+    let _ = write!(out, "    {verb} {} in {} batches", human_bytes(volume.moved_bytes), volume.batches);
+    if !is_planned {
+        let metadata = human_bytes(volume.metadata_written_bytes);
+        let journal = human_bytes(volume.journal_written_bytes);
+        let _ = write!(out, "; wrote {metadata} of metadata and {journal} of journal");
+    }
+    let growth = match volume.growth_bytes {
+        0 => "a thin disk does not grow".to_owned(),
+        bytes => format!("a thin disk grows by {}", human_bytes(bytes)),
+    };
+    let changed = human_bytes(volume.changed_block_bytes);
+    let _ = writeln!(out, "; {growth}; an incremental backup sees {changed} changed");
+    if volume.left > 0 {
+        let text = format!("{} fragmented files or streams are left", volume.left);
+        let _ = writeln!(out, "    {}", palette.warning(&text));
+    }
+    for left in &volume.left_files {
+        let _ = writeln!(out, "      {}: {}", printable(&left.path), printable(&left.reason));
+    }
+}
+
+/// Bytes in fragmented files of before: what became whole, and what is left.
+fn gain_bar(volume: &VolumeDefrag, palette: Palette) -> String {
+    let of = |figures: Option<Figures>| figures.map_or(0, |figures| figures.fragmented_bytes);
+    let (before, after) = (of(volume.before), of(volume.after));
+    if before == 0 {
+        return palette.good("nothing is fragmented");
+    }
+    let whole = before.saturating_sub(after);
+    let shares = [
+        Share { bytes: whole, glyph: '█', color: "32" },
+        Share { bytes: before - whole, glyph: '▒', color: "33" },
+    ];
+    format!(
+        "{} {} of {} in fragmented files became whole",
+        bar(&shares, 48, palette),
+        human_bytes(whole),
+        human_bytes(before)
+    )
+}

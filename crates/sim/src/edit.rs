@@ -1,0 +1,29 @@
+//! A host file as the virtual disk that it holds in raw form, for changes in place.
+
+use block::{EditDisk, ReadAt, Result, TargetFile, check_bounds};
+use extent::{HostOffset, Virtual, VirtualOffset};
+
+/// A raw disk in `file`.
+pub struct EditFile<'a>(pub &'a dyn TargetFile);
+
+impl ReadAt<Virtual> for EditFile<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn read_at(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.0.read_at(HostOffset::new(at.get()), buf)
+    }
+}
+
+impl EditDisk for EditFile<'_> {
+    /// Never makes the disk larger.
+    fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> Result<()> {
+        check_bounds(at, buf.len(), self.0.len_bytes())?;
+        self.0.write_at(HostOffset::new(at.get()), buf)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+}

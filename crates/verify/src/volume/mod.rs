@@ -1,0 +1,56 @@
+//! The proof that a volume is whole, and that it is the volume that it was before its files were moved.
+//!
+//! [`check`] reads every structure of a file system and holds it against all others, as its own checker does. [`Snapshot`]
+//! is a fingerprint of all that must stay when files move.
+//!
+//! Invariants:
+//! - nothing here shares code with what reads volumes for plans or edits them: structs and parsers are written a second
+//!   time, since one misunderstanding must not approve itself;
+//! - any doubt is an error that names what, where, found and expected;
+//! - memory is bounded: one bit a cluster or record of a window, and sums; a snapshot takes 24 bytes a file.
+//!
+//! Absent on purpose: repair, and pending journals: what was moved is a volume that was closed cleanly.
+
+use block::{Error, Result};
+use filesystem::Source;
+
+mod bits;
+mod ext;
+mod ntfs;
+mod snapshot;
+mod tally;
+
+pub use snapshot::{Contents, Snapshot};
+
+/// What a volume that passed was found to hold.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct VolumeReport {
+    /// `ntfs`, or `ext` for ext2, ext3 and ext4.
+    pub filesystem: &'static str,
+    /// Files that are no directories, those that the file system keeps for itself included.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Entries of directories.
+    pub names: u64,
+    /// Bytes of all clusters that have an owner.
+    pub used_bytes: u64,
+    /// Extent trees of ext4 with more blocks than they need: allowed, but none that were rewritten should be.
+    pub wide_trees: u64,
+}
+
+/// Checks all structures of a volume. `Corrupt` names the first that is wrong; `Unsupported` is a file system, or a
+/// feature of one, that cannot be checked.
+pub fn check(source: &Source) -> Result<VolumeReport> {
+    if ntfs::is_ntfs(source)? {
+        return ntfs::check::check(source);
+    }
+    if ext::is_ext(source)? {
+        return ext::check::check(source);
+    }
+    Err(unknown())
+}
+
+fn unknown() -> Error {
+    Error::unsupported("the volume is neither NTFS nor ext, and cannot be checked")
+}

@@ -1,0 +1,54 @@
+//! Volumes in files, for the tests of `verify`.
+
+#![allow(dead_code)]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use block::{Cached, Error, Memory, ReadAt, Result, check_bounds};
+use extent::{Volume, VolumeOffset};
+use filesystem::{FileSystem, Source};
+
+/// A volume in a file.
+struct InFile(File);
+
+impl ReadAt<Volume> for InFile {
+    fn len_bytes(&self) -> u64 {
+        self.0.metadata().unwrap().len()
+    }
+
+    fn read_at(&self, at: VolumeOffset, buf: &mut [u8]) -> Result<()> {
+        check_bounds(at, buf.len(), self.len_bytes())?;
+        self.0.read_exact_at(buf, at.get()).map_err(|error| Error::io("test volume", error))
+    }
+}
+
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+pub(crate) fn source(path: &Path) -> Source {
+    Arc::new(Cached::new(InFile(File::open(path).unwrap()), 16 << 20))
+}
+
+pub(crate) fn source_of(bytes: Vec<u8>) -> Source {
+    Arc::new(Memory::new(bytes))
+}
+
+pub(crate) fn open(source: &Source) -> Box<dyn FileSystem> {
+    filesystem::open(source).unwrap().expect("a file system")
+}
+
+/// Bytes that do not compress, and differ by seed.
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let step = std::iter::repeat_with(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    step.flatten().take(len).collect()
+}

@@ -1,0 +1,170 @@
+//! Files that are laid out contiguously: while a disk is copied, and in place.
+
+use std::path::Path;
+
+use super::Measured;
+use super::cases::{Case, Verdict, text, time, words};
+use super::inputs::{Input, Inputs};
+use super::measure::{Around, Contender};
+
+/// Every case.
+pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for kind in ["ntfs", "ext4"] {
+        cases.push(packed_copy(program, inputs, kind));
+    }
+    cases.push(ext4_in_place(program, inputs));
+    cases.push(ntfs_in_place(program, inputs));
+    for percent in [80, 95] {
+        for kind in ["ntfs", "ext4"] {
+            cases.push(aged_in_place(program, inputs, kind, percent));
+        }
+    }
+    cases
+}
+
+fn packed_copy(program: &Path, inputs: &Inputs, kind: &str) -> Case {
+    let input = inputs.aged_volume(kind, 90);
+    let copy = |layout: &str| {
+        let target = inputs.target(&format!("{layout}.raw"));
+        let (program, source, to) = (text(program), text(&input.path), text(&target));
+        let command = words(&[&[
+            &program, "copy", &source, &to, "-f", "raw", "-O", "raw", "--layout", layout, "--json",
+        ]]);
+        Contender {
+            name: format!("leandisk --layout {layout}"),
+            command,
+            target,
+            as_root: false,
+            around: None,
+        }
+    };
+    Case {
+        name: format!("copy of aged {kind} that packs"),
+        contenders: vec![copy("packed"), copy("keep")],
+        input,
+        judge: Box::new(|results| vec![time("time to that of --layout keep", results, &results[1..2], 1.15)]),
+    }
+}
+
+fn ext4_in_place(program: &Path, inputs: &Inputs) -> Case {
+    let input = inputs.aged_volume("ext4", 90);
+    Case {
+        name: "aged ext4 in place".into(),
+        contenders: vec![defrag(program, inputs, &input, "files"), e4defrag(program, inputs, &input)],
+        input,
+        judge: Box::new(|results| {
+            let [ours, theirs] = [&results[0], &results[1]];
+            let ratio = |of: &dyn Fn(&Measured) -> f64| of(ours) / of(theirs).max(1.0);
+            let written = |result: &Measured| result.median(|sample| sample.device_written_bytes);
+            vec![
+                time("time to that of e4defrag", results, &results[1..2], 0.5),
+                Verdict { what: "bytes written to those of e4defrag", value: ratio(&written), bar: 1.0 },
+                Verdict {
+                    what: "fragments to those of e4defrag",
+                    value: ratio(&|it| volume(it, "fragments")),
+                    bar: 1.0,
+                },
+                Verdict {
+                    what: "free extents to those of e4defrag",
+                    value: ratio(&|it| volume(it, "free_extents")),
+                    bar: 1.0,
+                },
+                nothing_left(ours),
+                no_more_moved_than_fragmented(ours),
+            ]
+        }),
+    }
+}
+
+fn ntfs_in_place(program: &Path, inputs: &Inputs) -> Case {
+    let input = inputs.fragmented_ntfs();
+    Case {
+        name: "fragmented NTFS in place".into(),
+        contenders: vec![defrag(program, inputs, &input, "files")],
+        input,
+        judge: Box::new(|results| {
+            vec![
+                nothing_left(&results[0]),
+                little_written(&results[0]),
+                no_more_moved_than_fragmented(&results[0]),
+            ]
+        }),
+    }
+}
+
+fn aged_in_place(program: &Path, inputs: &Inputs, kind: &str, percent: u32) -> Case {
+    let input = inputs.aged_volume(kind, percent);
+    Case {
+        name: format!("aged {kind}, {percent} % full, in place"),
+        contenders: vec![defrag(program, inputs, &input, "files"), defrag(program, inputs, &input, "free")],
+        input,
+        judge: Box::new(|results| {
+            vec![nothing_left(&results[0]), no_more_moved_than_fragmented(&results[0])]
+        }),
+    }
+}
+
+/// Leandisk on a copy of the disk.
+fn defrag(program: &Path, inputs: &Inputs, input: &Input, goal: &str) -> Contender {
+    let target = inputs.target("leandisk.raw");
+    let (program, to) = (text(program), text(&target));
+    let command = words(&[&[&program, "defrag", &to, "-f", "raw", "--goal", goal, "--json"]]);
+    let around = Some(on_a_copy(&program, input));
+    Contender { name: format!("leandisk --goal {goal}"), command, target, as_root: true, around }
+}
+
+fn e4defrag(program: &Path, inputs: &Inputs, input: &Input) -> Contender {
+    let target = inputs.target("e4defrag.raw");
+    let mount = "mnt=$1.mnt; mkdir -p \"$mnt\"; mount -o loop \"$1\" \"$mnt\"";
+    let mut around = on_a_copy(&text(program), input);
+    around.before = format!("{}; {mount}", around.before);
+    around.after = format!("umount \"$1.mnt\"; rmdir \"$1.mnt\"; {}", around.after);
+    let script = "set -eu; PATH=$PATH:/usr/sbin:/sbin; e4defrag \"$1.mnt\" > /dev/null; sync -f \"$1.mnt\"";
+    let command = words(&[&["bash", "-c", script, "e4defrag", &text(&target)]]);
+    Contender { name: "e4defrag".into(), command, target, as_root: true, around: Some(around) }
+}
+
+/// Copies the disk before; afterwards has it checked, and says what it looks like.
+fn on_a_copy(program: &str, input: &Input) -> Around {
+    let source = text(&input.path);
+    Around {
+        before: format!("cp --sparse=always '{source}' \"$1\"; chmod u+w \"$1\"; sync"),
+        after: format!(
+            "if ntfsinfo -m \"$1\" > /dev/null 2>&1; then ntfsfix -n \"$1\" > /dev/null; \
+             ntfsresize --info --force --no-progress-bar \"$1\" > /dev/null; \
+             else e2fsck -fn \"$1\" > /dev/null 2>&1; fi; '{program}' analyze -f raw --json \"$1\""
+        ),
+    }
+}
+
+/// A field of the first volume as `analyze` finds it after the last run.
+fn volume(result: &Measured, field: &str) -> f64 {
+    result.last().found["volumes"][0][field].as_f64().unwrap_or(f64::NAN)
+}
+
+/// Fragmented files that could have moved.
+fn nothing_left(ours: &Measured) -> Verdict {
+    let left = ours.last().printed["volumes"][0]["left"].as_f64().unwrap_or(f64::NAN);
+    let fragmented = volume(ours, "fragmented_files");
+    Verdict { what: "fragmented files left", value: left.max(fragmented), bar: 0.0 }
+}
+
+/// What the device writes, but for 16 MiB, to what moved.
+fn little_written(ours: &Measured) -> Verdict {
+    let moved = ours.last().printed["volumes"][0]["moved_bytes"].as_f64().unwrap_or(f64::NAN);
+    let written = ours.median(|sample| sample.device_written_bytes);
+    let spared = f64::from(16 << 20);
+    Verdict {
+        what: "device writes but for 16 MiB to bytes moved",
+        value: (written - spared).max(0.0) / moved,
+        bar: 1.3,
+    }
+}
+
+fn no_more_moved_than_fragmented(ours: &Measured) -> Verdict {
+    let work = &ours.last().printed["volumes"][0];
+    let moved = work["moved_bytes"].as_f64().unwrap_or(f64::NAN);
+    let fragmented = work["before"]["fragmented_bytes"].as_f64().unwrap_or(f64::NAN);
+    Verdict { what: "bytes moved to those of fragmented files", value: moved / fragmented, bar: 1.0 }
+}
