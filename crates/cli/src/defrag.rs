@@ -97,7 +97,7 @@ impl From<Goal> for plan::defrag::Goal {
 fn check_volume_number(arguments: &DefragArguments, stack: &Stack) -> Result<()> {
     let count = stack.volumes().len();
     match arguments.volume {
-        Some(number) if number as usize > count => {
+        Some(number) if count > 0 && number as usize > count => {
             Err(Error::invalid("--volume").field("volume", number, format!("1 to {count}")))
         }
         _ => Ok(()),
@@ -188,17 +188,21 @@ fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[
             _ => None,
         });
     }
-    if snapshots.iter().any(Option::is_some) {
-        let fingerprints = crate::copy::source_fingerprints(stack.chain());
-        let disk = Changing::open(stack.chain(), gate)?;
-        crate::copy::check_unchanged(stack.chain(), &fingerprints)?;
-        let disk = Changing::begin(disk)?;
-        for (index, ready) in prepared.iter().enumerate() {
-            if let (Ok(ready), Some(_)) = (ready, &snapshots[index]) {
-                outcomes[index] = change(arguments, stack, disk.disk(), ready, index)?;
-            }
+    let fingerprints = crate::copy::source_fingerprints(stack.chain());
+    let mut is_changed = false;
+    for (index, ready) in prepared.iter().enumerate() {
+        let (Ok(ready), Some(_)) = (ready, &snapshots[index]) else { continue };
+        // The image's tables may be others after a change.
+        let again = match is_changed {
+            true => Some(open_chain(&arguments.disk, &arguments.open, Caching::Direct)?),
+            false => None,
+        };
+        let edit = Changing::open(again.as_ref().unwrap_or(stack.chain()), gate)?;
+        if !is_changed {
+            crate::copy::check_unchanged(stack.chain(), &fingerprints)?;
         }
-        disk.close()?;
+        outcomes[index] = change(arguments, stack, edit, ready, index)?;
+        is_changed = true;
     }
     let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?.stack;
     for (volume, before) in after.volumes().iter().zip(&snapshots) {
@@ -222,6 +226,10 @@ fn snapshot(arguments: &DefragArguments, volume: &Volume) -> Result<Snapshot> {
     Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT)
 }
 
+fn open_live(file: &dyn HostFile) -> Result<Arc<dyn EditTarget>> {
+    Ok(Arc::new(LiveFile::open(file.name())?))
+}
+
 /// A disk whose files nobody else can use.
 enum Changing {
     /// All of it has its place: contents change where they lie, and no table does.
@@ -233,24 +241,31 @@ enum Changing {
 impl Changing {
     /// Opens the files for writing. Nothing is written yet.
     fn open(chain: &Chain, gate: &Gate) -> Result<Edit> {
-        let mut open = |file: &dyn HostFile| {
-            let opened: Arc<dyn EditTarget> = Arc::new(LiveFile::open(file.name())?);
-            Ok(opened)
-        };
-        Edit::open(chain, gate, &mut open)
+        Edit::open(chain, gate, &mut open_live)
+    }
+
+    /// The same, of a disk that a change of ours left without closing it.
+    fn open_interrupted(chain: &Chain, gate: &Gate) -> Result<Edit> {
+        Edit::open_interrupted(chain, gate, &mut open_live)
     }
 
     /// Tells others that the contents change.
     fn begin(edit: Edit) -> Result<Self> {
         let all = Span::from_zero(edit.chain().len_bytes());
         let is_thin = image::backing(edit.chain(), all)?.iter().any(|it| it.state == image::Backing::Absent);
-        if !is_thin {
+        if !is_thin && edit.is_closed() {
             edit.begin(uuid::Uuid::new_v4().as_u128())?;
             return Ok(Self::Fixed(edit));
         }
+        let is_closed = edit.is_closed();
         let (chain, files) = edit.into_parts();
         let files = files.into_iter().map(|file| file as Arc<dyn TargetFile>).collect();
-        Ok(Self::Thin(image::live::open(chain, files, LiveOptions::default())?))
+        let live = image::live::open(chain, files, LiveOptions::default())?;
+        if !is_closed {
+            // To give back nothing is a change, too: without one it would not be closed in the end.
+            live.discard(Span::from_zero(0))?;
+        }
+        Ok(Self::Thin(live))
     }
 
     fn disk(&self) -> &dyn EditDisk {
@@ -268,21 +283,29 @@ impl Changing {
     }
 }
 
-/// Carries out one volume's plan.
+/// Carries out one volume's plan. The journal is there from before the first write until the disk is closed: what is killed in
+/// between may leave marks in the image that only `recover` takes for its own.
 fn change(
     arguments: &DefragArguments,
     stack: &Stack,
-    disk: &dyn EditDisk,
+    edit: Edit,
     ready: &Ready,
     index: usize,
 ) -> Result<RearrangeOutcome> {
     let volume = &stack.volumes()[index];
     let facts = volume.filesystem.as_ref().ok_or_else(lost)?.facts();
     let journal = JournalFile::create(journal_of(&arguments.disk, arguments.journal.as_deref()))?;
+    let disk = match Changing::begin(edit) {
+        Ok(disk) => disk,
+        Err(error) => {
+            journal.remove()?;
+            return Err(error);
+        }
+    };
     let cancelled = cancel_on_signal()?;
     let progress = Progress::new(arguments.progress, "move", ready.plan.moved_bytes, cancelled, None);
     let job = RearrangeJob {
-        disk,
+        disk: disk.disk(),
         volume: volume.span,
         rearrange: &*ready.rearrange,
         batches: &ready.plan.batches,
@@ -300,6 +323,7 @@ fn change(
     match job.run(&progress) {
         Ok(outcome) => {
             progress.finish();
+            disk.close()?;
             journal.remove()?;
             if outcome.is_cancelled {
                 return Err(Error::interrupted().hint("the disk is whole; what was moved stays moved"));
@@ -307,7 +331,7 @@ fn change(
             Ok(outcome)
         }
         Err(failure) => {
-            if !failure.needs_recovery {
+            if !failure.needs_recovery && disk.close().is_ok() {
                 journal.remove()?;
             }
             Err(failure.error)
@@ -351,6 +375,11 @@ fn check_any_was_possible(arguments: &DefragArguments, prepared: Vec<Prepared>) 
     }
     let asked = arguments.volume.map_or(0, |number| number as usize - 1);
     match prepared.into_iter().nth(asked) {
+        // A volume in doubt is not changed, whoever is to blame: nothing was tried that could fail.
+        Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {
+            let refused = Error::refused(error.to_string()).path(arguments.disk.display());
+            Err(refused.hint(error.hint_text().unwrap_or("check the volume with its own tools first")))
+        }
         Some(Err(error)) => Err(error.path(arguments.disk.display())),
         _ => Err(Error::unsupported("no volume was found on the disk").path(arguments.disk.display())),
     }
@@ -359,6 +388,11 @@ fn check_any_was_possible(arguments: &DefragArguments, prepared: Vec<Prepared>) 
 /// Finishes or undoes what was interrupted.
 pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
     let path = journal_of(&arguments.disk, arguments.journal.as_deref());
+    let found = arguments.disk.try_exists();
+    if !found.map_err(|error| Error::io("look for", error).path(arguments.disk.display()))? {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        return Err(Error::io("open", missing).path(arguments.disk.display()));
+    }
     let exists = path.try_exists().map_err(|error| Error::io("look for", error).path(path.display()))?;
     let disk = arguments.disk.display().to_string();
     let document = if exists {
@@ -366,7 +400,7 @@ pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
         check_not_in_use(&chain)?;
-        let opened = Changing::open(&chain, &gate)?;
+        let opened = Changing::open_interrupted(&chain, &gate)?;
         // What is refused is refused before a byte changes.
         journal::decide(&journal, &opened)?;
         let opened = Changing::begin(opened)?;

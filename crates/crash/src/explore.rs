@@ -4,7 +4,7 @@ use std::fmt;
 
 use block::Error;
 use engine::{RearrangeFailure, Recovery, recover};
-use sim::{EditFile, Random, SimDisk, SimMachine};
+use sim::{EditFile, Pages, Random, SimDisk, SimMachine};
 
 use crate::scenario::Scenario;
 
@@ -62,7 +62,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub(crate) fn new(disk: Vec<u8>, journal: Vec<u8>) -> Self {
+    pub(crate) fn new(disk: Pages, journal: Pages) -> Self {
         let machine = SimMachine::new();
         let (disk, journal) = (machine.disk("disk", 1, disk), machine.disk("journal", 2, journal));
         disk.tear_sectors(true);
@@ -71,7 +71,7 @@ impl Pair {
     }
 
     fn cut(&self, seed: u64) -> Self {
-        Self::new(self.disk.cut_bytes(seed), self.journal.cut_bytes(seed))
+        Self::new(self.disk.cut_pages(seed), self.journal.cut_pages(seed))
     }
 
     pub(crate) fn recover(&self) -> Result<Recovery, Error> {
@@ -99,7 +99,7 @@ pub fn explore(scenario: &Scenario<'_>, options: Options) -> Result<Explored, Vi
 impl Explorer<'_> {
     /// Cuts at one change; `false` if the run was over before.
     fn cut_at(&mut self, change: u64) -> Result<bool, String> {
-        let pair = Pair::new(self.scenario.disk_after(0).to_vec(), Vec::new());
+        let pair = Pair::new(self.scenario.disk_after(0).clone(), Pages::new(&[]));
         pair.machine.die_at_change(change);
         let result = self.scenario.run(&pair.disk, &pair.journal);
         if let Err(failure) = &result
@@ -124,20 +124,20 @@ impl Explorer<'_> {
 
     /// The run is over and the journal removed: nothing may be lost any more.
     fn after_the_end(&self, pair: &Pair, seed: u64) -> Result<(), String> {
-        self.expect(&pair.disk.cut_bytes(seed), self.scenario.batch_count(), 0)
+        self.expect(&pair.disk.cut_pages(seed), self.scenario.batch_count(), 0)
     }
 
     fn after_a_cut(&mut self, pair: &Pair, failure: &RearrangeFailure, seed: u64) -> Result<(), String> {
         let done = self.batches_done(failure);
         let left = pair.cut(seed);
         if !failure.needs_recovery {
-            self.expect(&left.disk.to_vec(), done, 0)
+            self.expect(&left.disk.to_pages(), done, 0)
                 .map_err(|text| format!("without the journal: {text}"))?;
         }
         let left = self.forged(left);
         // Every second time, once more in the recovery.
         let mut random = Random::new(seed);
-        let again = random.coin().then(|| (left.disk.to_vec(), left.journal.to_vec()));
+        let again = random.coin().then(|| (left.disk.to_pages(), left.journal.to_pages()));
         self.recovered(&left, done, seed)?;
         let changes = left.machine.changes();
         if let Some((disk, journal)) = again.filter(|_| changes > 0) {
@@ -170,7 +170,7 @@ impl Explorer<'_> {
         pair.machine.die_at_change(at);
         match pair.recover() {
             // It was over before, and the journal removed.
-            Ok(_) => self.expect(&pair.disk.cut_bytes(seed), done, 1),
+            Ok(_) => self.expect(&pair.disk.cut_pages(seed), done, 1),
             Err(_) => {
                 let left = self.forged(pair.cut(seed));
                 self.recovered(&left, done, seed)
@@ -187,11 +187,11 @@ impl Explorer<'_> {
             // Storage that keeps what was flushed never comes to this.
             Recovery::Undone { .. } => return Err("moved data were lost before the commit".into()),
         }
-        self.expect(&left.disk.cut_bytes(seed), done, 1).map_err(|text| format!("after {recovery:?}: {text}"))
+        self.expect(&left.disk.cut_pages(seed), done, 1).map_err(|text| format!("after {recovery:?}: {text}"))
     }
 
     /// Expects the disk as it is after `done` batches, or up to `more` further ones.
-    fn expect(&self, disk: &[u8], done: usize, more: usize) -> Result<(), String> {
+    fn expect(&self, disk: &Pages, done: usize, more: usize) -> Result<(), String> {
         match self.scenario.batches_in(disk) {
             Some(found) if (done..=done + more).contains(&found) => Ok(()),
             Some(found) => Err(format!("the disk after {found} batches, of which {done} were done")),
@@ -213,7 +213,7 @@ impl Explorer<'_> {
         for slot in [header_len, header_len + slot_len] {
             forge(journal.get_mut(slot..).unwrap_or_default());
         }
-        Pair::new(pair.disk.to_vec(), journal)
+        Pair::new(pair.disk.to_pages(), Pages::new(&journal))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::ErrorKind as IoKind;
 
 use block::ErrorKind;
+use sim::Pages;
 
 use crate::explore::{Explored, Pair, Violation};
 use crate::scenario::Scenario;
@@ -29,7 +30,7 @@ fn fail_at(
     kind: IoKind,
     explored: &mut Explored,
 ) -> Result<bool, String> {
-    let pair = Pair::new(scenario.disk_after(0).to_vec(), Vec::new());
+    let pair = Pair::new(scenario.disk_after(0).clone(), Pages::new(&[]));
     pair.machine.fail_operation(number, kind);
     let result = scenario.run(&pair.disk, &pair.journal);
     let Err(failure) = result else {
@@ -50,7 +51,7 @@ fn fail_at(
         }
         return recover_with_faults(scenario, &pair, done, explored).map(|()| true);
     }
-    match scenario.batches_in(&pair.disk.to_vec()) {
+    match scenario.batches_in(&pair.disk.to_pages()) {
         Some(found) if found == done => Ok(true),
         found => {
             Err(format!("the disk after {found:?} batches, of which {done} were done, without a journal"))
@@ -66,7 +67,7 @@ fn recover_with_faults(
     explored: &mut Explored,
 ) -> Result<(), String> {
     for number in 1.. {
-        let left = Pair::new(pair.disk.to_vec(), pair.journal.to_vec());
+        let left = Pair::new(pair.disk.to_pages(), pair.journal.to_pages());
         left.machine.fail_operation(number, IoKind::Other);
         explored.states += 1;
         let result = left.recover();
@@ -78,7 +79,7 @@ fn recover_with_faults(
             other => return Err(format!("operation {number} of the recovery failed, and it said {other:?}")),
         }
         left.recover().map_err(|error| format!("the second recovery: {error}"))?;
-        let found = scenario.batches_in(&left.disk.to_vec());
+        let found = scenario.batches_in(&left.disk.to_pages());
         if !found.is_some_and(|found| (done..=done + 1).contains(&found)) {
             return Err(format!("the second recovery left the disk after {found:?} batches"));
         }

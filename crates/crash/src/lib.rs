@@ -1,6 +1,6 @@
 //! Explores what power cuts leave of a change in place.
 //!
-//! A [`Scenario`] is a disk, a few batches of random moves, and the disk as it must be after each of them. [`explore`] cuts the
+//! A [`Scenario`] is a disk, a few batches of random moves, and the disk as it must be after each of them. [`explore()`] cuts the
 //! power at every change that a run makes, in many ways each, recovers (with a second cut in the recovery), and compares: all
 //! that the volume uses is byte for byte what it was before or after the batch, never between.
 //!

@@ -11,6 +11,7 @@ use filesystem::{
     Check, FileExtent, FileName, FileStream, FileSystem, FileVisitor, PieceState, Rearrange, Source,
     StreamName,
 };
+use sim::Pages;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::scenario::{Guest, Subject};
@@ -37,7 +38,13 @@ impl Real {
         disk.extend_from_slice(&volume);
         disk.extend_from_slice(&[0xdd; 4096]);
         let span = Span::new(Offset::new(start), len);
-        Subject { name: self.name().into(), disk, volume: span, guest: Box::new(self), slot_bytes: 256 << 10 }
+        Subject {
+            name: self.name().into(),
+            disk: Pages::new(&disk),
+            volume: span,
+            guest: Box::new(self),
+            slot_bytes: 256 << 10,
+        }
     }
 
     fn name(self) -> &'static str {

@@ -6,7 +6,7 @@ use block::{Memory, Result};
 use engine::{Monitor, RearrangeFailure, RearrangeJob, RearrangeOutcome};
 use extent::{ExtentSet, VirtualSpan, Volume};
 use filesystem::{Edits, Rearrange, Relocations, Source};
-use sim::{EditFile, Random, SimDisk};
+use sim::{EditFile, Pages, Random, SimDisk};
 
 use crate::choose;
 
@@ -27,7 +27,7 @@ pub struct Subject {
     /// What it is called.
     pub name: String,
     /// The raw disk.
-    pub disk: Vec<u8>,
+    pub disk: Pages,
     /// Where the volume lies.
     pub volume: VirtualSpan,
     /// What is on it.
@@ -38,7 +38,7 @@ pub struct Subject {
 
 /// A disk as it must be after a number of batches.
 struct Expected {
-    disk: Vec<u8>,
+    disk: Pages,
     /// What of it counts.
     used: Vec<std::ops::Range<usize>>,
 }
@@ -65,18 +65,18 @@ impl Monitor for Silent {
 }
 
 impl Subject {
-    pub(crate) fn source(&self, disk: &[u8]) -> Source {
-        Arc::new(Memory::new(disk[self.range()].to_vec()))
+    pub(crate) fn source(&self, disk: &Pages) -> Source {
+        Arc::new(Memory::new(self.volume_of(disk)))
     }
 
     /// Checks a disk in full; answers the digest of its contents.
-    pub fn check(&self, disk: &[u8]) -> Result<u128> {
+    pub fn check(&self, disk: &Pages) -> Result<u128> {
         self.guest.check(&self.source(disk))
     }
 
     /// The volume's part of a disk.
-    pub fn volume_of<'a>(&self, disk: &'a [u8]) -> &'a [u8] {
-        &disk[self.range()]
+    pub fn volume_of(&self, disk: &Pages) -> Vec<u8> {
+        disk.get(self.range())
     }
 
     fn range(&self) -> std::ops::Range<usize> {
@@ -147,7 +147,7 @@ impl<'a> Scenario<'a> {
     }
 
     /// The disk after so many batches.
-    pub fn disk_after(&self, batch_count: usize) -> &[u8] {
+    pub fn disk_after(&self, batch_count: usize) -> &Pages {
         &self.expected[batch_count].disk
     }
 
@@ -190,15 +190,14 @@ impl<'a> Scenario<'a> {
     }
 
     /// After how many batches a volume looks like this, in every byte that counts; `None` if it is between two, or broken.
-    pub fn batches_in(&self, disk: &[u8]) -> Option<usize> {
+    pub fn batches_in(&self, disk: &Pages) -> Option<usize> {
         self.expected.iter().position(|expected| expected.is_met_by(disk))
     }
 
     /// What differs from the state after so many batches, for a message.
-    pub(crate) fn difference(&self, disk: &[u8], batch_count: usize) -> String {
+    pub(crate) fn difference(&self, disk: &Pages, batch_count: usize) -> String {
         let expected = &self.expected[batch_count.min(self.expected.len() - 1)];
-        let differs = |at: &usize| disk.get(*at) != expected.disk.get(*at);
-        match expected.used.iter().flat_map(Clone::clone).find(differs) {
+        match expected.used.iter().find_map(|range| expected.disk.first_difference(disk, range.clone())) {
             Some(at) => {
                 format!("the first difference from the disk after {batch_count} batches is at {at:#x}")
             }
@@ -208,24 +207,24 @@ impl<'a> Scenario<'a> {
 }
 
 /// The disk after a batch, by the letter of the contract: all that moves is copied from what was, then metadata change.
-fn moved(subject: &Subject, edits: &Edits, disk: &[u8], batch: &Relocations) -> Vec<u8> {
-    let mut after = disk.to_vec();
+fn moved(subject: &Subject, edits: &Edits, disk: &Pages, batch: &Relocations) -> Pages {
+    let mut after = disk.clone();
     let start = subject.range().start;
     for relocation in batch.by_source() {
         let from = start + index(relocation.from.start().get());
         let (to, len) = (start + index(relocation.to.get()), index(relocation.from.len_bytes()));
-        after[to..to + len].copy_from_slice(&disk[from..from + len]);
+        after.write(to, &disk.get(from..from + len));
     }
     for patch in &edits.patches {
-        let place = &mut after[start + index(patch.at.get())..][..patch.after.len()];
-        assert!(*place == patch.before, "a patch says what is there before");
-        place.copy_from_slice(&patch.after);
+        let at = start + index(patch.at.get());
+        assert!(after.get(at..at + patch.after.len()) == patch.before, "a patch says what is there before");
+        after.write(at, &patch.after);
     }
     after
 }
 
 impl Expected {
-    fn new(subject: &Subject, disk: Vec<u8>) -> Self {
+    fn new(subject: &Subject, disk: Pages) -> Self {
         let free = subject.guest.free(&subject.source(&disk)).unwrap();
         let start = subject.range().start;
         let mut used = Vec::new();
@@ -238,8 +237,9 @@ impl Expected {
         Self { disk, used }
     }
 
-    fn is_met_by(&self, disk: &[u8]) -> bool {
-        self.disk.len() == disk.len()
-            && self.used.iter().all(|range| self.disk[range.clone()] == disk[range.clone()])
+    fn is_met_by(&self, disk: &Pages) -> bool {
+        let differs =
+            |range: &std::ops::Range<usize>| self.disk.first_difference(disk, range.clone()).is_some();
+        self.disk.len() == disk.len() && !self.used.iter().any(differs)
     }
 }

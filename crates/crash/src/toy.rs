@@ -11,7 +11,7 @@ use filesystem::{
     Edits, FileExtent, FileId, FileKind, FileStream, Mobility, Patch, PieceState, Rearrange, Relocations,
     Rewritten, Source, StreamName, StreamVisitor,
 };
-use sim::Random;
+use sim::{Pages, Random};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::scenario::{Guest, Subject};
@@ -294,7 +294,13 @@ impl Toy {
         disk.extend_from_slice(&volume);
         disk.extend_from_slice(&[0xdd; 4096]);
         let volume = Span::new(Offset::new(VOLUME_START), volume.len() as u64);
-        Subject { name: "toy".into(), disk, volume, guest: Box::new(Self), slot_bytes: 32 << 10 }
+        Subject {
+            name: "toy".into(),
+            disk: Pages::new(&disk),
+            volume,
+            guest: Box::new(Self),
+            slot_bytes: 32 << 10,
+        }
     }
 }
 

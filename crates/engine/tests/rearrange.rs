@@ -11,7 +11,7 @@ use engine::mutants::{self, Mutant};
 use engine::{Monitor, Recovery, recover};
 use extent::{Offset, Virtual, VirtualOffset};
 use journal::Why;
-use sim::EditFile;
+use sim::{EditFile, Pages};
 
 const SLOT_BYTES: u64 = 32 << 10;
 
@@ -75,11 +75,15 @@ fn the_same_comes_of_any_number_of_threads_and_size_of_slots() {
     for seed in 0..10 {
         let scenario = Scenario::new(&subject, seed, 4);
         for (slot_bytes, thread_count) in [(SLOT_BYTES, 1), (4096, 1), (8192, 4)] {
-            let (disk, journal) = (Memory::new(subject.disk.clone()), Memory::new(Vec::new()));
+            let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
             let outcome = scenario
                 .run_watched(&EditFile(&disk), &journal, slot_bytes, thread_count, &patient())
                 .unwrap();
-            assert_eq!(scenario.batches_in(&disk.to_vec()), Some(scenario.batch_count()), "seed {seed}");
+            assert_eq!(
+                scenario.batches_in(&Pages::new(&disk.to_vec())),
+                Some(scenario.batch_count()),
+                "seed {seed}"
+            );
             assert_eq!(outcome.moved_bytes, scenario.moved_bytes());
             let batch_count = scenario.batch_count() as u64;
             assert!(
@@ -99,11 +103,11 @@ fn a_cancelled_run_leaves_a_whole_disk() {
     let scenario = Scenario::new(&subject, 2, 4);
     let mut seen = [false; 2];
     for patience in 0.. {
-        let (disk, journal) = (Memory::new(subject.disk.clone()), Memory::new(Vec::new()));
+        let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
         let monitor = Patience(AtomicU64::new(patience));
         let outcome = scenario.run_watched(&EditFile(&disk), &journal, SLOT_BYTES, 1, &monitor).unwrap();
         let done = usize::try_from(outcome.batches_done).unwrap();
-        assert_eq!(scenario.batches_in(&disk.to_vec()), Some(done));
+        assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), Some(done));
         if !outcome.is_cancelled {
             assert_eq!(done, scenario.batch_count());
             break;
@@ -117,20 +121,20 @@ fn a_cancelled_run_leaves_a_whole_disk() {
 fn a_journal_that_may_be_needed_is_not_written_over() {
     let subject = Toy::subject(3);
     let scenario = Scenario::new(&subject, 2, 1);
-    let (disk, journal) = (Memory::new(subject.disk.clone()), Memory::new(vec![7]));
+    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(vec![7]));
     let failure = scenario.run_on(&EditFile(&disk), &journal).err().unwrap();
     assert!(failure.error.kind() == ErrorKind::Invalid && !failure.needs_recovery, "{failure:?}");
-    assert!(disk.to_vec() == subject.disk && journal.to_vec() == [7]);
+    assert!(disk.to_vec() == subject.disk.to_vec() && journal.to_vec() == [7]);
 }
 
 #[test]
 fn data_that_did_not_arrive_are_found_before_the_commit() {
     let subject = Toy::subject(4);
     let scenario = Scenario::new(&subject, 1, 1);
-    let (disk, journal) = (Memory::new(subject.disk.clone()), Memory::new(Vec::new()));
+    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
     let failure = scenario.run_on(&Liar::new(&disk, vec![0]), &journal).err().unwrap();
     assert!(failure.error.kind() == ErrorKind::Mismatch && !failure.needs_recovery, "{failure:?}");
-    assert_eq!(scenario.batches_in(&disk.to_vec()), Some(0));
+    assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), Some(0));
 }
 
 #[test]
@@ -138,28 +142,28 @@ fn data_lost_after_a_flush_are_taken_back_by_the_recovery() {
     let subject = Toy::subject(4);
     let scenario = Scenario::new(&subject, 1, 1);
     // The first copy and the last patch are lost, which the run does not notice.
-    let (disk, journal) = (Memory::new(subject.disk.clone()), Memory::new(Vec::new()));
+    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
     let counted = Liar::new(&disk, Vec::new());
     scenario.run_on(&counted, &journal).unwrap();
     let last = counted.writes.into_inner() - 1;
-    let (disk, journal) = (Memory::new(subject.disk.clone()), Memory::new(Vec::new()));
+    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
     let liar = Liar::new(&disk, vec![0, last]);
     mutants::with(Some(Mutant::NotReadBack), || scenario.run_on(&liar, &journal)).unwrap();
-    assert_eq!(scenario.batches_in(&disk.to_vec()), None);
+    assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), None);
     let recovery = recover(&EditFile(&disk), &journal).unwrap();
     assert!(matches!(recovery, Recovery::Undone { sequence: 1, .. }), "{recovery:?}");
-    assert_eq!(scenario.batches_in(&disk.to_vec()), Some(0));
+    assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), Some(0));
 
     // The patch alone: redone.
-    let (disk, journal) = (Memory::new(subject.disk.clone()), Memory::new(Vec::new()));
+    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
     let liar = Liar::new(&disk, vec![last]);
     scenario.run_on(&liar, &journal).unwrap();
     let recovery = recover(&EditFile(&disk), &journal).unwrap();
     assert!(matches!(recovery, Recovery::Redone { sequence: 1, .. }), "{recovery:?}");
-    assert_eq!(scenario.batches_in(&disk.to_vec()), Some(1));
+    assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), Some(1));
 
     // The same again, but a guest used the disk before the recovery, and changed what the patch changes.
-    let (disk, journal) = (Memory::new(subject.disk.clone()), Memory::new(Vec::new()));
+    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
     let liar = Liar::new(&disk, vec![last]);
     scenario.run_on(&liar, &journal).unwrap();
     let (at, lost) = liar.kept.lock().unwrap().pop().unwrap();

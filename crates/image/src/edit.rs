@@ -43,6 +43,13 @@ impl Edit {
     /// Reads the image's tables as a whole, and nothing else.
     pub fn check(chain: &Chain) -> Result<()> {
         let top = &*chain.links()[0].layer;
+        Self::check_changeable(chain)
+            .and_then(|()| top.check_closed().map_err(|error| error.path(top.files()[0].name())))
+    }
+
+    /// As [`Self::check`], whether the image was closed or not.
+    fn check_changeable(chain: &Chain) -> Result<()> {
+        let top = &*chain.links()[0].layer;
         let readable = || {
             let repair = "decrypt or repair it first, with the program that made it";
             chain.check_readable().map_err(|error| error.hint(repair))
@@ -57,7 +64,25 @@ impl Edit {
     /// Opens the disk that `chain` was parsed from: each of its files by `open`, which gives a file that nobody else can
     /// change from then on. Refuses what [`Edit::check`] refuses, before any file is opened, and again afterwards.
     pub fn open(chain: &Chain, resolver: &dyn Resolver, open: &mut OpenTarget<'_>) -> Result<Self> {
-        Self::check(chain)?;
+        Self::open_checked(chain, resolver, open, Self::check)
+    }
+
+    /// As [`Self::open`], also if a program did not close the disk: for finishing an own change that was interrupted.
+    pub fn open_interrupted(
+        chain: &Chain,
+        resolver: &dyn Resolver,
+        open: &mut OpenTarget<'_>,
+    ) -> Result<Self> {
+        Self::open_checked(chain, resolver, open, Self::check_changeable)
+    }
+
+    fn open_checked(
+        chain: &Chain,
+        resolver: &dyn Resolver,
+        open: &mut OpenTarget<'_>,
+        check: fn(&Chain) -> Result<()>,
+    ) -> Result<Self> {
+        check(chain)?;
         let mut files = Vec::new();
         for file in chain.files() {
             let opened = open(&**file)?;
@@ -76,7 +101,7 @@ impl Edit {
         if !is_same {
             return Err(changed_meanwhile().path(files[0].name()));
         }
-        Self::check(&again)?;
+        check(&again)?;
         Ok(Self { chain: again, files, has_begun: AtomicBool::new(false) })
     }
 
@@ -84,6 +109,11 @@ impl Edit {
     /// still has its former value in the chain's facts.
     pub fn chain(&self) -> &Chain {
         &self.chain
+    }
+
+    /// Whether the disk was closed by who wrote to it last, as far as it tells.
+    pub fn is_closed(&self) -> bool {
+        self.top().check_closed().is_ok()
     }
 
     /// Writes what tells others that the contents change, all of it on stable storage when this returns. To be called

@@ -148,6 +148,12 @@ pub trait Layer: Send + Sync {
     /// afterwards every place that [`Self::backing`] calls allocated is known to belong to nothing else.
     fn check_editable(&self) -> Result<()>;
 
+    /// Fails with the reason if a program that wrote to the image ended without closing it, and left a mark of that. Of a
+    /// change of our own that was interrupted this is no reason not to finish it.
+    fn check_closed(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// What lies under `span`, which is within the virtual disk: extents that cover it exactly, in order. The host's
     /// holes are not looked at. By default every place that [`Self::map`] tells belongs to its run alone.
     fn backing(&self, span: VirtualSpan) -> Result<Vec<Extent<Virtual, Backing>>> {

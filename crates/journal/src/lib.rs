@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! - nothing here writes: an engine writes what [`Header::to_bytes`] and [`Record::to_bytes`] answer, and
-//!   carries out what [`decide`] says;
+//!   carries out what [`decide()`] says;
 //! - a record is redone only on a disk that is, byte for byte, one which the change could have left behind, and that
 //!   holds the moved data; anything else is refused;
 //! - the same journal and disk give the same decision, also after it was carried out in part.

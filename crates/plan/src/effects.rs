@@ -30,8 +30,10 @@ pub fn predicted_figures(before: LayoutFigures, free: ExtentSet<Volume>, plan: &
         let left = batch.by_source().map(|relocation| relocation.from).collect();
         free.subtract(&taken).union(&left)
     });
+    // The plan may count more than the survey, such as a file system's own files, which can be all that is left: so the sum
+    // comes first.
     let changed = |before: u64, of: fn(&LayoutFigures) -> u64| {
-        before.saturating_sub(of(&plan.before)).saturating_add(of(&plan.after))
+        before.saturating_add(of(&plan.after)).saturating_sub(of(&plan.before))
     };
     LayoutFigures {
         fragments: changed(before.fragments, |figures| figures.fragments),

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use block::{Error, HostFile, Memory, ReadAt, Result, TargetFile, check_bounds};
 use extent::{Host, HostOffset, HostSpan, Offset, Span};
 
-use crate::Random;
 use crate::machine::{Clock, Fate, SimMachine};
+use crate::{Pages, Random};
 
 /// What reaches the storage whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
@@ -53,9 +53,9 @@ struct Version {
 #[derive(Clone)]
 struct State {
     /// What a reader sees.
-    current: Vec<u8>,
+    current: Pages,
     /// What the last flush left.
-    stable: Vec<u8>,
+    stable: Pages,
     /// By sector, in order of writing.
     versions: BTreeMap<usize, Vec<Version>>,
     /// The length after each write since the last flush that changed it.
@@ -91,10 +91,10 @@ impl SimDisk {
 
     /// A disk that holds `bytes`, all of them flushed: what a cut left, switched on again.
     pub fn with_contents(seed: u64, bytes: Vec<u8>) -> Self {
-        Self::of_machine(Arc::default(), "simulated disk", seed, bytes)
+        Self::of_machine(Arc::default(), "simulated disk", seed, Pages::new(&bytes))
     }
 
-    pub(crate) fn of_machine(clock: Arc<Clock>, name: &str, seed: u64, bytes: Vec<u8>) -> Self {
+    pub(crate) fn of_machine(clock: Arc<Clock>, name: &str, seed: u64, bytes: Pages) -> Self {
         let state = State {
             stable: bytes.clone(),
             current: bytes,
@@ -120,6 +120,11 @@ impl SimDisk {
 
     /// What a reader sees now.
     pub fn to_vec(&self) -> Vec<u8> {
+        self.state().current.to_vec()
+    }
+
+    /// What a reader sees now, to be kept or compared.
+    pub fn to_pages(&self) -> Pages {
         self.state().current.clone()
     }
 
@@ -156,7 +161,7 @@ impl SimDisk {
 
     /// One state in which a power cut now may leave the disk; which one, `seed` decides. The disk goes on.
     pub fn cut(&self, seed: u64) -> Memory {
-        Memory::named(format!("{} after a cut (seed {seed:#x})", self.name), self.cut_bytes(seed))
+        Memory::named(format!("{} after a cut (seed {seed:#x})", self.name), self.cut_pages(seed).to_vec())
     }
 
     /// The same disk, with all that was not flushed, in another machine. Faults stay behind.
@@ -165,8 +170,8 @@ impl SimDisk {
         Self { name: self.name.clone(), seed: self.seed, clock: machine.clock(), state: Mutex::new(state) }
     }
 
-    /// What [`Self::cut`] leaves, as bytes.
-    pub fn cut_bytes(&self, seed: u64) -> Vec<u8> {
+    /// What [`Self::cut`] leaves.
+    pub fn cut_pages(&self, seed: u64) -> Pages {
         let state = self.state();
         if state.versions.is_empty() && state.lengths.is_empty() {
             return state.stable.clone();
@@ -238,9 +243,9 @@ impl State {
             if !keeps_all && self.random.coin() {
                 continue;
             }
-            for at in index(piece.start())..index(piece.end()) {
-                self.current[at] = byte_at(at - index(span.start()));
-            }
+            let range = index(piece.start())..index(piece.end());
+            let bytes: Vec<u8> = range.clone().map(|at| byte_at(at - index(span.start()))).collect();
+            self.current.write(range.start, &bytes);
             self.note_version(index(piece.start()) / SECTOR_BYTES);
         }
     }
@@ -252,7 +257,7 @@ impl State {
 
     fn set_len(&mut self, len: usize) {
         let old_len = self.current.len();
-        self.current.resize(len, 0);
+        self.current.resize(len);
         self.lengths.push((self.counters.writes, len));
         // What was cut off reads as zeros if the disk grows again; that too is a change until flushed.
         if len < old_len {
@@ -263,42 +268,37 @@ impl State {
     }
 
     fn flush(&mut self) {
-        if !self.lengths.is_empty() {
-            self.stable.clone_from(&self.current);
-        }
-        for number in self.versions.keys() {
-            let start = (number * SECTOR_BYTES).min(self.current.len());
-            let end = (start + SECTOR_BYTES).min(self.current.len());
-            self.stable[start..end].copy_from_slice(&self.current[start..end]);
-        }
+        self.stable.clone_from(&self.current);
         self.versions.clear();
         self.lengths.clear();
     }
 
-    fn after_cut(&self, mut survivors: Survivors, mut random: Random) -> Vec<u8> {
+    fn after_cut(&self, mut survivors: Survivors, mut random: Random) -> Pages {
         let mut bytes = self.stable.clone();
         let longest = self.lengths.iter().map(|(_, len)| *len).chain([bytes.len()]).max().unwrap_or(0);
-        bytes.resize(longest.next_multiple_of(SECTOR_BYTES), 0);
+        bytes.resize(longest.next_multiple_of(SECTOR_BYTES));
         let tears = self.tears && !matches!(survivors, Survivors::Nothing | Survivors::Everything);
         for (number, versions) in &self.versions {
             let whole = survivors.version(versions);
-            let sector = &mut bytes[number * SECTOR_BYTES..][..SECTOR_BYTES];
-            if let Some(whole) = whole {
-                sector.copy_from_slice(&versions[whole].sector);
-            }
+            let mut sector =
+                whole.map_or_else(|| sector_of(&self.stable, *number), |whole| versions[whole].sector);
             let later = &versions[whole.map_or(0, |whole| whole + 1)..];
-            if tears && !later.is_empty() && random.below(4) == 0 {
-                tear(sector, later, &mut random);
+            let is_torn = tears && !later.is_empty() && random.below(4) == 0;
+            if is_torn {
+                tear(&mut sector, later, &mut random);
+            }
+            if is_torn || whole.is_some() {
+                bytes.write(number * SECTOR_BYTES, &sector);
             }
         }
-        bytes.truncate(survivors.len(&self.lengths).unwrap_or(self.stable.len()));
+        bytes.resize(survivors.len(&self.lengths).unwrap_or(self.stable.len()));
         self.check_cut(&bytes);
         bytes
     }
 
     /// Every sector is one of its versions, and unchanged where nothing was written since the flush; a torn one is of
     /// two of them.
-    fn check_cut(&self, bytes: &[u8]) {
+    fn check_cut(&self, bytes: &Pages) {
         let mut checked = 0;
         let last = bytes.len().div_ceil(SECTOR_BYTES);
         for (&number, versions) in self.versions.range(..last) {
@@ -325,13 +325,11 @@ impl State {
     }
 
     /// Whether the sectors are as the last flush left them, and zeros past its end.
-    fn is_stable(&self, bytes: &[u8], sectors: std::ops::Range<usize>) -> bool {
-        let end = (sectors.end * SECTOR_BYTES).min(bytes.len());
-        let start = (sectors.start * SECTOR_BYTES).min(end);
-        let both = end.min(self.stable.len()).max(start);
-        let stable = self.stable.get(start..both).unwrap_or_default();
-        bytes[start..start + stable.len()] == *stable
-            && bytes[start + stable.len()..end].iter().all(|byte| *byte == 0)
+    fn is_stable(&self, bytes: &Pages, sectors: std::ops::Range<usize>) -> bool {
+        let range = sectors.start * SECTOR_BYTES..sectors.end * SECTOR_BYTES;
+        let beyond = self.stable.len().max(range.start)..bytes.len().min(range.end);
+        bytes.first_difference(&self.stable, range).is_none()
+            && (beyond.is_empty() || bytes.get(beyond).iter().all(|byte| *byte == 0))
     }
 }
 
@@ -345,11 +343,11 @@ fn tear(sector: &mut [u8], versions: &[Version], random: &mut Random) {
 }
 
 /// The sector of that number, with zeros past the end.
-fn sector_of(bytes: &[u8], number: usize) -> Sector {
+fn sector_of(bytes: &Pages, number: usize) -> Sector {
     let mut sector = [0; SECTOR_BYTES];
     let start = (number * SECTOR_BYTES).min(bytes.len());
     let end = (start + SECTOR_BYTES).min(bytes.len());
-    sector[..end - start].copy_from_slice(&bytes[start..end]);
+    bytes.read(start, &mut sector[..end - start]);
     sector
 }
 
@@ -412,7 +410,7 @@ impl ReadAt<Host> for SimDisk {
         self.begin(&mut state, Operation::Read, Span::new(at, buf.len() as u64))
             .result()
             .map_err(|kind| self.error("read", at, kind))?;
-        buf.copy_from_slice(&state.current[index(at)..][..buf.len()]);
+        state.current.read(index(at), buf);
         Ok(())
     }
 }
@@ -536,8 +534,13 @@ mod tests {
                 prop_assert!(history.iter().any(|then| then.len() == bytes.len()));
                 for number in 0..bytes.len().div_ceil(SECTOR_BYTES) {
                     let kept = (bytes.len() - number * SECTOR_BYTES).min(SECTOR_BYTES);
-                    let found = sector_of(&bytes, number);
-                    let is_known = history.iter().any(|then| sector_of(then, number)[..kept] == found[..kept]);
+                    let sector = |bytes: &[u8]| bytes[number * SECTOR_BYTES..][..kept].to_vec();
+                    let is_known = history.iter().any(|then| {
+                        let end = then.len().min(number * SECTOR_BYTES + kept);
+                        let there = then.get(number * SECTOR_BYTES..end).unwrap_or_default();
+                        let found = sector(&bytes);
+                        found[..there.len()] == *there && found[there.len()..].iter().all(|byte| *byte == 0)
+                    });
                     prop_assert!(is_known, "sector {} of cut {:#x}, seed {:#x}", number, cut, seed);
                 }
             }

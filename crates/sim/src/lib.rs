@@ -13,9 +13,11 @@
 mod disk;
 mod edit;
 mod machine;
+mod pages;
 mod random;
 
 pub use disk::{Counters, SECTOR_BYTES, SimDisk};
 pub use edit::EditFile;
 pub use machine::SimMachine;
+pub use pages::Pages;
 pub use random::Random;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::SimDisk;
+use crate::{Pages, SimDisk};
 
 /// A machine with disks that share its clock: an operation on any of them is one more operation of the machine.
 #[derive(Default)]
@@ -18,7 +18,7 @@ impl SimMachine {
     }
 
     /// One more disk of this machine, which holds `bytes`, all of them flushed.
-    pub fn disk(&self, name: &str, seed: u64, bytes: Vec<u8>) -> SimDisk {
+    pub fn disk(&self, name: &str, seed: u64, bytes: Pages) -> SimDisk {
         SimDisk::of_machine(self.clock.clone(), name, seed, bytes)
     }
 
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn disks_die_together() {
-        let machine = SimMachine::new();
-        let (one, two) = (machine.disk("one", 1, vec![0; 4096]), machine.disk("two", 1, vec![0; 4096]));
+        let (machine, zeros) = (SimMachine::new(), Pages::new(&[0; 4096]));
+        let (one, two) = (machine.disk("one", 1, zeros.clone()), machine.disk("two", 1, zeros));
         machine.die_at_change(3);
         one.write_at(Offset::ZERO, &[1; 512]).unwrap();
         two.read_at(Offset::ZERO, &mut [0; 512]).unwrap();
@@ -139,12 +139,13 @@ mod tests {
         assert!(two.flush().is_err() && one.read_at(Offset::ZERO, &mut [0]).is_err());
         assert_eq!((machine.operations(), machine.changes()), (6, 3));
         machine.heal();
-        assert!((0..300).any(|seed| two.cut_bytes(seed)[0] == 0), "the flush did not happen");
+        let first = |disk: &SimDisk, seed| disk.cut_pages(seed).to_vec()[0];
+        assert!((0..300).any(|seed| first(&two, seed) == 0), "the flush did not happen");
         two.flush().unwrap();
-        assert!((0..300).all(|seed| two.cut_bytes(seed)[0] == 1));
+        assert!((0..300).all(|seed| first(&two, seed) == 1));
         let other = one.copy_to(&SimMachine::new());
-        assert!(other.cut_bytes(5) == one.cut_bytes(5) && other.to_vec() == one.to_vec());
+        assert!(other.cut_pages(5) == one.cut_pages(5) && other.to_vec() == one.to_vec());
         one.flush().unwrap();
-        assert!((0..300).any(|seed| other.cut_bytes(seed)[0] == 0), "what was not flushed came along");
+        assert!((0..300).any(|seed| first(&other, seed) == 0), "what was not flushed came along");
     }
 }

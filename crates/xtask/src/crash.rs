@@ -111,7 +111,7 @@ fn work(
             }
             Err(error) => {
                 let kind = format!("{kind:?}").to_lowercase();
-                let kept = keep(&subject.disk, &kind).unwrap_or_else(|error| format!("{error:#}"));
+                let kept = keep(&subject.disk.to_vec(), &kind).unwrap_or_else(|error| format!("{error:#}"));
                 shared.failure.get_or_insert(format!(
                     "{kind}: {error:#}\nthe disk before: {kept}\nagain: cargo run --release -p leandisk-xtask -- \
                      crash --subject {kind} --seed {seed:#x} --states 1 --threads 1"
@@ -126,7 +126,7 @@ fn one(subject: &Subject, real: Option<Real>, seed: u64, number: u64) -> anyhow:
     if let Some(real) = real.filter(|_| (number / 3).is_multiple_of(JUDGED_EVERY)) {
         for count in 0..=scenario.batch_count() {
             let volume = subject.volume_of(scenario.disk_after(count));
-            real.judge(volume)
+            real.judge(&volume)
                 .map_err(anyhow::Error::msg)
                 .with_context(|| format!("after {count} batches of scenario {seed:#x}"))?;
         }

@@ -125,11 +125,15 @@ impl Layer for Vhd {
         self.parent.clone()
     }
 
-    fn check_editable(&self) -> Result<()> {
-        if let Some(note) = &self.footers.note {
-            return Err(Error::refused(format!("its footers are not in order: {note}"))
-                .hint("open the disk once in the program that uses it, or copy it to a new one"));
+    fn check_closed(&self) -> Result<()> {
+        match &self.footers.note {
+            None => Ok(()),
+            Some(note) => Err(Error::refused(format!("its footers are not in order: {note}"))
+                .hint("open the disk once in the program that uses it, or copy it to a new one")),
         }
+    }
+
+    fn check_editable(&self) -> Result<()> {
         if self.footers.footer.has_saved_state() {
             return Err(Error::refused(
                 "belongs to a machine that was suspended, which relies on its contents",

@@ -110,6 +110,10 @@ fn doubt<T>(parsed: &Parsed<T>) -> Option<Doubt> {
     }
 }
 
+/// What helps then.
+const OPEN_ONCE: &str =
+    "open the disk once in Hyper-V, or in a program like it, so that it is brought in order";
+
 /// A reason not to change the file.
 enum Doubt {
     PendingLog,
@@ -167,14 +171,18 @@ impl Layer for Vhdx {
     }
 
     fn check_editable(&self) -> Result<()> {
-        let open_once =
-            "open the disk once in Hyper-V, or in a program like it, so that it is brought in order";
         match &self.doubt {
-            None => self.blocks.check_all_checked(),
+            Some(Doubt::Regions(note)) => Err(Error::refused(note.clone()).hint(OPEN_ONCE)),
+            None | Some(Doubt::PendingLog) => self.blocks.check_all_checked(),
+        }
+    }
+
+    fn check_closed(&self) -> Result<()> {
+        match &self.doubt {
             Some(Doubt::PendingLog) => {
-                Err(Error::refused("has a pending log: it was not closed properly").hint(open_once))
+                Err(Error::refused("has a pending log: it was not closed properly").hint(OPEN_ONCE))
             }
-            Some(Doubt::Regions(note)) => Err(Error::refused(note.clone()).hint(open_once)),
+            _ => Ok(()),
         }
     }
 

@@ -258,6 +258,7 @@ struct Builder {
     notes: Vec<(&'static str, String)>,
     descriptor_place: HostSpan,
     doubt: Option<&'static str>,
+    is_unclosed: bool,
 }
 
 impl Builder {
@@ -265,6 +266,7 @@ impl Builder {
         Self {
             descriptor_place,
             doubt: None,
+            is_unclosed: false,
             files: vec![file],
             by_name: HashMap::new(),
             parts: Vec::new(),
@@ -336,6 +338,7 @@ impl Builder {
         parse::check_table_count(self.table_count)?;
         self.grain_bytes.get_or_insert(extent.tables.grain_bytes);
         self.doubt = self.doubt.or(extent.doubt);
+        self.is_unclosed |= extent.is_unclosed;
         for note in extent.notes {
             if !self.notes.contains(&note) {
                 self.notes.push(note);
@@ -390,8 +393,8 @@ impl Builder {
         };
         let parent = descriptor.parent.map(reference);
         let map = Map::new(self.parts, &self.files)?;
-        let Self { files, descriptor_place, doubt, .. } = self;
-        Ok(Box::new(Vmdk { facts, files, map, parent, descriptor_place, doubt, is_tracked }))
+        let Self { files, descriptor_place, doubt, is_unclosed, .. } = self;
+        Ok(Box::new(Vmdk { facts, files, map, parent, descriptor_place, doubt, is_unclosed, is_tracked }))
     }
 }
 
@@ -426,6 +429,8 @@ struct Vmdk {
     descriptor_place: HostSpan,
     /// Why it should not be written to.
     doubt: Option<&'static str>,
+    /// A program that wrote to it did not close it.
+    is_unclosed: bool,
     /// Changes are noted in a file beside, for backups.
     is_tracked: bool,
 }
@@ -465,6 +470,14 @@ impl Layer for Vmdk {
             .hint("switch change tracking off for the machine, and make the next backup a full one"));
         }
         edit::check_owners(&self.map, &self.files, self.descriptor_place)
+    }
+
+    fn check_closed(&self) -> Result<()> {
+        if !self.is_unclosed {
+            return Ok(());
+        }
+        Err(Error::refused("was not closed properly by the program that had it open")
+            .hint("open the disk once in the program that uses it, or copy it"))
     }
 
     /// The content ID, by which children see that their parent changed. Its digits are replaced where they are.

@@ -25,6 +25,8 @@ pub(super) struct SparseExtent {
     pub notes: Vec<(&'static str, String)>,
     /// Why it should not be written to.
     pub doubt: Option<&'static str>,
+    /// A program that wrote to it did not close it.
+    pub is_unclosed: bool,
     /// Bytes before the first grain, by the header.
     pub overhead_bytes: u64,
 }
@@ -189,8 +191,8 @@ pub(super) fn hosted_extent(file: &dyn HostFile, first: HostedHeader) -> Result<
     let header = if first.directory_at.is_none() { footer(file, &first)? } else { first.clone() };
     let mut notes = vec![("header version", header.version.to_string())];
     let mut doubt = None;
-    if first.unclean || header.unclean {
-        doubt = Some("was not closed properly by the program that had it open");
+    let is_unclosed = first.unclean || header.unclean;
+    if is_unclosed {
         notes.push(("unclean shutdown", "a program had it open for writing and did not close it".into()));
     }
     let directory = |at: HostOffset| -> Result<Tables> {
@@ -218,7 +220,14 @@ pub(super) fn hosted_extent(file: &dyn HostFile, first: HostedHeader) -> Result<
         (first, _) => first?,
     };
     let overhead_bytes = header.overhead_sectors.saturating_mul(SECTOR_BYTES);
-    Ok(SparseExtent { capacity_sectors: header.capacity_sectors, tables, notes, doubt, overhead_bytes })
+    Ok(SparseExtent {
+        capacity_sectors: header.capacity_sectors,
+        tables,
+        notes,
+        doubt,
+        is_unclosed,
+        overhead_bytes,
+    })
 }
 
 fn capacity_bytes(sectors: u64) -> Result<u64> {
@@ -324,7 +333,7 @@ pub(super) fn cowd_extent(file: &dyn HostFile) -> Result<SparseExtent> {
         notes.push(("unclean shutdown", "a program had it open for writing and did not close it".into()));
     }
     let capacity_sectors = u64::from(raw.capacity.get());
-    Ok(SparseExtent { capacity_sectors, tables, notes, doubt: None, overhead_bytes: 0 })
+    Ok(SparseExtent { capacity_sectors, tables, notes, doubt: None, is_unclosed: false, overhead_bytes: 0 })
 }
 
 /// Parses an SESparse extent. Since the format is not documented, everything not known to be right is refused.
@@ -373,7 +382,14 @@ pub(super) fn sesparse_extent(file: &dyn HostFile) -> Result<SparseExtent> {
     }
     tables.check_directory(file)?;
     let capacity_sectors = raw.capacity.get();
-    Ok(SparseExtent { capacity_sectors, tables, notes: Vec::new(), doubt: None, overhead_bytes: 0 })
+    Ok(SparseExtent {
+        capacity_sectors,
+        tables,
+        notes: Vec::new(),
+        doubt: None,
+        is_unclosed: false,
+        overhead_bytes: 0,
+    })
 }
 
 fn check_volatile_header(file: &dyn HostFile, place: SeSparseArea) -> Result<()> {

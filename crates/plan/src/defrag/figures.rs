@@ -15,12 +15,13 @@ const CHANGED_BLOCK_BYTES: u64 = 64 << 10;
 /// The figures of a volume whose extents lie at `places`.
 pub(super) fn figures(layout: &Layout, places: &[VolumeOffset]) -> LayoutFigures {
     let mut all = LayoutFigures::default();
-    for stream in (0..layout.stream_count()).filter(|stream| layout.is_counted(*stream)) {
+    for stream in (0..layout.stream_count()).filter(|stream| !layout.is_metadata(*stream)) {
         let extents = layout.extents_of(stream);
         let runs = layout.run_count(places, extents.clone());
-        all.fragments += runs;
+        let is_counted = layout.is_counted(stream);
+        all.fragments += if is_counted { runs } else { 0 };
         if runs > 1 {
-            all.fragmented_files += 1;
+            all.fragmented_files += u64::from(is_counted);
             all.fragmented_bytes = all.fragmented_bytes.saturating_add(layout.bytes_of(extents));
         }
     }
@@ -49,7 +50,7 @@ pub(super) fn changed_block_bytes(destinations: impl Iterator<Item = VolumeSpan>
     blocks.collect::<ExtentSet<Volume>>().total_bytes()
 }
 
-/// The streams that are fragmented, and why they are left so.
+/// The streams that are fragmented, and why they are left so; but for what the file system keeps for itself, and in its place.
 pub(super) fn left(
     layout: &Layout,
     places: &[VolumeOffset],
@@ -59,7 +60,10 @@ pub(super) fn left(
     for stream in 0..layout.stream_count() {
         let extents = layout.extents_of(stream);
         if extents.len() > 1 && layout.run_count(places, extents) > 1 {
-            left.push((layout.file(stream), pinned(stream).map_or(WhyLeft::NoRoom, WhyLeft::Pinned)));
+            let why = pinned(stream).map_or(WhyLeft::NoRoom, WhyLeft::Pinned);
+            if !(layout.is_metadata(stream) && matches!(why, WhyLeft::Pinned(_))) {
+                left.push((layout.file(stream), why));
+            }
         }
     }
     left

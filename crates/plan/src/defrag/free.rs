@@ -222,10 +222,10 @@ impl Sliding {
                 Side::After => (Span::between(bounds.end(), at), bounds.start().min(work.span(next).start())),
             };
             // What it leaves is written by the next.
-            let is_plain = bounds.len_bytes() == run.bytes
+            let is_plain = work.moves_alone(&run)
+                && bounds.len_bytes() == run.bytes
                 && held.covers(gap)
-                && !work.space.is_thin(bounds)
-                && work.moves_alone(&run);
+                && !work.space.is_thin(bounds);
             if !is_plain || !sliding.takes(gap.len_bytes(), run) {
                 sliding = Self::new(end, far);
             }
@@ -282,9 +282,9 @@ fn perform(work: &mut Work<'_>, side: Side, sliding: &Sliding, extent: VolumeSpa
         if !work.space.offers(place, Growth::Never) {
             work.close()?;
         }
-        // What was given back to the container meanwhile is no place any more.
+        // What was given back to a thin container when the batch was closed is not written again.
         if !work.space.offers(place, Growth::Never) {
-            return Ok(());
+            break;
         }
         work.move_to(run.extents.clone(), place)?;
     }

@@ -112,6 +112,11 @@ impl Layout {
         entry.is_main && entry.kind == FileKind::Regular
     }
 
+    /// Whether it is a stream of what the file system keeps for itself.
+    pub(super) fn is_metadata(&self, stream: usize) -> bool {
+        self.streams[stream].kind == FileKind::Metadata
+    }
+
     /// Why the file system keeps it in place; `None` if it may move.
     pub(super) fn pinned(&self, stream: usize) -> Option<&'static str> {
         let index = usize::from(self.streams[stream].pinned).checked_sub(1)?;

@@ -34,6 +34,8 @@ pub(super) struct Space {
     thin: Spans,
     /// How much more the container takes by now.
     growth_bytes: u64,
+    /// How many bytes more than it had taken were given back, since it gives back whole units.
+    spare_bytes: u64,
     /// The most that it took.
     peak_bytes: u64,
     growth_bytes_max: u64,
@@ -52,6 +54,7 @@ impl Space {
             held,
             thin: thin.iter().collect(),
             growth_bytes: 0,
+            spare_bytes: 0,
             peak_bytes: 0,
             growth_bytes_max: options.growth_bytes_max,
             unit_bytes: options.unit_bytes.max(1),
@@ -175,6 +178,7 @@ impl Space {
                 held.remove(span);
             }
             self.thin.insert(span);
+            self.spare_bytes += span.len_bytes().saturating_sub(self.growth_bytes);
             self.growth_bytes = self.growth_bytes.saturating_sub(span.len_bytes());
             given.push(span);
         }
@@ -203,7 +207,9 @@ impl Space {
     fn grow(&mut self, span: VolumeSpan) {
         let around = self.units_around(span);
         for taken in self.thin.remove_within(around) {
-            self.growth_bytes = self.growth_bytes.saturating_add(taken.len_bytes());
+            let spare_bytes = self.spare_bytes.min(taken.len_bytes());
+            self.spare_bytes -= spare_bytes;
+            self.growth_bytes = self.growth_bytes.saturating_add(taken.len_bytes() - spare_bytes);
             let free: Vec<_> = self.free.within(taken).collect();
             let Some(held) = &mut self.held else { continue };
             free.into_iter().for_each(|span| held.insert(span));

@@ -169,11 +169,11 @@ impl Model {
     pub(super) fn figures(&self) -> LayoutFigures {
         let mut figures = LayoutFigures::default();
         for (index, stream) in self.streams.iter().enumerate() {
+            let runs = self.run_count(index);
+            figures.fragmented_bytes += if runs > 1 { self.clusters_of(index) * CLUSTER } else { 0 };
             if stream.is_main && stream.kind == FileKind::Regular {
-                let runs = self.run_count(index);
                 figures.fragments += runs;
                 figures.fragmented_files += u64::from(runs > 1);
-                figures.fragmented_bytes += if runs > 1 { self.clusters_of(index) * CLUSTER } else { 0 };
             }
         }
         let free = self.free_runs();

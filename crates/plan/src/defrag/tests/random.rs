@@ -229,7 +229,9 @@ proptest! {
     fn with_enough_room_all_is_sorted_and_stays_so(kind in any_kind()) {
         let len = 200 + kind.len;
         let kind = Kind { len, fill_percent: 50, pinned_percent: 0, kept: 0, fixed_percent: 0, thin_percent: 0, ..kind };
-        let model = kind.model();
+        let mut model = kind.model();
+        // What moves together may be too large to get out of the way.
+        model.streams.iter_mut().for_each(|stream| stream.moves_together = false);
         let options = some_options(&kind, Goal::Pack);
         let (plan, now) = planned(&model, &options);
         prop_assert!(plan.left.is_empty());

@@ -1,0 +1,237 @@
+//! `leandisk recover` after the program was killed in the midst of a change: nothing is lost, and what remains is a whole
+//! volume that can be changed further.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+mod common;
+mod defrag_common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{Untouched, arg, assert_only, document, fail, leandisk, number, succeed};
+use defrag_common::{Fixture, Inside, Kind, QCOW2, RAW, VDI, VHD, VHDX, VMDK, ext4, ntfs, write_into};
+use serde_json::Value;
+use testkit::{ext_volume, file_contains, ntfs_volume, run, scratch};
+
+const SCHEMA: &str = "leandisk.recover/1";
+
+/// A disk of a kind in a folder of its own.
+struct Scene {
+    dir: tempfile::TempDir,
+    disk: PathBuf,
+    kind: Kind,
+    fixture: Fixture,
+}
+
+impl Scene {
+    fn new(fixture: Fixture, kind: Kind) -> Self {
+        let dir = scratch();
+        let disk = kind.make(&fixture.raw, dir.path());
+        Self { dir, disk, kind, fixture }
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.dir.path().join(format!(".{}.leandisk-journal", self.kind.name))
+    }
+
+    /// Starts to pack, and kills it `moment` after the journal is there; answers how long the journal was there, and
+    /// whether it still is.
+    fn kill_after(&self, moment: Duration) -> (Duration, bool) {
+        let mut child = leandisk()
+            .args(["defrag", arg(&self.disk), "--goal", "pack"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        while !self.journal().exists() && child.try_wait().unwrap().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(60), "nothing happened");
+            sleep(Duration::from_micros(100));
+        }
+        let seen = Instant::now();
+        while seen.elapsed() < moment && self.journal().exists() {
+            sleep(Duration::from_micros(100));
+        }
+        let lasted = seen.elapsed();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        (lasted, self.journal().exists())
+    }
+
+    fn recover(&self) -> Value {
+        let document = document(SCHEMA, &["recover", arg(&self.disk)]);
+        assert_only(self.dir.path(), &[self.kind.name]);
+        document
+    }
+
+    /// The guest's files are as they were, wherever they lie.
+    fn check(&self) {
+        let raw = self.dir.path().join("guest-view");
+        self.kind.to_raw(&self.disk, &raw);
+        self.fixture.assert_same_files(&raw);
+        fs::remove_file(raw).unwrap();
+    }
+}
+
+/// Kills at moments spread over the change, each time further than the last recovery left it.
+fn killed_at_any_moment(fixture: fn() -> Fixture, kinds: &[Kind]) {
+    let whole = Scene::new(fixture(), kinds[0]);
+    let (lasts, is_left) = whole.kill_after(Duration::from_secs(120));
+    assert!(!is_left, "it ends");
+    println!("the journal is there for {lasts:?}");
+    let (mut outcomes, mut died) = (Vec::new(), 0);
+    for (step, kind) in (0u32..).zip(kinds) {
+        let scene = Scene::new(fixture(), *kind);
+        let seed = std::process::id().wrapping_mul(2_654_435_761).wrapping_add(step * 40_503) >> 16;
+        let count = u32::try_from(kinds.len()).unwrap();
+        let moment = (lasts * step + lasts * (seed % 1000) / 1000) / count;
+        let (_, is_left) = scene.kill_after(moment);
+        println!("{} killed after {moment:?}: journal left: {is_left}", kind.name);
+        if is_left {
+            died += 1;
+            let before = Untouched::all_in(scene.dir.path());
+            for command in ["analyze", "defrag"] {
+                let message = fail(3, &[command, arg(&scene.disk)]);
+                assert!(message.contains("leandisk recover"), "{message}");
+            }
+            before.check(scene.dir.path());
+            let document = scene.recover();
+            outcomes.push(document["outcome"].as_str().unwrap().to_owned());
+            println!("{document}");
+        }
+        scene.check();
+        // It goes on from where it was.
+        succeed(&["defrag", arg(&scene.disk), "--goal", "pack", "--verify"]);
+        scene.check();
+    }
+    println!("{died} of {} died: {outcomes:?}", kinds.len());
+    assert!(died >= kinds.len() / 2, "only {died} were hit");
+    assert!(outcomes.iter().all(|outcome| outcome == "whole" || outcome == "finished"), "{outcomes:?}");
+}
+
+#[test]
+fn killed_at_any_moment_ntfs_is_whole() {
+    killed_at_any_moment(ntfs, &[RAW, QCOW2, VHDX, VMDK, VDI, VHD]);
+}
+
+#[test]
+fn killed_at_any_moment_ext4_is_whole() {
+    killed_at_any_moment(ext4, &[RAW, QCOW2, VHDX, VMDK, VDI, VHD]);
+}
+
+#[test]
+fn there_may_be_nothing_to_recover() {
+    let scene = Scene::new(ext4(), QCOW2);
+    let before = Untouched::all_in(scene.dir.path());
+    let document = document(SCHEMA, &["recover", arg(&scene.disk)]);
+    assert_eq!(document["outcome"], "none");
+    assert_eq!(number(&document, "/written_bytes"), 0);
+    assert!(document["batch"].is_null());
+    let said = succeed(&["recover", arg(&scene.disk)]);
+    assert!(said.contains("no change of it was interrupted"), "{said}");
+    before.check(scene.dir.path());
+    fail(5, &["recover", arg(&scene.dir.path().join("absent.raw"))]);
+}
+
+/// A scene whose journal holds a batch that was committed, and a copy of that journal.
+fn committed(fixture: fn() -> Fixture) -> (Scene, Vec<u8>) {
+    for attempt in 1..20u32 {
+        let scene = Scene::new(fixture(), RAW);
+        let (_, is_left) = scene.kill_after(Duration::from_millis(20) * attempt);
+        if is_left && file_contains(&scene.journal(), "LEANDREC") {
+            let journal = fs::read(scene.journal()).unwrap();
+            return (scene, journal);
+        }
+    }
+    panic!("no attempt left a committed batch");
+}
+
+/// What a guest wrote since is worth more than what a journal remembers.
+#[test]
+fn a_disk_that_was_used_since_is_refused() {
+    for fixture in [ntfs, ext4] {
+        let (scene, journal) = committed(fixture);
+        scene.recover();
+        use_volume(scene.fixture.parts[0].inside, &scene.disk);
+        fs::write(scene.journal(), journal).unwrap();
+        let before = Untouched::all_in(scene.dir.path());
+        let message = fail(3, &["recover", arg(&scene.disk)]);
+        println!("{message}");
+        assert!(message.contains("since"), "{message}");
+        before.check(scene.dir.path());
+    }
+}
+
+fn use_volume(inside: Inside, volume: &Path) {
+    let write = |dir: &Path| {
+        fs::remove_file(dir.join(if inside == Inside::Ntfs { "turn0" } else { "twenty" })).unwrap();
+        for index in 0..50 {
+            fs::write(dir.join(format!("new {index}")), vec![b'n'; 40_000]).unwrap();
+        }
+    };
+    match inside {
+        Inside::Ntfs => {
+            let mount = scratch();
+            write(&ntfs_volume::Mounted::new(volume, &mount.path().join("mnt"), "").dir);
+        }
+        Inside::Ext4 => write(&ext_volume::Mounted::new(volume, "rw").dir()),
+    }
+}
+
+#[test]
+fn the_journal_of_another_disk_is_refused() {
+    let (scene, journal) = committed(ext4);
+    // Of another size, of the same size, and the same disk as it was made anew.
+    let other = Scene::new(ntfs(), RAW);
+    let same_size = Scene::new(ext4(), RAW);
+    run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", arg(&same_size.disk)]);
+    let grown = Scene::new(ext4(), RAW);
+    run("truncate", &["-s", "+1M", arg(&grown.disk)]);
+    for other in [other, same_size, grown] {
+        fs::write(other.journal(), &journal).unwrap();
+        let before = Untouched::all_in(other.dir.path());
+        let message = fail(3, &["recover", arg(&other.disk)]);
+        println!("{message}");
+        before.check(other.dir.path());
+    }
+    // What is no journal at all says so, too.
+    let broken = Scene::new(ext4(), RAW);
+    fs::write(broken.journal(), vec![0xa5; 100_000]).unwrap();
+    let before = Untouched::all_in(broken.dir.path());
+    fail(3, &["recover", arg(&broken.disk)]);
+    before.check(broken.dir.path());
+    drop(scene);
+}
+
+/// A disk put back from a copy made before the change: the journal beside it has nothing to do there.
+#[test]
+fn a_disk_that_was_put_back_is_left_as_it_is() {
+    let (scene, _) = committed(ntfs);
+    write_into_all(&scene.fixture.raw, &scene.disk);
+    let document = scene.recover();
+    assert_eq!(document["outcome"], "whole", "{document:#}");
+    run("cmp", &[arg(&scene.fixture.raw), arg(&scene.disk)]);
+}
+
+fn write_into_all(from: &Path, to: &Path) {
+    run("truncate", &["-s", "0", arg(to)]);
+    run("truncate", &["-s", &fs::metadata(from).unwrap().len().to_string(), arg(to)]);
+    write_into(from, to, 0);
+}
+
+#[test]
+fn a_journal_elsewhere_is_found_where_it_is_told_to_be() {
+    let (scene, journal) = committed(ext4);
+    let elsewhere = scratch();
+    let moved = elsewhere.path().join("journal");
+    fs::write(&moved, journal).unwrap();
+    fs::remove_file(scene.journal()).unwrap();
+    let document = document(SCHEMA, &["recover", arg(&scene.disk), "--journal", arg(&moved)]);
+    assert_ne!(document["outcome"], "none", "{document:#}");
+    assert_only(elsewhere.path(), &[]);
+    scene.check();
+}
