@@ -13,7 +13,7 @@ use extent::{ExtentSet, Host, PackedExtents, Span, Virtual, VolumeSpan};
 use filesystem::{Catalog, Check, FileId, State, Use};
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget, check_no_children};
-use os::LiveFile;
+use os::{JournalFile, LiveFile, journal_path};
 use plan::compact::{CompactPlan, CompactPlanner, CompactShape, HOST_BLOCK_BYTES};
 use report::{CompactSubject, CompactVolume, compact_document, compact_text, to_json};
 use stack::{Mode, Stack, UsedMaps, Volume};
@@ -259,15 +259,31 @@ fn execute(
     trust: &[Trust],
 ) -> Result<Done> {
     let places = places(stack.chain(), &plan.kept)?;
-    let written_bytes = Arc::new(AtomicU64::new(0));
-    let disk =
-        open_alone(stack.chain(), gate, &written_bytes, || check_unchanged(stack.chain(), fingerprints))?;
+    let edit = open_alone(stack.chain(), gate, fingerprints)?;
     let cancelled = cancel_on_signal()?;
+    // From before the first write until the disk is closed: what is killed in between may leave marks in the image that only
+    // `recover` takes for its own. Without tables there is nothing to leave.
+    let journal = match gives_back(edit.chain()).unit_bytes {
+        Some(_) => Some(JournalFile::create(journal_path(&arguments.disk))?),
+        None => None,
+    };
+    let written_bytes = Arc::new(AtomicU64::new(0));
     let progress = Progress::new(arguments.progress, "free", plan.releases.total_bytes(), cancelled, None);
-    let CompactOutcome { is_cancelled, .. } =
-        CompactJob { disk: &*disk, releases: &plan.releases }.run(&progress)?;
+    let disk = match begin(edit, &written_bytes) {
+        Ok(disk) => disk,
+        Err(error) => {
+            journal.into_iter().try_for_each(JournalFile::remove)?;
+            return Err(error);
+        }
+    };
+    let outcome = CompactJob { disk: &*disk, releases: &plan.releases }.run(&progress);
     progress.finish();
+    // What was given back stays given back: only a disk that could not be closed is to be recovered.
+    if outcome.is_ok() || disk.close().is_ok() {
+        journal.into_iter().try_for_each(JournalFile::remove)?;
+    }
     drop(disk);
+    let CompactOutcome { is_cancelled, .. } = outcome?;
     let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?.stack;
     if self::places(after.chain(), &plan.kept)? != places {
         return Err(
@@ -307,13 +323,8 @@ fn places(chain: &Chain, kept: &PackedExtents<Virtual>) -> Result<u64> {
     Ok(hasher.finish())
 }
 
-/// Opens the disk's files for this program alone, and then the disk, if `check` still allows it.
-fn open_alone(
-    chain: &Chain,
-    gate: &Gate,
-    written_bytes: &Arc<AtomicU64>,
-    check: impl FnOnce() -> Result<()>,
-) -> Result<Box<dyn LiveDisk>> {
+/// Opens the disk's files for this program alone. Nothing is written yet.
+fn open_alone(chain: &Chain, gate: &Gate, fingerprints: &[Option<(u64, i64, i64)>]) -> Result<Edit> {
     let mut opened = Vec::new();
     let mut open = |file: &dyn HostFile| {
         let file = Arc::new(LiveFile::open(file.name())?);
@@ -321,8 +332,13 @@ fn open_alone(
         Ok(file as Arc<dyn EditTarget>)
     };
     let edit = Edit::open(chain, gate, &mut open)?;
-    check()?;
+    check_unchanged(chain, fingerprints)?;
     opened.iter().try_for_each(|file| file.check_gives_back())?;
+    Ok(edit)
+}
+
+/// Takes the disk into use.
+fn begin(edit: Edit, written_bytes: &Arc<AtomicU64>) -> Result<Box<dyn LiveDisk>> {
     let (chain, files) = edit.into_parts();
     let counted = |file: Arc<dyn EditTarget>| {
         Arc::new(Counted::new(file, written_bytes.clone())) as Arc<dyn TargetFile>
