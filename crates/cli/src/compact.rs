@@ -211,11 +211,12 @@ fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
 /// Facts in, plan out.
 fn plan(stack: &Stack, maps: &UsedMaps, trust: &[Trust], held: &[ExtentSet<Host>]) -> Result<CompactPlan> {
     let gives = gives_back(stack.chain());
-    let unit_bytes = gives.unit_bytes.unwrap_or(HOST_BLOCK_BYTES);
+    // Where units keep their places, the host's blocks within them can be given back as well.
+    let unit_bytes = gives.unit_bytes.filter(|_| gives.frees_units).unwrap_or(HOST_BLOCK_BYTES);
     let shape = CompactShape {
         unit_bytes,
         frees_units: gives.frees_units,
-        punches_units: gives.unit_bytes.is_some(),
+        block_bytes: gives.unit_bytes.filter(|_| !gives.frees_units),
         head_bytes: gives.head_bytes,
     };
     let trusted = trust.iter().map(Result::is_ok).collect();

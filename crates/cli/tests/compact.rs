@@ -53,11 +53,11 @@ const KINDS: [Kind; 15] = [
     kind("fixed.vhd", "vpc", &["-o", "subformat=fixed,force_size=on"], 4 * K, MIB, false),
     kind("dynamic.vhd", "vpc", &["-o", "subformat=dynamic,force_size=on"], 2 * MIB, MIB, false),
     kind("dynamic.vhdx", "vhdx", &["-o", "subformat=dynamic,block_size=1M"], MIB, 5 * MIB, true),
-    kind("fixed.vhdx", "vhdx", &["-o", "subformat=fixed,block_size=1M"], MIB, 5 * MIB, true),
+    kind("fixed.vhdx", "vhdx", &["-o", "subformat=fixed,block_size=1M"], 4 * K, 5 * MIB, true),
     kind("sparse.vmdk", "vmdk", &["-o", "subformat=monolithicSparse"], 64 * K, MIB, true),
     kind("flat.vmdk", "vmdk", &["-o", "subformat=monolithicFlat"], 4 * K, MIB, false),
-    kind("dynamic.vdi", "vdi", &[], MIB, MIB, true),
-    kind("static.vdi", "vdi", &["-o", "static=on"], MIB, MIB, true),
+    kind("dynamic.vdi", "vdi", &[], 4 * K, MIB, true),
+    kind("static.vdi", "vdi", &["-o", "static=on"], 4 * K, MIB, true),
 ];
 
 fn kind_named(name: &str) -> &'static Kind {
@@ -168,7 +168,8 @@ fn all_kinds(guest: &Guest) {
         let seen = view.path().join("seen.raw");
         kind.to_raw(&image, &seen);
         guest.check(&seen);
-        if kind.unit_bytes <= 4 * K && number(&done, "/partial_bytes") == 0 {
+        // QEMU's VDIs have blocks at odd places, whose edges on the host are shared.
+        if kind.unit_bytes <= 4 * K && number(&done, "/partial_bytes") == 0 && kind.qemu_format != "vdi" {
             assert!(!file_contains(&seen, SWAPPED), "{}: swap is gone", kind.name);
             assert!(!file_contains(&seen, STALE), "{}: stale bytes are gone", kind.name);
         }
@@ -276,7 +277,7 @@ fn scattered_free_space_goes_as_far_as_units_allow() {
         kind.check(&image);
         let (freed, partial) = (number(&done, "/freed_bytes"), number(&done, "/partial_bytes"));
         if kind.unit_bytes == 4 * K {
-            assert!(freed > 3 * MIB && partial == 0, "{name}: {done:#}");
+            assert!(freed > 2 * MIB && partial == 0, "{name}: {done:#}");
         } else {
             assert!(
                 partial > 2 * MIB && done["advice"].as_str().unwrap().contains("defrag"),
@@ -511,63 +512,79 @@ fn a_block_device_is_told_what_is_free() {
     guest.check(&file);
 }
 
+/// Its own guest leaves no whole block free: another one is put into what Hyper-V made.
 #[test]
-fn disks_of_hyper_v_stay_valid() {
-    for (name, format) in [("hv-dynamic.vhd", "vpc"), ("hv-fixed.vhdx", "vhdx"), ("basic.vdi", "vdi")] {
-        let dir = scratch();
-        let Some(image) = real_image(name, dir.path()) else { continue };
-        let files_of = |image: &Path| {
-            let view = scratch();
-            let seen = view.path().join("seen.raw");
-            run("qemu-img", &["convert", "-f", format, "-O", "raw", arg(image), arg(&seen)]);
-            let bytes = fs::read(&seen).unwrap();
-            let sector = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize * 512;
-            let volume = view.path().join("volume");
-            fs::write(&volume, &bytes[sector(0x1c6)..][..sector(0x1ca)]).unwrap();
-            run("ntfsfix", &["-n", arg(&volume)]);
-            testkit::mounted::Mounted::ntfs(&volume, "ro").tree()
-        };
-        if name == "basic.vdi" {
-            fail(3, &["compact", arg(&image)]);
-            continue;
-        }
-        // What a guest leaves behind in blocks that it does not use: here by removing its files.
-        if format == "vpc" {
-            let raw = dir.path().join("raw");
-            run("qemu-img", &["convert", "-f", format, "-O", "raw", arg(&image), arg(&raw)]);
-            let bytes = fs::read(&raw).unwrap();
-            let sector = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize * 512;
-            let start = sector(0x1c6);
-            fs::write(&raw, &bytes[start..][..sector(0x1ca)]).unwrap();
-            {
-                let mounted = testkit::mounted::Mounted::ntfs(&raw, "rw");
-                let stale = mounted.path().join("stale");
-                let fill = format!("yes stale | head -c 20M > {} 2>/dev/null || true", stale.display());
-                run("bash", &["-c", &fill]);
-                for name in names_in(mounted.path()).iter().filter(|name| !name.starts_with('$')) {
-                    run("rm", &["-rf", arg(&mounted.path().join(name))]);
-                }
-            }
-            let write = format!("write -q -s {} {start} {}", raw.display(), raw.metadata().unwrap().len());
-            run("qemu-io", &["-f", format, "-c", &write, arg(&image)]);
-            fs::remove_file(raw).unwrap();
-        } else {
-            let full = dir.path().join("full");
-            run("cp", &["--sparse=never", arg(&image), arg(&full)]);
-            fs::rename(&full, &image).unwrap();
-        }
-        let before = files_of(&image);
-        let done = compact(dir.path(), &image, &["--verify"]);
-        println!("{name}: {done:#}");
-        assert!(number(&done, "/freed_bytes") >= MIB, "{name}");
-        files_of(&image).assert_same(&before, name);
-        succeed(&["info", arg(&image)]);
-        if format == "vhdx" {
-            run("qemu-img", &["check", "-q", "-f", format, arg(&image)]);
-        } else {
-            run("vhdiinfo", &[arg(&image)]);
-        }
+fn a_vhd_of_hyper_v_stays_valid() {
+    let dir = scratch();
+    let Some(image) = real_image("hv-dynamic.vhd", dir.path()) else { return };
+    let own = document("leandisk.compact/1", &["compact", arg(&image)]);
+    assert_eq!((number(&own, "/freed_bytes"), number(&own, "/written_bytes")), (0, 0));
+    let work = scratch();
+    let volume = work.path().join("volume");
+    fs::File::create(&volume).unwrap().set_len(10 * MIB).unwrap();
+    run(
+        "mke2fs",
+        &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "nodiscard", "-O", "^has_journal", arg(&volume)],
+    );
+    let digest = |volume: &Path| {
+        testkit::ext_volume::tree_digest(&testkit::ext_volume::Mounted::new(volume, "ro").dir())
+    };
+    {
+        let mounted = testkit::ext_volume::Mounted::new(&volume, "rw");
+        run("cp", &["-r", concat!(env!("CARGO_MANIFEST_DIR"), "/src"), arg(&mounted.dir().join("kept"))]);
+        let gone = mounted.dir().join("gone");
+        run(
+            "bash",
+            &[
+                "-c",
+                &format!(
+                    "yes stale | head -c 20M > {} 2>/dev/null || true; sync -f {}",
+                    gone.display(),
+                    gone.display()
+                ),
+            ],
+        );
+        fs::remove_file(gone).unwrap();
     }
+    let before = digest(&volume);
+    run("qemu-io", &["-f", "vpc", "-c", &format!("write -q -s {} 0 10M", volume.display()), arg(&image)]);
+    let done = compact(dir.path(), &image, &["--verify"]);
+    println!("{done:#}");
+    assert!(number(&done, "/freed_bytes") >= 4 * MIB, "{done:#}");
+    run("vhdiinfo", &[arg(&image)]);
+    let seen = work.path().join("seen.raw");
+    run("qemu-img", &["convert", "-f", "vpc", "-O", "raw", arg(&image), arg(&seen)]);
+    assert_eq!(seen.metadata().unwrap().len(), 10 * MIB);
+    run("e2fsck", &["-fn", arg(&seen)]);
+    assert_eq!(digest(&seen), before);
+}
+
+#[test]
+fn a_vhdx_of_hyper_v_stays_valid() {
+    let dir = scratch();
+    let Some(packed) = real_image("hv-fixed.vhdx", dir.path()) else { return };
+    // The collection's tools leave holes where a fixed disk has none.
+    let image = dir.path().join("full.vhdx");
+    run("cp", &["--sparse=never", arg(&packed), arg(&image)]);
+    fs::remove_file(packed).unwrap();
+    let files_of = |image: &Path| {
+        let view = scratch();
+        let seen = view.path().join("seen.raw");
+        run("qemu-img", &["convert", "-f", "vhdx", "-O", "raw", arg(image), arg(&seen)]);
+        let bytes = fs::read(&seen).unwrap();
+        let sector = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize * 512;
+        let volume = view.path().join("volume");
+        fs::write(&volume, &bytes[sector(0x1c6)..][..sector(0x1ca)]).unwrap();
+        run("ntfsfix", &["-n", arg(&volume)]);
+        testkit::mounted::Mounted::ntfs(&volume, "ro").tree()
+    };
+    let before = files_of(&image);
+    let done = compact(dir.path(), &image, &["--verify"]);
+    println!("{done:#}");
+    assert!(number(&done, "/freed_bytes") >= MIB, "{done:#}");
+    files_of(&image).assert_same(&before, "the guest's files");
+    run("qemu-img", &["check", "-q", "-f", "vhdx", arg(&image)]);
+    succeed(&["info", arg(&image)]);
 }
 
 /// Whatever the moment, the files are there, and the image is whole: leaks are the worst.

@@ -20,12 +20,13 @@ pub const HOST_BLOCK_BYTES: u64 = 4096;
 /// How an image gives storage back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompactShape {
-    /// What it gives back at once: its cluster or block, or a block of the host.
+    /// What it gives back at once: its cluster or block, or a block of the host where those keep their places.
     pub unit_bytes: u64,
     /// Whether a unit that is given back leaves the image's tables; else only its storage goes.
     pub frees_units: bool,
-    /// Whether storage goes unit by unit where it goes alone: a block of the host that two units share then stays.
-    pub punches_units: bool,
+    /// The image's blocks, if they keep their places: storage goes block by block, so that what of the host two of them
+    /// share stays.
+    pub block_bytes: Option<u64>,
     /// What lies before each unit's data in the file, and goes with it: a bitmap of sectors.
     pub head_bytes: u64,
 }
@@ -214,14 +215,14 @@ impl<'a> CompactPlanner<'a> {
                 let end = offset.plus(whole.end().get() - run.span.start().get());
                 self.push_released(file.0, Span::between(HostOffset::new(start), end));
             }
-            RunState::Data { .. } if self.shape.punches_units => {
-                for part in self.units(run.span) {
-                    if let Some(part) = run.clipped(&part) {
+            RunState::Data { .. } => match self.shape.block_bytes {
+                Some(block_bytes) => {
+                    for part in blocks(run.span, block_bytes).filter_map(|block| run.clipped(&block)) {
                         self.release_storage(&part);
                     }
                 }
-            }
-            RunState::Data { .. } => self.release_storage(run),
+                None => self.release_storage(run),
+            },
             RunState::Compressed { file, offset, len_bytes } => {
                 self.push_units(run.span, window);
                 let place = self.whole_clusters(offset, len_bytes);
@@ -243,14 +244,6 @@ impl<'a> CompactPlanner<'a> {
             self.plan.releases.push(Span::new(start, part.len_bytes()));
             self.plan.freed_bytes += part.len_bytes();
         }
-    }
-
-    /// The units that `span` touches.
-    fn units(&self, span: VirtualSpan) -> impl Iterator<Item = VirtualSpan> + use<> {
-        let unit_bytes = self.shape.unit_bytes;
-        let first = span.start().get() / unit_bytes;
-        (first..span.end().get().div_ceil(unit_bytes))
-            .map(move |unit| Span::new(VirtualOffset::new(unit * unit_bytes), unit_bytes))
     }
 
     /// Releases the units of `span` that are not released yet; answers all of its units.
@@ -278,6 +271,12 @@ impl<'a> CompactPlanner<'a> {
         let end = at.get().saturating_add(len_bytes).checked_next_multiple_of(unit_bytes);
         Span::between(HostOffset::new(start), HostOffset::new(end.unwrap_or(u64::MAX)))
     }
+}
+
+/// The blocks that `span` touches.
+fn blocks(span: VirtualSpan, block_bytes: u64) -> impl Iterator<Item = VirtualSpan> {
+    let numbers = span.start().get() / block_bytes..span.end().get().div_ceil(block_bytes);
+    numbers.map(move |number| Span::new(VirtualOffset::new(number * block_bytes), block_bytes))
 }
 
 /// The whole blocks of the host within `span`.
@@ -312,7 +311,7 @@ mod tests {
     }
 
     fn shape(unit_bytes: u64, frees_units: bool, head_bytes: u64) -> CompactShape {
-        CompactShape { unit_bytes, frees_units, punches_units: false, head_bytes }
+        CompactShape { unit_bytes, frees_units, block_bytes: None, head_bytes }
     }
 
     fn spans(plan: &CompactPlan) -> Vec<(u64, u64)> {
@@ -379,7 +378,7 @@ mod tests {
 
     #[test]
     fn storage_that_goes_by_units_leaves_the_blocks_that_they_share() {
-        let by_unit = CompactShape { punches_units: true, ..shape(32 * K, false, 0) };
+        let by_unit = CompactShape { block_bytes: Some(32 * K), ..shape(4 * K, false, 0) };
         let plan = plan_of(by_unit, true, 1 << 20, 16 * K, &[FREE, FREE, FREE, FREE, USED]);
         assert_eq!((spans(&plan), plan.freed_bytes), (vec![(0, 64 * K)], 64 * K));
         let plan = plan_of(by_unit, true, (1 << 20) + 512, 16 * K, &[FREE, FREE, FREE, FREE, USED]);
