@@ -277,7 +277,10 @@ impl Container for Blocks {
         for footer in std::mem::take(&mut self.old_footers) {
             self.taken.release(footer);
         }
-        let at = self.taken.end().next_multiple_of(SECTOR_BYTES);
+        // QEMU takes every block for a whole one, and refuses a file that ends before it.
+        let whole_end =
+            self.cut_off.map_or(0, |cut_off| cut_off.start().get() + self.bitmap_bytes + self.block_bytes);
+        let at = self.taken.end().max(whole_end).next_multiple_of(SECTOR_BYTES);
         // The footer that counts until the file is cut off is never written over.
         if at + FOOTER_BYTES > footer_at {
             return Ok(tables.len_bytes());
