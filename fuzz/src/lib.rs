@@ -6,12 +6,14 @@
 //! An input is a sparse file, so that what lies gigabytes into an image can be mutated, and seeds made from real
 //! images stay small: see [`sparse`].
 
+mod client;
 mod files;
 pub mod sparse;
 
 use std::sync::Arc;
 
 use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
+pub use client::nbd;
 use extent::{Offset, Span, Volume};
 use filesystem::{Check, FileSystem, Source};
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};

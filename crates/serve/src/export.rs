@@ -1,0 +1,369 @@
+//! A disk that is served: what may be asked of it, and how that ends. Front ends, NBD the first of them, stand on this.
+//!
+//! Invariant: after a flush that failed nothing is answered but the failure: what was written before may be lost, and
+//! nobody may go on as if it were not.
+//!
+//! Also the way to use a disk without a network: the methods of [`Export`] are the commands.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use block::{Error, ErrorKind, LiveDisk, Result as BlockResult, Run, RunState};
+use extent::{Virtual, VirtualOffset, VirtualSpan};
+
+use crate::monitor::{Completion, Direction, Io, Monitor};
+use crate::trace::TraceWriter;
+
+/// Why a request failed.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// What kind of failure.
+    pub kind: FaultKind,
+    /// What happened, for people.
+    pub message: String,
+}
+
+/// Kinds of failure that clients tell apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// The storage failed.
+    Io,
+    /// No space is left.
+    NoSpace,
+    /// The export is read-only.
+    ReadOnly,
+    /// The request makes no sense.
+    Invalid,
+    /// It would not be fast.
+    NotFast,
+}
+
+impl Fault {
+    fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    fn of(error: &Error) -> Self {
+        let is_full = error.io_source().is_some_and(|io| {
+            matches!(io.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+        });
+        let kind = match error.kind() {
+            _ if is_full => FaultKind::NoSpace,
+            ErrorKind::Invalid => FaultKind::Invalid,
+            _ => FaultKind::Io,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// A stretch of a disk and whether it is allocated and reads as zeros.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// Where.
+    pub span: VirtualSpan,
+    /// Nothing is allocated.
+    pub is_hole: bool,
+    /// It reads as zeros.
+    pub is_zero: bool,
+}
+
+/// The most stretches told at once.
+const ALLOCATION_COUNT_MAX: usize = 4096;
+/// What is mapped at first; more while little was found.
+const MAP_BYTES: u64 = 64 << 20;
+
+/// A running mean of how long the backend takes, which rises at once and falls slowly.
+#[derive(Default)]
+pub(crate) struct Speed(AtomicU32);
+
+impl Speed {
+    /// Below this, handing a request to another thread takes longer than the request.
+    const FAST_NS: u32 = 40_000;
+
+    pub(crate) fn is_fast(&self) -> bool {
+        self.0.load(Relaxed) < Self::FAST_NS
+    }
+
+    pub(crate) fn add(&self, took: Duration) {
+        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        let mean = self.0.load(Relaxed);
+        // Races lose a sample, which does not matter.
+        let mean = if took > mean { mean + (took - mean) / 4 } else { mean - (mean - took).div_ceil(16) };
+        self.0.store(mean, Relaxed);
+    }
+}
+
+/// Told why an export failed.
+type Watcher = Box<dyn Fn(&str) + Send + Sync>;
+
+/// A disk that is served.
+pub struct Export {
+    name: String,
+    description: String,
+    disk: Arc<dyn LiveDisk>,
+    is_read_only: bool,
+    monitor: Option<Arc<Monitor>>,
+    trace: Option<Arc<TraceWriter>>,
+    began: Instant,
+    failure: OnceLock<String>,
+    watcher: OnceLock<Watcher>,
+    pub(crate) read_speed: Speed,
+    pub(crate) write_speed: Speed,
+}
+
+impl Export {
+    /// `disk` under `name`.
+    pub fn new(name: impl Into<String>, disk: Arc<dyn LiveDisk>) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            disk,
+            is_read_only: false,
+            monitor: None,
+            trace: None,
+            began: Instant::now(),
+            failure: OnceLock::new(),
+            watcher: OnceLock::new(),
+            read_speed: Speed::default(),
+            write_speed: Speed::default(),
+        }
+    }
+
+    /// With a description for lists.
+    #[must_use]
+    pub fn described(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    /// Never to be written.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.is_read_only = true;
+        self
+    }
+
+    /// Measured by `monitor`.
+    #[must_use]
+    pub fn monitored(mut self, monitor: Arc<Monitor>) -> Self {
+        self.monitor = Some(monitor);
+        self
+    }
+
+    /// With all requests recorded by `trace`.
+    #[must_use]
+    pub fn traced(mut self, trace: Arc<TraceWriter>) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What a list says of it.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Whether it cannot be written.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.disk.len_bytes()
+    }
+
+    /// The disk's sector size in bytes.
+    pub fn sector_bytes(&self) -> u32 {
+        self.disk.sector_bytes()
+    }
+
+    /// What measures it.
+    pub fn monitor(&self) -> Option<&Arc<Monitor>> {
+        self.monitor.as_ref()
+    }
+
+    /// What records it.
+    pub fn trace(&self) -> Option<&Arc<TraceWriter>> {
+        self.trace.as_ref()
+    }
+
+    /// Why it failed for good, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// Has `watcher` told should it fail for good. The first watcher stays.
+    pub(crate) fn watch(&self, watcher: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.watcher.set(Box::new(watcher));
+    }
+
+    /// Nanoseconds since it is served.
+    pub(crate) fn now_ns(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn fail(&self, why: String) -> Fault {
+        let is_first = self.failure.set(why).is_ok();
+        let failure = self.failure().unwrap_or_default();
+        if is_first && let Some(watcher) = self.watcher.get() {
+            watcher(failure);
+        }
+        Fault::new(FaultKind::Io, failure)
+    }
+
+    /// Runs what touches the disk. A panic of a backend fails the export: who knows what state it left.
+    fn guarded<T>(&self, run: impl FnOnce() -> BlockResult<T>) -> Result<T, Fault> {
+        if let Some(failure) = self.failure() {
+            return Err(Fault::new(FaultKind::Io, failure));
+        }
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(result) => result.map_err(|error| Fault::of(&error)),
+            Err(_) => Err(self.fail("the export failed: its backend panicked".into())),
+        }
+    }
+
+    fn writable(&self) -> Result<(), Fault> {
+        if self.is_read_only {
+            return Err(Fault::new(FaultKind::ReadOnly, "the export is read-only"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn do_read(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<(), Fault> {
+        self.guarded(|| self.disk.read_at(at, buf))
+    }
+
+    pub(crate) fn do_write(&self, at: VirtualOffset, buf: &[u8], fua: bool) -> Result<(), Fault> {
+        self.writable()?;
+        self.guarded(|| self.disk.write_at(at, buf))?;
+        self.flush_if(fua)
+    }
+
+    fn flush_if(&self, fua: bool) -> Result<(), Fault> {
+        if fua { self.do_flush() } else { Ok(()) }
+    }
+
+    pub(crate) fn do_flush(&self) -> Result<(), Fault> {
+        if self.is_read_only {
+            return self.guarded(|| Ok(()));
+        }
+        let flushed = self.guarded(|| self.disk.flush());
+        flushed.map_err(|fault| match self.failure() {
+            Some(failure) => Fault::new(FaultKind::Io, failure),
+            None => self.fail(format!("the export failed: what was written may be lost: {}", fault.message)),
+        })
+    }
+
+    /// Reads `buf` from `at`.
+    pub fn read(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<(), Fault> {
+        let len = buf.len();
+        self.measured(Direction::Read, at, len, || self.do_read(at, buf))
+    }
+
+    /// Writes `buf` at `at`; with `fua`, it is stable on return.
+    pub fn write(&self, at: VirtualOffset, buf: &[u8], fua: bool) -> Result<(), Fault> {
+        self.measured(Direction::Write, at, buf.len(), || self.do_write(at, buf, fua))
+    }
+
+    fn measured(
+        &self,
+        direction: Direction,
+        at: VirtualOffset,
+        len: usize,
+        run: impl FnOnce() -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let Some(monitor) = &self.monitor else { return run() };
+        let began_ns = monitor.now_ns();
+        monitor.arrived([Io { direction, offset: at.get(), len_bytes: len as u64 }], began_ns);
+        let result = run();
+        let latency_ns = monitor.now_ns().saturating_sub(began_ns);
+        monitor.completed([Completion { direction, latency_ns, is_ok: result.is_ok() }]);
+        result
+    }
+
+    /// Makes stable what was written by anyone.
+    pub fn flush(&self) -> Result<(), Fault> {
+        if let Some(monitor) = &self.monitor {
+            monitor.flushed();
+        }
+        self.do_flush()
+    }
+
+    /// Forgets the contents of `span`.
+    pub fn trim(&self, span: VirtualSpan, fua: bool) -> Result<(), Fault> {
+        self.writable()?;
+        self.count_zeroed();
+        if !span.is_empty() {
+            self.guarded(|| self.disk.discard(span))?;
+        }
+        self.flush_if(fua)
+    }
+
+    /// Makes `span` read as zeros. What `must_be_fast` and may not free storage is refused: keeping storage may mean
+    /// writing all of it.
+    pub fn write_zeroes(
+        &self,
+        span: VirtualSpan,
+        fua: bool,
+        may_free: bool,
+        must_be_fast: bool,
+    ) -> Result<(), Fault> {
+        self.writable()?;
+        if must_be_fast && !may_free {
+            return Err(Fault::new(FaultKind::NotFast, "zeros that keep their storage may be slow"));
+        }
+        self.count_zeroed();
+        if !span.is_empty() {
+            self.guarded(|| self.disk.zero(span, may_free))?;
+        }
+        self.flush_if(fua)
+    }
+
+    fn count_zeroed(&self) {
+        if let Some(monitor) = &self.monitor {
+            monitor.zeroed();
+        }
+    }
+
+    /// What is allocated from the start of `span`: consecutive stretches, at least one, that need not reach its end.
+    pub fn allocation(&self, span: VirtualSpan) -> Result<Vec<Allocation>, Fault> {
+        let mut found: Vec<Allocation> = Vec::new();
+        let mut at = span.start();
+        let mut step_bytes = MAP_BYTES;
+        while at < span.end() && found.len() < ALLOCATION_COUNT_MAX {
+            let end = VirtualOffset::new(at.get().saturating_add(step_bytes)).min(span.end());
+            let window = VirtualSpan::between(at, end);
+            for run in self.guarded(|| self.disk.map(window))? {
+                push_allocation(&mut found, &run, &window);
+            }
+            at = end;
+            step_bytes = step_bytes.saturating_mul(2);
+        }
+        found.truncate(ALLOCATION_COUNT_MAX);
+        Ok(found)
+    }
+}
+
+fn push_allocation(found: &mut Vec<Allocation>, run: &Run, window: &VirtualSpan) {
+    let Some(run) = run.clipped(window) else { return };
+    let (is_hole, is_zero) = match run.state {
+        RunState::Hole => (true, true),
+        RunState::Zero => (false, true),
+        RunState::Data { .. } | RunState::Compressed { .. } => (false, false),
+    };
+    match found.last_mut() {
+        Some(last)
+            if (last.is_hole, last.is_zero) == (is_hole, is_zero) && last.span.end() == run.span.start() =>
+        {
+            last.span = extent::Span::<Virtual>::between(last.span.start(), run.span.end());
+        }
+        _ => found.push(Allocation { span: run.span, is_hole, is_zero }),
+    }
+}

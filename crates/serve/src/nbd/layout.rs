@@ -1,0 +1,244 @@
+//! The structs of the NBD protocol as they cross the wire, all big-endian.
+//!
+//! Source: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; the constants bear its names.
+
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// "NBDMAGIC", the first bytes of a server.
+pub(crate) const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
+/// "IHAVEOPT": newstyle, and the start of every option.
+pub(crate) const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
+/// The start of every reply to an option.
+pub(crate) const REP_MAGIC: u64 = 0x0003_e889_0455_65a9;
+/// The start of every request.
+pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// The start of a simple reply.
+pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+/// The start of a structured reply's chunk.
+pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+
+/// Handshake flags, of the server and of the client.
+pub(crate) mod handshake_flag {
+    /// Errors are answered instead of closing the connection.
+    pub(crate) const FIXED_NEWSTYLE: u16 = 1 << 0;
+    /// The 124 zeros after `EXPORT_NAME` are left out.
+    pub(crate) const NO_ZEROES: u16 = 1 << 1;
+}
+
+/// Transmission flags: what an export can do.
+pub(crate) mod export_flag {
+    pub(crate) const HAS_FLAGS: u16 = 1 << 0;
+    pub(crate) const READ_ONLY: u16 = 1 << 1;
+    pub(crate) const SEND_FLUSH: u16 = 1 << 2;
+    pub(crate) const SEND_FUA: u16 = 1 << 3;
+    pub(crate) const SEND_TRIM: u16 = 1 << 5;
+    pub(crate) const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    pub(crate) const SEND_DF: u16 = 1 << 7;
+    pub(crate) const CAN_MULTI_CONN: u16 = 1 << 8;
+    pub(crate) const SEND_CACHE: u16 = 1 << 10;
+    pub(crate) const SEND_FAST_ZERO: u16 = 1 << 11;
+}
+
+/// Options of the negotiation.
+pub(crate) mod option {
+    pub(crate) const EXPORT_NAME: u32 = 1;
+    pub(crate) const ABORT: u32 = 2;
+    pub(crate) const LIST: u32 = 3;
+    pub(crate) const STARTTLS: u32 = 5;
+    pub(crate) const INFO: u32 = 6;
+    pub(crate) const GO: u32 = 7;
+    pub(crate) const STRUCTURED_REPLY: u32 = 8;
+    pub(crate) const LIST_META_CONTEXT: u32 = 9;
+    pub(crate) const SET_META_CONTEXT: u32 = 10;
+}
+
+/// Types of replies to options.
+pub(crate) mod rep {
+    pub(crate) const ACK: u32 = 1;
+    pub(crate) const SERVER: u32 = 2;
+    pub(crate) const INFO: u32 = 3;
+    pub(crate) const META_CONTEXT: u32 = 4;
+    pub(crate) const ERR_UNSUP: u32 = (1 << 31) + 1;
+    pub(crate) const ERR_POLICY: u32 = (1 << 31) + 2;
+    pub(crate) const ERR_INVALID: u32 = (1 << 31) + 3;
+    pub(crate) const ERR_TLS_REQD: u32 = (1 << 31) + 5;
+    pub(crate) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+}
+
+/// Kinds of information in a reply of type `INFO`.
+pub(crate) mod info {
+    pub(crate) const EXPORT: u16 = 0;
+    pub(crate) const NAME: u16 = 1;
+    pub(crate) const DESCRIPTION: u16 = 2;
+    pub(crate) const BLOCK_SIZE: u16 = 3;
+}
+
+/// Commands.
+pub(crate) mod cmd {
+    pub(crate) const READ: u16 = 0;
+    pub(crate) const WRITE: u16 = 1;
+    pub(crate) const DISC: u16 = 2;
+    pub(crate) const FLUSH: u16 = 3;
+    pub(crate) const TRIM: u16 = 4;
+    pub(crate) const CACHE: u16 = 5;
+    pub(crate) const WRITE_ZEROES: u16 = 6;
+    pub(crate) const BLOCK_STATUS: u16 = 7;
+}
+
+/// Flags of commands.
+pub(crate) mod cmd_flag {
+    pub(crate) const FUA: u16 = 1 << 0;
+    pub(crate) const NO_HOLE: u16 = 1 << 1;
+    pub(crate) const DF: u16 = 1 << 2;
+    pub(crate) const REQ_ONE: u16 = 1 << 3;
+    pub(crate) const FAST_ZERO: u16 = 1 << 4;
+}
+
+/// Chunks of structured replies.
+pub(crate) mod chunk {
+    pub(crate) const FLAG_DONE: u16 = 1 << 0;
+    pub(crate) const NONE: u16 = 0;
+    pub(crate) const OFFSET_DATA: u16 = 1;
+    pub(crate) const BLOCK_STATUS: u16 = 5;
+    pub(crate) const ERROR: u16 = (1 << 15) + 1;
+}
+
+/// States of `base:allocation`.
+pub(crate) mod allocation {
+    pub(crate) const HOLE: u32 = 1 << 0;
+    pub(crate) const ZERO: u32 = 1 << 1;
+}
+
+macro_rules! wire {
+    ($($(#[$doc:meta])* struct $name:ident[$bytes:literal] { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
+        #[repr(C)]
+        pub(crate) struct $name { $($(#[$field_doc])* pub(crate) $field: $kind,)* }
+        const _: () = assert!(size_of::<$name>() == $bytes);
+    )*};
+}
+
+wire! {
+    /// What the server says first.
+    struct Greeting[18] {
+        /// [`NBDMAGIC`].
+        magic: U64,
+        /// [`IHAVEOPT`].
+        style: U64,
+        /// [`handshake_flag`].
+        flags: U16,
+    }
+
+    /// The start of an option.
+    struct OptionHeader[16] {
+        /// [`IHAVEOPT`].
+        magic: U64,
+        /// [`option`].
+        code: U32,
+        /// Bytes of data that follow.
+        len_bytes: U32,
+    }
+
+    /// The start of a reply to an option.
+    struct OptionReplyHeader[20] {
+        /// [`REP_MAGIC`].
+        magic: U64,
+        /// The option that is answered.
+        code: U32,
+        /// [`rep`].
+        kind: U32,
+        /// Bytes of data that follow.
+        len_bytes: U32,
+    }
+
+    /// The answer to `EXPORT_NAME`, before 124 zeros that the client may decline.
+    struct ExportNameReply[10] {
+        /// Length of the disk in bytes.
+        len_bytes: U64,
+        /// [`export_flag`].
+        flags: U16,
+    }
+
+    /// `INFO` of kind `EXPORT`.
+    struct InfoExport[12] {
+        /// [`info::EXPORT`].
+        kind: U16,
+        /// Length of the disk in bytes.
+        len_bytes: U64,
+        /// [`export_flag`].
+        flags: U16,
+    }
+
+    /// `INFO` of kind `BLOCK_SIZE`, in bytes.
+    struct InfoBlockSize[14] {
+        /// [`info::BLOCK_SIZE`].
+        kind: U16,
+        /// Requests must be aligned to this.
+        minimum: U32,
+        /// Requests should be aligned to this.
+        preferred: U32,
+        /// The longest payload.
+        maximum: U32,
+    }
+
+    /// A request. A write's payload follows.
+    struct RequestHeader[28] {
+        /// [`REQUEST_MAGIC`].
+        magic: U32,
+        /// [`cmd_flag`].
+        flags: U16,
+        /// [`cmd`].
+        kind: U16,
+        /// The client's own; it comes back with the reply.
+        cookie: U64,
+        /// Where on the disk, in bytes.
+        offset: U64,
+        /// How many bytes.
+        len_bytes: U32,
+    }
+
+    /// A simple reply. What was read follows if there is no error.
+    struct SimpleReply[16] {
+        /// [`SIMPLE_REPLY_MAGIC`].
+        magic: U32,
+        /// 0, or what went wrong.
+        error: U32,
+        /// The request's.
+        cookie: U64,
+    }
+
+    /// The start of a chunk of a structured reply.
+    struct ChunkHeader[20] {
+        /// [`STRUCTURED_REPLY_MAGIC`].
+        magic: U32,
+        /// [`chunk::FLAG_DONE`] on a reply's last.
+        flags: U16,
+        /// [`chunk`].
+        kind: U16,
+        /// The request's.
+        cookie: U64,
+        /// Bytes that follow.
+        len_bytes: U32,
+    }
+
+    /// The start of an `ERROR` chunk's payload. A message follows.
+    struct ChunkError[6] {
+        /// What went wrong.
+        error: U32,
+        /// Bytes of the message.
+        message_len_bytes: U16,
+    }
+
+    /// An extent of a `BLOCK_STATUS` chunk.
+    struct StatusExtent[8] {
+        /// How many bytes.
+        len_bytes: U32,
+        /// [`allocation`].
+        state: U32,
+    }
+}
+
+/// Bytes of a request's header.
+pub(crate) const REQUEST_BYTES: usize = size_of::<RequestHeader>();

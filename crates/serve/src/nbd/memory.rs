@@ -1,0 +1,216 @@
+//! Buffers for what is read and written, bounded per connection and in all.
+//!
+//! A connection has small buffers, at most one a request in flight; one large buffer that is always its own; and what it can
+//! get of the large ones that all share. Asking for a shared one never waits, so that a connection which holds many
+//! can make another one slower but never stop it.
+//!
+//! Buffers are aligned, for backends that go past the page cache, and used again.
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What a large buffer holds. Longer requests are done in pieces.
+pub(crate) const PIECE_BYTES: usize = 2 << 20;
+/// What a small buffer holds.
+pub(crate) const SMALL_BYTES: usize = 16 << 10;
+const ALIGN_BYTES: usize = 4096;
+/// Shared buffers that are kept for later.
+const KEPT_COUNT: usize = 32;
+/// Of the shared ones, how many one connection may hold.
+const SHARED_COUNT_PER_CONNECTION: usize = 48;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn allocate(len: usize) -> Vec<u8> {
+    vec![0; len + ALIGN_BYTES]
+}
+
+/// Large buffers that all connections share.
+pub(crate) struct Pool {
+    state: Mutex<PoolState>,
+    count_max: usize,
+}
+
+#[derive(Default)]
+struct PoolState {
+    free: Vec<Vec<u8>>,
+    out_count: usize,
+}
+
+impl Pool {
+    /// A pool of at most `bytes_max`.
+    pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), count_max: bytes_max / PIECE_BYTES })
+    }
+
+    fn take(&self) -> Option<Vec<u8>> {
+        let mut state = lock(&self.state);
+        if state.out_count >= self.count_max {
+            return None;
+        }
+        state.out_count += 1;
+        let free = state.free.pop();
+        drop(state);
+        Some(free.unwrap_or_else(|| allocate(PIECE_BYTES)))
+    }
+
+    fn give_back(&self, bytes: Vec<u8>) {
+        let mut state = lock(&self.state);
+        state.out_count -= 1;
+        if state.free.len() < KEPT_COUNT {
+            state.free.push(bytes);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Held {
+    small: VecDeque<Vec<u8>>,
+    shared_count: usize,
+    own: Option<Vec<u8>>,
+    is_own_out: bool,
+}
+
+/// The buffers of a connection.
+pub(crate) struct Memory {
+    pool: Arc<Pool>,
+    held: Mutex<Held>,
+    own_is_back: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Small,
+    Shared,
+    Own,
+}
+
+impl Memory {
+    pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
+        Arc::new(Self { pool, held: Mutex::default(), own_is_back: Condvar::new() })
+    }
+
+    fn buffer(self: &Arc<Self>, bytes: Vec<u8>, len: usize, kind: Kind) -> Buffer {
+        let start = bytes.as_ptr().align_offset(ALIGN_BYTES).min(ALIGN_BYTES);
+        Buffer { bytes, start, len, kind, home: self.clone() }
+    }
+
+    /// A buffer of `len` bytes, at most [`PIECE_BYTES`], if there is one at once. Its contents are old.
+    pub(crate) fn try_take(self: &Arc<Self>, len: usize) -> Option<Buffer> {
+        assert!(len <= PIECE_BYTES, "longer requests are done in pieces");
+        if len <= SMALL_BYTES {
+            let bytes = lock(&self.held).small.pop_front();
+            return Some(self.buffer(bytes.unwrap_or_else(|| allocate(SMALL_BYTES)), len, Kind::Small));
+        }
+        let mut held = lock(&self.held);
+        // Its own first: it is warm.
+        if !held.is_own_out {
+            held.is_own_out = true;
+            let bytes = held.own.take();
+            drop(held);
+            return Some(self.buffer(bytes.unwrap_or_else(|| allocate(PIECE_BYTES)), len, Kind::Own));
+        }
+        if held.shared_count >= SHARED_COUNT_PER_CONNECTION {
+            return None;
+        }
+        let bytes = self.pool.take()?;
+        held.shared_count += 1;
+        drop(held);
+        Some(self.buffer(bytes, len, Kind::Shared))
+    }
+
+    /// The same, waiting until the connection's own buffer is back. The caller must hold none that it does not pass on.
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Buffer {
+        loop {
+            if let Some(buffer) = self.try_take(len) {
+                return buffer;
+            }
+            let mut held = lock(&self.held);
+            while held.is_own_out {
+                held = self.own_is_back.wait(held).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+/// Bytes of a request or a reply. Goes back where it came from.
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+    kind: Kind,
+    home: Arc<Memory>,
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..][..self.len]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..][..self.len]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        match self.kind {
+            Kind::Small => lock(&self.home.held).small.push_front(bytes),
+            Kind::Shared => {
+                self.home.pool.give_back(bytes);
+                lock(&self.home.held).shared_count -= 1;
+            }
+            Kind::Own => {
+                let mut held = lock(&self.home.held);
+                held.own = Some(bytes);
+                held.is_own_out = false;
+                drop(held);
+                self.home.own_is_back.notify_all();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_holds_all_it_can_does_not_stop_another() {
+        let pool = Pool::new(4 * PIECE_BYTES);
+        let greedy = Memory::new(pool.clone());
+        let held: Vec<Buffer> = std::iter::from_fn(|| greedy.try_take(PIECE_BYTES)).collect();
+        assert_eq!(held.len(), 5, "its own, and all that is shared");
+        let other = Memory::new(pool);
+        let own = other.try_take(PIECE_BYTES).expect("its own");
+        assert!(other.try_take(PIECE_BYTES).is_none());
+        drop(own);
+        assert!(other.try_take(PIECE_BYTES).is_some());
+        drop(held);
+        assert_eq!(
+            std::iter::from_fn(|| other.try_take(SMALL_BYTES + 1))
+                .take(9)
+                .map(Box::new)
+                .collect::<Vec<_>>()
+                .len(),
+            5
+        );
+    }
+
+    #[test]
+    fn buffers_are_aligned() {
+        let memory = Memory::new(Pool::new(PIECE_BYTES));
+        for len in [1, SMALL_BYTES, PIECE_BYTES] {
+            let buffer = memory.take(len);
+            assert_eq!((buffer.len(), buffer.as_ptr().align_offset(ALIGN_BYTES)), (len, 0));
+        }
+    }
+}

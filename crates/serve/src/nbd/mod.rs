@@ -1,0 +1,34 @@
+//! The server side of NBD, fixed newstyle. What it can do is in `docs/formats/nbd.md`.
+//!
+//! A connection has a thread that receives. It does what is quick itself, and hands the rest to workers of the
+//! connection; whoever is done sends what is ready to be sent. Parsing and negotiating are pure ([`protocol`]).
+
+mod connection;
+mod input;
+mod layout;
+mod memory;
+mod negotiate;
+mod reply;
+mod request;
+mod server;
+#[cfg(feature = "tls")]
+mod tls;
+mod transport;
+
+pub use server::{Event, Listener, Options, Server};
+#[cfg(feature = "tls")]
+pub use tls::Tls;
+
+use negotiate::Session;
+
+/// The most bytes of a payload, told to clients as the largest block (doc/proto.md, "Block size constraints").
+pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+
+/// The protocol without I/O, for front ends of one's own and for fuzzing.
+pub mod protocol {
+    pub use super::negotiate::{
+        Answer, ExportFacts, Negotiation, Next, NotAnOption, OPTION_BYTES_MAX, Session, TlsState,
+        parse_option,
+    };
+    pub use super::request::{Command, Errno, NotARequest, Request};
+}

@@ -1,0 +1,422 @@
+//! Listens, accepts, limits, and stops.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use block::{Error, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::connection::{Setting, serve};
+use super::memory::Pool;
+use super::negotiate::ExportFacts;
+use super::transport::{Socket, Transport};
+use crate::export::Export;
+
+/// The unit in which guests cache.
+const PAGE_BYTES: u32 = 4096;
+
+/// Where clients come in.
+pub struct Listener {
+    socket: Listening,
+    #[cfg(feature = "tls")]
+    tls: Option<super::tls::Tls>,
+    is_insecure: bool,
+}
+
+enum Listening {
+    Unix(UnixListener, Option<PathBuf>),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    fn new(socket: Listening) -> Self {
+        Self {
+            socket,
+            #[cfg(feature = "tls")]
+            tls: None,
+            is_insecure: false,
+        }
+    }
+
+    /// A socket in the file system at `path`, which must not exist, for the owner alone. It is removed in the end.
+    pub fn unix(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let socket = crate::stats::bind_private(&path)?;
+        Ok(Self::new(Listening::Unix(socket, Some(path))))
+    }
+
+    /// A socket that listens already.
+    pub fn from_unix(socket: UnixListener) -> Self {
+        Self::new(Listening::Unix(socket, None))
+    }
+
+    /// A TCP socket.
+    pub fn tcp(address: SocketAddr) -> Result<Self> {
+        let socket =
+            TcpListener::bind(address).map_err(|error| Error::io(format!("listen on {address}"), error))?;
+        Ok(Self::new(Listening::Tcp(socket)))
+    }
+
+    /// For clients with TLS alone.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: super::tls::Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// In the clear for the whole network to see, if that is what it comes to.
+    #[must_use]
+    pub fn insecure(mut self) -> Self {
+        self.is_insecure = true;
+        self
+    }
+
+    /// The address of a TCP socket.
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Listening::Tcp(socket) => socket.local_addr().ok(),
+            Listening::Unix(..) => None,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let Listening::Tcp(socket) = &self.socket else { return Ok(()) };
+        let address = socket.local_addr().map_err(|error| Error::io("listen", error))?;
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return Ok(());
+        }
+        if address.ip().is_loopback() || self.is_insecure {
+            return Ok(());
+        }
+        Err(Error::refused(format!("everyone on the network of {address} could read and write the disks"))
+            .hint("use TLS, or say --insecure"))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Listening::Unix(socket, _) => socket.as_fd(),
+            Listening::Tcp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// What a server tells of itself.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A client was turned away: there are as many as may be.
+    TooManyConnections,
+    /// A client was turned away: the system gave no socket or thread.
+    NotAccepted(String),
+    /// An export failed for good, and why.
+    ExportFailed(String, String),
+}
+
+/// Limits, and whom to tell.
+#[derive(Clone)]
+pub struct Options {
+    /// The most connections at a time.
+    pub connection_count_max: usize,
+    /// How long a client may take to say what it wants.
+    pub handshake: Duration,
+    /// How long a client may stop within a request or a reply.
+    pub stall: Duration,
+    /// The most threads of a connection that work on requests.
+    pub workers_per_connection: usize,
+    /// Memory that all connections share, besides about 4 MiB of each.
+    pub shared_bytes: usize,
+    /// How long replies may take once the server stops.
+    pub grace: Duration,
+    /// Told of what happens.
+    pub tell: Arc<dyn Fn(Event) + Send + Sync>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connection_count_max: 100,
+            handshake: Duration::from_secs(10),
+            stall: Duration::from_secs(30),
+            workers_per_connection: 32,
+            shared_bytes: 256 << 20,
+            grace: Duration::from_secs(10),
+            tell: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// Exports, and what the negotiation tells of them.
+pub(crate) struct Exports {
+    pub(crate) list: Vec<Arc<Export>>,
+    pub(crate) facts: Vec<ExportFacts>,
+}
+
+struct Shared {
+    exports: Arc<Exports>,
+    pool: Arc<Pool>,
+    options: Options,
+    connections: Mutex<Connections>,
+    one_ended: Condvar,
+    next_number: AtomicU64,
+}
+
+#[derive(Default)]
+struct Connections {
+    /// A second handle of each socket, to end it by.
+    sockets: HashMap<u64, Socket>,
+    is_stopping: bool,
+}
+
+/// A server at work. Stops when dropped.
+pub struct Server {
+    shared: Arc<Shared>,
+    /// The other ends are polled by the listening threads.
+    bells: Vec<UnixStream>,
+    threads: Vec<JoinHandle<()>>,
+    is_stopped: bool,
+}
+
+impl Server {
+    /// Serves `exports` to whom comes in by `listeners`. The first export is also the one without a name.
+    pub fn start(listeners: Vec<Listener>, exports: Vec<Arc<Export>>, options: Options) -> Result<Self> {
+        for listener in &listeners {
+            listener.check()?;
+        }
+        let facts = facts(&exports)?;
+        for export in &exports {
+            let (tell, name) = (options.tell.clone(), export.name().to_owned());
+            export.watch(move |why| tell(Event::ExportFailed(name.clone(), why.to_owned())));
+        }
+        let shared = Arc::new(Shared {
+            exports: Arc::new(Exports { list: exports, facts }),
+            pool: Pool::new(options.shared_bytes),
+            options,
+            connections: Mutex::default(),
+            one_ended: Condvar::new(),
+            next_number: AtomicU64::new(0),
+        });
+        let mut server = Self { shared, bells: Vec::new(), threads: Vec::new(), is_stopped: false };
+        for listener in listeners {
+            server.listen(listener).map_err(|error| Error::io("listen", error))?;
+        }
+        Ok(server)
+    }
+
+    fn listen(&mut self, listener: Listener) -> io::Result<()> {
+        match &listener.socket {
+            Listening::Unix(socket, _) => socket.set_nonblocking(true)?,
+            Listening::Tcp(socket) => socket.set_nonblocking(true)?,
+        }
+        let (bell, ring) = UnixStream::pair()?;
+        let shared = self.shared.clone();
+        let thread = std::thread::Builder::new()
+            .name("nbd listener".into())
+            .spawn(move || shared.listen(&listener, &ring))?;
+        self.bells.push(bell);
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// How many clients there are.
+    pub fn connection_count(&self) -> usize {
+        self.shared.connections().sockets.len()
+    }
+
+    /// Takes no more clients and no more requests, waits for replies to those that came, and flushes every export. The
+    /// error is the first export's that could not be flushed.
+    pub fn stop(mut self) -> Result<()> {
+        self.stop_now()
+    }
+
+    fn stop_now(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_stopped, true) {
+            return Ok(());
+        }
+        self.shared.connections().is_stopping = true;
+        self.bells.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.shared.end_connections();
+        let mut result = Ok(());
+        for export in &self.shared.exports.list {
+            if let Err(fault) = export.do_flush()
+                && result.is_ok()
+            {
+                result = Err(Error::io(
+                    format!("export '{}'", export.name().escape_debug()),
+                    io::Error::other(fault.message),
+                ));
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.stop_now();
+    }
+}
+
+fn facts(exports: &[Arc<Export>]) -> Result<Vec<ExportFacts>> {
+    if exports.is_empty() {
+        return Err(Error::invalid("there is nothing to serve"));
+    }
+    let mut facts: Vec<ExportFacts> = Vec::new();
+    for export in exports {
+        let name = export.name();
+        if name.len() > 4096 || export.description().len() > 4096 {
+            return Err(Error::invalid("names of exports are at most 4096 bytes long"));
+        }
+        if facts.iter().any(|other| other.name == name) {
+            return Err(Error::invalid(format!("two exports are called '{}'", name.escape_debug())));
+        }
+        facts.push(ExportFacts {
+            name: name.to_owned(),
+            description: export.description().to_owned(),
+            len_bytes: export.len_bytes(),
+            preferred_bytes: export.sector_bytes().max(PAGE_BYTES),
+            is_read_only: export.is_read_only(),
+        });
+    }
+    Ok(facts)
+}
+
+impl Shared {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A listening thread's life.
+    fn listen(self: &Arc<Self>, listener: &Listener, ring: &UnixStream) {
+        loop {
+            let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(ring, PollFlags::IN)];
+            match poll(&mut ready, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return (self.options.tell)(Event::NotAccepted(error.to_string())),
+            }
+            if !ready[1].revents().is_empty() {
+                break;
+            }
+            match accept(&listener.socket) {
+                Ok(socket) => self.welcome(socket, listener),
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => {
+                    (self.options.tell)(Event::NotAccepted(error.to_string()));
+                    // Out of descriptors, most likely: whoever waits is still there later.
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+        if let Listening::Unix(_, Some(path)) = &listener.socket {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn welcome(self: &Arc<Self>, socket: Socket, listener: &Listener) {
+        if let Err(error) = self.try_welcome(socket, listener) {
+            (self.options.tell)(Event::NotAccepted(error.to_string()));
+        }
+    }
+
+    fn try_welcome(self: &Arc<Self>, socket: Socket, listener: &Listener) -> io::Result<()> {
+        let number = self.next_number.fetch_add(1, Relaxed);
+        let handle = socket.try_clone()?;
+        {
+            let mut connections = self.connections();
+            if connections.sockets.len() >= self.options.connection_count_max {
+                drop(connections);
+                (self.options.tell)(Event::TooManyConnections);
+                return Ok(());
+            }
+            if connections.is_stopping {
+                return Ok(());
+            }
+            connections.sockets.insert(number, handle);
+        }
+        let registered = Registered { shared: self.clone(), number };
+        let setting = Setting {
+            exports: self.exports.clone(),
+            pool: self.pool.clone(),
+            handshake: self.options.handshake,
+            stall: self.options.stall,
+            workers: self.options.workers_per_connection.max(1),
+            #[cfg(feature = "tls")]
+            tls: listener.tls.clone(),
+            #[cfg(not(feature = "tls"))]
+            tls: None,
+        };
+        let _ = listener;
+        std::thread::Builder::new().name("nbd connection".into()).spawn(move || {
+            let _registered = registered;
+            serve(Transport::new(socket), &setting);
+        })?;
+        Ok(())
+    }
+
+    /// No more requests; then, after the grace, no more replies.
+    fn end_connections(&self) {
+        for socket in self.connections().sockets.values() {
+            socket.shutdown(Shutdown::Read);
+        }
+        let deadline = Instant::now() + self.options.grace;
+        let mut connections = self.connections();
+        while !connections.sockets.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                for socket in connections.sockets.values() {
+                    socket.shutdown(Shutdown::Both);
+                }
+                // Only a backend that does not return can keep one now.
+                let patience = self.options.grace.max(Duration::from_secs(1));
+                let all_ended = |connections: &mut Connections| !connections.sockets.is_empty();
+                let _ = self.one_ended.wait_timeout_while(connections, patience, all_ended);
+                return;
+            }
+            connections =
+                self.one_ended.wait_timeout(connections, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// A connection's place among the others, given up when dropped.
+struct Registered {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.shared.connections().sockets.remove(&self.number);
+        self.shared.one_ended.notify_all();
+    }
+}
+
+fn accept(listening: &Listening) -> io::Result<Socket> {
+    Ok(match listening {
+        Listening::Unix(listener, _) => {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(false)?;
+            Socket::Unix(stream)
+        }
+        Listening::Tcp(listener) => {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(false)?;
+            stream.set_nodelay(true)?;
+            Socket::Tcp(stream)
+        }
+    })
+}

@@ -1,0 +1,283 @@
+//! A connected socket, in the clear or through TLS: one thread receives while others send.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+#[cfg(feature = "tls")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A socket of either kind.
+pub(crate) enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+macro_rules! on_socket {
+    ($socket:expr, $stream:ident => $what:expr) => {
+        match $socket {
+            Socket::Unix($stream) => $what,
+            Socket::Tcp($stream) => $what,
+        }
+    };
+}
+
+impl Socket {
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+        })
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) {
+        // Fails if the peer is gone, which is as good.
+        let _ = on_socket!(self, stream => stream.shutdown(how));
+    }
+
+    pub(crate) fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+        // Zero means forever to the kernel.
+        let timeout = Some(timeout.max(Duration::from_millis(1)));
+        on_socket!(self, stream => stream.set_read_timeout(timeout))?;
+        on_socket!(self, stream => stream.set_write_timeout(timeout))
+    }
+
+    fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let received = on_socket!(self, stream => (&*stream).read(buf));
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn send_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        on_socket!(self, stream => (&*stream).write_vectored(slices))
+    }
+}
+
+/// A socket with what TLS needs.
+pub(crate) struct Transport {
+    socket: Socket,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
+}
+
+#[cfg(feature = "tls")]
+struct Tls {
+    connection: Mutex<rustls::ServerConnection>,
+    inbound: Mutex<Inbound>,
+}
+
+/// Bytes from the socket that TLS did not take yet. Only the receiving thread locks it.
+#[cfg(feature = "tls")]
+struct Inbound {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// What one TLS record holds, and some.
+#[cfg(feature = "tls")]
+const INBOUND_BYTES: usize = 64 << 10;
+
+impl Transport {
+    pub(crate) fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Receives what there is, waiting for the first byte. 0 at the end.
+    pub(crate) fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.receive(&self.socket, buf);
+        }
+        self.socket.receive(buf)
+    }
+
+    /// The same by `deadline`.
+    pub(crate) fn receive_before(&self, buf: &mut [u8], deadline: Instant) -> io::Result<usize> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.socket.set_timeouts(left)?;
+        self.receive(buf)
+    }
+
+    /// Sends all of `slices`. One thread at a time: the caller sees to it.
+    pub(crate) fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return tls.send(&self.socket, slices);
+        }
+        send_all(&self.socket, slices)
+    }
+
+    pub(crate) fn send_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        self.send(&mut [IoSlice::new(bytes)])
+    }
+
+    /// Turns to TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) fn start_tls(
+        &mut self,
+        config: std::sync::Arc<rustls::ServerConfig>,
+        deadline: Instant,
+    ) -> io::Result<()> {
+        let mut connection = rustls::ServerConnection::new(config).map_err(io::Error::other)?;
+        while connection.is_handshaking() {
+            while connection.wants_write() {
+                connection.write_tls(&mut Writer(&self.socket))?;
+            }
+            if !connection.is_handshaking() {
+                break;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.socket.set_timeouts(left)?;
+            if connection.read_tls(&mut Reader(&self.socket))? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Err(error) = connection.process_new_packets() {
+                // Tells the client why.
+                let _ = connection.write_tls(&mut Writer(&self.socket));
+                return Err(io::Error::other(error));
+            }
+        }
+        while connection.wants_write() {
+            connection.write_tls(&mut Writer(&self.socket))?;
+        }
+        self.tls = Some(Tls {
+            connection: Mutex::new(connection),
+            inbound: Mutex::new(Inbound { bytes: vec![0; INBOUND_BYTES], start: 0, end: 0 }),
+        });
+        Ok(())
+    }
+
+    /// Says goodbye. After this nothing is sent.
+    pub(crate) fn close(&self) {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let mut connection = tls.connection();
+            connection.send_close_notify();
+            let _ = connection.write_tls(&mut Writer(&self.socket));
+        }
+        self.socket.shutdown(Shutdown::Both);
+    }
+}
+
+fn send_all(socket: &Socket, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match socket.send_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => IoSlice::advance_slices(&mut slices, sent),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "tls")]
+struct Reader<'socket>(&'socket Socket);
+
+#[cfg(feature = "tls")]
+impl Read for Reader<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.receive(buf)
+    }
+}
+
+#[cfg(feature = "tls")]
+struct Writer<'socket>(&'socket Socket);
+
+#[cfg(feature = "tls")]
+impl Write for Writer<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        on_socket!(self.0, stream => (&*stream).write(buf))
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.send_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(feature = "tls")]
+impl Tls {
+    fn connection(&self) -> MutexGuard<'_, rustls::ServerConnection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn receive(&self, socket: &Socket, buf: &mut [u8]) -> io::Result<usize> {
+        let mut inbound = self.inbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let inbound = &mut *inbound;
+        loop {
+            let mut connection = self.connection();
+            match connection.reader().read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+            if inbound.start < inbound.end {
+                let mut bytes = &inbound.bytes[inbound.start..inbound.end];
+                inbound.start += connection.read_tls(&mut bytes)?;
+                connection.process_new_packets().map_err(io::Error::other)?;
+                while connection.wants_write() {
+                    connection.write_tls(&mut Writer(socket))?;
+                }
+                continue;
+            }
+            // Not locked while waiting: others send.
+            drop(connection);
+            let received = socket.receive(&mut inbound.bytes)?;
+            (inbound.start, inbound.end) = (0, received);
+            if received == 0 {
+                return Ok(0);
+            }
+        }
+    }
+
+    fn send(&self, socket: &Socket, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut connection = self.connection();
+        for slice in slices {
+            let mut rest: &[u8] = slice;
+            while !rest.is_empty() {
+                let taken = connection.writer().write(rest)?;
+                rest = &rest[taken..];
+                if taken == 0 || !rest.is_empty() {
+                    flush_tls(&mut connection, socket)?;
+                }
+            }
+        }
+        flush_tls(&mut connection, socket)
+    }
+}
+
+#[cfg(feature = "tls")]
+fn flush_tls(connection: &mut rustls::ServerConnection, socket: &Socket) -> io::Result<()> {
+    while connection.wants_write() {
+        match connection.write_tls(&mut Writer(socket)) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! The control socket: a line of JSON in, a line of JSON out.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use block::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use super::csv::vscsi_stats;
+use super::endpoint::{CLIENT_TIME_MAX, Endpoint, Listening, Stream, bind_private, read_until};
+use super::prometheus::metrics;
+use crate::export::Export;
+use crate::monitor::Snapshot;
+
+/// The longest question.
+const QUESTION_BYTES_MAX: usize = 8 << 10;
+/// The longest answer that a client takes.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// What may be asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Question {
+    /// What was measured of every export, or of one.
+    Snapshot {
+        /// The export's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        export: Option<String>,
+    },
+    /// The same as vscsiStats prints it.
+    Csv {
+        /// The export's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        export: Option<String>,
+    },
+    /// The same for Prometheus.
+    Metrics {},
+}
+
+/// An export and what was measured of it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ExportStats {
+    /// Its name.
+    pub name: String,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Whether it cannot be written.
+    pub is_read_only: bool,
+    /// Why it failed for good, if it did.
+    pub failure: Option<String>,
+    /// What was measured; `None` if it is not measured.
+    pub snapshot: Option<Snapshot>,
+}
+
+impl ExportStats {
+    /// What there is to tell of `export`.
+    pub fn of(export: &Export) -> Self {
+        Self {
+            name: export.name().to_owned(),
+            len_bytes: export.len_bytes(),
+            is_read_only: export.is_read_only(),
+            failure: export.failure().map(str::to_owned),
+            snapshot: export.monitor().map(|monitor| monitor.snapshot()),
+        }
+    }
+}
+
+/// What is answered.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// To `snapshot`.
+    Exports(Vec<ExportStats>),
+    /// To `csv` and `metrics`.
+    Text(String),
+    /// To what makes no sense.
+    Error(String),
+}
+
+/// Answers questions at a socket. Stops, and removes the socket, when dropped.
+pub struct StatsServer {
+    path: PathBuf,
+    _endpoint: Endpoint,
+}
+
+/// Where the statistics of a server at the socket `path` are: `path` with `.stats` behind it.
+pub fn socket_beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".stats");
+    PathBuf::from(name)
+}
+
+impl StatsServer {
+    /// Answers for `exports` at a socket `path`, for the owner alone.
+    pub fn start(path: impl Into<PathBuf>, exports: Vec<Arc<Export>>) -> Result<Self> {
+        let path = path.into();
+        let listener = bind_private(&path)?;
+        let endpoint = Endpoint::start(Listening::Unix(listener), move |stream| converse(stream, &exports))
+            .map_err(|error| Error::io("listen", error).path(path.display()))?;
+        Ok(Self { path, _endpoint: endpoint })
+    }
+}
+
+impl Drop for StatsServer {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn converse(stream: &mut dyn Stream, exports: &[Arc<Export>]) {
+    let Some(line) = read_until(stream, b"\n", QUESTION_BYTES_MAX, Instant::now() + CLIENT_TIME_MAX) else {
+        return;
+    };
+    let answer = match serde_json::from_slice(&line) {
+        Ok(question) => answer(&question, exports),
+        Err(error) => Answer::Error(format!("not a question: {error}")),
+    };
+    if let Ok(mut json) = serde_json::to_vec(&answer) {
+        json.push(b'\n');
+        let _ = stream.write_all(&json);
+    }
+}
+
+fn answer(question: &Question, exports: &[Arc<Export>]) -> Answer {
+    let stats = |name: &Option<String>| -> std::result::Result<Vec<ExportStats>, Answer> {
+        let is_wanted = |export: &&Arc<Export>| name.as_ref().is_none_or(|name| export.name() == name);
+        let found: Vec<_> = exports.iter().filter(is_wanted).map(|export| ExportStats::of(export)).collect();
+        if found.is_empty() { Err(Answer::Error("no export of this name".into())) } else { Ok(found) }
+    };
+    let answer = match question {
+        Question::Snapshot { export } => stats(export).map(Answer::Exports),
+        Question::Csv { export } => stats(export).map(|found| Answer::Text(vscsi_stats(&found))),
+        Question::Metrics {} => stats(&None).map(|found| Answer::Text(metrics(&found))),
+    };
+    answer.unwrap_or_else(|error| error)
+}
+
+/// Asks the server whose statistics are at the socket `path`.
+pub fn query(path: &Path, question: &Question) -> Result<Answer> {
+    let failed = |error| Error::io("ask for statistics", error).path(path.display());
+    let mut stream = UnixStream::connect(path).map_err(failed)?;
+    stream.set_read_timeout(Some(CLIENT_TIME_MAX)).map_err(failed)?;
+    let mut line = serde_json::to_vec(question).map_err(|error| failed(error.into()))?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(failed)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_until(b'\n', &mut answer).map_err(failed)?;
+    serde_json::from_slice(&answer)
+        .map_err(|error| Error::corrupt(format!("answer about statistics: {error}")).path(path.display()))
+}

@@ -1,0 +1,189 @@
+//! A small listener: a few clients at a time, each by a deadline.
+
+use std::io::{self, Read};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use block::{Error, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// How long a client may take for all it wants.
+pub(super) const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
+const CLIENT_COUNT_MAX: usize = 8;
+const BACKLOG: i32 = 128;
+
+/// A socket at `path` that only the owner may connect to, from its first moment on. One that a server left behind when it
+/// was killed is replaced.
+pub(crate) fn bind_private(path: &Path) -> Result<UnixListener> {
+    let failed = |error: io::Error| Error::io("listen", error).path(path.display());
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    if is_socket
+        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|error| failed(error.into()))?;
+    let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+    rustix::net::bind(&socket, &address).map_err(|error| failed(error.into()))?;
+    // Nobody can connect before it listens.
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).map_err(failed)?;
+    rustix::net::listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
+    Ok(UnixListener::from(socket))
+}
+
+pub(super) enum Listening {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl AsFd for Listening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+/// A client's stream, of either kind.
+pub(super) trait Stream: Read + io::Write + Send {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
+}
+
+macro_rules! stream {
+    ($kind:ty) => {
+        impl Stream for $kind {
+            fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+                self.set_read_timeout(Some(timeout))?;
+                self.set_write_timeout(Some(timeout))
+            }
+        }
+    };
+}
+
+stream!(UnixStream);
+stream!(std::net::TcpStream);
+
+/// A listener at work. Stops when dropped.
+pub(super) struct Endpoint {
+    bell: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Has `answer` called with every client, in a thread of its own.
+    pub(super) fn start(
+        listening: Listening,
+        answer: impl Fn(&mut dyn Stream) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        match &listening {
+            Listening::Unix(listener) => listener.set_nonblocking(true)?,
+            Listening::Tcp(listener) => listener.set_nonblocking(true)?,
+        }
+        let (bell, ring) = UnixStream::pair()?;
+        let answer = Arc::new(answer);
+        let thread = std::thread::Builder::new().name("stats".into()).spawn(move || {
+            let clients = Arc::new(AtomicUsize::new(0));
+            while wait(&listening, &ring) {
+                if let Ok(stream) = accept(&listening) {
+                    attend(stream, &clients, &answer);
+                }
+            }
+        })?;
+        Ok(Self { bell: Some(bell), thread: Some(thread) })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.bell = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits for a client. `false` when there shall be none any more.
+fn wait(listening: &Listening, ring: &UnixStream) -> bool {
+    loop {
+        let mut ready = [PollFd::new(listening, PollFlags::IN), PollFd::new(ring, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) => return ready[1].revents().is_empty(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn accept(listening: &Listening) -> io::Result<Box<dyn Stream>> {
+    let accepted: io::Result<Box<dyn Stream>> = match listening {
+        Listening::Unix(listener) => listener.accept().and_then(|(stream, _)| {
+            stream.set_nonblocking(false)?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        }),
+        Listening::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
+            stream.set_nonblocking(false)?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        }),
+    };
+    if accepted.is_err() {
+        // Out of descriptors, most likely: no reason to spin.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    accepted
+}
+
+fn attend(
+    mut stream: Box<dyn Stream>,
+    clients: &Arc<AtomicUsize>,
+    answer: &Arc<impl Fn(&mut dyn Stream) + Send + Sync + 'static>,
+) {
+    if clients.load(SeqCst) >= CLIENT_COUNT_MAX || stream.set_timeout(CLIENT_TIME_MAX).is_err() {
+        return;
+    }
+    clients.fetch_add(1, SeqCst);
+    let (count, answer) = (clients.clone(), answer.clone());
+    let thread = std::thread::Builder::new().name("stats client".into()).spawn(move || {
+        answer(&mut *stream);
+        count.fetch_sub(1, SeqCst);
+    });
+    if thread.is_err() {
+        clients.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Reads up to and including `end`, or to the end of the stream; `None` if that takes more than `len_max` bytes or too
+/// long.
+pub(super) fn read_until(
+    stream: &mut dyn Stream,
+    end: &[u8],
+    len_max: usize,
+    deadline: Instant,
+) -> Option<Vec<u8>> {
+    let mut read = Vec::new();
+    let mut piece = [0; 512];
+    while !read.windows(end.len()).any(|window| window == end) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || read.len() > len_max {
+            return None;
+        }
+        stream.set_timeout(left).ok()?;
+        match Read::read(stream, &mut piece) {
+            Ok(0) => break,
+            Ok(len) => read.extend_from_slice(&piece[..len]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+    Some(read)
+}

@@ -1,0 +1,14 @@
+//! Tells what was measured: to `leandisk stats` over a socket, to Prometheus, in vscsiStats' own table; and measures from a
+//! recording of blktrace what Leandisk does not serve.
+
+pub mod blktrace;
+mod control;
+mod csv;
+mod endpoint;
+mod prometheus;
+
+pub use control::{Answer, ExportStats, Question, StatsServer, query, socket_beside};
+pub use csv::vscsi_stats;
+pub use prometheus::{MetricsServer, metrics};
+
+pub(crate) use endpoint::bind_private;
