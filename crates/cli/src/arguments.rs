@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Copy(CopyArguments),
     /// Make a new disk, whose storage is found at once or as it is written
     Create(CreateArguments),
+    /// Give back what a disk holds and its guest does not use, in place and safe from power cuts
+    Compact(CompactArguments),
     /// Lay the files of a disk out contiguously, in place and safe from power cuts
     Defrag(DefragArguments),
     /// Finish or undo a change in place that was interrupted
@@ -163,6 +165,26 @@ fn parse_size(text: &str) -> Result<u64, String> {
     let bytes =
         number.checked_mul(1 << shift).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(SECTOR_BYTES));
     bytes.ok_or_else(|| format!("a disk has at least one sector, and whole sectors of {SECTOR_BYTES} bytes"))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompactArguments {
+    /// The disk: a file or block device that nobody uses
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// Show what would be done, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Read every file before and after, and compare
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
 }
 
 /// What a disk is to look like.

@@ -6,6 +6,7 @@
 
 mod analyze;
 mod arguments;
+mod compact;
 mod copy;
 mod create;
 mod defrag;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Map(arguments) => map::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
         Command::Create(arguments) => create::run(&arguments),
+        Command::Compact(arguments) => compact::run(&arguments),
         Command::Defrag(arguments) => defrag::run(&arguments),
         Command::Recover(arguments) => defrag::recover(&arguments),
     };

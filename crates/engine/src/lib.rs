@@ -9,6 +9,7 @@
 
 mod buffer;
 mod checkpoint;
+mod compact;
 mod copy;
 mod create;
 mod cut;
@@ -20,6 +21,7 @@ mod recover;
 mod zeros;
 
 pub use checkpoint::Checkpoint;
+pub use compact::{CompactJob, CompactOutcome, Counted, Unwritten};
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
 pub use create::{CreateJob, CreateTotals, Provision};
 pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES};

@@ -12,6 +12,9 @@ use rustix::fs::FallocateFlags;
 use crate::EditFile;
 use crate::raw_file::{Kind, is_unsupported};
 
+/// What is asked to be given back to see whether it can be.
+const PROBE_BYTES: u64 = 1 << 20;
+
 /// A file or block device held alone, of which any part may be written, and more.
 pub struct LiveFile {
     file: EditFile,
@@ -24,6 +27,29 @@ impl LiveFile {
         let file = EditFile::open(path)?;
         let len_bytes = AtomicU64::new(ReadAt::<Host>::len_bytes(&file));
         Ok(Self { file, len_bytes })
+    }
+
+    /// `Unsupported` if storage cannot be given back here: zeros would be written instead.
+    pub fn check_gives_back(&self) -> Result<()> {
+        let can = if self.is_device() {
+            crate::queue::gives_back(self.file.raw().stat()?.st_rdev)
+        } else {
+            // Behind the end, where there is nothing to give back.
+            let end = self.len_bytes().checked_next_multiple_of(PROBE_BYTES).unwrap_or(0);
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            self.allocate(flags, Span::new(Offset::new(end), PROBE_BYTES), "give storage back")?
+        };
+        if can {
+            return Ok(());
+        }
+        let where_to = if self.is_device() {
+            "the device takes no discards"
+        } else {
+            "the host's file system makes no holes"
+        };
+        Err(Error::unsupported(format!("storage cannot be given back: {where_to}"))
+            .path(self.name())
+            .hint("copy the disk to a new one instead"))
     }
 
     fn is_device(&self) -> bool {

@@ -45,6 +45,18 @@ pub fn queue_of(path: impl AsRef<Path>) -> Option<Queue> {
     })
 }
 
+/// Whether the block device of this number both discards and reads zeros afterwards.
+pub(crate) fn gives_back(device: u64) -> bool {
+    let path = Path::new("/sys/dev/block").join(format!("{}:{}", major(device), minor(device)));
+    let is_positive = |folder: &Path, name: &str| {
+        let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+        text.trim().parse::<u64>().is_ok_and(|number| number > 0)
+    };
+    queue_folder(&path).is_some_and(|folder| {
+        is_positive(&folder, "discard_max_bytes") && is_positive(&folder, "write_zeroes_max_bytes")
+    })
+}
+
 /// A partition has none of its own: it is its disk's, one folder above.
 fn queue_folder(device: &Path) -> Option<PathBuf> {
     let device = fs::canonicalize(device).ok()?;

@@ -4,6 +4,7 @@
 //! plan that execution is given.
 
 pub mod advice;
+pub mod compact;
 mod copy;
 pub mod cost;
 pub mod defrag;

@@ -78,6 +78,35 @@ fn open_any(
     }
 }
 
+/// How an image gives storage back when what it holds is discarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GivesBack {
+    /// Its cluster, grain or block; `None` if its bytes have their places from the start.
+    pub unit_bytes: Option<u64>,
+    /// Whether a unit leaves the tables and its place becomes free; else the place stays, and its storage alone goes.
+    pub frees_units: bool,
+    /// What lies before each unit's data and goes with it: the bitmap of a VHD's block.
+    pub head_bytes: u64,
+}
+
+/// How the top layer of `chain` gives storage back.
+pub fn gives_back(chain: &Chain) -> GivesBack {
+    let facts = chain.facts();
+    let Some(unit_bytes) = facts.cluster_bytes else {
+        return GivesBack { unit_bytes: None, frees_units: false, head_bytes: 0 };
+    };
+    let frees_units = match facts.format {
+        Format::Raw | Format::Vdi => false,
+        Format::Vhdx => facts.variant != vhdx::FIXED,
+        Format::Vhd | Format::Vmdk | Format::Qcow2 => true,
+    };
+    let head_bytes = match facts.format {
+        Format::Vhd => vhd::bitmap_bytes(unit_bytes),
+        _ => 0,
+    };
+    GivesBack { unit_bytes: Some(unit_bytes), frees_units, head_bytes }
+}
+
 /// A file in use, to be parsed.
 pub(crate) struct InUse {
     pub(crate) file: Arc<dyn TargetFile>,

@@ -272,12 +272,14 @@ impl Container for Blocks {
 
     /// The footer behind the last block.
     fn finish(&mut self, tables: &mut Tables) -> Result<u64> {
-        let Some(footer_at) = self.footer_at.take() else { return Ok(tables.len_bytes()) };
+        let first = self.old_footers.first().map_or(0, |footer| footer.start().get());
+        let footer_at = self.footer_at.take().unwrap_or(first);
         for footer in std::mem::take(&mut self.old_footers) {
             self.taken.release(footer);
         }
         let at = self.taken.end().next_multiple_of(SECTOR_BYTES);
-        if at >= footer_at {
+        // The footer that counts until the file is cut off is never written over.
+        if at + FOOTER_BYTES > footer_at {
             return Ok(tables.len_bytes());
         }
         let place = Span::new(HostOffset::new(at), FOOTER_BYTES);

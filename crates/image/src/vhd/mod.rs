@@ -19,6 +19,7 @@ use map::BlockMap;
 use parse::{Footers, Kind};
 
 pub(crate) use live::open_live;
+pub(crate) use parse::bitmap_bytes;
 pub use write::VhdWriter;
 
 /// Whether `file` is one, by its whole header.

@@ -248,7 +248,7 @@ pub(super) struct Dynamic {
 }
 
 /// Bytes of the bitmap of one block: a bit a sector, filled up to whole sectors.
-pub(super) fn bitmap_bytes(block_bytes: u64) -> u64 {
+pub(crate) fn bitmap_bytes(block_bytes: u64) -> u64 {
     (block_bytes / SECTOR_BYTES).div_ceil(8).next_multiple_of(SECTOR_BYTES)
 }
 

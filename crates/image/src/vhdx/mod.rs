@@ -22,6 +22,9 @@ use parse::{Headers, Metadata, Regions};
 pub(crate) use live::open_live;
 pub use write::VhdxWriter;
 
+/// [`Facts::variant`] of a disk that keeps its blocks.
+pub(crate) const FIXED: &str = "fixed";
+
 /// Whether `file` is one, by its whole header.
 pub fn probe(file: &dyn HostFile) -> Result<Probe> {
     match read_all(file) {

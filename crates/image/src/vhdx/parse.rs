@@ -294,7 +294,7 @@ impl Metadata {
     pub(super) fn variant(&self) -> &'static str {
         match (self.has_parent, self.leaves_blocks_allocated) {
             (true, _) => "differencing",
-            (false, true) => "fixed",
+            (false, true) => super::FIXED,
             (false, false) => "dynamic",
         }
     }

@@ -1,0 +1,347 @@
+//! `leandisk compact`: facts, plan, execution, proof.
+
+use std::collections::BTreeSet;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use block::{Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, ReadAt, Result, RunState, TargetFile};
+use engine::{CompactJob, CompactOutcome, Counted, Unwritten};
+use extent::{ExtentSet, Host, PackedExtents, Span, Virtual, VolumeSpan};
+use filesystem::{Catalog, Check, FileId, State, Use};
+use image::live::{LiveOptions, gives_back};
+use image::{Chain, Edit, EditTarget, check_no_children};
+use os::{JournalFile, LiveFile, journal_path};
+use plan::compact::{CompactPlan, CompactPlanner, CompactShape, HOST_BLOCK_BYTES};
+use report::{CompactSubject, CompactVolume, compact_document, compact_text, to_json};
+use stack::{Mode, Stack, UsedMaps, Volume};
+use verify::volume::{Contents, Snapshot};
+
+use crate::arguments::CompactArguments;
+use crate::copy::{check_not_in_use, check_unchanged, source_fingerprints};
+use crate::disk::{Caching, Gate, OpenDisk, open_chain};
+use crate::progress::{Progress, cancel_on_signal};
+use crate::{print, stdout_palette};
+
+/// Facts are asked for in windows of about this size.
+const WINDOW_BYTES: u64 = 256 << 20;
+/// What a file system without files is called.
+const SWAP: &str = "swap";
+/// Workers that read files to compare them.
+const THREAD_COUNT: usize = 4;
+
+pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
+    let started = Instant::now();
+    // Metadata are read more than once: by who plans, and by who checks.
+    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?;
+    let stack = &disk.stack;
+    let gate = Gate::new(&arguments.disk, &arguments.open)?;
+    check_possible(arguments, stack, &gate)?;
+    let fingerprints = source_fingerprints(stack.chain());
+    let maps = stack.used_maps(Check::Full)?;
+    check_not_hibernated(stack)?;
+    let trust: Vec<_> = stack
+        .volumes()
+        .iter()
+        .zip(maps.modes())
+        .map(|(volume, mode)| trust(arguments, volume, mode))
+        .collect::<Result<_>>()?;
+    let held = held(stack.chain())?;
+    let plan = plan(stack, &maps, &trust, &held)?;
+    let before = sizes(stack.chain())?;
+    let refused = refused(&trust);
+    let done = match (arguments.dry_run || refused.is_some(), plan.releases.count()) {
+        (true, _) => None,
+        (false, 0) => Some(Done { after: before, written_bytes: 0, is_cancelled: false }),
+        (false, _) => Some(execute(arguments, stack, &gate, &fingerprints, &plan, &trust)?),
+    };
+    let volumes = stack.volumes().iter().zip(&trust).map(|(volume, trust)| CompactVolume {
+        facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
+        size_bytes: volume.span.len_bytes(),
+        refused: trust.as_ref().err().cloned(),
+    });
+    let document = compact_document(&CompactSubject {
+        path: &arguments.disk.display().to_string(),
+        format: stack.chain().facts().format.name(),
+        plan: &plan,
+        before: (before.allocated_bytes, before.length_bytes),
+        after: done
+            .as_ref()
+            .map(|done| (done.after.allocated_bytes, done.after.length_bytes, done.written_bytes)),
+        refused: refused.clone(),
+        volumes: volumes.collect(),
+        elapsed_seconds: started.elapsed().as_secs_f64(),
+    });
+    print(&if arguments.json { to_json(&document) } else { compact_text(&document, stdout_palette()) });
+    match refused {
+        Some(reason) => Err(Error::refused(reason).path(arguments.disk.display())),
+        None if done.is_some_and(|done| done.is_cancelled) => {
+            Err(Error::interrupted().hint("the disk is whole; what was given back stays given back"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at.
+fn check_possible(arguments: &CompactArguments, stack: &Stack, gate: &Gate) -> Result<()> {
+    check_not_in_use(stack.chain())?;
+    Edit::check(stack.chain())?;
+    check_no_children(stack.chain(), gate)?;
+    // As it would be taken into use, but that nothing is written.
+    let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
+    let files = chain.links()[0].layer.files().iter();
+    let files = files.map(|file| Arc::new(Unwritten::new(file.clone())) as Arc<dyn TargetFile>).collect();
+    image::live::open(chain, files, LiveOptions::default())?;
+    Ok(())
+}
+
+fn check_not_hibernated(stack: &Stack) -> Result<()> {
+    let is_hibernated = |volume: &Volume| {
+        volume.filesystem.as_ref().is_some_and(|it| matches!(it.facts().state, State::Hibernated(_)))
+    };
+    match stack.volumes().iter().position(is_hibernated) {
+        None => Ok(()),
+        Some(index) => Err(Error::refused(format!("the guest is hibernated (see volume {})", index + 1))
+            .hint("resume it, and shut it down")
+            .path(stack.chain().files()[0].name())),
+    }
+}
+
+/// How a volume is to be found again; why all of it is kept if its used map is not to be relied on.
+type Trust = Result<Found, String>;
+
+/// A volume as it was before.
+struct Found {
+    /// All that must stay; `None` for what has no files: swap space.
+    snapshot: Option<Snapshot>,
+    /// The files whose contents are compared, ascending; `None` without `--verify`.
+    compared: Option<Vec<FileId>>,
+    /// Whether the independent check passes it. That is stricter than a used map need be: clusters that are marked as used and
+    /// belong to nobody fail it, and do no harm here.
+    is_sound: bool,
+}
+
+/// What speaks against a volume is an answer; only a failure to read is an error.
+fn trust(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<Trust> {
+    if let Some(reason) = mode.reason() {
+        return Ok(Err(reason.to_owned()));
+    }
+    let Some(filesystem) = &volume.filesystem else { return Ok(Err("no known file system".into())) };
+    if let State::JournalPending(why) = &filesystem.facts().state {
+        return Ok(Err(format!("{why}: start the guest and shut it down, so that its journal is empty")));
+    }
+    let found = compared(arguments, volume, mode).and_then(|compared| {
+        let snapshot = snapshot(volume, compared.as_deref())?;
+        let is_sound = match verify::volume::check(&volume.source) {
+            Ok(_) => true,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            Err(_) => false,
+        };
+        Ok(Found { snapshot, compared, is_sound })
+    });
+    match found {
+        Ok(found) => Ok(Ok(found)),
+        Err(error) if error.kind() == ErrorKind::Io => Err(error),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+/// With `--verify`, all files but those that hold swap, whose contents go.
+fn compared(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<Option<Vec<FileId>>> {
+    let (Mode::UsedOnly(map), Some(filesystem)) = (mode, &volume.filesystem) else { return Ok(None) };
+    if !arguments.verify || filesystem.facts().filesystem == SWAP {
+        return Ok(None);
+    }
+    let mut swap = ExtentSet::new();
+    for window in Span::from_zero(volume.span.len_bytes()).split(WINDOW_BYTES) {
+        for extent in map.uses(window)?.into_iter().filter(|extent| extent.state == Use::Swap) {
+            swap.push(extent.span);
+        }
+    }
+    let catalog = Catalog::read(&**filesystem)?;
+    let holds_swap = |span: VolumeSpan| swap.within(span).next().is_some();
+    let swap_files: BTreeSet<_> = catalog
+        .streams()
+        .filter(|stream| stream.extents().any(|extent| holds_swap(extent.span)))
+        .map(|stream| stream.stream.file)
+        .collect();
+    let files: BTreeSet<_> = catalog.streams().map(|stream| stream.stream.file).collect();
+    Ok(Some(files.difference(&swap_files).copied().collect()))
+}
+
+/// `None` for swap space.
+fn snapshot(volume: &Volume, compared: Option<&[FileId]>) -> Result<Option<Snapshot>> {
+    let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
+    let contents = compared.map_or(Contents::None, Contents::Of);
+    match Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT) {
+        Ok(snapshot) => Ok(Some(snapshot)),
+        Err(_) if filesystem.facts().filesystem == SWAP => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn lost() -> Error {
+    Error::mismatch("a volume is no longer recognised")
+}
+
+/// Why nothing can be done, if no volume can be relied on.
+fn refused(trust: &[Trust]) -> Option<String> {
+    match trust.iter().find_map(|trust| trust.as_ref().err()) {
+        _ if trust.iter().any(Result::is_ok) => None,
+        Some(reason) => Some(reason.clone()),
+        None => Some("no volume was found on the disk".into()),
+    }
+}
+
+/// What the host has storage for, of each of the image's files. A device's blocks may all have some.
+fn held(chain: &Chain) -> Result<Vec<ExtentSet<Host>>> {
+    chain.files().iter().map(|file| held_of(&**file)).collect()
+}
+
+fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
+    let all = Span::from_zero(file.len_bytes());
+    // Both, as either may leave something out: what was never written, and what the host compresses.
+    let placed = file.host_extents()?.unwrap_or_default().into_iter().map(|extent| extent.span);
+    let data = file.host_map(all)?.into_iter().filter(|extent| extent.state == HostState::Data);
+    Ok(placed.chain(data.map(|extent| extent.span)).collect())
+}
+
+/// Facts in, plan out.
+fn plan(stack: &Stack, maps: &UsedMaps, trust: &[Trust], held: &[ExtentSet<Host>]) -> Result<CompactPlan> {
+    let gives = gives_back(stack.chain());
+    let unit_bytes = gives.unit_bytes.unwrap_or(HOST_BLOCK_BYTES);
+    let shape = CompactShape {
+        unit_bytes,
+        frees_units: gives.frees_units,
+        punches_units: gives.unit_bytes.is_some(),
+        head_bytes: gives.head_bytes,
+    };
+    let trusted = trust.iter().map(Result::is_ok).collect();
+    let mut planner = CompactPlanner::new(shape, trusted, held);
+    let window_bytes = (WINDOW_BYTES / unit_bytes).max(1) * unit_bytes;
+    for window in Span::from_zero(stack.chain().len_bytes()).split(window_bytes) {
+        planner.add(&stack.facts(maps, window)?, &stack.chain().map(window)?);
+    }
+    Ok(planner.finish())
+}
+
+/// What an image takes.
+#[derive(Clone, Copy)]
+struct Sizes {
+    allocated_bytes: u64,
+    length_bytes: u64,
+}
+
+fn sizes(chain: &Chain) -> Result<Sizes> {
+    let files = chain.files().iter();
+    Ok(Sizes {
+        allocated_bytes: files.clone().map(HostFile::allocated_bytes).sum::<Result<_>>()?,
+        length_bytes: files.map(ReadAt::len_bytes).sum(),
+    })
+}
+
+/// What was done.
+struct Done {
+    after: Sizes,
+    written_bytes: u64,
+    is_cancelled: bool,
+}
+
+/// Carries out the plan, then opens the disk anew and compares.
+fn execute(
+    arguments: &CompactArguments,
+    stack: &Stack,
+    gate: &Gate,
+    fingerprints: &[Option<(u64, i64, i64)>],
+    plan: &CompactPlan,
+    trust: &[Trust],
+) -> Result<Done> {
+    let places = places(stack.chain(), &plan.kept)?;
+    let edit = open_alone(stack.chain(), gate, fingerprints)?;
+    let cancelled = cancel_on_signal()?;
+    // From before the first write until the disk is closed: what is killed in between may leave marks in the image that only
+    // `recover` takes for its own. Without tables there is nothing to leave.
+    let journal = match gives_back(edit.chain()).unit_bytes {
+        Some(_) => Some(JournalFile::create(journal_path(&arguments.disk))?),
+        None => None,
+    };
+    let written_bytes = Arc::new(AtomicU64::new(0));
+    let progress = Progress::new(arguments.progress, "free", plan.releases.total_bytes(), cancelled, None);
+    let disk = match begin(edit, &written_bytes) {
+        Ok(disk) => disk,
+        Err(error) => {
+            journal.into_iter().try_for_each(JournalFile::remove)?;
+            return Err(error);
+        }
+    };
+    let outcome = CompactJob { disk: &*disk, releases: &plan.releases }.run(&progress);
+    progress.finish();
+    // What was given back stays given back: only a disk that could not be closed is to be recovered.
+    if outcome.is_ok() || disk.close().is_ok() {
+        journal.into_iter().try_for_each(JournalFile::remove)?;
+    }
+    drop(disk);
+    let CompactOutcome { is_cancelled, .. } = outcome?;
+    let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?.stack;
+    if self::places(after.chain(), &plan.kept)? != places {
+        return Err(
+            Error::mismatch("what the guest uses does not lie where it did").path(arguments.disk.display())
+        );
+    }
+    for (volume, before) in after.volumes().iter().zip(trust) {
+        let Ok(Found { snapshot: Some(before), compared, is_sound }) = before else { continue };
+        if *is_sound {
+            verify::volume::check(&volume.source)?;
+        }
+        let now = snapshot(volume, compared.as_deref())?.ok_or_else(lost)?;
+        Snapshot::compare_on(before, &now, volume.filesystem.as_deref().ok_or_else(lost)?)?;
+    }
+    Ok(Done {
+        after: sizes(after.chain())?,
+        written_bytes: written_bytes.load(Ordering::Relaxed),
+        is_cancelled,
+    })
+}
+
+/// Where everything lies that is kept, and that the host has it all.
+fn places(chain: &Chain, kept: &PackedExtents<Virtual>) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    for span in kept.iter() {
+        for run in chain.map_with_host(span)? {
+            (run.span.start().get(), run.span.len_bytes()).hash(&mut hasher);
+            match run.state {
+                RunState::Hole | RunState::Zero => 0u8.hash(&mut hasher),
+                RunState::Data { file, offset } => (1u8, file.0, offset.get()).hash(&mut hasher),
+                RunState::Compressed { file, offset, len_bytes } => {
+                    (2u8, file.0, offset.get(), len_bytes).hash(&mut hasher);
+                }
+            }
+        }
+    }
+    Ok(hasher.finish())
+}
+
+/// Opens the disk's files for this program alone. Nothing is written yet.
+fn open_alone(chain: &Chain, gate: &Gate, fingerprints: &[Option<(u64, i64, i64)>]) -> Result<Edit> {
+    let mut opened = Vec::new();
+    let mut open = |file: &dyn HostFile| {
+        let file = Arc::new(LiveFile::open(file.name())?);
+        opened.push(file.clone());
+        Ok(file as Arc<dyn EditTarget>)
+    };
+    let edit = Edit::open(chain, gate, &mut open)?;
+    check_unchanged(chain, fingerprints)?;
+    opened.iter().try_for_each(|file| file.check_gives_back())?;
+    Ok(edit)
+}
+
+/// Takes the disk into use.
+fn begin(edit: Edit, written_bytes: &Arc<AtomicU64>) -> Result<Box<dyn LiveDisk>> {
+    let (chain, files) = edit.into_parts();
+    let counted = |file: Arc<dyn EditTarget>| {
+        Arc::new(Counted::new(file, written_bytes.clone())) as Arc<dyn TargetFile>
+    };
+    image::live::open(chain, files.into_iter().map(counted).collect(), LiveOptions::default())
+}

@@ -1,0 +1,294 @@
+//! Gives back what an image holds for nothing.
+//!
+//! Invariants:
+//! - nothing is written but the image's own tables, and nothing moves: what is kept is never touched;
+//! - storage is given back only after the tables that no longer refer to it are on stable storage, which is what a disk in use
+//!   ([`image::live`]) sees to: whenever the machine stops, the image is whole, and at worst holds on to something that
+//!   nothing refers to.
+//!
+//! So no journal is needed: what was given back stays given back, and the rest is found by the next run.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::{LiveDisk, ReadAt, Result, TargetFile};
+use extent::{Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
+
+use crate::copy::Monitor;
+
+/// What is released between two looks at whether to go on.
+const STEP_BYTES: u64 = 256 << 20;
+/// What is released before it is brought to stable storage, so that its storage is really given back.
+const FLUSH_BYTES: u64 = 4 << 30;
+
+/// What to give back.
+pub struct CompactJob<'a> {
+    /// The disk, held alone.
+    pub disk: &'a dyn LiveDisk,
+    /// What means nothing any more, in order.
+    pub releases: &'a PackedExtents<Virtual>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct CompactOutcome {
+    /// Bytes of the virtual disk that were released.
+    pub released_bytes: u64,
+    /// The user asked to stop; the disk is whole.
+    pub is_cancelled: bool,
+}
+
+impl CompactJob<'_> {
+    /// Releases all, and closes the disk: on return everything is on stable storage, and the image one that nobody has open.
+    pub fn run(&self, monitor: &dyn Monitor) -> Result<CompactOutcome> {
+        let mut outcome = CompactOutcome::default();
+        let mut unflushed = 0;
+        'releases: for release in self.releases.iter() {
+            for step in release.split(STEP_BYTES) {
+                if monitor.is_cancelled() {
+                    outcome.is_cancelled = true;
+                    break 'releases;
+                }
+                self.disk.discard(step)?;
+                outcome.released_bytes += step.len_bytes();
+                monitor.advanced(step.len_bytes(), 0);
+                unflushed += step.len_bytes();
+                if unflushed >= FLUSH_BYTES {
+                    self.disk.flush()?;
+                    unflushed = 0;
+                }
+            }
+        }
+        self.disk.close()?;
+        Ok(outcome)
+    }
+}
+
+/// A file that counts what is written into it.
+pub struct Counted {
+    file: Arc<dyn TargetFile>,
+    written_bytes: Arc<AtomicU64>,
+}
+
+impl Counted {
+    /// Adds what is written to `written_bytes`.
+    pub fn new(file: Arc<dyn TargetFile>, written_bytes: Arc<AtomicU64>) -> Self {
+        Self { file, written_bytes }
+    }
+}
+
+impl ReadAt<Host> for Counted {
+    fn len_bytes(&self) -> u64 {
+        self.file.len_bytes()
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.file.read_at(at, buf)
+    }
+}
+
+impl TargetFile for Counted {
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        self.written_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.file.write_at(at, buf)
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        self.file.set_len(len_bytes)
+    }
+
+    fn reserve(&self, span: HostSpan) -> Result<()> {
+        self.file.reserve(span)
+    }
+
+    fn zero(&self, span: HostSpan) -> Result<()> {
+        self.file.zero(span)
+    }
+
+    fn punch(&self, span: HostSpan) -> Result<()> {
+        self.file.punch(span)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.file.read_stored(at, buf)
+    }
+
+    fn forget(&self, span: HostSpan) {
+        self.file.forget(span);
+    }
+}
+
+/// A file that is only read, as if it were open for writing: to see whether a disk could be taken into use, without changing
+/// a byte of it. Whatever would be written is lost.
+pub struct Unwritten<T> {
+    file: T,
+    len_bytes: AtomicU64,
+}
+
+impl<T: ReadAt<Host>> Unwritten<T> {
+    /// Stands before `file`.
+    pub fn new(file: T) -> Self {
+        let len_bytes = AtomicU64::new(file.len_bytes());
+        Self { file, len_bytes }
+    }
+}
+
+impl<T: ReadAt<Host>> ReadAt<Host> for Unwritten<T> {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes.load(Ordering::Acquire)
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        block::check_bounds(at, buf.len(), self.len_bytes())?;
+        let asked: HostSpan = Span::new(at, buf.len() as u64);
+        let there =
+            asked.intersect(&Span::from_zero(self.file.len_bytes())).map_or(0, |span| span.len_bytes());
+        let (inside, outside) = buf.split_at_mut(usize::try_from(there).expect("within the buffer"));
+        outside.fill(0);
+        if inside.is_empty() { Ok(()) } else { self.file.read_at(at, inside) }
+    }
+}
+
+impl<T: ReadAt<Host>> TargetFile for Unwritten<T> {
+    fn write_at(&self, _at: HostOffset, _buf: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        self.len_bytes.store(len_bytes, Ordering::Release);
+        Ok(())
+    }
+
+    fn reserve(&self, _span: HostSpan) -> Result<()> {
+        Ok(())
+    }
+
+    fn zero(&self, _span: HostSpan) -> Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    use block::{Disk, EditDisk, Memory, Run};
+    use extent::{VirtualOffset, VirtualSpan};
+
+    #[test]
+    fn what_only_seems_written_leaves_the_file_alone() {
+        let memory = Memory::new(vec![7; 1024]);
+        let file = Unwritten::new(&memory);
+        file.write_at(HostOffset::ZERO, &[1; 10]).unwrap();
+        file.set_len(2048).unwrap();
+        let mut buf = [1; 1024];
+        file.read_at(HostOffset::new(512), &mut buf).unwrap();
+        assert_eq!((buf[0], buf[511], buf[512], buf[1023]), (7, 7, 0, 0));
+        assert!(file.read_at(HostOffset::new(1025), &mut buf).is_err());
+    }
+
+    #[derive(Default)]
+    struct Log(Mutex<Vec<String>>);
+
+    impl ReadAt<Virtual> for Log {
+        fn len_bytes(&self) -> u64 {
+            1 << 50
+        }
+
+        fn read_at(&self, _at: VirtualOffset, _buf: &mut [u8]) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Disk for Log {
+        fn map(&self, _span: VirtualSpan) -> Result<Vec<Run>> {
+            Ok(Vec::new())
+        }
+    }
+
+    impl EditDisk for Log {
+        fn write_at(&self, _at: VirtualOffset, _buf: &[u8]) -> Result<()> {
+            self.0.lock().unwrap().push("write".into());
+            Ok(())
+        }
+
+        fn flush(&self) -> Result<()> {
+            self.0.lock().unwrap().push("flush".into());
+            Ok(())
+        }
+    }
+
+    impl LiveDisk for Log {
+        fn zero(&self, _span: VirtualSpan, _may_free: bool) -> Result<()> {
+            self.0.lock().unwrap().push("zero".into());
+            Ok(())
+        }
+
+        fn discard(&self, span: VirtualSpan) -> Result<()> {
+            self.0.lock().unwrap().push(format!("{:#x}+{:#x}", span.start().get(), span.len_bytes()));
+            Ok(())
+        }
+
+        fn close(&self) -> Result<()> {
+            self.0.lock().unwrap().push("close".into());
+            Ok(())
+        }
+    }
+
+    struct Stops(u64, AtomicU64);
+
+    impl Monitor for Stops {
+        fn advanced(&self, read_bytes: u64, _written_bytes: u64) {
+            self.1.fetch_add(read_bytes, Ordering::Relaxed);
+        }
+
+        fn is_cancelled(&self) -> bool {
+            self.1.load(Ordering::Relaxed) >= self.0
+        }
+    }
+
+    #[test]
+    fn all_is_released_and_nothing_else_is_done() {
+        let mut releases = PackedExtents::new();
+        releases.push(Span::new(VirtualOffset::new(1 << 20), 4096));
+        releases.push(Span::new(VirtualOffset::new(1 << 30), 9 << 30));
+        let disk = Log::default();
+        let job = CompactJob { disk: &disk, releases: &releases };
+        let outcome = job.run(&Stops(u64::MAX, AtomicU64::new(0))).unwrap();
+        assert_eq!(outcome, CompactOutcome { released_bytes: (9 << 30) + 4096, is_cancelled: false });
+        let log = disk.0.into_inner().unwrap();
+        assert_eq!(log[0], "0x100000+0x1000");
+        assert_eq!(log.last().unwrap(), "close");
+        assert_eq!(log.iter().filter(|line| *line == "flush").count(), 2);
+        assert_eq!(log.len(), 1 + 36 + 2 + 1);
+    }
+
+    #[test]
+    fn who_stops_finds_a_closed_disk() {
+        let mut releases = PackedExtents::new();
+        releases.push(Span::new(VirtualOffset::ZERO, 9 << 30));
+        let disk = Log::default();
+        let job = CompactJob { disk: &disk, releases: &releases };
+        let outcome = job.run(&Stops(1 << 30, AtomicU64::new(0))).unwrap();
+        assert_eq!(outcome, CompactOutcome { released_bytes: 1 << 30, is_cancelled: true });
+        assert_eq!(
+            disk.0.into_inner().unwrap(),
+            [
+                "0x0+0x10000000",
+                "0x10000000+0x10000000",
+                "0x20000000+0x10000000",
+                "0x30000000+0x10000000",
+                "close"
+            ]
+        );
+    }
+}
