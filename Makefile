@@ -16,7 +16,7 @@ BENCH_SCALE ?= 1
 # Disks that `make crash` recovers and compares.
 CRASH_STATES ?= 1000000
 
-.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke crash demo picture clean
+.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash demo picture clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,9 @@ bench: ## Compare with qemu-img, ntfsclone and partclone (BENCH_SCALE=0.1 for sm
 bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
 	$(CARGO) build --locked -p leandisk
 	$(CARGO) run --locked -p leandisk-xtask -- bench --smoke --program target/debug/leandisk
+
+ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU (Debian 13, qemu-system-x86, xz-utils)
+	$(CARGO) test --locked -p leandisk-testkit --test kernel -- --ignored
 
 crash: ## Cut the power of simulated machines at every write of changes in place (CRASH_STATES=1000000)
 	scripts/install-test-tools

@@ -14,7 +14,7 @@ use journal::Identity;
 use os::{JournalFile, LiveFile, journal_path};
 use plan::defrag::{BackingMap, DefragOptions, DefragPlan, Hints, LayoutFigures, plan_in_place};
 use plan::profile::HDD;
-use plan::{fragmented_reading, predicted_figures, surveyed_figures};
+use plan::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
 use report::{
     DefragSubject, DefragVolume, DefragWork, RecoverDocument, defrag_document, defrag_text, printable_name,
     recover_text, to_json,
@@ -138,12 +138,12 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
         Error::unsupported(volume.doubt.clone().unwrap_or_else(|| "no known file system".into()))
     })?;
     let rearrange = filesystem.rearrange()?;
-    let backing = backing(stack.chain(), volume)?;
+    let growth_bytes_max = stack.chain().facts().virtual_bytes / GROWTH_PARTS;
+    let (backing, unit_bytes) = backing(stack.chain(), volume, growth_bytes_max)?;
     let layout = read_layout(filesystem, &*rearrange, backing)?;
-    let unit_bytes = stack.chain().facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
     let options = DefragOptions {
         goal: arguments.goal.into(),
-        growth_bytes_max: stack.chain().facts().virtual_bytes / GROWTH_PARTS,
+        growth_bytes_max,
         unit_bytes,
         unit_skew_bytes: volume.span.start().get() % unit_bytes,
         batch_bytes_max: BATCH_BYTES_MAX,
@@ -156,20 +156,29 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
     Ok(Ready { rearrange, plan, free })
 }
 
-/// What the container has under a volume.
-fn backing(chain: &Chain, volume: &Volume) -> Result<BackingMap> {
+/// What the container has under a volume, and the unit in which it grows.
+///
+/// An image can grow in units of its own, and the host's file in blocks where it has holes. A plan counts in one of them:
+/// where growth by a unit is too much, or there are no holes to choose from, the other does not grow.
+fn backing(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<(BackingMap, u64)> {
+    use image::Backing as Found;
+    use plan::defrag::Backing;
     let start = volume.span.start().get();
     let extents = image::backing(chain, volume.span)?;
+    let unit_bytes = chain.facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
+    let has_host_holes = extents.iter().any(|extent| extent.state == Found::Unallocated);
+    let is_in_units = unit_bytes == HOST_BLOCK_BYTES || !has_host_holes || unit_bytes <= growth_bytes_max;
+    let state = |backing| match backing {
+        Found::Allocated => Backing::Allocated,
+        Found::Absent if is_in_units => Backing::Unallocated,
+        Found::Unallocated if !is_in_units || unit_bytes == HOST_BLOCK_BYTES => Backing::Unallocated,
+        Found::Absent | Found::Unallocated | Found::Fixed => Backing::Fixed,
+    };
     let on_volume = |span: extent::VirtualSpan| {
         Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes())
     };
-    let state = |backing| match backing {
-        image::Backing::Allocated => plan::defrag::Backing::Allocated,
-        // The image grows, or its file alone does.
-        image::Backing::Absent | image::Backing::Unallocated => plan::defrag::Backing::Unallocated,
-        image::Backing::Fixed => plan::defrag::Backing::Fixed,
-    };
-    Ok(extents.into_iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect())
+    let map = extents.into_iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect();
+    Ok((map, if is_in_units { unit_bytes } else { HOST_BLOCK_BYTES }))
 }
 
 /// The disk after the change, and what was done to each volume.
@@ -356,7 +365,7 @@ fn work<'a>(
     let catalog = found.catalog.as_ref().ok_or("its files cannot be listed")?;
     let before = surveyed_figures(found);
     let (after, written): (LayoutFigures, _) = match proof {
-        None => (predicted_figures(before, ready.free.clone(), &ready.plan), (0, 0)),
+        None => (predicted_figures(before, &predicted_free(ready), &ready.plan), (0, 0)),
         Some(proof) => {
             let outcome = proof.outcomes[index];
             let found = &proof.survey.volumes[index];
@@ -366,6 +375,14 @@ fn work<'a>(
     let reading = fragmented_reading(found, catalog, &ready.plan.batches, &HDD);
     let left_paths = ready.plan.left.iter().map(|(file, _)| printable_name(&catalog.path(*file))).collect();
     Ok(DefragWork { plan: &ready.plan, before, after, written, left_paths, reading })
+}
+
+/// What will be free. Maps that get smaller leave something, too, as far as can be told before.
+fn predicted_free(ready: &Ready) -> ExtentSet<extent::Volume> {
+    let batches = &ready.plan.batches;
+    let rewritten = at_once(batches).and_then(|all| ready.rearrange.rewritten(Arc::new(all)));
+    let freed = rewritten.map(|rewritten| rewritten.freed().clone()).unwrap_or_default();
+    free_after(&ready.free, batches, &freed)
 }
 
 /// Fails if no volume could be changed, for the reason of the one asked for, else of the first.

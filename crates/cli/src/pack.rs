@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use block::{ErrorKind, Result};
-use extent::Span;
+use extent::{ExtentSet, Span, Volume};
 use filesystem::{FileSystem, Rearrange};
-use plan::defrag::{Backing, BackingMap, Layout, plan_packed};
+use plan::defrag::{Backing, BackingMap, Layout, LayoutFigures, plan_packed};
+use plan::free_after;
 use report::{LayoutKept, LayoutOfCopy, LayoutPacked};
 use stack::{Arrangement, Stack, UsedMaps};
 
@@ -44,13 +45,22 @@ fn pack_volume(filesystem: &dyn FileSystem) -> Result<Result<(Arrangement, Layou
     let layout = read_layout(filesystem, &*rearrange, everywhere)?;
     let plan = plan_packed(&layout)?;
     let relocations = Arc::new(plan.relocations);
+    let rewritten = rearrange.rewritten(relocations.clone())?;
+    // The plan knows of the room for files. All that is free is more, and so is what smaller maps leave.
+    let mut free = ExtentSet::new();
+    filesystem.each_free_span(&mut |span| free.push(span))?;
+    let free_in = |figures: LayoutFigures, free: &ExtentSet<Volume>| LayoutFigures {
+        free_extents: free.count() as u64,
+        largest_free_extent_bytes: free.iter().map(|span| span.len_bytes()).max().unwrap_or(0),
+        ..figures
+    };
+    let after = free_after(&free, std::slice::from_ref(&*relocations), rewritten.freed());
     let packed = LayoutPacked {
         moved_bytes: relocations.total_bytes(),
-        before: plan.before.into(),
-        after: plan.after.into(),
+        before: free_in(plan.before, &free).into(),
+        after: free_in(plan.after, &after).into(),
         left: plan.left.len() as u64,
     };
-    let rewritten = rearrange.rewritten(relocations.clone())?;
     Ok(Ok((Arrangement { relocations, rewritten }, packed)))
 }
 

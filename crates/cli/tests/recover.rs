@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Untouched, arg, assert_only, document, fail, leandisk, number, succeed};
+use common::{Untouched, arg, assert_only, document, fail, leandisk, number, output, succeed};
 use defrag_common::{Fixture, Inside, Kind, QCOW2, RAW, VDI, VHD, VHDX, VMDK, ext4, ntfs, write_into};
 use serde_json::Value;
 use testkit::{ext_volume, file_contains, ntfs_volume, run, scratch};
@@ -71,7 +71,7 @@ impl Scene {
     /// The guest's files are as they were, wherever they lie.
     fn check(&self) {
         let raw = self.dir.path().join("guest-view");
-        self.kind.to_raw(&self.disk, &raw);
+        self.kind.extract_guest(&self.disk, &raw);
         self.fixture.assert_same_files(&raw);
         fs::remove_file(raw).unwrap();
     }
@@ -207,13 +207,18 @@ fn the_journal_of_another_disk_is_refused() {
     drop(scene);
 }
 
-/// A disk put back from a copy made before the change: the journal beside it has nothing to do there.
+/// A disk put back from a copy made before the change: the journal beside it has nothing to do there, or, if it is of a later
+/// batch, does not know the disk. Neither changes a byte.
 #[test]
 fn a_disk_that_was_put_back_is_left_as_it_is() {
     let (scene, _) = committed(ntfs);
     write_into_all(&scene.fixture.raw, &scene.disk);
-    let document = scene.recover();
-    assert_eq!(document["outcome"], "whole", "{document:#}");
+    let output = output(&["recover", arg(&scene.disk), "--json"]);
+    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    match output.status.code() {
+        Some(0) => assert!(said.contains("\"whole\""), "{said}"),
+        status => assert!(status == Some(3) && said.contains("since"), "{said}"),
+    }
     run("cmp", &[arg(&scene.fixture.raw), arg(&scene.disk)]);
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
-use filesystem::{Catalog, CatalogStream, FileKind, Relocations, StreamName};
+use filesystem::{Catalog, CatalogStream, FileId, FileKind, Relocation, Relocations, StreamName};
 use stack::{Totals, VolumeSurvey};
 
 use crate::cost::{Order, Piece, ReadCost, RequestSize, SequentialRead};
@@ -23,13 +23,28 @@ pub fn surveyed_figures(found: &VolumeSurvey) -> LayoutFigures {
     }
 }
 
-/// The figures after `plan` was carried out on a volume that has these `before`, and is free in `free`.
-pub fn predicted_figures(before: LayoutFigures, free: ExtentSet<Volume>, plan: &DefragPlan) -> LayoutFigures {
-    let free = plan.batches.iter().fold(free, |free, batch| {
+/// What is free after relocations, one batch after the other, of a volume that is free in `free`; `freed` is what maps that
+/// get smaller leave.
+pub fn free_after(
+    free: &ExtentSet<Volume>,
+    batches: &[Relocations],
+    freed: &ExtentSet<Volume>,
+) -> ExtentSet<Volume> {
+    let moved = batches.iter().fold(free.clone(), |free, batch| {
         let taken = batch.by_destination().map(|relocation| relocation.to_span()).collect();
         let left = batch.by_source().map(|relocation| relocation.from).collect();
-        free.subtract(&taken).union(&left)
+        // Where all happens at once, one may go to what another leaves.
+        free.union(&left).subtract(&taken)
     });
+    moved.union(freed)
+}
+
+/// The figures after `plan` was carried out on a volume that has these `before`, and is then free in `free`.
+pub fn predicted_figures(
+    before: LayoutFigures,
+    free: &ExtentSet<Volume>,
+    plan: &DefragPlan,
+) -> LayoutFigures {
     // The plan may count more than the survey, such as a file system's own files, which can be all that is left: so the sum
     // comes first.
     let changed = |before: u64, of: fn(&LayoutFigures) -> u64| {
@@ -42,6 +57,30 @@ pub fn predicted_figures(before: LayoutFigures, free: ExtentSet<Volume>, plan: &
         free_extents: free.count() as u64,
         largest_free_extent_bytes: free.iter().map(|span| span.len_bytes()).max().unwrap_or(0),
     }
+}
+
+/// Batches as relocations that happen at once.
+pub fn at_once(batches: &[Relocations]) -> block::Result<Relocations> {
+    let moved = Moved::new(batches);
+    let mut all: Vec<Relocation> = Vec::new();
+    for (origin, (len, place, file)) in moved.pieces {
+        match all.last_mut() {
+            Some(last)
+                if last.file == file
+                    && last.from.end().get() == origin
+                    && last.to_span().end().get() == place =>
+            {
+                last.from = span_of(last.from.start().get(), origin + len);
+            }
+            _ => all.push(Relocation {
+                from: span_of(origin, origin + len),
+                to: VolumeOffset::new(place),
+                file,
+            }),
+        }
+    }
+    all.retain(|relocation| relocation.from.start() != relocation.to);
+    Relocations::new(all)
 }
 
 /// What it costs to read each regular file that is fragmented, from its beginning to its end: as the files lie, and after
@@ -84,43 +123,45 @@ fn read(
 
 /// Where bytes lie after all batches, by where each of them lay before.
 struct Moved {
-    /// By start: length, and where it goes.
-    pieces: BTreeMap<u64, (u64, u64)>,
+    /// By start: length, where it goes, and whose it is.
+    pieces: BTreeMap<u64, (u64, u64, FileId)>,
 }
 
 impl Moved {
     fn new(batches: &[Relocations]) -> Self {
-        // By where a piece lies now: its length, and where it lay at first.
-        let mut lying: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        // By where a piece lies now: its length, where it lay at first, and whose it is.
+        let mut lying: BTreeMap<u64, (u64, u64, FileId)> = BTreeMap::new();
         for batch in batches {
             let mut arrived = Vec::new();
             for relocation in batch.by_source() {
                 let (from, len, to) =
                     (relocation.from.start().get(), relocation.from.len_bytes(), relocation.to.get());
+                let file = relocation.file;
                 let before = take(&mut lying, from, len);
                 let mut at = from;
-                for (start, (piece, origin)) in before {
+                for (start, (piece, origin, _)) in before {
                     if at < start {
-                        arrived.push((to + (at - from), (start - at, at)));
+                        arrived.push((to + (at - from), (start - at, at, file)));
                     }
-                    arrived.push((to + (start - from), (piece, origin)));
+                    arrived.push((to + (start - from), (piece, origin, file)));
                     at = start + piece;
                 }
                 if at < from + len {
-                    arrived.push((to + (at - from), (from + len - at, at)));
+                    arrived.push((to + (at - from), (from + len - at, at, file)));
                 }
             }
             lying.extend(arrived);
         }
-        let pieces = lying.into_iter().map(|(place, (len, origin))| (origin, (len, place))).collect();
+        let pieces =
+            lying.into_iter().map(|(place, (len, origin, file))| (origin, (len, place, file))).collect();
         Self { pieces }
     }
 
     fn each_place(&self, span: VolumeSpan, each: &mut dyn FnMut(VolumeSpan, VolumeOffset)) {
         let mut at = span.start().get();
         let end = span.end().get();
-        let before = self.pieces.range(..at).next_back().filter(|(start, (len, _))| **start + len > at);
-        for (start, (len, place)) in before.into_iter().chain(self.pieces.range(at..end)) {
+        let before = self.pieces.range(..at).next_back().filter(|(start, (len, ..))| **start + len > at);
+        for (start, (len, place, _)) in before.into_iter().chain(self.pieces.range(at..end)) {
             let from = at.max(*start);
             if at < from {
                 each(span_of(at, from), VolumeOffset::new(at));
@@ -136,13 +177,17 @@ impl Moved {
 }
 
 /// Takes out what lies within a span; what it cuts is cut there.
-fn take(lying: &mut BTreeMap<u64, (u64, u64)>, from: u64, len: u64) -> Vec<(u64, (u64, u64))> {
+fn take(
+    lying: &mut BTreeMap<u64, (u64, u64, FileId)>,
+    from: u64,
+    len: u64,
+) -> Vec<(u64, (u64, u64, FileId))> {
     let end = from + len;
     let mut cut = |at: u64| {
-        let Some((&start, &(len, origin))) = lying.range(..at).next_back() else { return };
+        let Some((&start, &(len, origin, file))) = lying.range(..at).next_back() else { return };
         if start + len > at {
-            lying.insert(start, (at - start, origin));
-            lying.insert(at, (start + len - at, origin + (at - start)));
+            lying.insert(start, (at - start, origin, file));
+            lying.insert(at, (start + len - at, origin + (at - start), file));
         }
     };
     cut(from);
@@ -163,6 +208,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn batches_at_once_go_where_they_go_one_after_the_other() {
+        let move_of = |file: u64, from: u64, to: u64, len: u64| Relocation {
+            from: span_of(from, from + len),
+            to: VolumeOffset::new(to),
+            file: FileId(file),
+        };
+        let batch = |moves: &[Relocation]| Relocations::new(moves.to_vec()).unwrap();
+        let batches = [
+            batch(&[move_of(1, 0, 50, 10), move_of(2, 20, 80, 5)]),
+            batch(&[
+                move_of(1, 50, 20, 4),
+                move_of(1, 54, 24, 6),
+                move_of(2, 80, 0, 5),
+                move_of(3, 90, 40, 2),
+            ]),
+            batch(&[move_of(3, 40, 90, 2)]),
+        ];
+        let all = at_once(&batches).unwrap();
+        let found: Vec<_> = all.by_source().collect();
+        assert_eq!(found, [move_of(1, 0, 20, 10), move_of(2, 20, 0, 5)]);
+    }
+
+    #[test]
     fn free_space_is_that_after_all_batches() {
         let batch = |from: u64, len: u64, to: u64| {
             let from = VolumeSpan::new(VolumeOffset::new(from), len);
@@ -180,15 +248,19 @@ mod tests {
             changed_block_bytes: 0,
             left: Vec::new(),
         };
-        let free = [span_of(40, 80)].into_iter().collect();
+        let free = free_after(
+            &[span_of(40, 80)].into_iter().collect(),
+            &plan.batches,
+            &[span_of(90, 95)].into_iter().collect(),
+        );
         let before = LayoutFigures { fragments: 12, fragmented_files: 3, ..LayoutFigures::default() };
-        let after = predicted_figures(before, free, &plan);
-        // Free: 5 to 10, 20 to 25, 40 to 50, 60 to 80.
+        let after = predicted_figures(before, &free, &plan);
+        // Free: 5 to 10, 20 to 25, 40 to 50, 60 to 80, 90 to 95.
         let expected = LayoutFigures {
             fragments: 7,
             fragmented_files: 3,
             fragmented_bytes: 0,
-            free_extents: 4,
+            free_extents: 5,
             largest_free_extent_bytes: 20,
         };
         assert_eq!(after, expected);

@@ -14,5 +14,5 @@ pub mod profile;
 mod reading;
 
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};
-pub use effects::{fragmented_reading, predicted_figures, surveyed_figures};
+pub use effects::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
 pub use reading::{VolumeCost, advice_facts, read_costs, read_trace_cost};

@@ -306,7 +306,7 @@ impl Kind {
     }
 
     /// What QEMU reads in `image`, as a raw file at `to`; `qemu-img check` finds nothing.
-    pub fn to_raw(&self, image: &Path, to: &Path) {
+    pub fn extract_guest(&self, image: &Path, to: &Path) {
         if self.is_checkable {
             run("qemu-img", &["check", "-q", "-f", self.qemu_format, arg(image)]);
         }
