@@ -81,15 +81,15 @@ fn judge(volume: &Path, inside: Inside, layout: &Value, what: &str) {
         Inside::Ext4 => {
             let in_pieces: Vec<_> = filefrag(volume).into_iter().filter(|(_, runs)| *runs > 1).collect();
             assert!(in_pieces.len() as u64 <= left, "{what}: filefrag: {in_pieces:?}");
-            // What the tables of the block groups part is free in as many pieces, at best.
-            let groups = 48 * 1024 / 8192;
-            assert!(free_extents_by_e2freefrag(volume) <= groups + 1 + left, "{what}: free extents");
+            // The tables of 6 block groups part what is free, and so do a few blocks of maps that stay.
+            let free_extents = free_extents_by_e2freefrag(volume);
+            assert!(free_extents <= 12 + left, "{what}: {free_extents} free extents");
         }
         Inside::Ntfs => {
             let paths = ["/pieces", "/long0", "/turn3", "/turns"];
             let in_pieces = paths.iter().filter(|path| ntfs_runs(volume, path) > 1).count() as u64;
             assert!(in_pieces <= left, "{what}: {in_pieces} files by ntfscluster");
-            assert!(number(layout, "/after/free_extents") <= 4 + left, "{what}: {layout:#}");
+            assert!(number(layout, "/after/free_extents") <= 6 + left, "{what}: {layout:#}");
         }
     }
 }
@@ -168,7 +168,7 @@ fn what_cannot_be_packed_is_copied_as_it_is() {
     let fat = dir.path().join("fat");
     run("truncate", &["-s", &ntfs().parts[0].len_bytes.to_string(), arg(&fat)]);
     run("mkfs.vfat", &[arg(&fat)]);
-    for (contents, words) in [(&alone, "dirty"), (&fat, "FAT")] {
+    for (contents, words) in [(&alone, "dirty"), (&fat, "fat")] {
         run("cp", &["--sparse=always", arg(&fixture.raw), arg(&disk)]);
         let part = &fixture.parts[0];
         run(
