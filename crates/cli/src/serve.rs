@@ -66,7 +66,10 @@ fn serve(
     let exports = vec![export.clone()];
     let metrics =
         arguments.metrics.map(|address| MetricsServer::start(address, exports.clone())).transpose()?;
-    let listening = Listening::start(arguments, &exports, tls)?;
+    let listening = Listening::start(arguments, &exports, tls).inspect_err(|_| {
+        // Nothing was recorded, and a second attempt makes the file anew.
+        arguments.trace.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    })?;
     let mut places = listening.places;
     if let Some(metrics) = &metrics {
         places.push(format!("http://{}/metrics", metrics.address()));

@@ -266,7 +266,9 @@ fn a_disk_in_use_or_in_doubt_is_refused_and_left_alone() {
     // Everyone on the network would read and write.
     let message = fail(3, &["serve", arg(&disk), "--listen", "0.0.0.0:0"]);
     assert!(message.contains("--insecure"), "{message}");
-    fail(3, &["serve", arg(&disk), "--listen", "0.0.0.0:0", "--socket", arg(&other)]);
+    let trace = dir.path().join("trace");
+    let more = ["--socket", arg(&other), "--trace", arg(&trace)];
+    fail(3, &[&["serve", arg(&disk), "--listen", "0.0.0.0:0"], &more[..]].concat());
     before.check(dir.path());
     // A header alone is not believed.
     let misnamed = dir.path().join("misnamed.img");
