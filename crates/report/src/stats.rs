@@ -99,7 +99,7 @@ fn push_split(out: &mut String, title: &str, split: &Split, palette: Palette) {
         return;
     };
     let columns = format!("{:>10} {:>10} {:>10}", "all", "reads", "writes");
-    let _ = writeln!(out, "\n  {}", palette.strong(&format!("{title:<48}")));
+    let _ = writeln!(out, "\n  {}", palette.strong(title));
     let _ = writeln!(out, "  {:>11} {}", "", palette.faint(&columns));
     for index in first..=last {
         let of = |histogram: &Histogram| grouped(histogram.counts.get(index).copied().unwrap_or(0));
