@@ -1,5 +1,6 @@
 //! The command line. One definition makes the parser and the help.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -34,6 +35,10 @@ pub(crate) enum Command {
     Defrag(DefragArguments),
     /// Finish or undo a change in place that was interrupted
     Recover(RecoverArguments),
+    /// Serve a disk over NBD to virtual machines and tools until it is told to stop (SIGINT or SIGTERM)
+    Serve(ServeArguments),
+    /// Show what was measured of a disk that is being served
+    Stats(StatsArguments),
 }
 
 /// How a disk is opened.
@@ -239,6 +244,56 @@ pub(crate) struct RecoverArguments {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// The disk: a file or block device that nobody uses
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// Listen at this socket, for this user alone; `leandisk stats` asks at it, too
+    #[arg(long, value_name = "PATH", required_unless_present = "listen")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Listen at this address and port
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Let nobody write
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// What clients call the disk; without it, the file's name
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Demand TLS of those who come over the network, with this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "listen")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Take only clients whose certificate this authority signed (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Listen to the network without TLS: whoever reaches the address may read and write the disk
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Record all requests in this new file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Serve metrics for Prometheus at this address of loopback
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArguments {
+    /// The socket at which the disk is served
+    pub(crate) socket: PathBuf,
+    /// Print one JSON document
+    #[arg(long, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Print the tables as `vscsiStats -p all -c` does
+    #[arg(long)]
+    pub(crate) csv: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

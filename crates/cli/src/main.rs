@@ -15,6 +15,8 @@ mod info;
 mod map;
 mod pack;
 mod progress;
+mod serve;
+mod stats;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -36,6 +38,8 @@ fn main() -> ExitCode {
         Command::Compact(arguments) => compact::run(&arguments),
         Command::Defrag(arguments) => defrag::run(&arguments),
         Command::Recover(arguments) => defrag::recover(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Stats(arguments) => stats::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -31,7 +31,7 @@ pub use edit_file::EditFile;
 pub use grant::Granted;
 pub use journal_file::{JournalFile, journal_path};
 pub use live_file::LiveFile;
-pub use locks::in_use_by_writer;
+pub use locks::{ReadLock, in_use_by_writer};
 pub use new_file::{NewFile, replace_file};
 pub use probe::{Probe, ProbeBudget, probe};
 pub use queue::{Queue, queue_of};

@@ -81,6 +81,31 @@ pub(crate) fn take(raw: &RawFile) -> Result<()> {
     if is_locked(&raw.file, 0, 0) { Err(in_use(raw)) } else { Ok(()) }
 }
 
+/// `BLK_PERM_CONSISTENT_READ`, and that others neither write nor resize.
+const QEMU_READER_BYTES: [libc::off_t; 3] = [100, 200 + 1, 200 + 3];
+
+/// Keeps a file from being written by whoever respects locks, as a QEMU does that reads it. Others may read it, too.
+pub struct ReadLock {
+    /// The locks go with it.
+    _file: RawFile,
+}
+
+impl ReadLock {
+    /// Locks `path`. `Refused` if somebody who locks it writes to it. On a file system without locks there is nothing to
+    /// hold.
+    pub fn take(path: impl AsRef<Path>) -> Result<Self> {
+        let raw = RawFile::open(path.as_ref(), OFlags::RDONLY)?;
+        for byte in QEMU_READER_BYTES {
+            match lock(&raw.file, libc::F_OFD_SETLK, libc::F_RDLCK, byte, 1) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(in_use(&raw)),
+                // Without locks nothing can be told, as with any other program.
+                _ => {}
+            }
+        }
+        if writer_of(&raw.file).is_some() { Err(in_use(&raw)) } else { Ok(Self { _file: raw }) }
+    }
+}
+
 fn in_use(raw: &RawFile) -> Error {
     let holders = holders(&raw.file);
     let by = match &holders[..] {

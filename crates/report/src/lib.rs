@@ -15,6 +15,7 @@ mod html;
 mod info;
 mod map;
 mod recover;
+mod stats;
 mod text;
 
 pub use analyze::{
@@ -36,6 +37,7 @@ pub use map::{
     PieceClass, disk_map, map_svg, map_text,
 };
 pub use recover::{RecoverDocument, recover_text};
+pub use stats::{StatsDocument, stats_text};
 pub use text::{Palette, human_bytes, printable};
 
 /// A document as one line of JSON, ready to be printed.

@@ -1,0 +1,358 @@
+//! `leandisk serve`: a disk opened, served until a signal, and closed.
+//!
+//! Invariants:
+//! - what is refused is refused before a socket exists and before a byte changes;
+//! - the top image is held alone from before it is parsed for use until it is closed; what is only read (parents, and all
+//!   of a disk served read-only) is kept from being written by whoever respects locks;
+//! - a client that got its flush answered finds its data after any end of this program.
+//!
+//! Absent on purpose: several disks in one process.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
+use extent::{Virtual, VirtualOffset, VirtualSpan};
+use image::live::LiveOptions;
+use image::{Chain, Format, Found, OpenOptions, Purpose, Resolver, check_no_children};
+use os::{LiveFile, ReadLock};
+use report::printable;
+use serve::Export;
+use serve::monitor::Monitor;
+use serve::nbd::{Event, Listener, Options, Server, Tls};
+use serve::stats::{MetricsServer, StatsServer, socket_beside};
+use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::arguments::ServeArguments;
+use crate::copy::check_not_in_use;
+use crate::disk::{Caching, Gate, check_nothing_pending, open_chain};
+use crate::progress::cancel_on_signal;
+
+pub(crate) fn run(arguments: &ServeArguments) -> Result<()> {
+    // A second signal ends the program at once.
+    let _ends_on_second = cancel_on_signal()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::io("signal handler", error))?;
+    let tls = tls(arguments)?;
+    let opened = Opened::open(arguments)?;
+    let served = serve(arguments, &opened.disk, tls, &mut signals);
+    // Whatever went wrong with clients, the image is closed if it can be.
+    let closed = opened.disk.close();
+    served.and(closed)
+}
+
+/// Serves `disk` until a signal.
+fn serve(
+    arguments: &ServeArguments,
+    disk: &Arc<dyn LiveDisk>,
+    tls: Option<Tls>,
+    signals: &mut Signals,
+) -> Result<()> {
+    let trace = arguments.trace.as_deref().map(|path| record(path, &**disk)).transpose()?;
+    let name = arguments
+        .name
+        .clone()
+        .unwrap_or_else(|| arguments.disk.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    let mut export = Export::new(name, disk.clone()).monitored(Monitor::new());
+    if arguments.read_only {
+        export = export.read_only();
+    }
+    if let Some(trace) = &trace {
+        export = export.traced(trace.clone());
+    }
+    let export = Arc::new(export);
+    let exports = vec![export.clone()];
+    let metrics =
+        arguments.metrics.map(|address| MetricsServer::start(address, exports.clone())).transpose()?;
+    let listening = Listening::start(arguments, &exports, tls).inspect_err(|_| {
+        // Nothing was recorded, and a second attempt makes the file anew.
+        arguments.trace.iter().for_each(|path| drop(std::fs::remove_file(path)));
+    })?;
+    let mut places = listening.places;
+    if let Some(metrics) = &metrics {
+        places.push(format!("http://{}/metrics", metrics.address()));
+    }
+    say(&format!("serving {} at {}", arguments.disk.display(), places.join(" and ")));
+    let _ = signals.forever().next();
+    let stopped = listening.server.stop();
+    let recorded = trace.map_or(Ok(()), |trace| finish(&trace, arguments.trace.as_deref()));
+    stopped.and(recorded)
+}
+
+/// A line for people; a closed standard error is no reason to stop serving.
+fn say(text: &str) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "leandisk: {}", printable(text));
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| Error::io("read", error).path(path.display()))
+}
+
+fn tls(arguments: &ServeArguments) -> Result<Option<Tls>> {
+    let (Some(certificate), Some(key)) = (&arguments.tls_cert, &arguments.tls_key) else { return Ok(None) };
+    let authority = arguments.tls_ca.as_deref().map(read).transpose()?;
+    Tls::from_pem(&read(certificate)?, &read(key)?, authority.as_deref()).map(Some)
+}
+
+fn record(path: &Path, disk: &dyn LiveDisk) -> Result<Arc<TraceWriter>> {
+    let facts = TraceFacts { disk_bytes: disk.len_bytes(), sector_bytes: disk.sector_bytes() };
+    let file = File::create_new(path).map_err(|error| Error::io("make", error).path(path.display()))?;
+    Ok(Arc::new(TraceWriter::new(file, facts, TraceOptions::default())?))
+}
+
+fn finish(trace: &TraceWriter, path: Option<&Path>) -> Result<()> {
+    let totals = trace.finish()?;
+    if let Some(path) = path.filter(|_| totals.dropped > 0) {
+        say(&format!("{} requests are missing from {}", totals.dropped, path.display()));
+    }
+    Ok(())
+}
+
+/// A server with its control socket.
+struct Listening {
+    server: Server,
+    /// For people and clients.
+    places: Vec<String>,
+    _stats: Option<StatsServer>,
+}
+
+impl Listening {
+    fn start(arguments: &ServeArguments, exports: &[Arc<Export>], tls: Option<Tls>) -> Result<Self> {
+        let name = percent_encoded(exports[0].name());
+        let mut listeners = Vec::new();
+        let mut places = Vec::new();
+        if let Some(address) = arguments.listen {
+            let scheme = if tls.is_some() { "nbds" } else { "nbd" };
+            let mut listener = Listener::tcp(address)?;
+            places.push(format!("{scheme}://{}/{name}", listener.tcp_address().unwrap_or(address)));
+            if let Some(tls) = tls {
+                listener = listener.with_tls(tls);
+            }
+            listeners.push(if arguments.insecure { listener.insecure() } else { listener });
+        }
+        let mut stats = None;
+        if let Some(path) = &arguments.socket {
+            listeners.push(Listener::unix(path)?);
+            let socket = percent_encoded(&path.to_string_lossy());
+            places.push(format!("nbd+unix:///{name}?socket={socket}"));
+        }
+        let options = Options { tell: Arc::new(|event| tell(&event)), ..Options::default() };
+        let started = Server::start(listeners, exports.to_vec(), options).and_then(|server| {
+            if let Some(path) = &arguments.socket {
+                stats = Some(StatsServer::start(socket_beside(path), exports.to_vec())?);
+            }
+            Ok(server)
+        });
+        if let (Err(_), Some(path)) = (&started, &arguments.socket) {
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(Self { server: started?, places, _stats: stats })
+    }
+}
+
+fn tell(event: &Event) {
+    match event {
+        Event::TooManyConnections => say("a client was turned away: there are too many connections"),
+        Event::NotAccepted(why) => say(&format!("a client was turned away: {why}")),
+        Event::ExportFailed(_, why) => say(why),
+    }
+}
+
+/// RFC 3986, section 2.1. The slash of paths stays.
+fn percent_encoded(text: &str) -> String {
+    use std::fmt::Write as _;
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+        out
+    })
+}
+
+/// A disk with the locks of the files that are only read.
+struct Opened {
+    disk: Arc<dyn LiveDisk>,
+    _locks: Vec<ReadLock>,
+}
+
+impl Opened {
+    fn open(arguments: &ServeArguments) -> Result<Self> {
+        check_nothing_pending(&arguments.disk)?;
+        let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
+        let gate = Gate::new(&arguments.disk, &arguments.open)?;
+        check_not_in_use(&chain)?;
+        if arguments.read_only { Self::read_only(&chain, &gate) } else { Self::writable(&chain, &gate) }
+    }
+
+    fn read_only(chain: &Chain, gate: &Gate) -> Result<Self> {
+        let locks = lock_for_reading(chain.files())?;
+        // What was parsed before the locks may have changed since.
+        let chain = Chain::open(chain.files()[0].clone(), same_format(chain), gate)?;
+        chain.check_readable()?;
+        check_all_held(&chain, &locks, &[])?;
+        Ok(Self {
+            disk: Arc::new(ReadOnly(chain)),
+            _locks: locks.into_iter().map(|held| held.lock).collect(),
+        })
+    }
+
+    fn writable(chain: &Chain, gate: &Gate) -> Result<Self> {
+        check_writable(chain)?;
+        check_no_children(chain, gate)?;
+        let own = chain.links()[0].layer.files();
+        let files = own.iter().map(|file| open_live(&**file)).collect::<Result<Vec<_>>>()?;
+        let locks = lock_for_reading(&chain.files()[own.len()..])?;
+        let handed = Handed { gate, files: &files };
+        let again = Chain::open(files[0].clone(), same_format(chain), &handed)?;
+        check_all_held(&again, &locks, &files)?;
+        check_writable(&again)?;
+        let targets = files.iter().map(|file| file.clone() as Arc<dyn TargetFile>).collect();
+        let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, LiveOptions::default())?.into();
+        Ok(Self { disk, _locks: locks.into_iter().map(|held| held.lock).collect() })
+    }
+}
+
+fn same_format(chain: &Chain) -> OpenOptions {
+    OpenOptions { format: Some(chain.facts().format) }
+}
+
+/// What speaks against writing, of the disk as a whole.
+fn check_writable(chain: &Chain) -> Result<()> {
+    let top = &chain.links()[0];
+    let name = top.layer.files()[0].name();
+    let format = chain.facts().format;
+    let by_name =
+        Path::new(name).extension().and_then(|extension| Format::from_extension(extension.to_str()?));
+    if top.found == Found::ByHeader && by_name != Some(format) {
+        // With a header a guest could name other files and places in them.
+        let why =
+            format!("is {format} by its header, but not by its name: a guest could have written the header");
+        let hint = format!("say what it is: -f {format}, or -f raw");
+        return Err(Error::refused(why).hint(hint).path(name));
+    }
+    chain.check_readable()?;
+    top.layer.check_editable().map_err(|error| error.path(name))
+}
+
+fn open_live(file: &dyn HostFile) -> Result<Arc<LiveFile>> {
+    let opened = LiveFile::open(file.name())?;
+    if opened.identity() == file.identity() {
+        Ok(Arc::new(opened))
+    } else {
+        Err(changed_meanwhile(file.name()))
+    }
+}
+
+fn changed_meanwhile(name: &str) -> Error {
+    Error::refused("was changed or replaced while it was opened")
+        .hint("see that nothing uses it, and try again")
+        .path(name)
+}
+
+/// A lock and the file that it is on.
+struct Held {
+    lock: ReadLock,
+    identity: Option<(u64, u64)>,
+}
+
+fn lock_for_reading(files: &[Arc<dyn HostFile>]) -> Result<Vec<Held>> {
+    let hold =
+        |file: &Arc<dyn HostFile>| Ok(Held { lock: ReadLock::take(file.name())?, identity: file.identity() });
+    files.iter().map(hold).collect()
+}
+
+/// `Refused` unless the chain consists of what is locked and of `files`.
+fn check_all_held(chain: &Chain, locks: &[Held], files: &[Arc<LiveFile>]) -> Result<()> {
+    for file in chain.files() {
+        let identity = file.identity();
+        let is_held = locks.iter().any(|held| held.identity == identity)
+            || files.iter().any(|held| held.identity() == identity);
+        if !is_held {
+            return Err(changed_meanwhile(file.name()));
+        }
+    }
+    Ok(())
+}
+
+/// Hands out the files that are open for writing under the names by which the image knows them.
+struct Handed<'a> {
+    gate: &'a Gate,
+    files: &'a [Arc<LiveFile>],
+}
+
+impl Resolver for Handed<'_> {
+    fn open(&self, from: &dyn HostFile, name: &str, purpose: Purpose) -> Result<Arc<dyn HostFile>> {
+        let found = self.gate.open(from, name, purpose)?;
+        let own = self.files.iter().find(|file| file.identity() == found.identity());
+        Ok(own.map_or(found, |file| file.clone() as Arc<dyn HostFile>))
+    }
+
+    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<String>> {
+        self.gate.siblings(from)
+    }
+}
+
+/// A disk that is read, and refuses every change.
+struct ReadOnly(Chain);
+
+impl ReadOnly {
+    fn refuse<T>(&self) -> Result<T> {
+        Err(Error::refused("the disk is served read-only").path(self.0.files()[0].name()))
+    }
+}
+
+impl ReadAt<Virtual> for ReadOnly {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn read_at(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.0.read_at(at, buf)
+    }
+}
+
+impl EditDisk for ReadOnly {
+    fn write_at(&self, _at: VirtualOffset, _buf: &[u8]) -> Result<()> {
+        self.refuse()
+    }
+
+    /// Nothing was written.
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Disk for ReadOnly {
+    fn map(&self, span: VirtualSpan) -> Result<Vec<Run>> {
+        self.0.map_with_host(span)
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.0.sector_bytes()
+    }
+}
+
+impl LiveDisk for ReadOnly {
+    fn zero(&self, _span: VirtualSpan, _may_free: bool) -> Result<()> {
+        self.refuse()
+    }
+
+    fn discard(&self, _span: VirtualSpan) -> Result<()> {
+        self.refuse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percent_encoded;
+
+    #[test]
+    fn names_stay_within_their_part_of_an_address() {
+        assert_eq!(percent_encoded("/run/a b?c&d=é.sock"), "/run/a%20b%3Fc%26d%3D%C3%A9.sock");
+    }
+}

@@ -1,0 +1,157 @@
+//! `leandisk stats`: what was measured of disks that are being served.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serve::monitor::{Histogram, Latencies, Snapshot, Split};
+use serve::stats::ExportStats;
+
+use crate::bar::{Share, bar};
+use crate::text::{Palette, grouped, human_bytes, percent, printable};
+
+/// The document `leandisk.stats/1`.
+#[derive(Clone, Debug, Serialize)]
+pub struct StatsDocument {
+    schema: &'static str,
+    exports: Vec<ExportStats>,
+}
+
+impl StatsDocument {
+    /// Of what a server told.
+    pub fn new(exports: Vec<ExportStats>) -> Self {
+        Self { schema: "leandisk.stats/1", exports }
+    }
+}
+
+/// Characters of the longest bar.
+const BAR_WIDTH: u64 = 40;
+
+/// The document in words, numbers and bars.
+pub fn stats_text(document: &StatsDocument, palette: Palette) -> String {
+    let mut out = String::new();
+    for export in &document.exports {
+        let read_only = if export.is_read_only { ", read-only" } else { "" };
+        let heading = format!("{} ({}{read_only})", printable(&export.name), human_bytes(export.len_bytes));
+        let _ = writeln!(out, "{}", palette.strong(&heading));
+        if let Some(failure) = &export.failure {
+            let _ = writeln!(out, "  {}", palette.warning(&printable(failure)));
+        }
+        match &export.snapshot {
+            Some(snapshot) => push_snapshot(&mut out, snapshot, palette),
+            None => out.push_str("  not measured\n"),
+        }
+    }
+    out
+}
+
+fn push_snapshot(out: &mut String, snapshot: &Snapshot, palette: Palette) {
+    let counts = &snapshot.logical;
+    let _ = writeln!(out, "  measured for  {} s", snapshot.elapsed_ns / 1_000_000_000);
+    let lines = [
+        ("reads", counts.reads, counts.read_bytes, &snapshot.read_latency),
+        ("writes", counts.writes, counts.written_bytes, &snapshot.write_latency),
+    ];
+    for (name, count, bytes, latencies) in lines {
+        let _ = writeln!(out, "  {name:<12}  {}, {}{}", grouped(count), human_bytes(bytes), tails(latencies));
+    }
+    let _ = writeln!(
+        out,
+        "  others        {} flushes, {} zeroed or discarded, {} failed",
+        grouped(snapshot.flushes),
+        grouped(snapshot.zeroed),
+        grouped(snapshot.failed)
+    );
+    if let Some(share) = snapshot.sequential_share() {
+        let _ = writeln!(out, "  sequential    {}", percent(share));
+    }
+    let splits = [
+        ("length, bytes", &snapshot.io_length),
+        ("latency, microseconds", &snapshot.latency),
+        ("outstanding", &snapshot.outstanding),
+        ("between arrivals, microseconds", &snapshot.interarrival),
+        ("distance to the I/O before, blocks of 512", &snapshot.seek_distance),
+        ("distance to the closest of 16, blocks of 512", &snapshot.seek_distance_last16),
+    ];
+    for (title, split) in splits {
+        push_split(out, title, split, palette);
+    }
+}
+
+/// What most I/Os did not exceed, and what few did.
+fn tails(latencies: &Latencies) -> String {
+    let quantile = |share| latencies.quantile_ns(share).map(|ns| ns / 1000);
+    match (quantile(0.5), quantile(0.99), quantile(0.999)) {
+        (Some(half), Some(most), Some(nearly_all)) => {
+            format!("; p50 {half} us, p99 {most} us, p99.9 {nearly_all} us")
+        }
+        _ => String::new(),
+    }
+}
+
+/// A histogram as a line for each bin from the first that holds something to the last.
+fn push_split(out: &mut String, title: &str, split: &Split, palette: Palette) {
+    let counts = &split.all.counts;
+    let (Some(first), Some(last), Some(max)) = (
+        counts.iter().position(|count| *count > 0),
+        counts.iter().rposition(|count| *count > 0),
+        counts.iter().max(),
+    ) else {
+        return;
+    };
+    let columns = format!("{:>10} {:>10} {:>10}", "all", "reads", "writes");
+    let _ = writeln!(out, "\n  {}", palette.strong(title));
+    let _ = writeln!(out, "  {:>11} {}", "", palette.faint(&columns));
+    for index in first..=last {
+        let of = |histogram: &Histogram| grouped(histogram.counts.get(index).copied().unwrap_or(0));
+        let bytes = counts.get(index).copied().unwrap_or(0);
+        let width = u128::from(bytes) * u128::from(BAR_WIDTH) / u128::from(*max);
+        let width = usize::try_from(width).unwrap_or(0).max(usize::from(bytes > 0));
+        let bar = bar(&[Share { bytes, glyph: '█', color: "36" }], width, palette);
+        let line = format!(
+            "  {:>11} {:>10} {:>10} {:>10}  {bar}",
+            limit(&split.all, index),
+            of(&split.all),
+            of(&split.reads),
+            of(&split.writes)
+        );
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn limit(histogram: &Histogram, index: usize) -> String {
+    match (histogram.limits.get(index), histogram.limits.last()) {
+        (Some(limit), _) => format!("<= {limit}"),
+        (None, Some(last)) => format!("> {last}"),
+        (None, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_show_what_bins_hold() {
+        let mut snapshot = Snapshot::default();
+        snapshot.io_length.all.counts[4] = 40;
+        snapshot.io_length.all.counts[17] = 1;
+        snapshot.io_length.writes.counts[4] = 39;
+        snapshot.logical.writes = 39;
+        let export = ExportStats {
+            name: "a\x1b[2J".into(),
+            len_bytes: 1 << 20,
+            is_read_only: true,
+            failure: None,
+            snapshot: Some(snapshot),
+        };
+        let text = stats_text(&StatsDocument::new(vec![export]), Palette { colors: false });
+        assert!(text.starts_with("a\\u{1b}[2J (1 MiB, read-only)\n"), "{text}");
+        let words = |start: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(words("<= 4096"), ["<=", "4096", "40", "0", "39", &"█".repeat(40)]);
+        assert_eq!(words("> 524288"), [">", "524288", "1", "0", "0", "█"]);
+        assert!(!text.contains("<= 2048"), "bins before the first are left out");
+    }
+}
