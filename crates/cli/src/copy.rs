@@ -18,7 +18,7 @@ use report::{CopySubject, copy_document, copy_text, to_json};
 use stack::{Arranged, Stack, UsedMaps};
 
 use crate::arguments::{CopyArguments, Layout, OpenArguments};
-use crate::disk::{Caching, OpenDisk, open_chain};
+use crate::disk::{Caching, OpenDisk, check_nothing_pending, open_chain};
 use crate::pack::pack;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
@@ -35,6 +35,8 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let options = create_options(arguments, stack, target_format)?;
     let writer = image::create(target_format, options.clone())?;
     check_target_is_no_source(arguments, stack.chain())?;
+    // What is in the journal of a disk that is replaced would be held against the new one.
+    check_nothing_pending(&arguments.target)?;
     warn_of_sectors(stack.chain().sector_bytes(), target_format);
     let before = source_fingerprints(stack.chain());
 

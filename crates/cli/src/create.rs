@@ -10,6 +10,7 @@ use report::{CreateSubject, create_document, create_text, to_json};
 
 use crate::arguments::{CreateArguments, Provision};
 use crate::copy::format_keys;
+use crate::disk::check_nothing_pending;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
@@ -43,6 +44,8 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
     if arguments.disk.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(Error::refused("only a file is made, or replaced").path(arguments.disk.display()));
     }
+    // What is in the journal of a disk that is replaced would be held against the new one.
+    check_nothing_pending(&arguments.disk)?;
     let cancelled = cancel_on_signal()?;
     let target = NewFile::create_direct(&arguments.disk, arguments.force)?;
     let zeroed_bytes = if provision == When::Eager { arguments.size } else { 0 };

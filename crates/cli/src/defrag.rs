@@ -42,6 +42,8 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
     let started = Instant::now();
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let stack = &disk.stack;
+    // Before anything is believed of it.
+    let fingerprints = crate::copy::source_fingerprints(stack.chain());
     check_not_in_use(stack.chain())?;
     let gate = Gate::new(&arguments.disk, &arguments.open)?;
     Edit::check(stack.chain())?;
@@ -54,7 +56,7 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
         .collect::<Result<_>>()?;
     let proof = match arguments.dry_run {
         true => None,
-        false => Some(execute(arguments, stack, &gate, &prepared)?),
+        false => Some(execute(arguments, stack, &gate, &prepared, &fingerprints)?),
     };
     let volumes = stack.volumes().iter().enumerate().map(|(index, volume)| DefragVolume {
         index: index + 1,
@@ -188,7 +190,13 @@ struct Proof {
 }
 
 /// Carries out the plans, then opens the disk anew and compares.
-fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[Prepared]) -> Result<Proof> {
+fn execute(
+    arguments: &DefragArguments,
+    stack: &Stack,
+    gate: &Gate,
+    prepared: &[Prepared],
+    fingerprints: &[Option<(u64, i64, i64)>],
+) -> Result<Proof> {
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
     let mut snapshots = Vec::new();
     for (volume, prepared) in stack.volumes().iter().zip(prepared) {
@@ -197,7 +205,6 @@ fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[
             _ => None,
         });
     }
-    let fingerprints = crate::copy::source_fingerprints(stack.chain());
     let mut is_changed = false;
     for (index, ready) in prepared.iter().enumerate() {
         let (Ok(ready), Some(_)) = (ready, &snapshots[index]) else { continue };
@@ -208,7 +215,7 @@ fn execute(arguments: &DefragArguments, stack: &Stack, gate: &Gate, prepared: &[
         };
         let edit = Changing::open(again.as_ref().unwrap_or(stack.chain()), gate)?;
         if !is_changed {
-            crate::copy::check_unchanged(stack.chain(), &fingerprints)?;
+            crate::copy::check_unchanged(stack.chain(), fingerprints)?;
         }
         outcomes[index] = change(arguments, stack, edit, ready, index)?;
         is_changed = true;
@@ -303,6 +310,7 @@ fn change(
 ) -> Result<RearrangeOutcome> {
     let volume = &stack.volumes()[index];
     let facts = volume.filesystem.as_ref().ok_or_else(lost)?.facts();
+    let cancelled = cancel_on_signal()?;
     let journal = JournalFile::create(journal_of(&arguments.disk, arguments.journal.as_deref()))?;
     let disk = match Changing::begin(edit) {
         Ok(disk) => disk,
@@ -311,7 +319,6 @@ fn change(
             return Err(error);
         }
     };
-    let cancelled = cancel_on_signal()?;
     let progress = Progress::new(arguments.progress, "move", ready.plan.moved_bytes, cancelled, None);
     let job = RearrangeJob {
         disk: disk.disk(),

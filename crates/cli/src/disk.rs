@@ -32,7 +32,14 @@ impl OpenDisk {
     /// `Refused` if a change of it in place was interrupted.
     pub(crate) fn open(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Self> {
         check_nothing_pending(path)?;
-        Self::open_as_it_is(path, arguments, caching)
+        let disk = Self::open_as_it_is(path, arguments, caching)?;
+        // A parent may be what was changed.
+        disk.stack
+            .chain()
+            .files()
+            .iter()
+            .try_for_each(|file| check_nothing_pending(Path::new(file.name())))?;
+        Ok(disk)
     }
 
     /// As [`Self::open`], also if a change of it was interrupted: its volumes may contradict themselves.

@@ -66,7 +66,7 @@ impl Scene {
             check_document(done, part.inside, &what);
         }
         let grown = allocated_bytes(self.dir.path()).saturating_sub(allocated);
-        assert!(grown <= allocated / 1000 + 65_536, "{what}: {grown} more bytes than {allocated}");
+        assert!(grown <= allocated / 1000 + 131_072, "{what}: {grown} more bytes than {allocated}");
 
         let guest_view = self.guest_view();
         self.fixture.assert_same_files(&guest_view);

@@ -406,6 +406,28 @@ mod disks {
     }
 }
 
+/// What was left half-way is read neither through a child, nor replaced while its journal would be held against the new disk.
+#[test]
+fn an_interrupted_change_of_a_parent_or_a_target_is_seen() {
+    let dir = scratch();
+    let base = QCOW2.make(&ext4().raw, dir.path());
+    let child = dir.path().join("child.qcow2");
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "disk.qcow2", "-F", "qcow2", arg(&child)]);
+    fs::write(dir.path().join(".disk.qcow2.leandisk-journal"), b"LEANDISK").unwrap();
+    let before = Untouched::all_in(dir.path());
+    let (source, target) = (ext4().raw, dir.path().join("target.raw"));
+    for args in [
+        &["copy", arg(&child), arg(&target)][..],
+        &["analyze", arg(&child)],
+        &["copy", "-f", "raw", arg(&source), arg(&base), "--force"],
+        &["create", arg(&base), "1M", "--force"],
+    ] {
+        let message = fail(3, args);
+        assert!(message.contains("recover") && message.contains(arg(&base)), "{args:?}: {message}");
+        before.check(dir.path());
+    }
+}
+
 /// Of two volumes one is in doubt: the other one is done, and the document says why the first was left.
 #[test]
 fn one_volume_in_doubt_does_not_stop_the_other() {

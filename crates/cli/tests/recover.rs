@@ -8,7 +8,7 @@ mod defrag_common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -157,6 +157,50 @@ fn an_image_that_was_left_unclosed_is_closed_again() {
 
 /// `uncleanShutdown` of the header of a sparse extent, VMware's "Virtual Disk Format 5.0".
 const UNCLEAN_SHUTDOWN: usize = 72;
+
+/// A process that is stopped still has the disk: nobody else changes it, or finishes what is not over.
+#[test]
+fn who_changes_a_disk_has_it_alone_and_ends_in_order_when_asked() {
+    let scene = Scene::new(ntfs(), RAW);
+    let start = || {
+        let mut child = leandisk()
+            .args(["defrag", arg(&scene.disk), "--goal", "pack"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        while !scene.journal().exists() && child.try_wait().unwrap().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(60), "nothing happened");
+            sleep(Duration::from_micros(100));
+        }
+        child
+    };
+    let child = start();
+    signal(&child, "STOP");
+    assert!(scene.journal().exists(), "stopped in its midst");
+    for command in ["defrag", "recover", "analyze"] {
+        let message = fail(3, &[command, arg(&scene.disk)]);
+        println!("{message}");
+    }
+    signal(&child, "INT");
+    signal(&child, "CONT");
+    let output = child.wait_with_output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    // It may have come too late.
+    assert!(matches!(output.status.code(), Some(0 | 130)), "{message}");
+    assert_only(scene.dir.path(), &[RAW.name]);
+    scene.check();
+    let mut child = start();
+    signal(&child, "TERM");
+    assert!(matches!(child.wait().unwrap().code(), Some(0 | 130)));
+    assert_only(scene.dir.path(), &[RAW.name]);
+    scene.check();
+}
+
+fn signal(child: &Child, name: &str) {
+    run("kill", &["-s", name, &child.id().to_string()]);
+}
 
 #[test]
 fn there_may_be_nothing_to_recover() {
