@@ -18,7 +18,7 @@ use crate::facts::{WINDOW_BYTES, overlay, push_role, role_of, volume_roles};
 use crate::{Fact, Mode, Role, Stack, UsedMaps, VolumeIndex};
 
 /// Pieces that lie no further apart are read at once: less than a request costs on any storage.
-const GAP_BYTES_MAX: u64 = 64 << 10;
+const GAP_BYTES_MAX: u64 = 16 << 10;
 /// And no more than this at once.
 const GROUP_BYTES_MAX: u64 = 1 << 20;
 

@@ -83,8 +83,10 @@ fn bases(arguments: &Arguments, program: &Path) -> Result<Vec<Base>> {
         let tree = tree(&input.path)?;
         for format in FORMATS {
             let disk = arguments.dir.join(format!("base-{kind}.{}", format.0));
+            // A VHD is as long as its geometry says, unless it is told to be as long as the volume.
             shell_as_root(
-                "qemu-img convert -f raw -O \"$1\" \"$2\" \"$3\"",
+                "options=(); [ \"$1\" != vpc ] || options=(-o force_size=on); \
+                 qemu-img convert -f raw -O \"$1\" \"${options[@]}\" \"$2\" \"$3\"",
                 &[format.1, text(&input.path)?, text(&disk)?],
             )?;
             let mut base = Base { disk, format, tree: tree.clone(), whole: [Duration::ZERO; GOALS.len()] };
