@@ -14,14 +14,14 @@ use filesystem::{Catalog, Check, FileId, State, Use};
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget, check_no_children};
 use os::{JournalFile, LiveFile, journal_path};
-use plan::compact::{CompactPlan, CompactPlanner, CompactShape, HOST_BLOCK_BYTES};
+use plan::compact::{CompactPlan, CompactPlanner, CompactShape};
 use report::{CompactSubject, CompactVolume, compact_document, compact_text, to_json};
-use stack::{Mode, Stack, UsedMaps, Volume};
+use stack::{HOST_BLOCK_BYTES, Mode, Stack, UsedMaps, Volume};
 use verify::volume::{Contents, Snapshot};
 
 use crate::arguments::CompactArguments;
 use crate::copy::{check_not_in_use, check_unchanged, source_fingerprints};
-use crate::disk::{Caching, Gate, OpenDisk, open_chain};
+use crate::disk::{Caching, Gate, OpenDisk, lost, open_chain};
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
@@ -98,10 +98,7 @@ fn check_possible(arguments: &CompactArguments, stack: &Stack, gate: &Gate) -> R
 }
 
 fn check_not_hibernated(stack: &Stack) -> Result<()> {
-    let is_hibernated = |volume: &Volume| {
-        volume.filesystem.as_ref().is_some_and(|it| matches!(it.facts().state, State::Hibernated(_)))
-    };
-    match stack.volumes().iter().position(is_hibernated) {
+    match stack.hibernated() {
         None => Ok(()),
         Some(index) => Err(Error::refused(format!("the guest is hibernated (see volume {})", index + 1))
             .hint("resume it, and shut it down")
@@ -180,10 +177,6 @@ fn snapshot(volume: &Volume, compared: Option<&[FileId]>) -> Result<Option<Snaps
         Err(_) if filesystem.facts().filesystem == SWAP => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-fn lost() -> Error {
-    Error::mismatch("a volume is no longer recognised")
 }
 
 /// Why nothing can be done, if no volume can be relied on.

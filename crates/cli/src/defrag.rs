@@ -7,7 +7,7 @@ use std::time::Instant;
 use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES};
 use extent::{ExtentSet, Span, VolumeOffset};
-use filesystem::{Check, Rearrange, State};
+use filesystem::{Check, Rearrange};
 use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget, check_no_children};
 use journal::Identity;
@@ -19,12 +19,12 @@ use report::{
     DefragSubject, DefragVolume, DefragWork, RecoverDocument, defrag_document, defrag_text, printable_name,
     recover_text, to_json,
 };
-use stack::{Stack, Survey, Volume};
+use stack::{HOST_BLOCK_BYTES, Stack, Survey, Volume};
 use verify::volume::{Contents, Snapshot};
 
 use crate::arguments::{DefragArguments, Goal, RecoverArguments};
 use crate::copy::check_not_in_use;
-use crate::disk::{Caching, Gate, OpenDisk, open_chain};
+use crate::disk::{Caching, Gate, OpenDisk, lost, open_chain};
 use crate::pack::read_layout;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
@@ -33,8 +33,6 @@ use crate::{print, stdout_palette};
 const BATCH_BYTES_MAX: u64 = 256 << 20;
 /// A thin disk grows by no more than one part in so many.
 const GROWTH_PARTS: u64 = 1000;
-/// The unit in which a raw image gives space back: a block of nearly every host file system.
-const HOST_BLOCK_BYTES: u64 = 4096;
 /// Workers that copy.
 const THREAD_COUNT: usize = 4;
 
@@ -129,10 +127,7 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
     if arguments.volume.is_some_and(|number| number as usize != index + 1) {
         return Err(Error::refused("another volume was asked for"));
     }
-    let is_hibernated = |volume: &Volume| {
-        volume.filesystem.as_ref().is_some_and(|it| matches!(it.facts().state, State::Hibernated(_)))
-    };
-    if let Some(other) = stack.volumes().iter().position(is_hibernated).filter(|other| *other != index) {
+    if let Some(other) = stack.hibernated().filter(|other| *other != index) {
         return Err(Error::refused(format!("the guest is hibernated (see volume {})", other + 1)));
     }
     let volume = &stack.volumes()[index];
@@ -230,10 +225,6 @@ fn execute(
     }
     let survey = after.survey(&after.used_maps(Check::Quick)?)?;
     Ok(Proof { survey, outcomes })
-}
-
-fn lost() -> Error {
-    Error::mismatch("a volume is no longer recognised")
 }
 
 fn snapshot(arguments: &DefragArguments, volume: &Volume) -> Result<Snapshot> {

@@ -67,6 +67,11 @@ pub(crate) fn check_nothing_pending(path: &Path) -> Result<()> {
     .path(path.display()))
 }
 
+/// What is wrong if a volume is not there any more after a change of it.
+pub(crate) fn lost() -> Error {
+    Error::mismatch("a volume is no longer recognised")
+}
+
 /// Opens the container alone.
 pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Chain> {
     let text = path.to_string_lossy();

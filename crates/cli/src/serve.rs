@@ -15,7 +15,7 @@ use std::sync::Arc;
 use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
 use extent::{Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
-use image::{Chain, Format, Found, OpenOptions, Purpose, Resolver, check_no_children};
+use image::{Chain, OpenOptions, Purpose, Resolver, check_no_children};
 use os::{LiveFile, ReadLock};
 use report::printable;
 use serve::Export;
@@ -225,16 +225,7 @@ fn same_format(chain: &Chain) -> OpenOptions {
 fn check_writable(chain: &Chain) -> Result<()> {
     let top = &chain.links()[0];
     let name = top.layer.files()[0].name();
-    let format = chain.facts().format;
-    let by_name =
-        Path::new(name).extension().and_then(|extension| Format::from_extension(extension.to_str()?));
-    if top.found == Found::ByHeader && by_name != Some(format) {
-        // With a header a guest could name other files and places in them.
-        let why =
-            format!("is {format} by its header, but not by its name: a guest could have written the header");
-        let hint = format!("say what it is: -f {format}, or -f raw");
-        return Err(Error::refused(why).hint(hint).path(name));
-    }
+    image::check_found(chain).map_err(|error| error.path(name))?;
     chain.check_readable()?;
     top.layer.check_editable().map_err(|error| error.path(name))
 }

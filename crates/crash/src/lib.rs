@@ -6,6 +6,8 @@
 //!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
 //!
+//! Everything here panics where its own machine fails it, with what was expected: it is for tests and tasks alone, as `testkit` is.
+//!
 //! Absent on purpose: planning. Moves are random, so that they are worse than any planner's.
 
 #![allow(clippy::unwrap_used, clippy::panic)]

@@ -256,7 +256,7 @@ impl EditDisk for Edit {
 
 /// A guest can write a header into a raw disk, and with it name other files and places in them. What the header alone tells is
 /// therefore not believed for writing.
-fn check_found(chain: &Chain) -> Result<()> {
+pub fn check_found(chain: &Chain) -> Result<()> {
     let format = chain.facts().format;
     let name = chain.files()[0].name();
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);

@@ -32,7 +32,7 @@ pub mod vmdk;
 
 pub use chain::{Chain, Link, OpenOptions};
 pub use children::{check_no_children, children};
-pub use edit::{Edit, EditTarget, OpenTarget, backing};
+pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;
 pub use layer::{Backing, Fact, Facts, Layer, ParentReference, Purpose, Renewal, Resolver};
 pub use probe::{Found, Probe, probe};

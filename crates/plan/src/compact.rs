@@ -12,10 +12,7 @@ use block::{Run, RunState};
 use extent::{
     ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual, VirtualOffset, VirtualSpan,
 };
-use stack::{Fact, Role, VolumeIndex};
-
-/// What host file systems give back at once: a block of nearly every one.
-pub const HOST_BLOCK_BYTES: u64 = 4096;
+use stack::{Fact, HOST_BLOCK_BYTES, Role, VolumeIndex};
 
 /// How an image gives storage back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

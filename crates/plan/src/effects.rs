@@ -84,7 +84,7 @@ pub fn at_once(batches: &[Relocations]) -> block::Result<Relocations> {
 }
 
 /// What it costs to read each regular file that is fragmented, from its beginning to its end: as the files lie, and after
-/// `batches`. The volume begins at `start_bytes` of the virtual disk, which is taken to be in one piece.
+/// `batches`. The virtual disk is taken to be in one piece.
 pub fn fragmented_reading(
     found: &VolumeSurvey,
     catalog: &Catalog,

@@ -24,7 +24,7 @@ use volume::{Partition, Scheme, Table};
 pub use arranged::{Arranged, Arrangement};
 pub use facts::{Fact, Role, VolumeIndex};
 pub use layers::{ImageRun, LayerFragments, Layers, Place};
-pub use survey::{FreeSpace, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
+pub use survey::{FreeSpace, HOST_BLOCK_BYTES, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
 use view::VolumeView;
 
 /// Memory for a volume's metadata pages.
@@ -107,6 +107,15 @@ impl Stack {
     /// The volumes by start.
     pub fn volumes(&self) -> &[Volume] {
         &self.volumes
+    }
+
+    /// The first volume that says that its guest is hibernated, counted from zero: then nothing of the disk may change.
+    pub fn hibernated(&self) -> Option<usize> {
+        let is_hibernated = |volume: &Volume| {
+            let filesystem = volume.filesystem.as_ref();
+            filesystem.is_some_and(|it| matches!(it.facts().state, State::Hibernated(_)))
+        };
+        self.volumes.iter().position(is_hibernated)
     }
 
     /// Reads and checks the used map of every volume.

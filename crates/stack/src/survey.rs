@@ -8,7 +8,7 @@ use crate::layers::{LayerFragments, Layers};
 use crate::{Role, Stack, UsedMaps, Volume};
 
 /// The unit in which a raw image gives space back: a block of nearly every host file system.
-const HOST_BLOCK_BYTES: u64 = 4096;
+pub const HOST_BLOCK_BYTES: u64 = 4096;
 
 /// What was found.
 pub struct Survey {
