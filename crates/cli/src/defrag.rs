@@ -38,7 +38,8 @@ const THREAD_COUNT: usize = 4;
 
 pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
     let started = Instant::now();
-    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
+    // Metadata are read more than once: by who surveys, who plans, and who checks. The proof reads from the storage.
+    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?;
     let stack = &disk.stack;
     // Before anything is believed of it.
     let fingerprints = crate::copy::source_fingerprints(stack.chain());
