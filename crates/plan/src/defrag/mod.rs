@@ -110,6 +110,9 @@ pub struct DefragPlan {
     pub growth_bytes: u64,
     /// How many bytes more it takes in the end: what could not be given back, for lack of whole units.
     pub growth_left_bytes: u64,
+    /// What of the free space could be in one piece afterwards: all of it, or the longest stretch of the volume without anything
+    /// that stays, if that is less.
+    pub movable_free_bytes: u64,
     /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
     pub changed_block_bytes: u64,
     /// Fragmented streams that are left, with their files.

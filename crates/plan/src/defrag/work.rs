@@ -14,6 +14,7 @@ use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Relocation, Relocations};
 
 use super::figures::{changed_block_bytes, figures, left};
+use super::free;
 use super::layout::Layout;
 use super::space::Space;
 use super::spans::Spans;
@@ -29,6 +30,7 @@ pub(super) struct Run {
     pub(super) bytes: u64,
 }
 
+#[derive(Clone)]
 pub(super) struct Work<'a> {
     pub(super) layout: &'a Layout,
     pub(super) hints: &'a Hints<'a>,
@@ -54,7 +56,7 @@ pub(super) struct Work<'a> {
     pub(super) made_room_bytes: u64,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Batch {
     relocations: Vec<Relocation>,
     /// The extent that was added last.
@@ -318,13 +320,6 @@ impl<'a> Work<'a> {
         self.reserved.remove(span);
     }
 
-    /// Gives up a reservation: all of it is free in which no extent lies that may move. The batch was closed.
-    pub(super) fn release(&mut self, span: VolumeSpan) {
-        self.reserved.remove(span);
-        let used: ExtentSet<Volume> = self.extents_within(span).map(|extent| self.span(extent)).collect();
-        used.invert(span).iter().for_each(|free| self.give(free));
-    }
-
     /// Bytes that move so far.
     pub(super) fn moved_bytes(&self) -> u64 {
         self.moved_bytes
@@ -352,6 +347,7 @@ impl<'a> Work<'a> {
             made_room_bytes: self.made_room_bytes,
             growth_bytes: self.space.peak_bytes(),
             growth_left_bytes: self.space.growth_bytes(),
+            movable_free_bytes: free::movable_bytes(&self),
             changed_block_bytes: changed_block_bytes(destinations),
             left: left(self.layout, &self.at, |stream| self.pinned(stream)),
             batches: self.batches,
