@@ -221,7 +221,7 @@ pub(crate) struct DefragArguments {
     /// Read every file before and after, and compare
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Keep the journal here instead of beside the disk
+    /// Keep the journal here, with a link to it beside the disk
     #[arg(long, value_name = "FILE")]
     pub(crate) journal: Option<PathBuf>,
     /// Print one JSON document

@@ -1,6 +1,5 @@
 //! `leandisk defrag` and `leandisk recover`: facts, plan, execution, proof.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +10,7 @@ use filesystem::{Check, Rearrange};
 use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget, check_no_children};
 use journal::Identity;
-use os::{JournalFile, LiveFile, journal_path};
+use os::{JournalFile, LiveFile};
 use plan::defrag::{BackingMap, DefragOptions, DefragPlan, Hints, LayoutFigures, plan_in_place};
 use plan::profile::HDD;
 use plan::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
@@ -303,7 +302,7 @@ fn change(
     let volume = &stack.volumes()[index];
     let facts = volume.filesystem.as_ref().ok_or_else(lost)?.facts();
     let cancelled = cancel_on_signal()?;
-    let journal = JournalFile::create(journal_of(&arguments.disk, arguments.journal.as_deref()))?;
+    let journal = JournalFile::create_for(&arguments.disk, arguments.journal.as_deref())?;
     let disk = match Changing::begin(edit) {
         Ok(disk) => disk,
         Err(error) => {
@@ -345,11 +344,6 @@ fn change(
             Err(failure.error)
         }
     }
-}
-
-/// `--journal`, else beside the disk.
-fn journal_of(disk: &Path, stated: Option<&Path>) -> PathBuf {
-    stated.map_or_else(|| journal_path(disk), Path::to_owned)
 }
 
 /// What there is to say of a volume.
@@ -403,16 +397,14 @@ fn check_any_was_possible(arguments: &DefragArguments, prepared: Vec<Prepared>) 
 
 /// Finishes or undoes what was interrupted.
 pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
-    let path = journal_of(&arguments.disk, arguments.journal.as_deref());
     let found = arguments.disk.try_exists();
     if !found.map_err(|error| Error::io("look for", error).path(arguments.disk.display()))? {
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(Error::io("open", missing).path(arguments.disk.display()));
     }
-    let exists = path.try_exists().map_err(|error| Error::io("look for", error).path(path.display()))?;
     let disk = arguments.disk.display().to_string();
-    let document = if exists {
-        let journal = JournalFile::open(&path)?;
+    let journal = JournalFile::open_for(&arguments.disk, arguments.journal.as_deref())?;
+    let document = if let Some(journal) = journal {
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
         check_not_in_use(&chain)?;

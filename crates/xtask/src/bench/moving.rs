@@ -172,7 +172,7 @@ fn free_space_is_whole(ours: &Measured) -> Verdict {
     let movable = ours.last().printed["volumes"][0]["movable_free_bytes"].as_f64().unwrap_or(f64::NAN);
     let largest = volume(ours, "largest_free_extent_bytes");
     Verdict {
-        what: "share of the movable free space not in one piece",
+        what: "share of movable free space not in one piece",
         value: 1.0 - largest / movable,
         bar: 0.05,
     }

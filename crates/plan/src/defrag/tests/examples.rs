@@ -169,6 +169,38 @@ fn gaps_are_filled_from_the_tail() {
 }
 
 #[test]
+fn free_space_comes_together_on_a_thin_disk_by_little_and_little() {
+    let mut model = Model::new(100);
+    for start in (0..80).step_by(4) {
+        model.add_dense(&[(start, 2)]);
+    }
+    model.backing = (0..100)
+        .map(|at| if at < 80 && at % 4 < 2 { Backing::Allocated } else { Backing::Unallocated })
+        .collect();
+    let options = DefragOptions { growth_bytes_max: 3 * CLUSTER, ..options(Goal::Free) };
+    let (plan, now) = planned(&model, &options);
+    assert_eq!(plan.growth_left_bytes, 0, "{plan:?}");
+    assert!(plan.growth_bytes <= 3 * CLUSTER);
+    assert!(plan.after.largest_free_extent_bytes >= 57 * CLUSTER, "{plan:?}");
+    let allocated = now.backing.iter().filter(|backing| **backing == Backing::Allocated).count();
+    assert!(allocated <= 40, "{allocated}");
+}
+
+#[test]
+fn what_a_thin_disk_cannot_take_in_one_piece_stays() {
+    let mut model = Model::new(100);
+    model.add_dense(&[(40, 5)]);
+    (0..100).filter(|at| !(40..45).contains(at)).for_each(|at| model.backing[at] = Backing::Unallocated);
+    let limited =
+        |clusters: u64| DefragOptions { growth_bytes_max: clusters * CLUSTER, ..options(Goal::Free) };
+    let (plan, _) = planned(&model, &limited(4));
+    assert_eq!((plan.moved_bytes, plan.movable_free_bytes), (0, 55 * CLUSTER));
+    let (plan, _) = planned(&model, &limited(5));
+    assert_eq!(plan.movable_free_bytes, 95 * CLUSTER);
+    assert!(plan.after.largest_free_extent_bytes >= 91 * CLUSTER, "{plan:?}");
+}
+
+#[test]
 fn what_fits_no_gap_slides() {
     let mut model = Model::new(100);
     for start in [3, 15, 27, 39] {
