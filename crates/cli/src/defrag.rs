@@ -23,7 +23,7 @@ use verify::volume::{Contents, Snapshot};
 
 use crate::arguments::{DefragArguments, Goal, RecoverArguments};
 use crate::copy::check_not_in_use;
-use crate::disk::{Caching, Gate, OpenDisk, lost, open_chain};
+use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost, open_chain};
 use crate::pack::read_layout;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
@@ -47,6 +47,9 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
     Edit::check(stack.chain())?;
     check_no_children(stack.chain(), &gate)?;
     check_volume_number(arguments, stack)?;
+    if is_thin(stack.chain())? {
+        check_usable(&arguments.disk, &arguments.open)?;
+    }
 
     let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
     let prepared: Vec<_> = (0..stack.volumes().len())
@@ -144,6 +147,7 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
         unit_bytes,
         unit_skew_bytes: volume.span.start().get() % unit_bytes,
         batch_bytes_max: BATCH_BYTES_MAX,
+        moves_anchored: arguments.mft,
     };
     let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
     let home = |file| rearrange.home(file);
@@ -237,6 +241,12 @@ fn open_live(file: &dyn HostFile) -> Result<Arc<dyn EditTarget>> {
     Ok(Arc::new(LiveFile::open(file.name())?))
 }
 
+/// Whether the image has places that it can give and take back.
+fn is_thin(chain: &Chain) -> Result<bool> {
+    let all = Span::from_zero(chain.len_bytes());
+    Ok(image::backing(chain, all)?.iter().any(|extent| extent.state == image::Backing::Absent))
+}
+
 /// A disk whose files nobody else can use.
 enum Changing {
     /// All of it has its place: contents change where they lie, and no table does.
@@ -258,9 +268,7 @@ impl Changing {
 
     /// Tells others that the contents change.
     fn begin(edit: Edit) -> Result<Self> {
-        let all = Span::from_zero(edit.chain().len_bytes());
-        let is_thin = image::backing(edit.chain(), all)?.iter().any(|it| it.state == image::Backing::Absent);
-        if !is_thin && edit.is_closed() {
+        if !is_thin(edit.chain())? && edit.is_closed() {
             edit.begin(uuid::Uuid::new_v4().as_u128())?;
             return Ok(Self::Fixed(edit));
         }

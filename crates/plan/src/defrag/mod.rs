@@ -6,6 +6,7 @@
 //!
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
+mod anchored;
 mod figures;
 mod files;
 mod first_fit;
@@ -65,6 +66,8 @@ pub struct DefragOptions {
     pub unit_skew_bytes: u64,
     /// A batch moves no more than this, unless a single extent is larger.
     pub batch_bytes_max: u64,
+    /// Whether anchored streams ([`filesystem::Mobility::Anchored`]) come together as well, in a last batch.
+    pub moves_anchored: bool,
 }
 
 /// What a volume looks like.
@@ -148,6 +151,9 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
                 free::consolidate_and_gather(&mut work)?;
             }
         }
+    }
+    if options.moves_anchored {
+        anchored::gather(&mut work)?;
     }
     work.finish()
 }

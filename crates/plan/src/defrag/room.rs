@@ -118,6 +118,11 @@ impl Effort {
     }
 }
 
+/// Whether all that lies in `span` could leave it.
+pub(super) fn can_clear(work: &Work<'_>, span: VolumeSpan, stream: usize, effort: &mut Effort) -> bool {
+    clearing_cost(work, span, stream, u64::MAX, effort).is_some()
+}
+
 /// Bytes that have to leave `span` before it is free; `None` if something in it stays, or if they are more than `cost_max`.
 fn clearing_cost(
     work: &Work<'_>,

@@ -44,6 +44,7 @@ pub(super) struct Work<'a> {
     /// Streams that stay, for now or for good.
     locked: Vec<bool>,
     fixed_below: Vec<bool>,
+    moves_anchored: bool,
     batch: Batch,
     batch_bytes_max: u64,
     batches: Vec<Relocations>,
@@ -80,6 +81,7 @@ impl<'a> Work<'a> {
             by_place: BTreeMap::new(),
             locked: Vec::new(),
             fixed_below,
+            moves_anchored: options.moves_anchored,
             batch: Batch::default(),
             batch_bytes_max: options.batch_bytes_max,
             batches: Vec::new(),
@@ -89,7 +91,8 @@ impl<'a> Work<'a> {
             moved_bytes: 0,
             made_room_bytes: 0,
         };
-        work.locked = (0..layout.stream_count()).map(|stream| work.pinned(stream).is_some()).collect();
+        let stays = |stream| layout.is_anchored(stream) || work.pinned(stream).is_some();
+        work.locked = (0..layout.stream_count()).map(stays).collect();
         let movable = (0..layout.stream_count()).filter(|stream| !work.locked[*stream]);
         let mut by_place: Vec<_> = movable
             .flat_map(|stream| layout.extents_of(stream))
@@ -102,7 +105,14 @@ impl<'a> Work<'a> {
 
     /// Why a stream stays; `None` if it may move.
     pub(super) fn pinned(&self, stream: usize) -> Option<&'static str> {
-        self.layout.pinned(stream).or_else(|| self.fixed_below[stream].then_some(FIXED_BELOW))
+        let reason =
+            self.layout.pinned(stream).filter(|_| !(self.moves_anchored && self.layout.is_anchored(stream)));
+        reason.or_else(|| self.fixed_below[stream].then_some(FIXED_BELOW))
+    }
+
+    /// Whether a stream is one whose first extent stays, and the others are to come behind it.
+    pub(super) fn is_anchored(&self, stream: usize) -> bool {
+        self.layout.is_anchored(stream) && self.pinned(stream).is_none()
     }
 
     /// Whether a stream stays, for now or for good.
@@ -199,6 +209,7 @@ impl<'a> Work<'a> {
             let extents = self.layout.extents_of(*stream);
             extents.len() > 1
                 && self.pinned(*stream).is_none()
+                && !self.layout.is_anchored(*stream)
                 && self.layout.run_count(&self.at, extents) > 1
         };
         (0..self.layout.stream_count()).filter(is_fragmented).collect()

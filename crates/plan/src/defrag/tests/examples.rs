@@ -201,6 +201,30 @@ fn what_a_thin_disk_cannot_take_in_one_piece_stays() {
 }
 
 #[test]
+fn what_is_anchored_comes_behind_its_beginning_last_and_alone() {
+    let mut model = Model::new(100);
+    model.add_dense(&[(10, 4), (30, 3), (50, 2)]);
+    model.streams[0].is_anchored = true;
+    model.streams[0].pinned = Some("until it is asked for");
+    model.add_dense(&[(15, 3)]);
+    model.add_dense(&[(60, 1), (62, 1)]);
+    let (plan, now) = planned(&model, &options(Goal::Files));
+    assert_eq!(now.streams[0].extents, model.streams[0].extents, "nobody asked");
+    assert!(plan.left.iter().all(|(_, why)| matches!(why, WhyLeft::Pinned(_))), "{plan:?}");
+    model.streams[0].pinned = None;
+    let asked = DefragOptions { moves_anchored: true, ..options(Goal::Files) };
+    let (plan, now) = planned(&model, &asked);
+    let last = plan.batches.last().unwrap();
+    assert_eq!(last.files().len(), 1);
+    let places: Vec<_> = now.streams[0].extents.iter().map(|(_, at, len)| (*at, *len)).collect();
+    assert_eq!(places, [(10, 4), (14, 3), (17, 2)], "{plan:?}");
+    // What stays right behind it: all but the first piece together.
+    keep(&mut model, std::slice::from_ref(&(14..15)));
+    let (_, now) = planned(&model, &asked);
+    assert_eq!((now.run_count(0), now.streams[0].extents[0].1), (2, 10));
+}
+
+#[test]
 fn what_fits_no_gap_slides() {
     let mut model = Model::new(100);
     for start in [3, 15, 27, 39] {
@@ -226,6 +250,7 @@ fn sorting_brings_directories_then_folders_then_large_files() {
             is_main: true,
             pinned: None,
             moves_together: false,
+            is_anchored: false,
             extents,
         });
     }
