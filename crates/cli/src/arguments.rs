@@ -39,6 +39,9 @@ pub(crate) enum Command {
     Serve(ServeArguments),
     /// Show what was measured of a disk that is being served
     Stats(StatsArguments),
+    /// Measure what provisioning costs on this storage
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 /// How a disk is opened.
@@ -151,6 +154,67 @@ pub(crate) struct CreateArguments {
     /// How to show progress
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) progress: ProgressStyle,
+}
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Write thin, lazy and eager disks whole, several times over, and show what the first write costs
+    FirstWrite(FirstWriteArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FirstWriteArguments {
+    /// The folder on the storage to measure; disks are made in a new folder in it, and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) dir: PathBuf,
+    /// The disks' size: a number of bytes, or with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub(crate) size: u64,
+    /// How often each disk is written whole
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(crate) passes: u16,
+    /// The disks' formats: raw, vhd, vhdx, vmdk, qcow2, vdi
+    #[arg(long, value_name = "FMT,..", default_value = "raw", value_delimiter = ',')]
+    pub(crate) format: Vec<Format>,
+    /// When the disks' storage is found
+    #[arg(
+        long,
+        value_enum,
+        value_name = "KIND,..",
+        default_value = "thin,lazy,eager",
+        value_delimiter = ','
+    )]
+    pub(crate) provision: Vec<Provision>,
+    /// What is written at a time, in whole pages of 4 KiB
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_write_size)]
+    pub(crate) write: u64,
+    /// How often all is measured; several times shows how much the figures vary
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(crate) iterations: u16,
+    /// Leave the disks where they are, to look at
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Write the figures as one page, with charts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
+}
+
+/// What is written at a time fills pages, and is no longer than what clients may send.
+fn parse_write_size(text: &str) -> Result<u64, String> {
+    const PAGE_BYTES: u64 = 4096;
+    const WRITE_BYTES_MAX: u64 = 32 << 20;
+    let bytes = parse_size(text)?;
+    if bytes.is_multiple_of(PAGE_BYTES) && bytes <= WRITE_BYTES_MAX {
+        return Ok(bytes);
+    }
+    Err(format!("whole pages of {PAGE_BYTES} bytes, and at most {WRITE_BYTES_MAX} bytes"))
 }
 
 /// Sizes of virtual disks are whole sectors.

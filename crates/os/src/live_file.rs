@@ -29,6 +29,12 @@ impl LiveFile {
         Ok(Self { file, len_bytes })
     }
 
+    /// Like [`LiveFile::open`]; aligned reads and writes go past the page cache where the file system can do that.
+    pub fn open_direct(path: impl AsRef<Path>) -> Result<Self> {
+        let Self { file, len_bytes } = Self::open(path)?;
+        Ok(Self { file: file.with_direct(), len_bytes })
+    }
+
     /// `Unsupported` if storage cannot be given back here: zeros would be written instead.
     pub fn check_gives_back(&self) -> Result<()> {
         let can = if self.is_device() {

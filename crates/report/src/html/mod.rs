@@ -14,7 +14,9 @@ use crate::escape::{escaped, shortened};
 use crate::map::{DiskMap, MAP_SVG_BYTES_MAX, fitted, map_svg};
 use crate::text::{human_bytes, printable};
 
-pub use report_page::{Advice, Column, Histogram, HistogramBin, ReportPage, Table, report_html};
+pub use report_page::{
+    Advice, Bar, BarChart, Column, Histogram, HistogramBin, ReportPage, Table, report_html,
+};
 
 /// The page of a map is no larger.
 pub const MAP_HTML_BYTES_MAX: usize = 5_000_000;
@@ -25,7 +27,7 @@ const FRAME_BYTES_MAX: usize = 100_000;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("map.js");
 /// SHA-256 of the two, in base64, as a content security policy has them. A test tells when they are to be changed.
-const STYLE_DIGEST: &str = "5KDnI2InMK25kVZOG5qKbAeRew22b3CoebdoUirBxuU=";
+const STYLE_DIGEST: &str = "v60sSrl6RTwYeAAsVkbzsNMXZY5TAGYHPvil4GmSEeg=";
 const SCRIPT_DIGEST: &str = "IXiaOiSvJ9dd41ymhiQPVdCqXeZpfCwY8dsLTtZEv0A=";
 
 /// A page that shows the disk: to zoom, to point at, to search for files.
