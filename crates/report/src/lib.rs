@@ -20,7 +20,9 @@ mod stats;
 mod text;
 
 pub use self::bench::{
-    Figure, FirstWriteDocument, FirstWriteSubject, first_write_document, first_write_page, first_write_text,
+    Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument, FragmentationSubject,
+    first_write_document, first_write_page, first_write_text, fragmentation_document, fragmentation_page,
+    fragmentation_text,
 };
 pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,

@@ -6,6 +6,7 @@ use bench::{FirstDisk, FirstWriteOutcome, Pass, PassFacts};
 use engine::Provision;
 use serde::Serialize;
 
+use super::Host;
 use super::figure::{Figure, count, number, quotient, short};
 use crate::html::{Bar, BarChart, Column, ReportPage, Table, report_html};
 use crate::text::{Palette, human_bytes, printable, seconds};
@@ -26,12 +27,6 @@ pub struct FirstWriteDocument {
     /// Where the disks are, if they were kept.
     kept: Option<String>,
     elapsed_seconds: f64,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Host {
-    filesystem: Option<String>,
-    devices: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -179,16 +174,10 @@ fn cells(pass: &PassEntry) -> [String; 7] {
 }
 
 fn about(document: &FirstWriteDocument) -> String {
-    let devices = document.host.devices.join(", ");
-    let place = match (&document.host.filesystem, devices.is_empty()) {
-        (Some(filesystem), false) => format!(" ({} on {})", printable(filesystem), printable(&devices)),
-        (Some(filesystem), true) => format!(" ({})", printable(filesystem)),
-        (None, _) => String::new(),
-    };
     format!(
-        "disks of {} in {}{place}, written {} at a time, past the page cache",
+        "disks of {} in {}, written {} at a time, past the page cache",
         human_bytes(document.virtual_bytes),
-        printable(&document.dir),
+        document.host.said(&document.dir),
         human_bytes(document.write_bytes)
     )
 }
