@@ -217,6 +217,9 @@ pub(crate) struct FragmentationArguments {
     /// Fill that file system with small files before, and remove every other one
     #[arg(long, requires = "host_filesystem")]
     pub(crate) aged: bool,
+    /// Leave the disks where they are, to look at
+    #[arg(long, conflicts_with = "host_filesystem")]
+    pub(crate) keep: bool,
     /// How often all is measured
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) iterations: u16,

@@ -94,6 +94,7 @@ fn fragmentation(arguments: &FragmentationArguments) -> Result<()> {
         formats: &formats,
         host,
         iterations: usize::from(arguments.iterations),
+        keeps: arguments.keep,
         program: &program,
     };
     let cancelled = cancel_on_signal()?;

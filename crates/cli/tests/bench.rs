@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -221,5 +221,232 @@ fn an_interrupted_run_leaves_nothing() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{said}");
         assert_eq!(names_in(dir.path()), Vec::<String>::new());
+    }
+}
+
+/// How many pieces a virtual disk is in its image, as qemu-img maps it.
+fn runs_by_qemu(path: &Path, format: &str) -> u64 {
+    let map = run("qemu-img", &["map", "--output", "json", "-f", format, arg(path)]);
+    let map: Value = serde_json::from_str(&map).unwrap();
+    let (mut count, mut end) = (0, None);
+    for piece in map.as_array().unwrap().iter().filter(|piece| piece["data"] == true) {
+        let offset = piece["offset"].as_u64().unwrap();
+        count += u64::from(end != Some(offset));
+        end = Some(offset + piece["length"].as_u64().unwrap());
+    }
+    count
+}
+
+/// No program and no mount has anything to do with `dir`.
+fn assert_left_alone(dir: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let nested = format!("{}/leandisk-bench", arg(dir));
+    assert!(!mounts.contains(&nested), "{mounts}");
+    for process in fs::read_dir("/proc").unwrap() {
+        let Ok(line) = fs::read(process.unwrap().path().join("cmdline")) else { continue };
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        assert!(!line.contains(&nested), "{line}");
+    }
+    assert!(!run("losetup", &["-a"]).contains(arg(dir)), "a loop device is left");
+    assert_eq!(names_in(dir), Vec::<String>::new());
+}
+
+#[test]
+fn fragments_are_as_filefrag_and_qemu_count_them() {
+    const SIZE: u64 = 4 << 20;
+    let host = Host::new("2G");
+    let before = host.written_bytes();
+    let told = document(
+        "leandisk.bench-fragmentation/1",
+        &[
+            "bench",
+            "fragmentation",
+            "--dir",
+            arg(&host.mount),
+            "--size",
+            "4M",
+            "--files",
+            "3",
+            "--iterations",
+            "2",
+            "--write",
+            "32K",
+            "--flush",
+            "1M",
+            "--order",
+            "random",
+            "--keep",
+        ],
+    );
+    let written = host.written_bytes() - before;
+    let kept = PathBuf::from(told["kept"].as_str().unwrap());
+    assert!(told["missing"].is_null() && told["host"]["filesystem"] == "ext4");
+    let runs = told["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 6);
+    let mut counted = 0.0;
+    for entry in runs {
+        let (format, server) = (entry["format"].as_str().unwrap(), entry["server"].as_str().unwrap());
+        for iteration in 0..2 {
+            let images: Vec<_> = (0..3)
+                .map(|index| kept.join(format!("{format}-{server}-{}/{index}.{format}", iteration + 1)))
+                .collect();
+            let extents: u64 = images.iter().map(|path| filefrag(path)).sum();
+            assert_eq!(values(&entry["host_extents"])[iteration], extents as f64, "{format} {server}");
+            // Of VHDX QEMU tells no places.
+            if format == "qcow2" {
+                let pieces: u64 = images.iter().map(|path| runs_by_qemu(path, format)).sum();
+                assert_eq!(values(&entry["container_runs"])[iteration], pieces as f64, "{format} {server}");
+                images
+                    .iter()
+                    .for_each(|path| drop(run("qemu-img", &["check", "-q", "-f", format, arg(path)])));
+            }
+        }
+        let figure = |phase: &str, name: &str| values(&entry[phase][name]);
+        assert_eq!(figure("writing", "requests"), [384.0, 384.0]);
+        assert_eq!(figure("reading", "requests"), [12.0, 12.0]);
+        for phase in ["writing", "reading"] {
+            let (transfers, bytes) =
+                (figure(phase, "physical_transfers"), figure(phase, "physical_transfer_bytes"));
+            for iteration in 0..2 {
+                let moved = transfers[iteration] * bytes[iteration];
+                assert!(moved >= (3 * SIZE) as f64 * 0.99, "{format} {server} {phase}: {moved} bytes");
+                if phase == "writing" {
+                    counted += moved;
+                }
+                let idle = figure(phase, "cpu_idle")[iteration];
+                assert!(
+                    (0.0..=1.0).contains(&idle) && figure(phase, "average_queue_length")[iteration] >= 0.0
+                );
+            }
+        }
+    }
+    assert!(counted <= written as f64 * 1.1, "{counted} of {written}");
+    // Both servers were given the same bytes, and kept them.
+    for format in ["raw", "qcow2", "vhdx"] {
+        for index in 0..3 {
+            let of = |server: &str| kept.join(format!("{format}-{server}-2/{index}.{format}"));
+            let (ours, theirs) = (of("leandisk"), of("qemu-nbd"));
+            run("qemu-img", &["compare", "-q", "-f", format, "-F", format, arg(&ours), arg(&theirs)]);
+        }
+    }
+    assert_eq!(told["compared"].as_array().unwrap().len(), 3);
+    as_root("rm", &["-r", arg(&kept)]);
+    let dir = arg(&host.mount).to_owned();
+    let message = fail(3, &["bench", "fragmentation", "--dir", &dir, "--size", "1G"]);
+    assert!(message.contains("too little space"), "{message}");
+    assert_left_alone(&host.mount);
+}
+
+#[test]
+fn small_files_that_come_and_go_are_measured_and_nothing_is_left() {
+    let (dir, out) = (scratch(), scratch());
+    let page = out.path().join("page.html");
+    let text = succeed(&[
+        "bench",
+        "fragmentation",
+        "--dir",
+        arg(dir.path()),
+        "--size",
+        "4M",
+        "--files",
+        "2",
+        "--iterations",
+        "1",
+        "--formats",
+        "qcow2",
+        "--churn",
+        "--html",
+        arg(&page),
+    ]);
+    assert!(text.contains("under small files that come, change and go"), "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("  qcow2  ")).count(), 4, "{text}");
+    assert!(
+        text.contains("split I/Os 98 % fewer, physical transfers 97 % fewer, KB per transfer 42.7x"),
+        "{text}"
+    );
+    assert!(fs::read_to_string(&page).unwrap().contains("<td>qemu-nbd</td>"));
+    assert_left_alone(dir.path());
+}
+
+#[test]
+fn without_qemu_only_leandisk_is_measured_and_it_says_so() {
+    let dir = scratch();
+    let output = leandisk()
+        .args(["bench", "fragmentation", "--dir", arg(dir.path()), "--size", "1M", "--iterations", "1"])
+        .args(["--formats", "raw", "--json"])
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(told["missing"].as_str().unwrap().contains("qemu-nbd is not installed"));
+    assert_eq!(told["runs"].as_array().unwrap().len(), 1);
+    assert_eq!(told["compared"], serde_json::json!([]));
+    assert_left_alone(dir.path());
+}
+
+#[test]
+fn file_systems_made_for_a_run_go_with_it() {
+    let dir = scratch();
+    for (kind, more) in [("ext4", &["--aged"][..]), ("xfs", &[]), ("btrfs", &[])] {
+        let _alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let args = [
+            "bench",
+            "fragmentation",
+            "--dir",
+            arg(dir.path()),
+            "--size",
+            "2M",
+            "--files",
+            "2",
+            "--iterations",
+            "1",
+            "--formats",
+            "raw",
+            "--host-filesystem",
+            kind,
+        ];
+        let told = document("leandisk.bench-fragmentation/1", &[&args[..], more].concat());
+        assert_eq!(told["host"]["filesystem"], kind);
+        assert!(told["host"]["devices"][0].as_str().unwrap().starts_with("loop"), "{kind}");
+        assert_eq!(told["host_is_aged"], kind == "ext4");
+        for entry in told["runs"].as_array().unwrap() {
+            assert!(values(&entry["host_extents"])[0] >= 2.0, "{kind}");
+            assert!(values(&entry["writing"]["physical_transfers"])[0] >= 1.0, "{kind}");
+        }
+        assert_left_alone(dir.path());
+    }
+    fail(2, &["bench", "fragmentation", "--aged"]);
+    fail(2, &["bench", "fragmentation", "--churn", "--order", "random"]);
+}
+
+#[test]
+fn an_interrupted_comparison_leaves_nothing() {
+    let dir = scratch();
+    for (signal, host) in [("INT", &[][..]), ("TERM", &["--host-filesystem", "xfs"])] {
+        let _alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = leandisk()
+            .args(["bench", "fragmentation", "--dir", arg(dir.path()), "--size", "64M", "--iterations", "50"])
+            .args(host)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        // A server is at work: its socket is there.
+        let has_socket = || {
+            // Folders may go while it looks.
+            let found = Command::new("find").args([arg(dir.path()), "-name", "*.sock"]).output().unwrap();
+            !found.stdout.is_empty()
+        };
+        while !has_socket() {
+            assert!(child.try_wait().unwrap().is_none() && started.elapsed() < Duration::from_secs(60));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        run("kill", &["-s", signal, &child.id().to_string()]);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert_left_alone(dir.path());
     }
 }

@@ -10,6 +10,7 @@ mod host;
 mod servers;
 mod workload;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,6 +53,8 @@ pub struct Fragmentation<'a> {
     pub host: Option<HostVolume>,
     /// How often all is measured.
     pub iterations: usize,
+    /// Leaves the images where they are. Not with a file system made for the run, which goes.
+    pub keeps: bool,
     /// The program `leandisk`.
     pub program: &'a Path,
 }
@@ -64,6 +67,8 @@ pub struct FragmentationOutcome {
     pub devices: Vec<String>,
     /// Why there is nothing to compare with, if there is nothing.
     pub missing: Option<String>,
+    /// Where the images are, if they were kept.
+    pub kept: Option<PathBuf>,
     /// For each format and server, in order.
     pub runs: Vec<FragmentationRun>,
 }
@@ -119,14 +124,24 @@ impl Fragmentation<'_> {
         let images_bytes =
             image_bytes_max(self.workload.size_bytes).saturating_mul(self.workload.files as u64);
         let volume_bytes = self.host.map(|host| host.size_bytes(images_bytes));
-        let space = Workspace::new(self.dir, volume_bytes.unwrap_or(images_bytes))?;
         let peer = find_program("qemu-nbd");
+        let run_count = (1 + usize::from(peer.is_some())) * self.formats.len() * self.iterations;
+        let keeps = self.keeps && self.host.is_none();
+        let at_once = if keeps { run_count as u64 } else { 1 };
+        let need_bytes = volume_bytes.unwrap_or(images_bytes.saturating_mul(at_once));
+        let space = Workspace::new(self.dir, need_bytes)?;
+        let space = if keeps { space.kept() } else { space };
         let missing =
             peer.is_none().then(|| "qemu-nbd is not installed: there is nothing to compare with".into());
         let ours = ServerKind::Leandisk(self.program.to_owned());
         let servers: Vec<_> = peer.map(ServerKind::QemuNbd).into_iter().chain([ours]).collect();
-        let mut outcome =
-            FragmentationOutcome { host_filesystem: None, devices: Vec::new(), missing, runs: Vec::new() };
+        let mut outcome = FragmentationOutcome {
+            host_filesystem: None,
+            devices: Vec::new(),
+            missing,
+            kept: space.keeps().then(|| space.path().to_owned()),
+            runs: Vec::new(),
+        };
         for format in self.formats {
             outcome.runs.extend(servers.iter().map(|server| FragmentationRun {
                 format: *format,
@@ -142,16 +157,24 @@ impl Fragmentation<'_> {
             }
             for index in order {
                 let (format, server) = (outcome.runs[index].format, outcome.runs[index].server.clone());
+                let name = format!("{format}-{}-{}", server.name(), iteration + 1);
                 let facts = match (self.host, volume_bytes) {
                     (Some(host), Some(bytes)) => {
                         let mounted = Mounted::new(space.path(), host, bytes, SEED, monitor)?;
-                        let facts = self.measure(mounted.path(), format, &server, &mut outcome, monitor)?;
+                        let dir = mounted.path().join(name);
+                        let facts = self.measure(&dir, format, &server, &mut outcome, monitor)?;
                         mounted.remove()?;
                         facts
                     }
                     _ => {
                         space.check_room(images_bytes)?;
-                        self.measure(space.path(), format, &server, &mut outcome, monitor)?
+                        let dir = space.path().join(name);
+                        let facts = self.measure(&dir, format, &server, &mut outcome, monitor)?;
+                        if !keeps {
+                            let removed = fs::remove_dir_all(&dir);
+                            removed.map_err(|error| Error::io("remove", error).path(dir.display()))?;
+                        }
+                        facts
                     }
                 };
                 outcome.runs[index].iterations.push(facts);
@@ -167,7 +190,7 @@ impl Fragmentation<'_> {
         runs.saturating_mul(self.workload.size_bytes.saturating_mul(2 * self.workload.files as u64))
     }
 
-    /// One server, one format, once, in a folder of its own in `dir`.
+    /// One server, one format, once, in the new folder `dir`.
     fn measure(
         &self,
         dir: &Path,
@@ -176,10 +199,10 @@ impl Fragmentation<'_> {
         outcome: &mut FragmentationOutcome,
         monitor: &dyn Monitor,
     ) -> Result<FragmentationFacts> {
-        let space = Workspace::new(dir, 0)?;
-        let devices = Devices::beneath(space.path());
-        let images = self.make_images(space.path(), format, monitor)?;
-        settle(space.path())?;
+        fs::create_dir(dir).map_err(|error| Error::io("make", error).path(dir.display()))?;
+        let devices = Devices::beneath(dir);
+        let images = self.make_images(dir, format, monitor)?;
+        settle(dir)?;
         let start = |writes: bool| -> Result<Vec<Server>> {
             images.iter().map(|image| Server::start(kind, &image.path, format, writes, monitor)).collect()
         };
@@ -187,7 +210,7 @@ impl Fragmentation<'_> {
         let writing = self.write(&mut servers, devices.as_ref(), monitor)?;
         let server_cpu_seconds = servers.iter().map(Server::cpu_seconds).sum();
         servers.into_iter().try_for_each(Server::stop)?;
-        settle(space.path())?;
+        settle(dir)?;
         let mut facts = FragmentationFacts {
             writing,
             reading: Traffic { interval: Watch::start(None)?.stop()?, requests: 0, bytes: 0 },

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::Host;
 use super::figure::{Figure, count, number, quotient, short};
 use crate::html::{Bar, BarChart, Column, ReportPage, Table, report_html};
-use crate::text::{Palette, human_bytes, percent, seconds};
+use crate::text::{Palette, human_bytes, percent, printable, seconds};
 
 /// The document `leandisk.bench-fragmentation/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +31,8 @@ pub struct FragmentationDocument {
     compared: Vec<Compared>,
     /// Figures that others published of the same kind.
     published: [Published; 2],
+    /// Where the images are, if they were kept.
+    kept: Option<String>,
     elapsed_seconds: f64,
 }
 
@@ -164,6 +166,7 @@ pub fn fragmentation_document(subject: &FragmentationSubject<'_>) -> Fragmentati
         compared: compared(&runs),
         runs,
         published: PUBLISHED,
+        kept: outcome.kept.as_ref().map(|path| path.display().to_string()),
         elapsed_seconds: subject.elapsed_seconds,
     }
 }
@@ -337,6 +340,7 @@ fn notes(document: &FragmentationDocument) -> Vec<String> {
         notes.push("transfers are all that the device did meanwhile, whoever asked for them".to_owned());
     }
     notes.extend(document.missing.clone());
+    notes.extend(document.kept.as_ref().map(|kept| format!("the disks are in {}", printable(kept))));
     notes
 }
 
@@ -400,7 +404,7 @@ pub fn fragmentation_page(document: &FragmentationDocument) -> String {
         layers: vec![table(document), compared_table(document)],
         notes: notes(document),
         colophon: format!(
-            "leandisk {} bench fragmentation, {} iterations, {}",
+            "leandisk {} bench fragmentation; iterations: {}, which took {}",
             env!("CARGO_PKG_VERSION"),
             document.iterations,
             seconds(document.elapsed_seconds)
@@ -470,7 +474,7 @@ fn table(document: &FragmentationDocument) -> Table {
         columns: texts.into_iter().chain(numbers.map(Column::number)).collect(),
         rows,
         remark: Some(format!(
-            "Means of {} iterations; the spread is that of the times. Images are read {} at a time.",
+            "Means of all iterations ({}); the spread is that of the times. Images are read {} at a time.",
             document.iterations,
             human_bytes(document.workload.read_bytes)
         )),
@@ -507,5 +511,110 @@ fn compared_table(document: &FragmentationDocument) -> Table {
         columns: [Column::text("What")].into_iter().chain(numbers).collect(),
         rows,
         remark: Some("Published figures are those of prevention inside guests.".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bench::{Counters, HostKind, Interval, ServerKind};
+
+    /// Two seconds in which 10 requests were made, and `writes` and `reads` transfers of 4 KiB.
+    fn traffic(reads: u64, writes: u64) -> Traffic {
+        let device = Counters {
+            reads,
+            read_bytes: reads * 4096,
+            writes,
+            written_bytes: writes * 4096,
+            queued_ms: 3000,
+        };
+        let interval = Interval { seconds: 2.0, device: Some(device), cpu_idle: Some(0.5) };
+        Traffic { interval, requests: 10, bytes: 10 << 20 }
+    }
+
+    fn run(server: ServerKind, transfers: [u64; 2], extents: u64) -> FragmentationRun {
+        let iteration = |transfers| FragmentationFacts {
+            writing: traffic(2, transfers),
+            reading: traffic(transfers, 0),
+            container_runs: 4,
+            host_extents: Some(extents),
+            allocated_bytes: 1 << 20,
+            server_cpu_seconds: None,
+        };
+        let iterations = transfers.map(iteration).into();
+        FragmentationRun { format: image::Format::Qcow2, server, iterations }
+    }
+
+    fn document(runs: Vec<FragmentationRun>) -> FragmentationDocument {
+        let workload = Workload {
+            files: 2,
+            size_bytes: 1 << 20,
+            write_bytes: 4096,
+            order: Order::Turns,
+            churns: false,
+            flush_bytes: 4096,
+        };
+        let outcome = FragmentationOutcome {
+            host_filesystem: Some("xfs".into()),
+            devices: vec!["<loop>".into()],
+            missing: None,
+            kept: None,
+            runs,
+        };
+        fragmentation_document(&FragmentationSubject {
+            dir: "/a<b",
+            workload,
+            host: Some(HostVolume { kind: HostKind::Xfs, is_aged: true }),
+            iterations: 2,
+            outcome: &outcome,
+            elapsed_seconds: 1.0,
+        })
+    }
+
+    fn both() -> FragmentationDocument {
+        let other = run(ServerKind::QemuNbd("q".into()), [30, 50], 96);
+        document(vec![other, run(ServerKind::Leandisk("l".into()), [8, 12], 1)])
+    }
+
+    #[test]
+    fn figures_are_those_of_the_counters() {
+        let json = serde_json::to_value(both()).unwrap();
+        let writing = &json["runs"][0]["writing"];
+        for (name, values) in [
+            ("split_ios", [20.0, 40.0]),
+            ("split_ios_per_second", [10.0, 20.0]),
+            ("physical_transfers", [32.0, 52.0]),
+            ("physical_transfers_per_second", [16.0, 26.0]),
+            ("physical_transfer_bytes", [4096.0, 4096.0]),
+            ("average_queue_length", [1.5, 1.5]),
+            ("cpu_idle", [0.5, 0.5]),
+            ("bytes_per_second", [5_242_880.0, 5_242_880.0]),
+        ] {
+            assert_eq!(writing[name]["values"], serde_json::json!(values), "{name}");
+        }
+        assert_eq!(json["runs"][1]["writing"]["split_ios"]["values"], serde_json::json!([0.0, 2.0]));
+        let compared = &json["compared"][0];
+        assert_eq!(compared["pieces_ratio"], 0.05);
+        assert_eq!(compared["reading"]["physical_transfers_fewer"], 0.75);
+        assert!((compared["writing"]["split_ios_fewer"].as_f64().unwrap() - 29.0 / 30.0).abs() < 1e-9);
+        assert!(json["runs"][0]["server_cpu_seconds"].is_null());
+    }
+
+    #[test]
+    fn text_and_page_say_the_same() {
+        let text = fragmentation_text(&both(), Palette { colors: false });
+        assert!(text.starts_with(
+            "2 disks of 1 MiB growing in turns, 4 KiB at a time, in /a<b (xfs on <loop>), aged\n"
+        ));
+        assert!(
+            text.contains("qcow2, reading: split I/Os 97 % fewer, physical transfers 75 % fewer"),
+            "{text}"
+        );
+        assert!(text.contains("KB per transfer 42.7x, MB/s 1.3x; desktop"), "{text}");
+        let page = fragmentation_page(&both());
+        assert!(page.contains("/a&lt;b (xfs on &lt;loop&gt;)") && page.contains("97 % fewer"));
+        assert_eq!(page.matches("<rect class=\"bar\"").count(), 5, "a bar for each chart");
+        let alone = document(vec![run(ServerKind::Leandisk("l".into()), [1, 1], 1)]);
+        assert!(!fragmentation_text(&alone, Palette { colors: false }).contains("against"));
     }
 }
