@@ -98,6 +98,18 @@ impl Devices {
         self.folders.iter().map(name).collect()
     }
 
+    /// The longest request that all of them take at once, `max_sectors_kb`; `None` if one does not tell.
+    pub fn request_bytes(&self) -> Option<u64> {
+        let of = |folder: &PathBuf| {
+            // A partition's queue is its disk's.
+            let queues = [Some(folder.as_path()), folder.parent()].map(|folder| Some(folder?.join("queue")));
+            let queue = queues.into_iter().flatten().find(|queue| queue.is_dir())?;
+            let text = fs::read_to_string(queue.join("max_sectors_kb")).ok()?;
+            text.trim().parse::<u64>().ok()?.checked_mul(1024)
+        };
+        self.folders.iter().map(of).collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
+
     /// What they did since the machine started.
     pub fn read(&self) -> Result<Counters> {
         self.folders.iter().try_fold(Counters::default(), |sum, folder| {

@@ -23,6 +23,6 @@ pub use counters::{Counters, Devices, Interval, Watch};
 pub use first_write::{FirstDisk, FirstWrite, FirstWriteOutcome, OpenDisk, Pass, PassFacts};
 pub use fragmentation::{
     Fragmentation, FragmentationFacts, FragmentationOutcome, FragmentationRun, HostKind, HostVolume, Order,
-    READ_BYTES, ServerKind, Traffic, Workload,
+    ServerKind, Traffic, Workload,
 };
 pub use workspace::Workspace;

@@ -24,6 +24,8 @@ const SMALL_PAGES_MAX: u64 = 32;
 const PAGE_BYTES: u64 = 4096;
 /// Files of a folder.
 const FOLDER_FILES: u64 = 256;
+/// Folders that are filled between two looks at what is really free.
+const FOLDERS_AT_ONCE: u64 = 8;
 /// Files beyond which a file system is not filled: it tells something else of its free space than it has.
 const SMALL_FILES_MAX: u64 = 1 << 22;
 /// How often a busy file system is asked to go.
@@ -189,8 +191,10 @@ fn age(point: &Path, seed: u64, monitor: &dyn Monitor) -> Result<()> {
             if monitor.is_cancelled() {
                 return Err(Error::interrupted());
             }
-            // What is only in memory yet has no place, and is not counted by all.
-            settle(point)?;
+            if (index / FOLDER_FILES).is_multiple_of(FOLDERS_AT_ONCE) {
+                // What is only in memory yet has no place, and is not counted by all.
+                settle(point)?;
+            }
             fs::create_dir(&folder).map_err(|error| failed(&folder, error))?;
         }
         if is_nearly_full(point)? {

@@ -35,8 +35,10 @@ pub use host::{HostKind, HostVolume};
 pub use servers::ServerKind;
 pub use workload::{Order, Workload};
 
-/// What is read at a time.
-pub const READ_BYTES: usize = 1 << 20;
+/// What is read at a time, at least and at most: as much as the device takes in one request, so that what it is asked in
+/// several lies in pieces.
+const READ_BYTES_MIN: u64 = 64 << 10;
+const READ_BYTES_MAX: u64 = 1 << 20;
 
 /// Other numbers give other places and lengths.
 const SEED: u64 = 0x6c65_616e_6469_736b;
@@ -67,6 +69,8 @@ pub struct FragmentationOutcome {
     pub devices: Vec<String>,
     /// Why there is nothing to compare with, if there is nothing.
     pub missing: Option<String>,
+    /// What was read at a time.
+    pub read_bytes: u64,
     /// Where the images are, if they were kept.
     pub kept: Option<PathBuf>,
     /// For each format and server, in order.
@@ -139,6 +143,7 @@ impl Fragmentation<'_> {
             host_filesystem: None,
             devices: Vec::new(),
             missing,
+            read_bytes: READ_BYTES_MAX,
             kept: space.keeps().then(|| space.path().to_owned()),
             runs: Vec::new(),
         };
@@ -201,6 +206,7 @@ impl Fragmentation<'_> {
     ) -> Result<FragmentationFacts> {
         fs::create_dir(dir).map_err(|error| Error::io("make", error).path(dir.display()))?;
         let devices = Devices::beneath(dir);
+        outcome.read_bytes = read_bytes(devices.as_ref());
         let images = self.make_images(dir, format, monitor)?;
         settle(dir)?;
         let start = |writes: bool| -> Result<Vec<Server>> {
@@ -224,7 +230,7 @@ impl Fragmentation<'_> {
             outcome.host_filesystem = filesystem;
         }
         let mut servers = start(false)?;
-        facts.reading = self.read(&mut servers, devices.as_ref(), monitor)?;
+        facts.reading = self.read(&mut servers, devices.as_ref(), outcome.read_bytes, monitor)?;
         servers.into_iter().try_for_each(Server::stop)?;
         outcome.devices = devices.map_or_else(Vec::new, |devices| devices.names());
         Ok(facts)
@@ -286,9 +292,10 @@ impl Fragmentation<'_> {
         &self,
         servers: &mut [Server],
         devices: Option<&Devices>,
+        read_bytes: u64,
         monitor: &dyn Monitor,
     ) -> Result<Traffic> {
-        let mut buf = vec![0; READ_BYTES];
+        let mut buf = vec![0; usize::try_from(read_bytes).unwrap_or(0)];
         let (mut requests, mut bytes) = (0, 0);
         let watch = Watch::start(devices)?;
         for server in servers {
@@ -297,8 +304,8 @@ impl Fragmentation<'_> {
                 if monitor.is_cancelled() {
                     return Err(Error::interrupted());
                 }
-                let len = (self.workload.size_bytes - at).min(READ_BYTES as u64);
-                server.client.begin_read(at, usize::try_from(len).unwrap_or(READ_BYTES))?;
+                let len = (self.workload.size_bytes - at).min(read_bytes);
+                server.client.begin_read(at, usize::try_from(len).unwrap_or(usize::MAX))?;
                 server.client.finish(&mut buf)?;
                 at += len;
                 requests += 1;
@@ -322,6 +329,12 @@ impl FragmentationFacts {
         file.forget(Span::from_zero(file.len_bytes()));
         Ok(file.host_filesystem())
     }
+}
+
+/// What is read at a time from these devices.
+fn read_bytes(devices: Option<&Devices>) -> u64 {
+    let request = devices.and_then(Devices::request_bytes).unwrap_or(READ_BYTES_MAX);
+    1 << request.clamp(READ_BYTES_MIN, READ_BYTES_MAX).ilog2()
 }
 
 /// An image that stands on no other.

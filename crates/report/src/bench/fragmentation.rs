@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use bench::{
-    FragmentationFacts, FragmentationOutcome, FragmentationRun, HostVolume, Order, READ_BYTES, Traffic,
-    Workload,
+    FragmentationFacts, FragmentationOutcome, FragmentationRun, HostVolume, Order, Traffic, Workload,
 };
 use serde::Serialize;
 
@@ -153,7 +152,7 @@ pub fn fragmentation_document(subject: &FragmentationSubject<'_>) -> Fragmentati
             files: workload.files as u64,
             size_bytes: workload.size_bytes,
             write_bytes: workload.write_bytes,
-            read_bytes: READ_BYTES as u64,
+            read_bytes: outcome.read_bytes,
             flush_bytes: workload.flush_bytes,
             order: match workload.order {
                 _ if workload.churns => "churn",
@@ -558,6 +557,7 @@ mod tests {
             host_filesystem: Some("xfs".into()),
             devices: vec!["<loop>".into()],
             missing: None,
+            read_bytes: 1 << 20,
             kept: None,
             runs,
         };
