@@ -149,10 +149,10 @@ impl FirstWrite<'_> {
         make(path, into.format, self.virtual_bytes, into.provision, monitor)?;
         into.create_seconds.push(making.stop()?.seconds);
         let disk = (self.open)(path, into.format)?;
-        for pass in &mut into.passes {
+        for (index, pass) in into.passes.iter_mut().enumerate() {
             settle(space.path())?;
             let watch = Watch::start(devices)?;
-            let guest_writes = self.write(&*disk, monitor)?;
+            let guest_writes = self.write(&*disk, index as u64, monitor)?;
             let interval = watch.stop()?;
             let found = on_host(path)?;
             pass.iterations.push(PassFacts {
@@ -166,9 +166,9 @@ impl FirstWrite<'_> {
         disk.close()
     }
 
-    /// Writes the disk from its start to its end, and flushes. Answers how many writes that were.
-    fn write(&self, disk: &dyn LiveDisk, monitor: &dyn Monitor) -> Result<u64> {
-        let mut content = Content::new(self.write_bytes, disk.len_bytes());
+    /// Writes the disk from its start to its end, other bytes in each pass, and flushes. Answers how many writes that were.
+    fn write(&self, disk: &dyn LiveDisk, pass: u64, monitor: &dyn Monitor) -> Result<u64> {
+        let mut content = Content::new(self.write_bytes, pass << 48);
         let mut at = 0;
         let mut count = 0;
         while at < self.virtual_bytes {

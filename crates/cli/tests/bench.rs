@@ -137,6 +137,14 @@ fn first_writes_are_as_the_host_counts_them() {
         }
     }
     assert!(counted <= written as f64, "{counted} of {written}");
+    // However they were provisioned, they were given the same bytes, and kept them.
+    for format in ["raw", "qcow2", "vhdx"] {
+        for other in ["lazy-1", "eager-2"] {
+            let path = |name: &str| kept.join(format!("{name}.{format}"));
+            let (one, other) = (path("thin-1"), path(other));
+            run("qemu-img", &["compare", "-q", "-f", format, "-F", format, arg(&one), arg(&other)]);
+        }
+    }
     as_root("rm", &["-r", arg(&kept)]);
 }
 
@@ -418,6 +426,7 @@ fn file_systems_made_for_a_run_go_with_it() {
         assert_left_alone(dir.path());
     }
     fail(2, &["bench", "fragmentation", "--aged"]);
+    fail(2, &["bench", "fragmentation", "--dir", arg(dir.path()), "--churn", "--size", "64K"]);
     fail(2, &["bench", "fragmentation", "--churn", "--order", "random"]);
 }
 

@@ -15,8 +15,6 @@ use crate::children::{need_program, run};
 use crate::content::{Content, Random};
 use crate::workspace::settle;
 
-/// The smallest file system that all three kinds are made as.
-const VOLUME_BYTES_MIN: u64 = 512 << 20;
 /// An aged file system is filled until so little of it is free.
 const AGED_FREE_SHARE: u64 = 12;
 /// Small files, in whole pages.
@@ -52,6 +50,15 @@ impl HostKind {
         }
     }
 
+    /// What it takes besides files, and its tools ask for at least.
+    fn own_bytes(self) -> u64 {
+        match self {
+            Self::Ext4 => 128 << 20,
+            // xfsprogs make none below 300 MiB.
+            Self::Xfs | Self::Btrfs => 512 << 20,
+        }
+    }
+
     fn make_flags(self) -> &'static [&'static str] {
         match self {
             Self::Ext4 => &["-q", "-F", "-m", "0"],
@@ -73,7 +80,7 @@ impl HostVolume {
     /// How large it is made for images that take so much.
     pub(super) fn size_bytes(&self, image_bytes: u64) -> u64 {
         let times = if self.is_aged { 3 } else { 2 };
-        let bytes = image_bytes.saturating_mul(times).saturating_add(VOLUME_BYTES_MIN);
+        let bytes = image_bytes.saturating_mul(times).saturating_add(self.kind.own_bytes());
         bytes.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX)
     }
 
@@ -125,7 +132,9 @@ impl Mounted {
     fn mount(point: PathBuf, volume: PathBuf) -> Result<Self> {
         let (attach, unmount) = (need_program("losetup")?, need_program("umount")?);
         let find = ["--find", "--show", "--direct-io=on"].map(Path::new);
-        let device = run(&attach, &[&find[..], &[&volume]].concat())?;
+        let device = run(&attach, &[&find[..], &[&volume]].concat())
+            // Not every file system has direct I/O.
+            .or_else(|_| run(&attach, &[&find[..2], &[&volume]].concat()))?;
         let device = PathBuf::from(device.trim());
         let mounted =
             run(&need_program("mount")?, &["-o".as_ref(), "noatime".as_ref(), device.as_path(), &point]);

@@ -40,6 +40,9 @@ pub use workload::{Order, Workload};
 const READ_BYTES_MIN: u64 = 64 << 10;
 const READ_BYTES_MAX: u64 = 1 << 20;
 
+/// A smaller disk has no room for small files to come and go.
+const CHURN_BYTES_MIN: u64 = 1 << 20;
+
 /// Other numbers give other places and lengths.
 const SEED: u64 = 0x6c65_616e_6469_736b;
 
@@ -122,6 +125,14 @@ struct Image {
 impl Fragmentation<'_> {
     /// Runs it to its end. Progress is in runs: a format, a server and an iteration each.
     pub fn run(&self, monitor: &dyn Monitor) -> Result<FragmentationOutcome> {
+        if self.workload.churns && self.workload.size_bytes < CHURN_BYTES_MIN {
+            let limit = format!("{CHURN_BYTES_MIN} bytes and more");
+            return Err(Error::invalid("a disk of small files").field(
+                "its size",
+                self.workload.size_bytes,
+                limit,
+            ));
+        }
         if let Some(host) = &self.host {
             host.check()?;
         }

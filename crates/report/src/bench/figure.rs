@@ -48,11 +48,11 @@ pub(crate) fn quotient(dividend: f64, divisor: f64) -> Option<f64> {
     (divisor > 0.0 && dividend.is_finite()).then(|| dividend / divisor)
 }
 
-/// A figure with about three digits; a dash if there is none.
+/// A figure with about three digits, or whole if it is; a dash if there is none.
 pub(crate) fn short(figure: Option<f64>) -> String {
     match figure {
         None => "-".into(),
-        Some(0.0) => "0".into(),
+        Some(figure) if figure.fract() == 0.0 => whole(figure),
         Some(figure) if figure.abs() < 10.0 => format!("{figure:.2}"),
         Some(figure) if figure.abs() < 100.0 => format!("{figure:.1}"),
         Some(figure) => whole(figure),
@@ -67,13 +67,9 @@ fn whole(figure: f64) -> String {
     format!("{sign}{}", crate::text::grouped(figure.abs().round() as u64))
 }
 
-/// A count that may be the mean of several: whole if it is whole.
+/// A count that may be the mean of several.
 pub(crate) fn count(figure: Option<&Figure>) -> String {
-    match figure {
-        None => "-".into(),
-        Some(figure) if figure.mean.fract() == 0.0 => whole(figure.mean),
-        Some(figure) => short(Some(figure.mean)),
-    }
+    short(figure.map(Figure::mean))
 }
 
 #[cfg(test)]
@@ -94,6 +90,7 @@ mod tests {
     fn figures_are_short() {
         let said = [0.0, 0.123, 9.87, 42.04, 1234.5, -2000.0].map(|figure| short(Some(figure)));
         assert_eq!(said, ["0", "0.12", "9.87", "42.0", "1,235", "-2,000"]);
+        assert_eq!(short(Some(8.0)), "8");
         assert_eq!(short(None), "-");
         assert_eq!(count(Figure::of([Some(4.0), Some(6.0)]).as_ref()), "5");
         assert_eq!(count(Figure::of([Some(4.0), Some(5.0)]).as_ref()), "4.50");

@@ -69,6 +69,9 @@ const PUBLISHED: Published = Published {
     thin_seconds: 784.0,
 };
 
+/// Where passes that should be alike differ more, figures are doubtful.
+const DOUBTFUL_RATIO: f64 = 1.3;
+
 /// A run.
 pub struct FirstWriteSubject<'a> {
     /// The folder that was named.
@@ -203,10 +206,31 @@ fn notes(document: &FirstWriteDocument) -> Vec<String> {
     } else {
         notes.push("host writes are all that the device did meanwhile, whoever asked for it".to_owned());
     }
+    if let Some(doubt) = doubt(document) {
+        notes.push(doubt);
+    }
     if let Some(kept) = &document.kept {
         notes.push(format!("the disks are in {}", printable(kept)));
     }
     notes
+}
+
+/// Where passes over one eager disk, which should take the same time, differ much.
+fn doubt(document: &FirstWriteDocument) -> Option<String> {
+    let eager = document.disks.iter().filter(|disk| disk.provision == "eager");
+    let worst = eager.filter_map(|disk| {
+        let times = disk.passes.iter().filter_map(|pass| mean(pass.elapsed_seconds.as_ref()));
+        let (fastest, slowest) =
+            times.fold((f64::INFINITY, 0.0), |(low, high), time| (f64::min(low, time), f64::max(high, time)));
+        quotient(slowest, fastest).filter(|ratio| *ratio > DOUBTFUL_RATIO)
+    });
+    let worst = worst.fold(0.0, f64::max);
+    (worst > 0.0).then(|| {
+        format!(
+            "passes over an eager disk should take the same time, and differ {worst:.1}x here: the storage or this machine is \
+             busy; measure again with a larger --size, or --iterations 3"
+        )
+    })
 }
 
 /// The document as a table.
@@ -253,13 +277,16 @@ pub fn first_write_page(document: &FirstWriteDocument) -> String {
             number("Time"),
             number("MB/s"),
             number("To eager"),
-            number("Host writes for one of the guest's"),
-            number("Host bytes for one of the guest's"),
+            number("Host writes*"),
+            number("Host bytes*"),
             number("Host extents"),
             number("Spread"),
         ],
         rows: Vec::new(),
-        remark: Some("To eager: the time as a multiple of the same pass over an eager disk.".into()),
+        remark: Some(
+            "To eager: the time as a multiple of the same pass over an eager disk. * For one of the guest's."
+                .into(),
+        ),
     };
     let mut charts: Vec<BarChart> = Vec::new();
     for disk in &document.disks {
@@ -287,7 +314,7 @@ pub fn first_write_page(document: &FirstWriteDocument) -> String {
         layers: vec![table],
         notes: [notes(document), vec![published(&document.published)]].concat(),
         colophon: format!(
-            "leandisk {} bench first-write, {} iterations, {}",
+            "leandisk {} bench first-write; iterations: {}, which took {}",
             env!("CARGO_PKG_VERSION"),
             document.iterations,
             seconds(document.elapsed_seconds)

@@ -417,12 +417,12 @@ fn verdict(document: &FragmentationDocument) -> String {
     let said: Vec<_> = document
         .compared
         .iter()
-        .filter_map(|one| Some(format!("{} of {}", percent(one.pieces_ratio?), one.format)))
+        .filter_map(|one| Some(format!("{} of those of {}", percent(one.pieces_ratio?), one.format)))
         .collect();
     if said.is_empty() {
         return String::new();
     }
-    format!("Leandisk leaves {} in extents and runs, counted against qemu-nbd's.", said.join(", "))
+    format!("Of the extents and runs that qemu-nbd leaves, Leandisk leaves {}.", said.join(", "))
 }
 
 fn charts(document: &FragmentationDocument) -> Vec<BarChart> {
@@ -449,15 +449,15 @@ fn charts(document: &FragmentationDocument) -> Vec<BarChart> {
 
 fn table(document: &FragmentationDocument) -> Table {
     let numbers = [
-        "Split I/Os a second",
-        "Physical transfers a second",
-        "KB per transfer",
+        "Split I/Os/s",
+        "Transfers/s",
+        "KB/transfer",
         "MB/s",
-        "Average queue length",
+        "Queue",
         "CPU idle",
         "Spread",
-        "Container runs",
-        "Host extents",
+        "Runs",
+        "Extents",
     ];
     let texts = ["Format", "Server", "Phase"].map(Column::text);
     let mut rows = Vec::new();
@@ -473,7 +473,8 @@ fn table(document: &FragmentationDocument) -> Table {
         columns: texts.into_iter().chain(numbers.map(Column::number)).collect(),
         rows,
         remark: Some(format!(
-            "Means of all iterations ({}); the spread is that of the times. Images are read {} at a time.",
+            "Means of all iterations ({}); the spread is that of the times. Transfers are those of the device, the queue is its \
+             average length, runs are in the images, extents on the host. Images are read {} at a time.",
             document.iterations,
             human_bytes(document.workload.read_bytes)
         )),

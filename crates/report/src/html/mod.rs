@@ -39,7 +39,7 @@ pub fn map_html(map: &DiskMap) -> String {
         escaped(&shortened(&title, 300)),
         map_section(map, "always")
     );
-    page(&title, &body)
+    page(&title, &body, true)
 }
 
 /// The map as a section of a page. `wheel` says whether turning the wheel zooms: `always`, or when `chosen`.
@@ -71,11 +71,15 @@ fn map_section(map: &DiskMap, wheel: &str) -> String {
     )
 }
 
-/// A whole page around `body`.
-fn page(title: &str, body: &str) -> String {
+/// A whole page around `body`, with the script if a map is in it.
+fn page(title: &str, body: &str, has_map: bool) -> String {
     let mut out = String::with_capacity(body.len() + STYLE.len() + SCRIPT.len() + 1000);
+    let (scripts, script) = match has_map {
+        true => (format!("script-src 'sha256-{SCRIPT_DIGEST}'; "), format!("<script>{SCRIPT}</script>\n")),
+        false => (String::new(), String::new()),
+    };
     let policy = format!(
-        "default-src 'none'; style-src 'sha256-{STYLE_DIGEST}'; script-src 'sha256-{SCRIPT_DIGEST}'; base-uri 'none'; form-action 'none'"
+        "default-src 'none'; style-src 'sha256-{STYLE_DIGEST}'; {scripts}base-uri 'none'; form-action 'none'"
     );
     let _ = write!(
         out,
@@ -90,8 +94,7 @@ fn page(title: &str, body: &str) -> String {
 <style>{STYLE}</style>
 </head>
 <body>
-{body}<script>{SCRIPT}</script>
-</body>
+{body}{script}</body>
 </html>
 "#,
         escaped(&shortened(title, 200))

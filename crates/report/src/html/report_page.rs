@@ -169,7 +169,7 @@ pub fn report_html(report: &ReportPage, map: Option<&DiskMap>) -> String {
         out.push_str("</ul>\n");
     }
     let _ = write!(out, "<footer>{}</footer>\n</main>\n", text(&report.colophon));
-    page(&printable(&report.title), &out)
+    page(&printable(&report.title), &out, map.is_some())
 }
 
 fn advice(out: &mut String, advice: &[Advice]) {
