@@ -389,7 +389,8 @@ pub fn fragmentation_text(document: &FragmentationDocument, palette: Palette) ->
         let _ = writeln!(out, "  {line}");
     }
     let _ = writeln!(out, "  {}", palette.faint(&published(document)));
-    let _ = writeln!(out, "  {} iterations took {}", document.iterations, seconds(document.elapsed_seconds));
+    let took = seconds(document.elapsed_seconds);
+    let _ = writeln!(out, "  iterations: {}, which took {took}", document.iterations);
     out
 }
 
