@@ -1,6 +1,7 @@
 //! Other programs: looked for, run, asked to end.
 //!
-//! Invariants: a terminal's signals do not reach them, as they go to this program, which ends them; none outlives its value.
+//! Invariants: a terminal's signals do not reach them, as they go to this program, which ends them; none
+//! outlives its value, and servers not this program either, however it ends.
 
 use std::env;
 use std::fs::{self, File};
@@ -71,7 +72,9 @@ impl Running {
         let file = File::create(&log).map_err(|error| Error::io("make", error).path(log.display()))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).process_group(0);
-        let child = command.spawn().map_err(|error| Error::io("start", error).path(program.display()))?;
+        let child = os::end_with_parent(&mut command)
+            .spawn()
+            .map_err(|error| Error::io("start", error).path(program.display()))?;
         Ok(Self { child, program: program.to_owned(), log })
     }
 

@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -245,17 +245,25 @@ fn runs_by_qemu(path: &Path, format: &str) -> u64 {
     count
 }
 
-/// No program and no mount has anything to do with `dir`.
-fn assert_left_alone(dir: &Path) {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+/// What has to do with folders of runs in `dir`: programs, mounts that they see, loop devices.
+fn users_of(dir: &Path) -> Vec<String> {
     let nested = format!("{}/leandisk-bench", arg(dir));
-    assert!(!mounts.contains(&nested), "{mounts}");
+    let mut found = Vec::new();
     for process in fs::read_dir("/proc").unwrap() {
-        let Ok(line) = fs::read(process.unwrap().path().join("cmdline")) else { continue };
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        assert!(!line.contains(&nested), "{line}");
+        let process = process.unwrap().path();
+        for name in ["cmdline", "mountinfo"] {
+            let Ok(bytes) = fs::read(process.join(name)) else { continue };
+            let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
+            found.extend(text.lines().filter(|line| line.contains(&nested)).map(str::to_owned));
+        }
     }
-    assert!(!run("losetup", &["-a"]).contains(arg(dir)), "a loop device is left");
+    let devices = run("losetup", &["-a"]);
+    found.extend(devices.lines().filter(|line| line.contains(arg(dir))).map(str::to_owned));
+    found
+}
+
+fn assert_left_alone(dir: &Path) {
+    assert_eq!(users_of(dir), Vec::<String>::new());
     assert_eq!(names_in(dir), Vec::<String>::new());
 }
 
@@ -430,33 +438,52 @@ fn file_systems_made_for_a_run_go_with_it() {
     fail(2, &["bench", "fragmentation", "--churn", "--order", "random"]);
 }
 
+/// Starts a long comparison and waits until a server is at work: its socket's path is an argument of it.
+fn start_comparison(dir: &Path, more: &[&str]) -> Child {
+    let mut child = leandisk()
+        .args(["bench", "fragmentation", "--dir", arg(dir), "--size", "64M", "--iterations", "50"])
+        .args(more)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    while !users_of(dir).iter().any(|line| line.contains(".sock")) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended too soon");
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing happened");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    child
+}
+
 #[test]
 fn an_interrupted_comparison_leaves_nothing() {
     let dir = scratch();
     for (signal, host) in [("INT", &[][..]), ("TERM", &["--host-filesystem", "xfs"])] {
         let _alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut child = leandisk()
-            .args(["bench", "fragmentation", "--dir", arg(dir.path()), "--size", "64M", "--iterations", "50"])
-            .args(host)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let started = Instant::now();
-        // A server is at work: its socket is there.
-        let has_socket = || {
-            // Folders may go while it looks.
-            let found = Command::new("find").args([arg(dir.path()), "-name", "*.sock"]).output().unwrap();
-            !found.stdout.is_empty()
-        };
-        while !has_socket() {
-            assert!(child.try_wait().unwrap().is_none() && started.elapsed() < Duration::from_secs(60));
-        }
-        std::thread::sleep(Duration::from_millis(50));
+        let child = start_comparison(dir.path(), host);
         run("kill", &["-s", signal, &child.id().to_string()]);
         let output = child.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{said}");
         assert_left_alone(dir.path());
     }
+}
+
+#[test]
+fn a_killed_comparison_leaves_a_folder_and_nothing_that_runs_or_is_mounted() {
+    let dir = scratch();
+    let _alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut child = start_comparison(dir.path(), &["--host-filesystem", "ext4"]);
+    assert!(users_of(dir.path()).iter().any(|line| line.contains(" ext4 ")), "it is mounted");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let started = Instant::now();
+    while !users_of(dir.path()).is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(30), "left: {:?}", users_of(dir.path()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let names = names_in(dir.path());
+    assert!(names.len() == 1 && names[0].starts_with("leandisk-bench-"), "{names:?}");
 }

@@ -1,6 +1,7 @@
 //! A file system made for a run, in a file, on a loop device.
 //!
-//! Invariants: it is unmounted and its device is gone when the value goes; the file goes with the folder it lies in.
+//! Invariants: it is unmounted and its device is gone when the value goes; the file goes with the folder it lies in. Nobody
+//! else sees the mount, which is gone, too, if this program is killed.
 
 use std::fs::{self, File};
 use std::io::Write as _;

@@ -123,7 +123,8 @@ struct Image {
 }
 
 impl Fragmentation<'_> {
-    /// Runs it to its end. Progress is in runs: a format, a server and an iteration each.
+    /// Runs it to its end. With a file system of its own, the calling thread sees other mounts than the rest of the system from
+    /// then on.
     pub fn run(&self, monitor: &dyn Monitor) -> Result<FragmentationOutcome> {
         if self.workload.churns && self.workload.size_bytes < CHURN_BYTES_MIN {
             let limit = format!("{CHURN_BYTES_MIN} bytes and more");
@@ -135,6 +136,7 @@ impl Fragmentation<'_> {
         }
         if let Some(host) = &self.host {
             host.check()?;
+            os::hide_mounts()?;
         }
         let images_bytes =
             image_bytes_max(self.workload.size_bytes).saturating_mul(self.workload.files as u64);
