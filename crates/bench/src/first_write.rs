@@ -5,7 +5,6 @@
 //! the figures. A pass ends when all of it is on stable storage.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use block::{Error, LiveDisk, Result};
 use engine::{Monitor, Provision};
@@ -17,8 +16,17 @@ use crate::counters::{Devices, Interval, Watch};
 use crate::images::{image_bytes_max, image_name, make, on_host};
 use crate::workspace::{Workspace, settle};
 
+/// A disk that was taken into use.
+pub trait DiskInUse {
+    /// The disk.
+    fn disk(&self) -> &dyn LiveDisk;
+
+    /// Leaves the disk as one that nobody uses.
+    fn close(&self) -> Result<()>;
+}
+
 /// Takes a disk into use, past the page cache where that can be done.
-pub type OpenDisk<'a> = dyn Fn(&Path, Format) -> Result<Arc<dyn LiveDisk>> + 'a;
+pub type OpenDisk<'a> = dyn Fn(&Path, Format) -> Result<Box<dyn DiskInUse>> + 'a;
 
 /// What to measure.
 pub struct FirstWrite<'a> {
@@ -152,7 +160,7 @@ impl FirstWrite<'_> {
         for (index, pass) in into.passes.iter_mut().enumerate() {
             settle(space.path())?;
             let watch = Watch::start(devices)?;
-            let guest_writes = self.write(&*disk, index as u64, monitor)?;
+            let guest_writes = self.write(disk.disk(), index as u64, monitor)?;
             let interval = watch.stop()?;
             let found = on_host(path)?;
             pass.iterations.push(PassFacts {

@@ -20,7 +20,7 @@ mod images;
 mod workspace;
 
 pub use counters::{Counters, Devices, Interval, Watch};
-pub use first_write::{FirstDisk, FirstWrite, FirstWriteOutcome, OpenDisk, Pass, PassFacts};
+pub use first_write::{DiskInUse, FirstDisk, FirstWrite, FirstWriteOutcome, OpenDisk, Pass, PassFacts};
 pub use fragmentation::{
     Fragmentation, FragmentationFacts, FragmentationOutcome, FragmentationRun, HostKind, HostVolume, Order,
     ServerKind, Traffic, Workload,

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use bench::DiskInUse;
 use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
 use extent::{Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
@@ -175,11 +176,11 @@ fn percent_encoded(text: &str) -> String {
 }
 
 /// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
-pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Arc<dyn LiveDisk>> {
+pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInUse>> {
     let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
     let chain = open_chain(path, &open, Caching::PageCache)?;
     let gate = Gate::new(path, &open)?;
-    Ok(Opened::writable(&chain, &gate, Caching::Direct)?.disk)
+    Ok(Box::new(Opened::writable(&chain, &gate, Caching::Direct)?))
 }
 
 /// A disk with the locks of the files that are only read.
@@ -226,6 +227,16 @@ impl Opened {
         let targets = files.iter().map(|file| file.clone() as Arc<dyn TargetFile>).collect();
         let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, LiveOptions::default())?.into();
         Ok(Self { disk, _locks: locks.into_iter().map(|held| held.lock).collect() })
+    }
+}
+
+impl DiskInUse for Opened {
+    fn disk(&self) -> &dyn LiveDisk {
+        &*self.disk
+    }
+
+    fn close(&self) -> Result<()> {
+        self.disk.close()
     }
 }
 
