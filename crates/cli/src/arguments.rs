@@ -39,6 +39,9 @@ pub(crate) enum Command {
     Serve(ServeArguments),
     /// Show what was measured of a disk that is being served
     Stats(StatsArguments),
+    /// Measure what provisioning and fragmentation cost on this storage
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 /// How a disk is opened.
@@ -151,6 +154,142 @@ pub(crate) struct CreateArguments {
     /// How to show progress
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) progress: ProgressStyle,
+}
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Write thin, lazy and eager disks whole, several times over, and show what the first write costs
+    FirstWrite(FirstWriteArguments),
+    /// Have disks grow side by side through qemu-nbd and through Leandisk, and show what their fragments cost
+    Fragmentation(FragmentationArguments),
+}
+
+/// In which order disks grow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Order {
+    /// All from their start to their end, one write each in turns
+    Turns,
+    /// In turns as well, each anywhere where it was not yet written
+    Random,
+}
+
+/// A file system to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum HostFilesystem {
+    /// ext4
+    Ext4,
+    /// XFS
+    Xfs,
+    /// Btrfs
+    Btrfs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FragmentationArguments {
+    /// The folder on the storage to measure; all is made in a new folder in it, and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) dir: PathBuf,
+    /// How many disks grow side by side
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) files: u16,
+    /// The size of each, in whole pages of 4 KiB: with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_page_size)]
+    pub(crate) size: u64,
+    /// What is written at a time, in whole pages of 4 KiB
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = parse_write_size)]
+    pub(crate) write: u64,
+    /// In which order the disks grow
+    #[arg(long, value_enum, default_value = "turns")]
+    pub(crate) order: Order,
+    /// Instead of growing, have many small files come, change and go, as databases do it
+    #[arg(long, conflicts_with_all = ["write", "order"])]
+    pub(crate) churn: bool,
+    /// How much a guest writes before it flushes
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_size)]
+    pub(crate) flush: u64,
+    /// The disks' formats: raw, vhd, vhdx, vmdk, qcow2, vdi
+    #[arg(long, value_name = "FMT,..", default_value = "raw,qcow2,vhdx", value_delimiter = ',')]
+    pub(crate) formats: Vec<Format>,
+    /// Make and mount a file system for the disks, in a file in the folder; needs root
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) host_filesystem: Option<HostFilesystem>,
+    /// Fill that file system with small files before, and remove every other one
+    #[arg(long, requires = "host_filesystem")]
+    pub(crate) aged: bool,
+    /// Leave the disks where they are, to look at
+    #[arg(long, conflicts_with = "host_filesystem")]
+    pub(crate) keep: bool,
+    /// How often all is measured
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(crate) iterations: u16,
+    /// Write the figures as one page, with charts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FirstWriteArguments {
+    /// The folder on the storage to measure; disks are made in a new folder in it, and removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) dir: PathBuf,
+    /// The disks' size: a number of bytes, or with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub(crate) size: u64,
+    /// How often each disk is written whole
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(crate) passes: u16,
+    /// The disks' formats: raw, vhd, vhdx, vmdk, qcow2, vdi
+    #[arg(long, value_name = "FMT,..", default_value = "raw", value_delimiter = ',')]
+    pub(crate) format: Vec<Format>,
+    /// When the disks' storage is found
+    #[arg(
+        long,
+        value_enum,
+        value_name = "KIND,..",
+        default_value = "thin,lazy,eager",
+        value_delimiter = ','
+    )]
+    pub(crate) provision: Vec<Provision>,
+    /// What is written at a time, in whole pages of 4 KiB
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_write_size)]
+    pub(crate) write: u64,
+    /// How often all is measured; several times shows how much the figures vary
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(crate) iterations: u16,
+    /// Leave the disks where they are, to look at
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Write the figures as one page, with charts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: ProgressStyle,
+}
+
+fn parse_page_size(text: &str) -> Result<u64, String> {
+    const PAGE_BYTES: u64 = 4096;
+    let bytes = parse_size(text)?;
+    let is_whole = bytes.is_multiple_of(PAGE_BYTES);
+    is_whole.then_some(bytes).ok_or_else(|| format!("whole pages of {PAGE_BYTES} bytes"))
+}
+
+/// What is written at a time is no longer than what clients may send.
+fn parse_write_size(text: &str) -> Result<u64, String> {
+    const WRITE_BYTES_MAX: u64 = 32 << 20;
+    let bytes = parse_page_size(text)?;
+    let is_short = bytes <= WRITE_BYTES_MAX;
+    is_short.then_some(bytes).ok_or_else(|| format!("at most {WRITE_BYTES_MAX} bytes"))
 }
 
 /// Sizes of virtual disks are whole sectors.

@@ -6,6 +6,7 @@
 
 mod analyze;
 mod arguments;
+mod bench_command;
 mod compact;
 mod copy;
 mod create;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Recover(arguments) => defrag::recover(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Stats(arguments) => stats::run(&arguments),
+        Command::Bench(command) => bench_command::run(&command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,10 +12,11 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use bench::DiskInUse;
 use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
 use extent::{Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
-use image::{Chain, OpenOptions, Purpose, Resolver, check_no_children};
+use image::{Chain, Format, OpenOptions, Purpose, Resolver, check_no_children};
 use os::{LiveFile, ReadLock};
 use report::printable;
 use serve::Export;
@@ -26,7 +27,7 @@ use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::arguments::ServeArguments;
+use crate::arguments::{OpenArguments, ServeArguments};
 use crate::copy::check_not_in_use;
 use crate::disk::{Caching, Gate, check_nothing_pending, open_chain};
 use crate::progress::cancel_on_signal;
@@ -174,6 +175,14 @@ fn percent_encoded(text: &str) -> String {
     })
 }
 
+/// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
+pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInUse>> {
+    let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
+    let chain = open_chain(path, &open, Caching::PageCache)?;
+    let gate = Gate::new(path, &open)?;
+    Ok(Box::new(Opened::writable(&chain, &gate, Caching::Direct)?))
+}
+
 /// A disk with the locks of the files that are only read.
 struct Opened {
     disk: Arc<dyn LiveDisk>,
@@ -186,7 +195,11 @@ impl Opened {
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
         check_not_in_use(&chain)?;
-        if arguments.read_only { Self::read_only(&chain, &gate) } else { Self::writable(&chain, &gate) }
+        if arguments.read_only {
+            Self::read_only(&chain, &gate)
+        } else {
+            Self::writable(&chain, &gate, Caching::PageCache)
+        }
     }
 
     fn read_only(chain: &Chain, gate: &Gate) -> Result<Self> {
@@ -201,11 +214,11 @@ impl Opened {
         })
     }
 
-    fn writable(chain: &Chain, gate: &Gate) -> Result<Self> {
+    fn writable(chain: &Chain, gate: &Gate, caching: Caching) -> Result<Self> {
         check_writable(chain)?;
         check_no_children(chain, gate)?;
         let own = chain.links()[0].layer.files();
-        let files = own.iter().map(|file| open_live(&**file)).collect::<Result<Vec<_>>>()?;
+        let files = own.iter().map(|file| open_live(&**file, caching)).collect::<Result<Vec<_>>>()?;
         let locks = lock_for_reading(&chain.files()[own.len()..])?;
         let handed = Handed { gate, files: &files };
         let again = Chain::open(files[0].clone(), same_format(chain), &handed)?;
@@ -214,6 +227,16 @@ impl Opened {
         let targets = files.iter().map(|file| file.clone() as Arc<dyn TargetFile>).collect();
         let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, LiveOptions::default())?.into();
         Ok(Self { disk, _locks: locks.into_iter().map(|held| held.lock).collect() })
+    }
+}
+
+impl DiskInUse for Opened {
+    fn disk(&self) -> &dyn LiveDisk {
+        &*self.disk
+    }
+
+    fn close(&self) -> Result<()> {
+        self.disk.close()
     }
 }
 
@@ -230,8 +253,11 @@ fn check_writable(chain: &Chain) -> Result<()> {
     top.layer.check_editable().map_err(|error| error.path(name))
 }
 
-fn open_live(file: &dyn HostFile) -> Result<Arc<LiveFile>> {
-    let opened = LiveFile::open(file.name())?;
+fn open_live(file: &dyn HostFile, caching: Caching) -> Result<Arc<LiveFile>> {
+    let opened = match caching {
+        Caching::Direct => LiveFile::open_direct(file.name())?,
+        Caching::PageCache => LiveFile::open(file.name())?,
+    };
     if opened.identity() == file.identity() {
         Ok(Arc::new(opened))
     } else {

@@ -54,6 +54,11 @@ impl EditFile {
         Ok(Self { source: SourceFile::from_raw(raw)?, direct, flushed: Flushed::default() })
     }
 
+    /// The same file; aligned reads and writes go past the page cache where the file system can do that.
+    pub(crate) fn with_direct(self) -> Self {
+        Self { source: self.source.with_direct_for(OFlags::RDWR), ..self }
+    }
+
     /// What to compare to see whether the file was changed since.
     pub fn fingerprint(&self) -> Result<Fingerprint> {
         self.source.fingerprint()

@@ -48,8 +48,13 @@ impl SourceFile {
     }
 
     /// The same file, read as [`SourceFile::open_direct`] says.
-    pub(crate) fn with_direct(mut self) -> Self {
-        self.raw.direct = Direct::open(&self.raw.file, OFlags::RDONLY);
+    pub(crate) fn with_direct(self) -> Self {
+        self.with_direct_for(OFlags::RDONLY)
+    }
+
+    /// The same file; what is aligned goes past the page cache where the file system can do that.
+    pub(crate) fn with_direct_for(mut self, access: OFlags) -> Self {
+        self.raw.direct = Direct::open(&self.raw.file, access);
         self
     }
 

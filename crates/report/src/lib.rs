@@ -6,6 +6,7 @@
 
 mod analyze;
 mod bar;
+mod bench;
 mod compact;
 mod copy;
 mod create;
@@ -18,6 +19,11 @@ mod recover;
 mod stats;
 mod text;
 
+pub use self::bench::{
+    Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument, FragmentationSubject,
+    first_write_document, first_write_page, first_write_text, fragmentation_document, fragmentation_page,
+    fragmentation_text,
+};
 pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,
 };
@@ -29,7 +35,8 @@ pub use defrag::{
 };
 pub use escape::printable_name;
 pub use html::{
-    Advice, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html, report_html,
+    Advice, Bar, BarChart, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html,
+    report_html,
 };
 pub use info::{InfoDocument, info_document, info_text};
 pub use map::{

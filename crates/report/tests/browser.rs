@@ -30,7 +30,7 @@ fn drive(html: &str, steps: &[Value]) -> Vec<Value> {
     let dir = testkit::scratch();
     let path = dir.path().join("page.html");
     fs::write(&path, html).unwrap();
-    let ready = [json!(["wait", "document.querySelector('.map').dataset.state !== 'loading'"])];
+    let ready = [json!(["wait", "document.querySelector('.map')?.dataset.state !== 'loading'"])];
     let steps: Vec<_> = ready.iter().chain(steps).collect();
     let mut driver = Command::new("python3")
         .args([Path::new(DRIVER), &path])
@@ -229,6 +229,25 @@ fn a_report_shows_hostile_text_as_text() {
     assert_eq!((&expected[0], &expected[1], &expected[2]), (&json!(2), &json!(0), &json!(1)));
     assert_eq!((&expected[4], &expected[5]), (&json!(1), &json!(shown)));
     assert_eq!(answers[1], shown);
+}
+
+#[test]
+fn a_page_of_charts_needs_no_script() {
+    let hostile = String::from_utf8_lossy(synthetic::HOSTILE_NAME).into_owned();
+    let bar =
+        |value: f64, is_other| report::Bar { label: hostile.clone(), value, said: hostile.clone(), is_other };
+    let bars = vec![bar(2.0, false), bar(1.0, true), bar(0.0, false), bar(f64::NAN, false)];
+    let charts = vec![report::BarChart { title: hostile.clone(), bars }];
+    let page = ReportPage { title: "figures".into(), charts, ..ReportPage::default() };
+    let widths = "[...document.querySelectorAll('.charts rect')].map((bar) => bar.width.baseVal.value)";
+    let fills = "new Set([...document.querySelectorAll('.charts rect')].map((bar) => getComputedStyle(bar).fill)).size";
+    let counts = "['script', 'img'].map((name) => document.querySelectorAll(name).length)";
+    let steps = [json!(["eval", widths]), json!(["eval", fills]), json!(["eval", counts])];
+    let answers = drive(&report_html(&page, None), &steps);
+    let widths: Vec<f64> = answers[0].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+    assert_eq!(widths.len(), 2, "what is nothing, or no number, has no bar");
+    assert!((widths[0] / widths[1] - 2.0).abs() < 0.01, "{widths:?}");
+    assert_eq!((&answers[1], &answers[2]), (&json!(2), &json!([0, 0])));
 }
 
 #[test]

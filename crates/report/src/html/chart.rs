@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::report_page::Histogram;
+use super::report_page::{BarChart, Histogram};
 use crate::escape::{escaped, shortened};
 use crate::text::{grouped, human_bytes};
 
@@ -18,23 +18,59 @@ const BINS_MAX: usize = 64;
 pub(super) fn histogram(histogram: &Histogram) -> String {
     let bins = &histogram.bins[..histogram.bins.len().min(BINS_MAX)];
     let most = bins.iter().map(|bin| bin.bytes).max().unwrap_or(0).max(1);
-    let height = bins.len() as u64 * STEP + 8;
-    let title = escaped(&histogram.title);
-    let mut out = format!(
-        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n"
-    );
-    for (index, bin) in bins.iter().enumerate() {
-        let y = index as u64 * STEP + 4;
-        let text_y = y + 11;
+    let lines = bins.iter().map(|bin| {
         let scaled = u128::from(bin.bytes) * u128::from(BAR_MAX) / u128::from(most);
         let width = u64::try_from(scaled).unwrap_or(BAR_MAX).max(u64::from(bin.bytes > 0));
-        let label = escaped(&shortened(&bin.label, 18));
-        let (label_x, text_x) = (LEFT - 10, LEFT + width + 8);
         let said = match bin.count {
             0 => "none".to_owned(),
             1 => format!("{} in 1 extent", human_bytes(bin.bytes)),
             count => format!("{} in {} extents", human_bytes(bin.bytes), grouped(count)),
         };
+        Line { label: &bin.label, width, said, class: "bar" }
+    });
+    figure(&histogram.title, lines)
+}
+
+/// A bar for each figure.
+pub(super) fn bars(chart: &BarChart) -> String {
+    let bars = &chart.bars[..chart.bars.len().min(BINS_MAX)];
+    let most = bars.iter().map(|bar| bar.value).fold(f64::MIN_POSITIVE, f64::max);
+    let lines = bars.iter().map(|bar| Line {
+        label: &bar.label,
+        width: scaled(bar.value / most).max(u64::from(bar.value > 0.0)),
+        said: escaped(&shortened(&bar.said, 40)),
+        class: if bar.is_other { "other bar" } else { "bar" },
+    });
+    figure(&chart.title, lines)
+}
+
+/// So much of the longest bar.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+fn scaled(share: f64) -> u64 {
+    // Conversions of floats saturate, and make 0 of what is no number.
+    ((share * BAR_MAX as f64) as u64).min(BAR_MAX)
+}
+
+/// A bar with what stands on both sides.
+struct Line<'a> {
+    label: &'a str,
+    width: u64,
+    /// Escaped.
+    said: String,
+    class: &'static str,
+}
+
+fn figure<'a>(title: &str, lines: impl ExactSizeIterator<Item = Line<'a>>) -> String {
+    let height = lines.len() as u64 * STEP + 8;
+    let title = escaped(title);
+    let mut out = format!(
+        "<figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n"
+    );
+    for (index, Line { label, width, said, class }) in lines.enumerate() {
+        let y = index as u64 * STEP + 4;
+        let text_y = y + 11;
+        let label = escaped(&shortened(label, 18));
+        let (label_x, text_x) = (LEFT - 10, LEFT + width + 8);
         let _ = writeln!(
             out,
             r#"<text class="faint" x="{label_x}" y="{text_y}" text-anchor="end">{label}</text>"#
@@ -42,7 +78,7 @@ pub(super) fn histogram(histogram: &Histogram) -> String {
         if width > 0 {
             let _ = writeln!(
                 out,
-                r#"<rect class="bar" x="{LEFT}" y="{y}" width="{width}" height="{BAR_HEIGHT}"/>"#
+                r#"<rect class="{class}" x="{LEFT}" y="{y}" width="{width}" height="{BAR_HEIGHT}"/>"#
             );
         }
         let _ = writeln!(out, r#"<text x="{text_x}" y="{text_y}">{said}</text>"#);

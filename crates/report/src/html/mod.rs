@@ -14,7 +14,9 @@ use crate::escape::{escaped, shortened};
 use crate::map::{DiskMap, MAP_SVG_BYTES_MAX, fitted, map_svg};
 use crate::text::{human_bytes, printable};
 
-pub use report_page::{Advice, Column, Histogram, HistogramBin, ReportPage, Table, report_html};
+pub use report_page::{
+    Advice, Bar, BarChart, Column, Histogram, HistogramBin, ReportPage, Table, report_html,
+};
 
 /// The page of a map is no larger.
 pub const MAP_HTML_BYTES_MAX: usize = 5_000_000;
@@ -25,7 +27,7 @@ const FRAME_BYTES_MAX: usize = 100_000;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("map.js");
 /// SHA-256 of the two, in base64, as a content security policy has them. A test tells when they are to be changed.
-const STYLE_DIGEST: &str = "5KDnI2InMK25kVZOG5qKbAeRew22b3CoebdoUirBxuU=";
+const STYLE_DIGEST: &str = "v60sSrl6RTwYeAAsVkbzsNMXZY5TAGYHPvil4GmSEeg=";
 const SCRIPT_DIGEST: &str = "IXiaOiSvJ9dd41ymhiQPVdCqXeZpfCwY8dsLTtZEv0A=";
 
 /// A page that shows the disk: to zoom, to point at, to search for files.
@@ -37,7 +39,7 @@ pub fn map_html(map: &DiskMap) -> String {
         escaped(&shortened(&title, 300)),
         map_section(map, "always")
     );
-    page(&title, &body)
+    page(&title, &body, true)
 }
 
 /// The map as a section of a page. `wheel` says whether turning the wheel zooms: `always`, or when `chosen`.
@@ -69,11 +71,15 @@ fn map_section(map: &DiskMap, wheel: &str) -> String {
     )
 }
 
-/// A whole page around `body`.
-fn page(title: &str, body: &str) -> String {
+/// A whole page around `body`, with the script if a map is in it.
+fn page(title: &str, body: &str, has_map: bool) -> String {
     let mut out = String::with_capacity(body.len() + STYLE.len() + SCRIPT.len() + 1000);
+    let (scripts, script) = match has_map {
+        true => (format!("script-src 'sha256-{SCRIPT_DIGEST}'; "), format!("<script>{SCRIPT}</script>\n")),
+        false => (String::new(), String::new()),
+    };
     let policy = format!(
-        "default-src 'none'; style-src 'sha256-{STYLE_DIGEST}'; script-src 'sha256-{SCRIPT_DIGEST}'; base-uri 'none'; form-action 'none'"
+        "default-src 'none'; style-src 'sha256-{STYLE_DIGEST}'; {scripts}base-uri 'none'; form-action 'none'"
     );
     let _ = write!(
         out,
@@ -88,8 +94,7 @@ fn page(title: &str, body: &str) -> String {
 <style>{STYLE}</style>
 </head>
 <body>
-{body}<script>{SCRIPT}</script>
-</body>
+{body}{script}</body>
 </html>
 "#,
         escaped(&shortened(title, 200))

@@ -27,6 +27,8 @@ pub struct ReportPage {
     pub advice: Vec<Advice>,
     /// The layers: volumes, container, host.
     pub layers: Vec<Table>,
+    /// Figures side by side.
+    pub charts: Vec<BarChart>,
     /// Free extents by size.
     pub histograms: Vec<Histogram>,
     /// The worst files.
@@ -86,6 +88,28 @@ impl Column {
     }
 }
 
+/// Figures of one kind side by side.
+#[derive(Clone, Debug, Default)]
+pub struct BarChart {
+    /// Of what.
+    pub title: String,
+    /// From top to bottom.
+    pub bars: Vec<Bar>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    /// Of what.
+    pub label: String,
+    /// As long as it is drawn: not negative.
+    pub value: f64,
+    /// What stands beside it.
+    pub said: String,
+    /// Drawn in the other colour.
+    pub is_other: bool,
+}
+
 /// Extents by size.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
@@ -122,6 +146,11 @@ pub fn report_html(report: &ReportPage, map: Option<&DiskMap>) -> String {
         out.push_str("</dl>\n");
     }
     advice(&mut out, &report.advice);
+    if !report.charts.is_empty() {
+        out.push_str("<h2>Figures</h2>\n<div class=\"charts\">\n");
+        report.charts.iter().for_each(|one| out.push_str(&chart::bars(one)));
+        out.push_str("</div>\n");
+    }
     report.layers.iter().for_each(|one| table(&mut out, one));
     if let Some(map) = map {
         let _ = writeln!(out, "<h2>Map</h2>\n{}", map_section(map, "chosen"));
@@ -140,7 +169,7 @@ pub fn report_html(report: &ReportPage, map: Option<&DiskMap>) -> String {
         out.push_str("</ul>\n");
     }
     let _ = write!(out, "<footer>{}</footer>\n</main>\n", text(&report.colophon));
-    page(&printable(&report.title), &out)
+    page(&printable(&report.title), &out, map.is_some())
 }
 
 fn advice(out: &mut String, advice: &[Advice]) {

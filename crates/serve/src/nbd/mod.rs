@@ -1,8 +1,9 @@
-//! The server side of NBD, fixed newstyle. What it can do is in `docs/formats/nbd.md`.
+//! The server side of NBD, fixed newstyle, and a small client. What it can do is in `docs/formats/nbd.md`.
 //!
 //! A connection has a thread that receives. It does what is quick itself, and hands the rest to workers of the
 //! connection; whoever is done sends what is ready to be sent. Parsing and negotiating are pure ([`protocol`]).
 
+mod client;
 mod connection;
 mod input;
 mod layout;
@@ -15,6 +16,7 @@ mod server;
 mod tls;
 mod transport;
 
+pub use client::Client;
 pub use server::{Event, Listener, Options, Server};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -1,0 +1,171 @@
+//! Other programs: looked for, run, asked to end.
+//!
+//! Invariants: a terminal's signals do not reach them, as they go to this program, which ends them; none
+//! outlives its value, and servers not this program either, however it ends.
+
+use std::env;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use block::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::counters::ratio;
+
+/// Where programs of the administrator lie, though not always in the path of other users.
+const MORE_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+/// How long a program may take to end when it is asked to.
+const END_MAX: Duration = Duration::from_secs(60);
+const STEP: Duration = Duration::from_millis(2);
+/// So much of what a program complained of is told.
+const SAID_MAX: usize = 500;
+
+/// Where a program lies.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(MORE_FOLDERS.iter().map(PathBuf::from));
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+    };
+    folders.map(|folder| folder.join(name)).find(is_program)
+}
+
+/// As [`find_program`]; `Unsupported` if it is nowhere.
+pub(crate) fn need_program(name: &str) -> Result<PathBuf> {
+    find_program(name).ok_or_else(|| {
+        Error::unsupported(format!("{name} is not installed")).hint(format!("install {name}, and try again"))
+    })
+}
+
+/// Runs a program to its end, and answers what it printed.
+pub(crate) fn run(program: &Path, arguments: &[&Path]) -> Result<String> {
+    let mut command = Command::new(program);
+    let output = command.args(arguments).stdin(Stdio::null()).process_group(0).output();
+    let output = output.map_err(|error| Error::io("run", error).path(program.display()))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(failed(program, output.status, &String::from_utf8_lossy(&output.stderr)))
+}
+
+fn failed(program: &Path, status: ExitStatus, said: &str) -> Error {
+    let said: String = said.trim().chars().take(SAID_MAX).collect();
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Error::io(format!("{name} failed ({status})"), std::io::Error::other(said))
+}
+
+/// A program at work. It is killed when this value goes, if it did not end before.
+pub(crate) struct Running {
+    child: Child,
+    program: PathBuf,
+    /// What it complains of.
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts a program, whose complaints go to the file `log`.
+    pub(crate) fn start(program: &Path, arguments: &[String], log: PathBuf) -> Result<Self> {
+        let file = File::create(&log).map_err(|error| Error::io("make", error).path(log.display()))?;
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).process_group(0);
+        let child = os::end_with_parent(&mut command)
+            .spawn()
+            .map_err(|error| Error::io("start", error).path(program.display()))?;
+        Ok(Self { child, program: program.to_owned(), log })
+    }
+
+    /// An error if it ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        match self.ended()? {
+            None => Ok(()),
+            Some(status) => Err(self.failed(status)),
+        }
+    }
+
+    fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().map_err(|error| Error::io("wait for", error).path(self.program.display()))
+    }
+
+    fn failed(&self, status: ExitStatus) -> Error {
+        failed(&self.program, status, &fs::read_to_string(&self.log).unwrap_or_default())
+    }
+
+    /// The time that it kept processors busy.
+    pub(crate) fn cpu_seconds(&self) -> Option<f64> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).ok()?;
+        let ticks = parse_cpu_ticks(&text)?;
+        Some(ratio(ticks, rustix::param::clock_ticks_per_second()))
+    }
+
+    /// Waits for its end; asks for it first if `asks`. An error unless it ended well.
+    pub(crate) fn end(mut self, asks: bool) -> Result<()> {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).filter(|_| asks) {
+            // Not waited for yet: the number is still its own.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + END_MAX;
+        loop {
+            match self.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(self.failed(status)),
+                None if Instant::now() >= deadline => {
+                    let late = std::io::ErrorKind::TimedOut.into();
+                    return Err(Error::io("wait for the end of", late).path(self.program.display()));
+                }
+                None => std::thread::sleep(STEP),
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended().is_ok_and(|status| status.is_none()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// proc(5), `/proc/pid/stat`: utime and stime are fields 14 and 15; the second, in parentheses, may hold anything.
+fn parse_cpu_ticks(text: &str) -> Option<u64> {
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    fields.next()?.ok()?.checked_add(fields.next()?.ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_run_and_ended() {
+        assert!(find_program("no such program").is_none());
+        let shell = find_program("sh").unwrap();
+        assert_eq!(run(&shell, &["-c".as_ref(), "echo $0".as_ref(), "a".as_ref()]).unwrap(), "a\n");
+        let error = run(&shell, &["-c".as_ref(), "echo because >&2; exit 3".as_ref()]).unwrap_err();
+        assert!(error.to_string().contains("sh failed (exit status: 3): because"), "{error}");
+        let dir = testkit::scratch();
+        let start = |script: &str| {
+            Running::start(&shell, &["-c".into(), script.into()], dir.path().join("log")).unwrap()
+        };
+        let mut sleeping = start("sleep 100");
+        sleeping.check().unwrap();
+        assert!(sleeping.cpu_seconds().unwrap() < 10.0);
+        assert!(sleeping.end(true).is_err(), "a signal ended it");
+        start("exit 0").end(false).unwrap();
+        let error = start("echo because >&2; exit 4").end(false).unwrap_err();
+        assert!(error.to_string().contains("because"), "{error}");
+    }
+
+    #[test]
+    fn names_of_programs_do_not_shift_fields() {
+        let text = "7 (a ) b (c)) S 1 2 3 4 5 6 7 8 9 10 40 2 0 0 20";
+        assert_eq!(parse_cpu_ticks(text), Some(42));
+        assert_eq!(parse_cpu_ticks("7 (a"), None);
+    }
+}

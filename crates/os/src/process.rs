@@ -1,0 +1,44 @@
+//! What this process and those that it starts are to the rest of the system: for what must not outlive a process that is
+//! killed.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr::null;
+
+use block::{Error, Result};
+
+/// From now on what this thread, and programs that it starts, mount is seen by them alone, and goes with the last of them
+/// (`mount_namespaces(7)`). Takes root.
+pub fn hide_mounts() -> Result<()> {
+    // SAFETY: the call has one argument by value. Other threads keep what they see.
+    #[allow(unsafe_code)]
+    let unshared = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    let failed = || Error::io("have mounts of its own", io::Error::last_os_error());
+    if unshared != 0 {
+        return Err(failed());
+    }
+    // What is mounted elsewhere still arrives here; nothing leaves.
+    let flags = libc::MS_REC | libc::MS_SLAVE;
+    // SAFETY: the target is a constant string with its NUL; for a change of propagation the other pointers may be null
+    // (mount(2)).
+    #[allow(unsafe_code)]
+    let changed = unsafe { libc::mount(null(), c"/".as_ptr(), null(), flags, null()) };
+    if changed == 0 { Ok(()) } else { Err(failed()) }
+}
+
+/// Has the program that `command` starts be asked to end (SIGTERM) when the thread that starts it is gone, however that
+/// ended.
+pub fn end_with_parent(command: &mut Command) -> &mut Command {
+    let ask = || {
+        // SAFETY: a system call with arguments by value, which may be made between fork and exec.
+        #[allow(unsafe_code)]
+        let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure makes one system call, and takes no lock and no memory.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(ask)
+    }
+}

@@ -1,0 +1,97 @@
+//! The client with which servers are measured, against Leandisk's server and QEMU's.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use block::ErrorKind;
+use common::Served;
+use serve::nbd::Client;
+
+/// Writes, trims and reads; the disk has 1 MiB.
+fn use_it(socket: &Path, name: &str) {
+    let mut client = Client::connect(socket, name).unwrap();
+    assert_eq!(client.len_bytes(), 1 << 20);
+    assert!(client.can_trim());
+    client.begin_write(4096, &[7; 8192]).unwrap();
+    assert_eq!(client.begin_flush().unwrap_err().kind(), ErrorKind::Invalid, "one at a time");
+    client.finish(&mut []).unwrap();
+    client.begin_trim(8192, 4096).unwrap();
+    client.finish(&mut []).unwrap();
+    client.begin_flush().unwrap();
+    client.finish(&mut []).unwrap();
+    let mut buf = [1; 4096];
+    client.begin_read(4096, 4096).unwrap();
+    client.finish(&mut buf).unwrap();
+    assert_eq!(buf, [7; 4096]);
+    client.begin_read((1 << 20) - 100, 200).unwrap();
+    assert_eq!(client.finish(&mut buf).unwrap_err().kind(), ErrorKind::Io, "past the end");
+    client.begin_read(0, 4096).unwrap();
+    client.finish(&mut buf).unwrap();
+    assert_eq!(buf, [0; 4096], "the connection lives on");
+    assert_eq!(client.finish(&mut buf).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(client.begin_trim(0, 64 << 20).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn it_uses_our_server() {
+    let mut served = Served::new(1 << 20);
+    use_it(&served.socket, "disk");
+    use_it(&served.socket, "");
+    let error = Client::connect(&served.socket, "another").err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    served.stop().unwrap();
+    assert_eq!(Client::connect(&served.socket, "disk").err().unwrap().kind(), ErrorKind::Io);
+}
+
+struct Qemu(Child);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn it_uses_qemus_server() {
+    let dir = testkit::scratch();
+    let (disk, socket) = (dir.path().join("disk.raw"), dir.path().join("socket"));
+    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
+    let child = Command::new("qemu-nbd")
+        .args(["--format=raw", "--discard=unmap"])
+        .arg(format!("--socket={}", socket.display()))
+        .arg(&disk)
+        .spawn()
+        .unwrap_or_else(|error| panic!("qemu-nbd: {error}; `make test` installs what the tests need"));
+    let mut qemu = Qemu(child);
+    let started = Instant::now();
+    while !socket.exists() {
+        assert!(started.elapsed() < Duration::from_secs(30), "qemu-nbd does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    use_it(&socket, "");
+    assert!(qemu.0.wait().unwrap().success(), "it goes when its client took leave");
+}
+
+#[test]
+fn what_is_no_server_is_an_error() {
+    let dir = testkit::scratch();
+    let socket = dir.path().join("socket");
+    let listener = UnixListener::bind(&socket).unwrap();
+    for said in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"NBDMAGIC", b""] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                std::io::Write::write_all(&mut stream, said).unwrap();
+            });
+            let error = Client::connect(&socket, "").err().unwrap();
+            assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io), "{error}");
+        });
+    }
+}
