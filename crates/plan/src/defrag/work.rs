@@ -17,7 +17,7 @@ use super::figures::{changed_block_bytes, figures, left};
 use super::layout::Layout;
 use super::space::Space;
 use super::spans::Spans;
-use super::{DefragOptions, DefragPlan, Hints};
+use super::{DefragOptions, DefragPlan, Emptied, Hints};
 
 /// Why a stream is pinned that the file system would let move.
 const FIXED_BELOW: &str = "its container keeps a part of it for others, or compressed";
@@ -52,6 +52,7 @@ pub(super) struct Work<'a> {
     reserved: Spans,
     moved_bytes: u64,
     pub(super) made_room_bytes: u64,
+    pub(super) emptied: Emptied,
 }
 
 #[derive(Default)]
@@ -86,6 +87,7 @@ impl<'a> Work<'a> {
             reserved: Spans::default(),
             moved_bytes: 0,
             made_room_bytes: 0,
+            emptied: Emptied::default(),
         };
         work.locked = (0..layout.stream_count()).map(|stream| work.pinned(stream).is_some()).collect();
         let movable = (0..layout.stream_count()).filter(|stream| !work.locked[*stream]);
@@ -353,6 +355,7 @@ impl<'a> Work<'a> {
             growth_bytes: self.space.peak_bytes(),
             growth_left_bytes: self.space.growth_bytes(),
             changed_block_bytes: changed_block_bytes(destinations),
+            emptied: self.emptied,
             left: left(self.layout, &self.at, |stream| self.pinned(stream)),
             batches: self.batches,
             releases: self.releases,
