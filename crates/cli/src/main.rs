@@ -7,6 +7,7 @@
 mod analyze;
 mod arguments;
 mod compact;
+mod consolidate;
 mod copy;
 mod create;
 mod defrag;

@@ -124,15 +124,19 @@ impl Units {
     }
 }
 
-/// Where what lies in a unit goes.
-struct Moves {
+/// Runs, and the places that were taken for them.
+struct Placed {
+    runs: Vec<(Run, VolumeSpan)>,
+    /// The places that are in units that stay, and not in a spare one.
+    in_gaps: Vec<VolumeSpan>,
+}
+
+/// A unit with what leaves it.
+struct Leaving {
     unit: Unit,
     /// What was free in the unit.
     parts: Vec<VolumeSpan>,
-    /// Runs and their places, which are taken.
-    runs: Vec<(Run, VolumeSpan)>,
-    /// Of these places the ones in free space of units that stay.
-    taken: Vec<VolumeSpan>,
+    placed: Placed,
 }
 
 struct Emptying<'w, 'a> {
@@ -301,14 +305,14 @@ impl Emptying<'_, '_> {
         for other in others.iter().filter(|other| !self.chosen.contains_key(&other.number)) {
             kept.push((other.span, self.work.reserve(other.span)));
         }
-        let Some((runs, _)) = self.find_places(runs, None) else {
+        let Some(placed) = self.find_places(runs, None) else {
             kept.into_iter().for_each(|(span, parts)| self.work.unreserve(span, &parts));
             return Ok(false);
         };
         for other in &others {
             self.chosen.remove(&other.number);
         }
-        self.carry_out(runs)?;
+        self.carry_out(placed)?;
         others.into_iter().chain([unit]).for_each(|unit| self.count_emptied(unit));
         Ok(true)
     }
@@ -332,29 +336,25 @@ impl Emptying<'_, '_> {
     }
 
     /// Takes a place for each run: the tightest in what stays, else the next in `spare`. `None`, and nothing is taken, if one does
-    /// not fit. Answers also which places are not in the spare unit.
-    fn find_places(
-        &mut self,
-        runs: Vec<Run>,
-        mut spare: Option<&mut VolumeSpan>,
-    ) -> Option<(Vec<(Run, VolumeSpan)>, Vec<VolumeSpan>)> {
+    /// not fit.
+    fn find_places(&mut self, runs: Vec<Run>, mut spare: Option<&mut VolumeSpan>) -> Option<Placed> {
         let spare_before = spare.as_deref().copied();
-        let (mut placed, mut taken) = (Vec::with_capacity(runs.len()), Vec::new());
+        let mut placed = Placed { runs: Vec::with_capacity(runs.len()), in_gaps: Vec::new() };
         for run in runs {
             if let Some(place) = self.work.space.find(run.bytes, Growth::Never) {
                 self.work.space.take(place);
-                taken.push(place);
-                placed.push((run, place));
+                placed.in_gaps.push(place);
+                placed.runs.push((run, place));
                 continue;
             }
             match spare.as_deref_mut().filter(|rest| rest.len_bytes() >= run.bytes) {
                 Some(rest) => {
                     let place = VolumeSpan::new(rest.start(), run.bytes);
                     *rest = VolumeSpan::between(place.end(), rest.end());
-                    placed.push((run, place));
+                    placed.runs.push((run, place));
                 }
                 None => {
-                    taken.into_iter().for_each(|place| self.work.space.give(place));
+                    placed.in_gaps.into_iter().for_each(|place| self.work.space.give(place));
                     if let (Some(rest), Some(before)) = (spare, spare_before) {
                         *rest = before;
                     }
@@ -362,11 +362,14 @@ impl Emptying<'_, '_> {
                 }
             }
         }
-        Some((placed, taken))
+        Some(placed)
     }
 
-    fn carry_out(&mut self, runs: Vec<(Run, VolumeSpan)>) -> Result<()> {
-        runs.into_iter().try_for_each(|(run, place)| self.work.move_to_taken(run.extents, place.start()))
+    fn carry_out(&mut self, placed: Placed) -> Result<()> {
+        placed
+            .runs
+            .into_iter()
+            .try_for_each(|(run, place)| self.work.move_to_taken(run.extents, place.start()))
     }
 
     /// Nothing is in a unit any more. It stays reserved, and is a spare one once the batch was closed.
@@ -406,7 +409,7 @@ impl Emptying<'_, '_> {
     /// Moves what is in the first of `candidates` into `spare`, with the gaps' help. Whether that paid; nothing moved if not.
     fn fill(&mut self, spare: VolumeSpan, candidates: &mut Vec<Unit>) -> Result<bool> {
         let mut rest = spare;
-        let mut all: Vec<Moves> = Vec::new();
+        let mut all: Vec<Leaving> = Vec::new();
         let mut gone = BTreeSet::new();
         for candidate in candidates.iter().take(LOOKED_AT_MAX) {
             if rest.len_bytes() < self.work.layout.cluster_bytes() {
@@ -427,19 +430,20 @@ impl Emptying<'_, '_> {
             }
             let parts = self.work.reserve(unit.span);
             match self.find_places(runs, Some(&mut rest)) {
-                Some((runs, taken)) => {
+                Some(placed) => {
                     gone.extend(starts);
-                    all.push(Moves { unit, parts, runs, taken });
+                    all.push(Leaving { unit, parts, placed });
                 }
                 None => self.work.unreserve(unit.span, &parts),
             }
         }
-        let freed_bytes: u64 = all.iter().map(|moves| moves.unit.held_bytes).sum();
-        let moved_bytes: u64 = all.iter().flat_map(|moves| &moves.runs).map(|(run, _)| run.bytes).sum();
+        let freed_bytes: u64 = all.iter().map(|leaving| leaving.unit.held_bytes).sum();
+        let moved_bytes: u64 =
+            all.iter().flat_map(|leaving| &leaving.placed.runs).map(|(run, _)| run.bytes).sum();
         if freed_bytes <= moved_bytes.saturating_add(spare.len_bytes()) {
-            for moves in all {
-                moves.taken.into_iter().for_each(|place| self.work.space.give(place));
-                self.work.unreserve(moves.unit.span, &moves.parts);
+            for leaving in all {
+                leaving.placed.in_gaps.into_iter().for_each(|place| self.work.space.give(place));
+                self.work.unreserve(leaving.unit.span, &leaving.parts);
             }
             return Ok(false);
         }
@@ -449,11 +453,11 @@ impl Emptying<'_, '_> {
         if !rest.is_empty() {
             self.work.space.give(rest);
         }
-        let numbers: BTreeSet<u64> = all.iter().map(|moves| moves.unit.number).collect();
+        let numbers: BTreeSet<u64> = all.iter().map(|leaving| leaving.unit.number).collect();
         candidates.retain(|unit| !numbers.contains(&unit.number));
-        for moves in all {
-            self.count_emptied(moves.unit);
-            self.carry_out(moves.runs)?;
+        for leaving in all {
+            self.count_emptied(leaving.unit);
+            self.carry_out(leaving.placed)?;
         }
         self.work.emptied.units -= 1;
         self.work.emptied.bytes -= spare.len_bytes();
