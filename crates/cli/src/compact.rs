@@ -91,6 +91,7 @@ struct Scene {
     fingerprints: Vec<Option<(u64, i64, i64)>>,
     maps: UsedMaps,
     trust: Vec<Trust>,
+    held: Vec<ExtentSet<Host>>,
 }
 
 impl Scene {
@@ -105,7 +106,9 @@ impl Scene {
         check_not_hibernated(&stack)?;
         let volumes = stack.volumes().iter().zip(maps.modes());
         let trust = volumes.map(|(volume, mode)| trust(is_compared, volume, mode)).collect::<Result<_>>()?;
-        Ok(Self { stack, gate, fingerprints, maps, trust })
+        // Asked for where it is, the host finds places for all that was written, and what is taken is counted after that.
+        let held = held(stack.chain())?;
+        Ok(Self { stack, gate, fingerprints, maps, trust, held })
     }
 }
 
@@ -273,8 +276,7 @@ fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
 
 /// Facts in, plan out: of the volumes as they are, or as they will be once files have `moved`.
 fn plan(scene: &Scene, moved: Option<&[Moved]>) -> Result<CompactPlan> {
-    let Scene { stack, maps, trust, .. } = scene;
-    let held = held(stack.chain())?;
+    let Scene { stack, maps, trust, held, .. } = scene;
     let volumes = stack.volumes().iter().map(|volume| volume.span);
     let moved: Option<Vec<_>> = moved.map(|moved| volumes.zip(moved.iter().cloned()).collect());
     let gives = gives_back(stack.chain());
@@ -287,7 +289,7 @@ fn plan(scene: &Scene, moved: Option<&[Moved]>) -> Result<CompactPlan> {
         head_bytes: gives.head_bytes,
     };
     let trusted = trust.iter().map(Result::is_ok).collect();
-    let mut planner = CompactPlanner::new(shape, trusted, &held);
+    let mut planner = CompactPlanner::new(shape, trusted, held);
     let window_bytes = (WINDOW_BYTES / unit_bytes).max(1) * unit_bytes;
     for window in Span::from_zero(stack.chain().len_bytes()).split(window_bytes) {
         let facts = stack.facts(maps, window)?;

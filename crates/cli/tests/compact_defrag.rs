@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use common::{Untouched, arg, assert_only, document, fail, leandisk, number, succeed};
 use defrag_common::{
-    Inside, Kind, QCOW2, QCOW2_SMALL, RAW, VDI, VHD, VHDX, VMDK, allocated_bytes, digest, fsck,
+    Inside, Kind, QCOW2, QCOW2_SMALL, RAW, VDI, VHD, VHDX, VMDK, allocated_bytes, digest, fsck, gpt, mbr,
 };
 use serde_json::Value;
 use testkit::{ext_volume, ntfs_volume, run, scratch};
@@ -305,6 +305,31 @@ fn killed_in_either_part_the_disk_is_whole() {
     }
     println!("{died:?} were hit, {pending} were finished");
     assert!(died[0] >= 2, "only {died:?} were hit");
+}
+
+/// Volumes that begin within a block, with files of every kind and in thousands of pieces: no piece is torn.
+#[test]
+fn two_volumes_with_files_of_every_kind() {
+    for (fixture, kind) in [(mbr(), VHD), (gpt(), QCOW2), (gpt(), VHDX)] {
+        let dir = scratch();
+        let disk = kind.make(&fixture.raw, dir.path());
+        let runs = |disk: &Path| {
+            let analyzed = document("leandisk.analyze/1", &["analyze", arg(disk)]);
+            let volumes = analyzed["volumes"].as_array().unwrap();
+            volumes.iter().map(|volume| number(volume, "/fragments")).collect::<Vec<_>>()
+        };
+        let before = runs(&disk);
+        let done = document(SCHEMA, &["compact", arg(&disk), "--defrag", "--verify"]);
+        println!("{} in {}: {done:#}", fixture.name, kind.name);
+        assert!(
+            number(&done, "/moved_bytes") <= number(&done, "/emptied_units") * number(&done, "/unit_bytes")
+        );
+        let after = runs(&disk);
+        assert!(before.iter().zip(&after).all(|(before, after)| after <= before), "{before:?} -> {after:?}");
+        let raw = dir.path().join("guest-view");
+        kind.extract_guest(&disk, &raw);
+        fixture.assert_same_files(&raw);
+    }
 }
 
 #[test]

@@ -148,7 +148,9 @@ pub(super) fn compact(facts: &AdviceFacts, comes_after_defrag: bool) -> Advice {
     if partial_bytes >= SPACE_BYTES_MIN && container.parents == 0 {
         let can_move = facts.volumes.iter().any(|volume| volume.is_movable && volume.doubt.is_none());
         let how = match container.unit_bytes {
-            Some(_) if can_move => "`compact --defrag` empties as many of them as pays, and a copy leaves them out",
+            Some(_) if can_move => {
+                "`compact --defrag` empties as many of them as pays, and a copy leaves them out"
+            }
             _ => "only a copy leaves them out",
         };
         because.push_str(&format!(
