@@ -168,7 +168,10 @@ impl Scene {
 }
 
 /// Things of a file system that stay where they are, each in at most one block more.
-const PINNED: u64 = 8;
+const PINNED: u64 = 4;
+
+/// What an image's tables take, and the host's records of a file with holes.
+const TABLES_BYTES: u64 = 2 * MIB;
 
 fn becomes_lean(kind: Kind) {
     for inside in [Inside::Ntfs, Inside::Ext4] {
@@ -197,8 +200,7 @@ fn becomes_lean(kind: Kind) {
         assert_eq!(number(&done, "/allocated_after_bytes"), after);
 
         let (used, unit) = (number(&done, "/volumes/0/used_bytes"), number(&done, "/unit_bytes"));
-        let tables = 6 * MIB;
-        assert!(after <= used + PINNED * unit + tables, "{what}: {after} of {used} used");
+        assert!(after <= used + PINNED * unit + TABLES_BYTES, "{what}: {after} of {used} used");
         let (moved, emptied) = (number(&done, "/moved_bytes"), number(&done, "/emptied_units"));
         let gained = number(&plain, "/allocated_after_bytes").saturating_sub(after);
         if unit > 4096 {
@@ -296,7 +298,7 @@ fn killed_in_either_part_the_disk_is_whole() {
             let done = scene.compact(&["--defrag", "--verify"]);
             let used = number(&done, "/volumes/0/used_bytes");
             let after = number(&done, "/allocated_after_bytes");
-            let bound = used + PINNED * number(&done, "/unit_bytes") + 6 * MIB;
+            let bound = used + PINNED * number(&done, "/unit_bytes") + TABLES_BYTES;
             // What was about to be given back has left the tables, and nobody knows of it any more.
             let may_leak = part == 1 && ["qcow2", "vmdk"].contains(&kind.qemu_format);
             assert!(after <= bound || may_leak, "{}: {after} of {used}", kind.name);
@@ -304,7 +306,7 @@ fn killed_in_either_part_the_disk_is_whole() {
         }
     }
     println!("{died:?} were hit, {pending} were finished");
-    assert!(died[0] >= 2, "only {died:?} were hit");
+    assert!(died[0] >= 2 && died[1] >= 1, "only {died:?} were hit");
 }
 
 /// Volumes that begin within a block, with files of every kind and in thousands of pieces: no piece is torn.

@@ -346,9 +346,9 @@ fn units_of_an_aged_volume_are_emptied_in_a_moment() {
             let len = if roll(20) == 0 { 1 + roll(500) } else { 1 + roll(12) };
             let is_there = roll(10) < 4;
             if is_there {
-                files.push((at, len))
+                files.push((at, len));
             } else {
-                room.push(span(at, len))
+                room.push(span(at, len));
             }
             at += len;
         }
@@ -370,7 +370,7 @@ fn units_of_an_aged_volume_are_emptied_in_a_moment() {
             };
             layout.stream(file, &[extent], mobility);
         }
-        let free_bytes: u64 = room.iter().map(|span| span.len_bytes()).sum();
+        let free_bytes: u64 = room.iter().map(extent::VolumeSpan::len_bytes).sum();
         room.into_iter().for_each(|span| layout.add_room(span));
         let options = DefragOptions { unit_bytes, batch_bytes_max: 256 << 20, ..options(Goal::Units) };
         let started = std::time::Instant::now();
