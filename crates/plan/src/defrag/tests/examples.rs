@@ -370,7 +370,7 @@ fn units_of_an_aged_volume_are_emptied_in_a_moment() {
             };
             layout.stream(file, &[extent], mobility);
         }
-        let free_bytes: u64 = room.iter().map(extent::VolumeSpan::len_bytes).sum();
+        let free_bytes: u64 = room.iter().map(VolumeSpan::len_bytes).sum();
         room.into_iter().for_each(|span| layout.add_room(span));
         let options = DefragOptions { unit_bytes, batch_bytes_max: 256 << 20, ..options(Goal::Units) };
         let started = std::time::Instant::now();
