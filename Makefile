@@ -61,6 +61,7 @@ bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
 
 ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU (Debian 13, qemu-system-x86, xz-utils)
 	$(CARGO) test --locked -p leandisk-testkit --test kernel -- --ignored
+	$(CARGO) test --locked -p leandisk --test ntfs3 -- --ignored
 
 crash: ## Cut the power of simulated machines at every write of changes in place (CRASH_STATES=1000000)
 	scripts/install-test-tools

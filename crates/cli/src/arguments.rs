@@ -224,7 +224,10 @@ pub(crate) struct DefragArguments {
     /// Read every file before and after, and compare
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Keep the journal here instead of beside the disk
+    /// Bring NTFS's $MFT together, too, behind its first extent
+    #[arg(long)]
+    pub(crate) mft: bool,
+    /// Keep the journal here, with a link to it beside the disk
     #[arg(long, value_name = "FILE")]
     pub(crate) journal: Option<PathBuf>,
     /// Print one JSON document

@@ -50,6 +50,7 @@ fn prepare_volume(stack: &Stack, mode: &Mode, gives: GivesBack, is_trusted: bool
             unit_bytes,
             unit_skew_bytes: volume.span.start().get() % unit_bytes,
             batch_bytes_max: BATCH_BYTES_MAX,
+            moves_anchored: false,
         };
         plan_in_place(&layout, &options, &Hints::default())
     })

@@ -1,6 +1,6 @@
 //! `leandisk defrag` and `leandisk recover`: facts, plan, execution, proof.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use filesystem::{Check, FileSystem, Rearrange};
 use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget, check_no_children};
 use journal::Identity;
-use os::{JournalFile, LiveFile, journal_path};
+use os::{JournalFile, LiveFile};
 use plan::defrag::{BackingMap, DefragOptions, DefragPlan, Hints, LayoutFigures, plan_in_place};
 use plan::profile::HDD;
 use plan::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
@@ -24,7 +24,7 @@ use verify::volume::{Contents, Snapshot};
 
 use crate::arguments::{DefragArguments, Goal, OpenArguments, ProgressStyle, RecoverArguments};
 use crate::copy::check_not_in_use;
-use crate::disk::{Caching, Gate, OpenDisk, lost, open_chain};
+use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost, open_chain};
 use crate::pack::read_layout;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
@@ -48,6 +48,9 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
     Edit::check(stack.chain())?;
     check_no_children(stack.chain(), &gate)?;
     check_volume_number(arguments, stack)?;
+    if is_thin(stack.chain())? {
+        check_usable(&arguments.disk, &arguments.open)?;
+    }
 
     let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
     let prepared: Vec<_> = (0..stack.volumes().len())
@@ -149,6 +152,7 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
             unit_bytes,
             unit_skew_bytes: volume.span.start().get() % unit_bytes,
             batch_bytes_max: BATCH_BYTES_MAX,
+            moves_anchored: arguments.mft,
         };
         let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
         let home = |file| rearrange.home(file);
@@ -270,6 +274,12 @@ fn open_live(file: &dyn HostFile) -> Result<Arc<dyn EditTarget>> {
     Ok(Arc::new(LiveFile::open(file.name())?))
 }
 
+/// Whether the image has places that it can give and take back.
+fn is_thin(chain: &Chain) -> Result<bool> {
+    let all = Span::from_zero(chain.len_bytes());
+    Ok(image::backing(chain, all)?.iter().any(|extent| extent.state == image::Backing::Absent))
+}
+
 /// A disk whose files nobody else can use.
 enum Changing {
     /// All of it has its place: contents change where they lie, and no table does.
@@ -291,9 +301,7 @@ impl Changing {
 
     /// Tells others that the contents change.
     fn begin(edit: Edit) -> Result<Self> {
-        let all = Span::from_zero(edit.chain().len_bytes());
-        let is_thin = image::backing(edit.chain(), all)?.iter().any(|it| it.state == image::Backing::Absent);
-        if !is_thin && edit.is_closed() {
+        if !is_thin(edit.chain())? && edit.is_closed() {
             edit.begin(uuid::Uuid::new_v4().as_u128())?;
             return Ok(Self::Fixed(edit));
         }
@@ -335,7 +343,7 @@ fn change(
     let volume = &stack.volumes()[index];
     let facts = volume.filesystem.as_ref().ok_or_else(lost)?.facts();
     let cancelled = cancel_on_signal()?;
-    let journal = JournalFile::create(journal_of(how.disk, how.journal))?;
+    let journal = JournalFile::create_for(how.disk, how.journal)?;
     let disk = match Changing::begin(edit) {
         Ok(disk) => disk,
         Err(error) => {
@@ -377,11 +385,6 @@ fn change(
             Err(failure.error)
         }
     }
-}
-
-/// `--journal`, else beside the disk.
-fn journal_of(disk: &Path, stated: Option<&Path>) -> PathBuf {
-    stated.map_or_else(|| journal_path(disk), Path::to_owned)
 }
 
 /// What there is to say of a volume.
@@ -441,16 +444,14 @@ fn check_any_was_possible(arguments: &DefragArguments, prepared: Vec<Prepared>) 
 
 /// Finishes or undoes what was interrupted.
 pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
-    let path = journal_of(&arguments.disk, arguments.journal.as_deref());
     let found = arguments.disk.try_exists();
     if !found.map_err(|error| Error::io("look for", error).path(arguments.disk.display()))? {
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(Error::io("open", missing).path(arguments.disk.display()));
     }
-    let exists = path.try_exists().map_err(|error| Error::io("look for", error).path(path.display()))?;
     let disk = arguments.disk.display().to_string();
-    let document = if exists {
-        let journal = JournalFile::open(&path)?;
+    let journal = JournalFile::open_for(&arguments.disk, arguments.journal.as_deref())?;
+    let document = if let Some(journal) = journal {
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
         check_not_in_use(&chain)?;

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{Error, HostFile, Result};
+use block::{Error, HostFile, Result, TargetFile};
+use engine::Unwritten;
+use image::live::LiveOptions;
 use image::{Chain, OpenOptions, Purpose, Resolver};
 use os::{Granted, JournalFile, SourceFile, journal_path};
 use stack::Stack;
@@ -65,6 +67,14 @@ pub(crate) fn check_nothing_pending(path: &Path) -> Result<()> {
     ))
     .hint(format!("leandisk recover '{}'", path.display()))
     .path(path.display()))
+}
+
+/// Takes the disk into use as a change of it would, but that nothing is written: to see whether it can be.
+pub(crate) fn check_usable(path: &Path, arguments: &OpenArguments) -> Result<()> {
+    let chain = open_chain(path, arguments, Caching::PageCache)?;
+    let files = chain.links()[0].layer.files().iter();
+    let files = files.map(|file| Arc::new(Unwritten::new(file.clone())) as Arc<dyn TargetFile>).collect();
+    image::live::open(chain, files, LiveOptions::default()).map(drop)
 }
 
 /// What is wrong if a volume is not there any more after a change of it.

@@ -15,6 +15,7 @@ use defrag_common::{
     VHDX_FIXED, VMDK, VMDK_FLAT, allocated_bytes, ext4, filefrag, gpt, mbr, ntfs, ntfs_runs, volume,
 };
 use serde_json::Value;
+use testkit::mounted::Mounted;
 use testkit::{run, scratch};
 
 const SCHEMA: &str = "leandisk.defrag/1";
@@ -267,6 +268,50 @@ fn goals() {
         assert!(free <= files && pack < files / 5, "free extents: {free_extents:?}");
         assert!(largest[1] >= largest[0], "the largest free extent: {largest:?}");
     }
+}
+
+/// Small files made where free space is scattered, so that `$MFT` grows in many pieces.
+fn volume_with_a_scattered_mft(volume: &Path) {
+    fs::File::create(volume).unwrap().set_len(24 << 20).unwrap();
+    run("mkntfs", &["-qQF", arg(volume)]);
+    let mounted = Mounted::ntfs(volume, "");
+    let file = |name: String| mounted.path().join(name);
+    let mut count = 0u32;
+    while fs::write(file(format!("large {count}")), vec![7; 20_000]).is_ok() {
+        count += 1;
+    }
+    (0..=count).step_by(2).for_each(|index| fs::remove_file(file(format!("large {index}"))).unwrap());
+    (0..2000u32).for_each(|index| fs::write(file(format!("small {index}")), index.to_string()).unwrap());
+    (1..count).step_by(6).for_each(|index| fs::remove_file(file(format!("large {index}"))).unwrap());
+}
+
+#[test]
+fn the_mft_comes_together_if_it_is_asked_for() {
+    let dir = scratch();
+    let disk = dir.path().join("volume.raw");
+    volume_with_a_scattered_mft(&disk);
+    let before = Mounted::ntfs(&disk, "ro").tree();
+    let mft_fragments = || {
+        let files = dir.path().join("files");
+        succeed(&["analyze", arg(&disk), "-f", "raw", "--files", arg(&files)]);
+        let lines = fs::read_to_string(&files).unwrap();
+        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mft = lines.into_iter().find(|file| file["path"] == "/$MFT").unwrap();
+        fs::remove_file(files).unwrap();
+        mft["fragments"].as_u64().unwrap()
+    };
+    let scattered = mft_fragments();
+    assert!(scattered > 5, "{scattered}");
+    succeed(&["defrag", arg(&disk), "-f", "raw"]);
+    assert_eq!(mft_fragments(), scattered, "nobody asked for it");
+    succeed(&["defrag", arg(&disk), "-f", "raw", "--mft"]);
+    // What mkntfs puts behind the first extent stays.
+    assert!(mft_fragments() <= 2, "{}", mft_fragments());
+    run("ntfsfix", &["-n", arg(&disk)]);
+    run("ntfsresize", &["--info", "--force", "--no-progress-bar", arg(&disk)]);
+    Mounted::ntfs(&disk, "ro").tree().assert_same(&before, "with its $MFT together");
+    fs::write(Mounted::ntfs(&disk, "").path().join("another"), "still usable").unwrap();
+    run("ntfsfix", &["-n", arg(&disk)]);
 }
 
 #[test]

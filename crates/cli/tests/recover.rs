@@ -307,6 +307,24 @@ fn write_into_all(from: &Path, to: &Path) {
     write_into(from, to, 0);
 }
 
+/// A link beside the disk leads to the journal: nobody takes the disk for whole.
+#[test]
+fn a_journal_elsewhere_is_found_by_whoever_opens_the_disk() {
+    let (scene, journal) = committed(ext4);
+    let elsewhere = scratch();
+    let moved = elsewhere.path().join("journal");
+    fs::write(&moved, journal).unwrap();
+    fs::remove_file(scene.journal()).unwrap();
+    std::os::unix::fs::symlink(&moved, scene.journal()).unwrap();
+    let message = fail(3, &["defrag", arg(&scene.disk)]);
+    assert!(message.contains("recover"), "{message}");
+    let document = document(SCHEMA, &["recover", arg(&scene.disk)]);
+    assert_ne!(document["outcome"], "none", "{document:#}");
+    assert_only(elsewhere.path(), &[]);
+    assert!(!scene.journal().is_symlink(), "the link went with it");
+    scene.check();
+}
+
 #[test]
 fn a_journal_elsewhere_is_found_where_it_is_told_to_be() {
     let (scene, journal) = committed(ext4);

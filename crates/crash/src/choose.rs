@@ -13,7 +13,7 @@ struct Movable(Vec<(FileId, Vec<VolumeSpan>, Mobility)>);
 
 impl StreamVisitor for Movable {
     fn stream(&mut self, stream: FileStream<'_>, extents: &[FileExtent], mobility: Mobility) {
-        if matches!(mobility, Mobility::Pinned(_)) || extents.is_empty() {
+        if mobility.stays().is_some() || extents.is_empty() {
             return;
         }
         let mut spans: Vec<VolumeSpan> = extents.iter().map(|extent| extent.span).collect();

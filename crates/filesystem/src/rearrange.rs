@@ -181,8 +181,21 @@ pub enum Mobility {
     Movable,
     /// All of its extents at once, in their order, to one free span: what describes them has no room for more.
     Together,
+    /// The first of its extents stays. All others go behind it at once, and after everything else: who knows where things lie learns
+    /// it from there. Nobody expects it elsewhere, but few care; without being asked it stays, for this reason.
+    Anchored(&'static str),
     /// None of it, for this reason.
     Pinned(&'static str),
+}
+
+impl Mobility {
+    /// Why it stays unless something else is asked for.
+    pub fn stays(&self) -> Option<&'static str> {
+        match self {
+            Self::Movable | Self::Together => None,
+            Self::Anchored(reason) | Self::Pinned(reason) => Some(reason),
+        }
+    }
 }
 
 /// Sees what may move.

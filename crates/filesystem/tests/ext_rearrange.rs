@@ -412,7 +412,9 @@ fn check_streams(image: &Image, rearrange: &dyn Rearrange, what: &str) {
                 let home = rearrange.home(shown.file).unwrap();
                 assert!(home.len_bytes() > 0 && home.end().get() <= image.len_bytes());
             }
-            Mobility::Together => panic!("{what}: maps of ext may always be told anew"),
+            Mobility::Together | Mobility::Anchored(_) => {
+                panic!("{what}: maps of ext may always be told anew")
+            }
             Mobility::Pinned(why) => *pinned.entry(why).or_default() += 1,
         }
         assert_eq!(shown.extents.len(), scanned.extent_count() as usize, "{what}");

@@ -147,7 +147,7 @@ impl Moving {
         let mut moves = Vec::new();
         for index in 0..self.streams.len() {
             match self.streams[index].mobility {
-                Mobility::Pinned(_) => {}
+                Mobility::Anchored(_) | Mobility::Pinned(_) => {}
                 Mobility::Movable => {
                     for (at, span) in self.streams[index].spans().into_iter().enumerate() {
                         if self.random.one_in(3) {
@@ -171,7 +171,7 @@ impl Moving {
         let mut moves = Vec::new();
         for index in 0..self.streams.len() {
             let stream = &self.streams[index];
-            if stream.fragments() > 1 && !matches!(stream.mobility, Mobility::Pinned(_)) {
+            if stream.fragments() > 1 && stream.mobility.stays().is_none() {
                 self.go_together(index, false, &mut moves);
             }
         }
@@ -388,7 +388,7 @@ fn check_contiguous(cluster_bytes: u64, seed: u64) {
     }
     made.check_places(&moving);
     for stream in &moving.streams {
-        if !matches!(stream.mobility, Mobility::Pinned(_)) {
+        if stream.mobility.stays().is_none() {
             assert_eq!(stream.fragments(), 1, "{:?} {:?}", stream.file, stream.name);
         }
     }
@@ -406,8 +406,7 @@ fn check_shown(moving: &Moving) {
         assert_eq!((scanned.stream.file, scanned.stream.kind), (shown.file, shown.kind));
         assert_eq!(scanned.extents().collect::<Vec<_>>(), shown.extents);
     }
-    let pinned: Vec<_> =
-        moving.streams.iter().filter(|stream| matches!(stream.mobility, Mobility::Pinned(_))).collect();
+    let pinned: Vec<_> = moving.streams.iter().filter(|stream| stream.mobility.stays().is_some()).collect();
     for number in [0, 1, 2, 4, 6, 7] {
         assert!(pinned.iter().any(|stream| stream.file == FileId(number)), "record {number} stays");
     }

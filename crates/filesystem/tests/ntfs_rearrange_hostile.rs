@@ -28,7 +28,7 @@ struct Chooser {
 impl StreamVisitor for Chooser {
     fn stream(&mut self, stream: FileStream<'_>, extents: &[FileExtent], mobility: Mobility) {
         assert!(!extents.is_empty(), "a stream with extents");
-        if matches!(mobility, Mobility::Pinned(_)) || self.moves.len() > 400 {
+        if mobility.stays().is_some() || self.moves.len() > 400 {
             return;
         }
         let len_bytes = extents.iter().map(|extent| extent.span.len_bytes()).sum();

@@ -3,7 +3,7 @@
 //!
 //! Its name follows from the disk's, under whatever name that is opened: who opens the disk next finds it. It exists as
 //! long as something may have to be finished. For block devices, whose folder is not for files and lost with the machine,
-//! it lies in [`DEVICE_FOLDER`].
+//! it lies in [`DEVICE_FOLDER`]. Where its user wants it elsewhere, a symbolic link of that name leads to it.
 //!
 //! Absent on purpose: what is in it.
 
@@ -60,6 +60,8 @@ fn lasting_name(device: &Path) -> OsString {
 pub struct JournalFile {
     raw: RawFile,
     path: PathBuf,
+    /// The link beside the disk that leads to it.
+    link: Option<PathBuf>,
     flushed: Flushed,
 }
 
@@ -74,14 +76,57 @@ impl JournalFile {
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OPEN_FLAGS;
         let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
-            Errno::EXIST => Error::refused("a change of this disk was interrupted and is not finished")
-                .path(path.display())
-                .hint("finish it with 'leandisk recover'"),
+            Errno::EXIST => pending(path),
             error => io_error("create", path, error),
         })?;
         let journal = Self::adopt(RawFile::adopt(fd, path)?, path)?;
         sync_folder(folder)?;
         Ok(journal)
+    }
+
+    /// Makes a new, empty one for the disk at `disk_path`: beside it, or at `stated` with a link to it beside the disk, so that
+    /// whoever opens the disk finds it.
+    pub fn create_for(disk_path: impl AsRef<Path>, stated: Option<&Path>) -> Result<Self> {
+        let beside = journal_path(disk_path);
+        let Some(stated) = stated.filter(|stated| **stated != beside) else { return Self::create(beside) };
+        let mut journal = Self::create(stated)?;
+        match journal.link_from(&beside) {
+            Ok(()) => Ok(journal),
+            Err(error) => {
+                journal.remove()?;
+                Err(error)
+            }
+        }
+    }
+
+    fn link_from(&mut self, beside: &Path) -> Result<()> {
+        let target = fs::canonicalize(&self.path).map_err(|error| Error::io("resolve", error))?;
+        if folder_of(beside) == Path::new(DEVICE_FOLDER) {
+            make_device_folder(folder_of(beside))?;
+        }
+        rustix::fs::symlink(&target, beside).map_err(|error| match error {
+            Errno::EXIST => pending(beside),
+            error => io_error("note where the journal is, as", beside, error),
+        })?;
+        self.link = Some(beside.to_owned());
+        sync_folder(folder_of(beside))
+    }
+
+    /// Opens that of the disk at `disk_path`, which is at `stated` or where it belongs. `None` if there is none.
+    pub fn open_for(disk_path: impl AsRef<Path>, stated: Option<&Path>) -> Result<Option<Self>> {
+        let disk_path = disk_path.as_ref();
+        let beside = journal_path(disk_path);
+        let is_missing = |path: &Path| {
+            fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        if is_missing(&beside) && stated.is_none_or(is_missing) {
+            return Ok(None);
+        }
+        let target = link_target(&beside)?;
+        let mut journal = Self::open(stated.or(target.as_deref()).unwrap_or(&beside))?;
+        let path = fs::canonicalize(&journal.path).ok();
+        journal.link = Some(beside).filter(|_| target.is_some() && target == path);
+        Ok(Some(journal))
     }
 
     /// Opens the one at `path`. `Refused` if another process has it open, or if it is none that this user, or the
@@ -118,12 +163,16 @@ impl JournalFile {
     /// Removes it, for good when this returns: there is nothing to finish any more.
     pub fn remove(self) -> Result<()> {
         self.check_named()?;
+        if let Some(link) = &self.link {
+            rustix::fs::unlink(link).map_err(|error| io_error("remove", link, error))?;
+            sync_folder(folder_of(link))?;
+        }
         rustix::fs::unlink(&self.path).map_err(|error| io_error("remove", &self.path, error))?;
         sync_folder(folder_of(&self.path))
     }
 
     fn adopt(raw: RawFile, path: &Path) -> Result<Self> {
-        let journal = Self { raw, path: path.to_owned(), flushed: Flushed::default() };
+        let journal = Self { raw, path: path.to_owned(), link: None, flushed: Flushed::default() };
         lock(&journal.raw.file, path)?;
         journal.check_named()?;
         Ok(journal)
@@ -137,6 +186,24 @@ impl JournalFile {
             _ => Err(Error::refused("was removed or replaced by another process").path(self.path.display())),
         }
     }
+}
+
+fn pending(path: &Path) -> Error {
+    Error::refused("a change of this disk was interrupted and is not finished")
+        .path(path.display())
+        .hint("finish it with 'leandisk recover'")
+}
+
+/// Where the link at `path` leads; `None` if it is none. `Refused` if it is one that this user, or the system's, did not make.
+fn link_target(path: &Path) -> Result<Option<PathBuf>> {
+    let Ok(stat) = rustix::fs::lstat(path) else { return Ok(None) };
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Symlink {
+        return Ok(None);
+    }
+    if ![0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid) {
+        return Err(Error::refused("is no journal that this user or the system's made").path(path.display()));
+    }
+    fs::read_link(path).map(Some).map_err(|error| Error::io("read the link", error).path(path.display()))
 }
 
 fn make_device_folder(folder: &Path) -> Result<()> {
@@ -266,6 +333,33 @@ mod tests {
         fs::write(&path, "another").unwrap();
         assert_eq!(journal.remove().err().unwrap().kind(), ErrorKind::Refused);
         assert!(path.exists());
+    }
+
+    #[test]
+    fn a_journal_elsewhere_is_found_from_its_disk() {
+        let (dir, other) = (testkit::scratch(), testkit::scratch());
+        let (disk, elsewhere) = (dir.path().join("disk"), other.path().join("journal"));
+        fs::write(&disk, "disk").unwrap();
+        assert!(JournalFile::open_for(&disk, None).unwrap().is_none());
+        let journal = JournalFile::create_for(&disk, Some(&elsewhere)).unwrap();
+        journal.write_at(Offset::ZERO, b"entry").unwrap();
+        assert!(JournalFile::exists(&disk));
+        let second = JournalFile::create_for(&disk, Some(&other.path().join("second"))).err().unwrap();
+        assert_eq!(second.kind(), ErrorKind::Refused);
+        assert!(!other.path().join("second").exists(), "what came to nothing leaves nothing");
+        assert_eq!(JournalFile::create_for(&disk, None).err().unwrap().kind(), ErrorKind::Refused);
+        drop(journal);
+        for stated in [None, Some(elsewhere.as_path())] {
+            let journal = JournalFile::open_for(&disk, stated).unwrap().unwrap();
+            assert_eq!(journal.len_bytes(), 5);
+        }
+        // One that is lost is not one that never was.
+        fs::rename(&elsewhere, other.path().join("moved")).unwrap();
+        assert!(JournalFile::exists(&disk));
+        assert_eq!(JournalFile::open_for(&disk, None).err().unwrap().kind(), ErrorKind::Io);
+        fs::rename(other.path().join("moved"), &elsewhere).unwrap();
+        JournalFile::open_for(&disk, None).unwrap().unwrap().remove().unwrap();
+        assert!(!JournalFile::exists(&disk) && !elsewhere.exists());
     }
 
     #[test]

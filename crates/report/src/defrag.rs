@@ -45,6 +45,8 @@ struct VolumeDefrag {
     journal_written_bytes: u64,
     /// Bytes that a thin disk grows by at most.
     growth_bytes: u64,
+    /// What of the free space could be in one piece afterwards: all of it, or the longest stretch without anything that stays.
+    movable_free_bytes: u64,
     /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
     changed_block_bytes: u64,
     /// Steps, each of which leaves a whole volume.
@@ -157,6 +159,7 @@ fn volume_defrag(volume: &DefragVolume<'_>) -> VolumeDefrag {
         metadata_written_bytes: 0,
         journal_written_bytes: 0,
         growth_bytes: 0,
+        movable_free_bytes: 0,
         changed_block_bytes: 0,
         batches: 0,
         left: 0,
@@ -177,6 +180,7 @@ fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
     document.moved_bytes = plan.moved_bytes;
     (document.metadata_written_bytes, document.journal_written_bytes) = work.written;
     document.growth_bytes = plan.growth_bytes;
+    document.movable_free_bytes = plan.movable_free_bytes;
     document.changed_block_bytes = plan.changed_block_bytes;
     document.batches = plan.batches.len();
     document.left = plan.left.len() as u64;

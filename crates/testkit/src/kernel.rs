@@ -31,11 +31,17 @@ pub fn tree_by_ntfs3(volume: &Path) -> Vec<String> {
     first.iter().map(|line| (*line).to_owned()).collect()
 }
 
-/// The driver tells on loading what it was built with.
+/// The driver tells on loading what it was built with, and of each encrypted file that it reads none of it.
 fn is_complaint(line: &str) -> bool {
-    !["Enabled Linux POSIX ACLs", "Read-only LZX", "Activated 64 bits", "Max link count"]
-        .iter()
-        .any(|told| line.contains(told))
+    ![
+        "Enabled Linux POSIX ACLs",
+        "Read-only LZX",
+        "Activated 64 bits",
+        "Max link count",
+        "encrypted i/o not supported",
+    ]
+    .iter()
+    .any(|told| line.contains(told))
 }
 
 fn boot(volume: &Path) -> String {

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - what a relocation may have changed is read from the volume as it is, never from what was known when it was opened;
-//!   only where `$MFT`, `$MFTMirr` and `$Bitmap` lie is, as they never move;
+//!   only where `$MFT`, `$MFTMirr` and `$Bitmap` lie is: what of `$MFT` moves does so alone and last, and its own record stays;
 //! - every cluster that comes free was used, and every cluster that is taken was free;
 //! - every byte that moves was found in a run list of the file that it is said to be of.
 
@@ -35,6 +35,7 @@ pub(super) fn edits(
     volume: &dyn ReadAt<Volume>,
     relocations: &Relocations,
 ) -> Result<Edits> {
+    check_mft_moves_alone(places.mft, relocations)?;
     let records = places.mft.on(volume);
     let mut editor = Editor { places, records, relocations, volume, sectors: Sectors::new(volume) };
     editor.move_clusters()?;
@@ -54,6 +55,19 @@ pub(super) fn edits(
         }
     }
     Ok(Edits { patches: editor.sectors.into_patches(), freed: Vec::new() })
+}
+
+/// Records cannot change while they move.
+fn check_mft_moves_alone(mft: &Mft, relocations: &Relocations) -> Result<()> {
+    let files = relocations.files();
+    if !files.contains(&FileId(RecordNumber::MFT.0)) {
+        return Ok(());
+    }
+    let record = VolumeSpan::new(mft.record_offset(RecordNumber::MFT), mft.geometry.record_bytes);
+    if files.len() > 1 || relocations.departures(record).next().is_some() {
+        return Err(Error::invalid("a relocation of NTFS's $MFT with its own record, or with other files"));
+    }
+    Ok(())
 }
 
 struct Editor<'a> {
@@ -124,11 +138,15 @@ impl Editor<'_> {
         let Some(new) = rewrite_record(&old, number, at, self.relocations, &mft.geometry)? else {
             return Ok(0);
         };
-        if number.0 < MIRRORED_RECORDS {
+        let is_mft = number == RecordNumber::MFT;
+        if number.0 < MIRRORED_RECORDS && !is_mft {
             return Err(Error::invalid(format!("a relocation of NTFS's own file {number}")).at(at));
         }
         put(&mut self.sectors, &mft.data, number.0 * record_bytes, &new.bytes)?;
         let mirrored = mirrored(mirror, self.volume, number, &old, mft)?;
+        if is_mft && mirrored.is_none() {
+            return Err(Error::corrupt("NTFS $MFTMirr has another record of $MFT").at(at));
+        }
         if let Some(mirrored) = mirrored {
             let at = mirror.volume_offset(number.0 * record_bytes);
             if let Some(new) = rewrite_record(&mirrored, number, at, self.relocations, &mft.geometry)? {

@@ -64,6 +64,13 @@ struct GatheredName {
     name: Range<usize>,
 }
 
+impl GatheredStream {
+    /// Whether it is the file's data, and no named stream.
+    pub(super) fn is_main_data(&self) -> bool {
+        self.kind == ATTR_DATA && self.name.is_empty()
+    }
+}
+
 impl Gathered {
     /// Nothing yet; how run lists can grow is to be gathered, too.
     pub(super) fn with_growth() -> Self {

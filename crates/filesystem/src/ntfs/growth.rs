@@ -107,7 +107,7 @@ impl Piece {
         match mobility {
             Mobility::Movable => self.longer.anywhere,
             Mobility::Together => self.longer.together,
-            Mobility::Pinned(_) => 0,
+            Mobility::Anchored(_) | Mobility::Pinned(_) => 0,
         }
     }
 }

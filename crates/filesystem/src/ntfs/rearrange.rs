@@ -1,8 +1,8 @@
 //! What of an NTFS volume may lie elsewhere, and what of its metadata changes with it.
 //!
 //! Changes stay within file records: each piece of an attribute keeps its record and its VCNs, and only the clusters in its
-//! run list are told anew ([`super::rewrite`]). `$MFT`, `$MFTMirr` and `$Bitmap` never move, so that where a
-//! record or a bit lies is known for good.
+//! run list are told anew ([`super::rewrite`]). `$MFTMirr` and `$Bitmap` never move, and of `$MFT` only what is behind its first
+//! extent, after all else: so where a record or a bit lies is known while it is changed.
 //!
 //! Invariants: only a volume that is clean, was checked in full, has every used cluster owned by one file, and has no
 //! shadow copies is shown; a file that is in doubt is an error of the whole.
@@ -16,8 +16,8 @@ use extent::{Volume, VolumeOffset, VolumeSpan};
 use super::bitmap::Bitmap;
 use super::edits::{self, Places};
 use super::files::{self, Sink};
-use super::gather::Gathered;
-use super::layout::{ATTR_BITMAP, ATTR_DATA};
+use super::gather::{Gathered, GatheredStream};
+use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_BITMAP, ATTR_DATA};
 use super::mft::Mft;
 use super::own_files::OwnFiles;
 use super::record::{RecordNumber, utf16_is};
@@ -59,6 +59,7 @@ pub(super) struct NtfsRearrange {
     mirror: Stream,
     /// NTFS's own files that move as any other.
     movable_own: BTreeSet<RecordNumber>,
+    is_mft_told_at_once: bool,
     witnesses: Vec<VolumeSpan>,
 }
 
@@ -79,6 +80,7 @@ impl NtfsRearrange {
             bitmap: data_of(mft, RecordNumber::BITMAP)?,
             mirror: data_of(mft, RecordNumber::MFT_MIRROR)?,
             movable_own: movable_own(mft)?,
+            is_mft_told_at_once: is_mft_told_at_once(mft)?,
             witnesses: witnesses(mft)?,
         })
     }
@@ -125,8 +127,7 @@ impl Rearrange for NtfsRearrange {
     fn each_stream(&self, visitor: &mut dyn StreamVisitor) -> Result<()> {
         let mut own_files = OwnFiles::default();
         own_files.add_below_extend(&self.mft, Err)?;
-        let mut movers =
-            Movers { visitor, own_files, movable_own: &self.movable_own, file: None, doubt: None };
+        let mut movers = Movers { visitor, own_files, rearrange: self, file: None, doubt: None };
         files::gather(&self.mft, &mut movers, Gathered::with_growth())?;
         movers.doubt.map_or(Ok(()), |why| Err(Error::corrupt(why)))
     }
@@ -195,8 +196,18 @@ fn movable_own(mft: &Mft) -> Result<BTreeSet<RecordNumber>> {
     Ok(movable)
 }
 
+/// Whether the first record, which lies at the start of `$MFT`'s first extent, tells where all of it lies. Drivers learn from the
+/// boot sector where that is.
+fn is_mft_told_at_once(mft: &Mft) -> Result<bool> {
+    let record = mft.system_record(RecordNumber::MFT)?;
+    let first = mft.data.runs().first().filter(|run| run.lcn.is_some());
+    let first_bytes = first.map_or(0, |run| run.count * mft.geometry.cluster_bytes);
+    let has_list = mft.stream(&record.view(), ATTR_ATTRIBUTE_LIST, "")?.is_some();
+    Ok(!has_list && first_bytes >= mft.geometry.record_bytes)
+}
+
 /// The restart pages of the log, which every driver of Windows writes when it mounts; `$Volume`'s record, which holds the
-/// dirty flag; and `$MFT`'s record and bitmap, which change with files that are made and deleted.
+/// dirty flag; and `$MFT`'s bitmap, which changes with files that are made and deleted.
 fn witnesses(mft: &Mft) -> Result<Vec<VolumeSpan>> {
     let mut spans = Vec::new();
     let mut add = |stream: &Stream, at: u64, len_bytes: u64| {
@@ -208,9 +219,7 @@ fn witnesses(mft: &Mft) -> Result<Vec<VolumeSpan>> {
     let log = data_of(mft, RecordNumber::LOG_FILE)?;
     add(&log, 0, log.len_bytes().min(RESTART_PAGES_BYTES))?;
     let record_bytes = mft.geometry.record_bytes;
-    for number in [RecordNumber::MFT, RecordNumber::VOLUME] {
-        add(&mft.data, number.0 * record_bytes, record_bytes)?;
-    }
+    add(&mft.data, RecordNumber::VOLUME.0 * record_bytes, record_bytes)?;
     let record = mft.system_record(RecordNumber::MFT)?;
     if let Some(bits) = mft.stream(&record.view(), ATTR_BITMAP, "")?.filter(|bits| !bits.is_resident()) {
         add(&bits, 0, bits.len_bytes().min(RECORD_BITS_BYTES_MAX))?;
@@ -223,7 +232,7 @@ fn witnesses(mft: &Mft) -> Result<Vec<VolumeSpan>> {
 struct Movers<'a> {
     visitor: &'a mut dyn StreamVisitor,
     own_files: OwnFiles,
-    movable_own: &'a BTreeSet<RecordNumber>,
+    rearrange: &'a NtfsRearrange,
     /// The file at hand, and how its streams may move.
     file: Option<(FileId, Vec<Mobility>)>,
     doubt: Option<String>,
@@ -234,8 +243,13 @@ impl Movers<'_> {
         let growth = gathered.growth.as_ref().expect("asked for");
         let number = RecordNumber(file.0);
         let is_own = self.own_files.contain(number) || number.0 < RESERVED_RECORDS;
-        let is_pinned = is_own && !self.movable_own.contains(&number);
-        growth.mobilities(gathered.streams.len(), |_| is_pinned.then_some(OWN_FILE))
+        let is_pinned = is_own && !self.rearrange.movable_own.contains(&number);
+        let mut mobilities = growth.mobilities(gathered.streams.len(), |_| is_pinned.then_some(OWN_FILE));
+        if number == RecordNumber::MFT && self.rearrange.is_mft_told_at_once {
+            let data = gathered.streams.iter().position(GatheredStream::is_main_data);
+            data.into_iter().for_each(|data| mobilities[data] = Mobility::Anchored(OWN_FILE));
+        }
+        mobilities
     }
 }
 

@@ -26,6 +26,9 @@ const WINDOW_PERCENT: u64 = 97;
 /// Emptying and sliding take turns this often.
 const ROUNDS_MAX: usize = 3;
 
+/// How often what was left is tried again. Each time what is free came together once more.
+const TRIALS_MAX: usize = 16;
+
 /// Cells that are looked at: under a second.
 const EFFORT_MAX: u64 = 60_000_000;
 
@@ -33,7 +36,7 @@ const EFFORT_MAX: u64 = 60_000_000;
 pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
     consolidate(work)?;
     let mut left = work.fragmented().len();
-    for _ in 0..ROUNDS_MAX {
+    for _ in 0..TRIALS_MAX {
         if left == 0 {
             break;
         }
@@ -73,6 +76,12 @@ fn percent(bytes: u64, percent: u64) -> u64 {
     u64::try_from(u128::from(bytes) * u128::from(percent) / 100).unwrap_or(u64::MAX)
 }
 
+/// What of the free space could be in one piece by now.
+pub(super) fn movable_bytes(work: &Work<'_>) -> u64 {
+    let cells = Cells::of(work, Purpose::ToFree, &mut Effort::new(EFFORT_MAX));
+    movable_free_bytes(work, &cells)
+}
+
 fn movable_free_bytes(work: &Work<'_>, cells: &Cells) -> u64 {
     let longest = cells.regions().iter().map(|region| region.len_bytes()).max().unwrap_or(0);
     longest.min(work.space.free().total_bytes())
@@ -83,7 +92,8 @@ fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
     largest(work).len_bytes() >= percent(movable_free_bytes(work, &cells), ENOUGH_PERCENT)
 }
 
-/// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere.
+/// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere; unless there is
+/// less in one piece then.
 fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
     let cells = Cells::of(work, Purpose::ToFree, effort);
     let movable_free = movable_free_bytes(work, &cells);
@@ -94,10 +104,27 @@ fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
     let cluster = work.layout.cluster_bytes();
     let bytes =
         percent(movable_free, WINDOW_PERCENT).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
-    match cells.windows(bytes, effort).first() {
-        Some(window) => clear_what_fits(work, window.span, now),
-        None => Ok(()),
+    let windows = cells.windows_by(bytes, gap_bytes(work), effort);
+    let Some(window) = windows.first() else { return Ok(()) };
+    let mut trial = work.clone();
+    clear_what_fits(&mut trial, window.span, None)?;
+    if largest(&trial).len_bytes() > now.len_bytes() {
+        *work = trial;
     }
+    Ok(())
+}
+
+/// Half of what is free is in gaps of at least this size.
+fn gap_bytes(work: &Work<'_>) -> u64 {
+    let mut gaps: Vec<_> = work.space.free().iter().map(|gap| gap.len_bytes()).collect();
+    gaps.sort_unstable();
+    let mut rest = work.space.free().total_bytes() / 2;
+    let half = gaps.iter().rev().find(|gap| {
+        let is_half = **gap >= rest;
+        rest = rest.saturating_sub(**gap);
+        is_half
+    });
+    half.copied().unwrap_or(0)
 }
 
 /// A side of the largest free extent.

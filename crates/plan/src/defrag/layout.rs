@@ -46,6 +46,7 @@ struct Entry {
     kind: FileKind,
     is_main: bool,
     moves_together: bool,
+    is_anchored: bool,
     /// One more than the index of the reason why it stays; 0 if it may move.
     pinned: u8,
 }
@@ -121,6 +122,11 @@ impl Layout {
     pub(super) fn pinned(&self, stream: usize) -> Option<&'static str> {
         let index = usize::from(self.streams[stream].pinned).checked_sub(1)?;
         Some(self.reasons.get(index).copied().unwrap_or(ANOTHER_REASON))
+    }
+
+    /// Whether all but its first extent may move if that is asked for.
+    pub(super) fn is_anchored(&self, stream: usize) -> bool {
+        self.streams[stream].is_anchored
     }
 
     /// The stream's extents, as indices of all.
@@ -272,9 +278,10 @@ impl StreamVisitor for Layout {
             self.is_too_large = true;
             return;
         };
-        let moves_together = mobility == Mobility::Together;
+        let is_anchored = matches!(mobility, Mobility::Anchored(_));
+        let moves_together = is_anchored || mobility == Mobility::Together;
         let pinned = match mobility {
-            Mobility::Pinned(reason) => self.keep_reason(reason),
+            Mobility::Anchored(reason) | Mobility::Pinned(reason) => self.keep_reason(reason),
             Mobility::Movable | Mobility::Together
                 if !extents().all(|extent| self.is_clusters(extent.span)) =>
             {
@@ -293,6 +300,7 @@ impl StreamVisitor for Layout {
                 kind: stream.kind,
                 is_main,
                 moves_together,
+                is_anchored,
                 pinned,
             });
         }

@@ -6,6 +6,7 @@
 //!
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
+mod anchored;
 mod consolidate;
 mod figures;
 mod files;
@@ -78,6 +79,8 @@ pub struct DefragOptions {
     pub unit_skew_bytes: u64,
     /// A batch moves no more than this, unless a single extent is larger.
     pub batch_bytes_max: u64,
+    /// Whether anchored streams ([`filesystem::Mobility::Anchored`]) come together as well, in a last batch.
+    pub moves_anchored: bool,
 }
 
 /// What a volume looks like.
@@ -123,6 +126,9 @@ pub struct DefragPlan {
     pub growth_bytes: u64,
     /// How many bytes more it takes in the end: what could not be given back, for lack of whole units.
     pub growth_left_bytes: u64,
+    /// What of the free space could be in one piece afterwards: all of it, or the longest stretch of the volume without anything
+    /// that stays, if that is less. With [`Goal::Units`] without what is to be given back.
+    pub movable_free_bytes: u64,
     /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
     pub changed_block_bytes: u64,
     /// What the container can give back. Counted for [`Goal::Units`] alone.
@@ -161,6 +167,9 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
                 free::consolidate_and_gather(&mut work)?;
             }
         }
+    }
+    if options.moves_anchored {
+        anchored::gather(&mut work)?;
     }
     work.finish()
 }

@@ -118,6 +118,11 @@ impl Effort {
     }
 }
 
+/// Whether all that lies in `span` could leave it.
+pub(super) fn can_clear(work: &Work<'_>, span: VolumeSpan, stream: usize, effort: &mut Effort) -> bool {
+    clearing_cost(work, span, stream, u64::MAX, effort).is_some()
+}
+
 /// Bytes that have to leave `span` before it is free; `None` if something in it stays, or if they are more than `cost_max`.
 fn clearing_cost(
     work: &Work<'_>,
@@ -189,19 +194,26 @@ pub(super) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -
     Ok(true)
 }
 
-/// Moves of what lies in `span` what fits into gaps elsewhere, largest first, but not into the gaps of `span` nor into `kept`.
-pub(super) fn clear_what_fits(work: &mut Work<'_>, span: VolumeSpan, kept: VolumeSpan) -> Result<()> {
-    let Some(victims) = victims(work, &[span]) else { return Ok(()) };
-    work.reserve(span);
-    let kept = work.space.hold(kept);
+/// Moves of what lies in `window` what fits into gaps elsewhere, largest first, but not into `kept`.
+pub(super) fn clear_what_fits(
+    work: &mut Work<'_>,
+    window: VolumeSpan,
+    kept: Option<VolumeSpan>,
+) -> Result<()> {
+    let Some(victims) = victims(work, &[window]) else { return Ok(()) };
+    work.space.set_aside(window);
+    let kept = kept.map(|kept| work.space.hold(kept)).unwrap_or_default();
     for run in victims {
-        if let Some(place) = work.space.find(run.bytes, Growth::Never) {
+        if work.space.find(run.bytes, Growth::Limited).is_none() && work.space.would_find(run.bytes) {
+            work.close()?;
+        }
+        if let Some(place) = work.space.find(run.bytes, Growth::Limited) {
             work.move_to(run.extents, place)?;
         }
     }
     work.close()?;
     kept.into_iter().for_each(|part| work.space.give(part));
-    work.release(span);
+    work.space.end_aside();
     Ok(())
 }
 
@@ -249,6 +261,9 @@ pub(super) fn fill(work: &mut Work<'_>, placements: Vec<Placement>) -> Result<()
     work.close()
 }
 
+/// How much more it costs to move away what hardly fits anywhere.
+const HEAVY_COST: u64 = 16;
+
 /// What is free, and what may move away, in the order in which they lie.
 #[derive(Debug)]
 pub(super) struct Cells {
@@ -274,13 +289,14 @@ pub(super) enum Purpose {
 }
 
 impl Cells {
-    /// Those of the volume as it is by now. What is larger than every free extent stays, since it could go nowhere.
+    /// Those of the volume as it is by now. What could go nowhere stays: for what is larger than every free extent there is no
+    /// place, and for what is larger than what a thin container may grow by there is no storage.
     pub(super) fn of(work: &Work<'_>, purpose: Purpose, effort: &mut Effort) -> Self {
         let largest = work.space.held().largest().map_or(0, |span| span.len_bytes());
         let movable = work.extents_by_place().filter(|extent| !work.is_locked(work.owner(*extent)));
         let movable = movable.map(|extent| work.span(extent)).filter(|span| match purpose {
             Purpose::ToFill => span.len_bytes() <= largest && !work.space.is_thin(*span),
-            Purpose::ToFree => true,
+            Purpose::ToFree => work.space.has_storage_for(span.len_bytes()),
         });
         let free = match purpose {
             Purpose::ToFill => work.space.held(),
@@ -315,9 +331,18 @@ impl Cells {
 
     /// The cheapest windows of `bytes`, disjoint; each begins where a cell does.
     pub(super) fn windows(&self, bytes: u64, effort: &mut Effort) -> Vec<Window> {
+        self.windows_by(bytes, u64::MAX, effort)
+    }
+
+    /// As [`Self::windows`], where what is larger than `heavy_bytes` costs [`HEAVY_COST`] times its bytes.
+    pub(super) fn windows_by(&self, bytes: u64, heavy_bytes: u64, effort: &mut Effort) -> Vec<Window> {
         let mut best: Vec<Window> = Vec::new();
         let (mut next, mut sum, mut cost) = (0, 0u64, 0u64);
-        let used = |cell: &Cell| if cell.is_used { cell.span.len_bytes() } else { 0 };
+        let used = |cell: &Cell| match cell.span.len_bytes() {
+            _ if !cell.is_used => 0,
+            bytes if bytes > heavy_bytes => bytes.saturating_mul(HEAVY_COST),
+            bytes => bytes,
+        };
         if !effort.spend(self.cells.len() as u64 * 2) {
             return best;
         }

@@ -23,8 +23,17 @@ pub(super) enum Growth {
     Limited,
 }
 
+/// A window that is being emptied.
+#[derive(Clone, Debug)]
+struct Aside {
+    window: VolumeSpan,
+    /// What of it is free, and what of that is allocated.
+    free: Spans,
+    held: Option<Spans>,
+}
+
 /// The space that a change in place may use.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Space {
     /// All that is free.
     free: Spans,
@@ -32,6 +41,7 @@ pub(super) struct Space {
     held: Option<Spans>,
     /// What is not allocated, free or not.
     thin: Spans,
+    aside: Option<Aside>,
     /// How much more the container takes by now.
     growth_bytes: u64,
     /// How many bytes more than it had taken were given back, since it gives back whole units.
@@ -53,6 +63,7 @@ impl Space {
             free: free.iter().collect(),
             held,
             thin: thin.iter().collect(),
+            aside: None,
             growth_bytes: 0,
             spare_bytes: 0,
             peak_bytes: 0,
@@ -131,6 +142,33 @@ impl Space {
         self.affords(growth).then_some(place)
     }
 
+    /// Whether `len_bytes` in one piece could be written anywhere, however much is free.
+    pub(super) fn has_storage_for(&self, len_bytes: u64) -> bool {
+        let held = || self.held().largest().map_or(0, |span| span.len_bytes());
+        self.held.is_none() || len_bytes <= self.growth_bytes_max || len_bytes <= held()
+    }
+
+    /// Whether `len_bytes` would find a place if the container took no more than before, as it will once the batch is closed.
+    pub(super) fn would_find(&self, len_bytes: u64) -> bool {
+        self.growth_bytes > 0 && len_bytes <= self.growth_bytes_max && self.free.best_fit(len_bytes).is_some()
+    }
+
+    /// Gives nobody a part of `window` from now on. What becomes free in it can be given back to the container.
+    pub(super) fn set_aside(&mut self, window: VolumeSpan) {
+        let parts = |spans: &mut Spans| spans.remove_within(window).into_iter().collect::<Spans>();
+        let (free, held) = (parts(&mut self.free), self.held.as_mut().map(parts));
+        self.aside = Some(Aside { window, free, held });
+    }
+
+    /// The window that was set aside is like any other place again.
+    pub(super) fn end_aside(&mut self) {
+        let Some(aside) = self.aside.take() else { return };
+        aside.free.iter().for_each(|span| self.free.insert(span));
+        if let (Some(held), Some(more)) = (&mut self.held, aside.held) {
+            more.iter().for_each(|span| held.insert(span));
+        }
+    }
+
     fn affords(&self, growth_bytes: u64) -> bool {
         self.growth_bytes.checked_add(growth_bytes).is_some_and(|sum| sum <= self.growth_bytes_max)
     }
@@ -166,16 +204,15 @@ impl Space {
         let mut given = Vec::new();
         while self.growth_bytes > 0 {
             let Some(held) = &self.held else { break };
-            // Twice the unit holds one for sure.
-            let sure = held.fitting(self.unit_bytes.saturating_mul(2)).take(1);
-            let fitting: Vec<_> = held.fitting(self.unit_bytes).take(LOOKED_AT_MAX).chain(sure).collect();
-            let units =
-                fitting.into_iter().map(|span| self.units_within(span)).find(|units| !units.is_empty());
+            // What is set aside is to be free in the end, and need not be held.
+            let aside = self.aside.as_ref().and_then(|aside| aside.held.as_ref());
+            let units = aside.and_then(|held| self.whole_units(held)).or_else(|| self.whole_units(held));
             let Some(units) = units else { break };
             let wanted = self.growth_bytes.div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
             let span = span_at(units.start().get(), units.len_bytes().min(wanted));
-            if let Some(held) = &mut self.held {
-                held.remove(span);
+            let aside = self.aside.as_mut().and_then(|aside| aside.held.as_mut());
+            for held in self.held.iter_mut().chain(aside) {
+                held.remove_within(span);
             }
             self.thin.insert(span);
             self.spare_bytes += span.len_bytes().saturating_sub(self.growth_bytes);
@@ -183,6 +220,14 @@ impl Space {
             given.push(span);
         }
         given
+    }
+
+    /// Whole units of the container in the smallest of `held` that has some.
+    fn whole_units(&self, held: &Spans) -> Option<VolumeSpan> {
+        // Twice the unit holds one for sure.
+        let sure = held.fitting(self.unit_bytes.saturating_mul(2)).take(1);
+        let mut fitting = held.fitting(self.unit_bytes).take(LOOKED_AT_MAX).chain(sure);
+        fitting.find_map(|span| Some(self.units_within(span)).filter(|units| !units.is_empty()))
     }
 
     /// Takes what is free of `span`, to keep others from it. It must not be written unless it is allocated.
@@ -213,19 +258,36 @@ impl Space {
             let free: Vec<_> = self.free.within(taken).collect();
             let Some(held) = &mut self.held else { continue };
             free.into_iter().for_each(|span| held.insert(span));
+            let Some(Aside { free, held: Some(held), .. }) = &mut self.aside else { continue };
+            free.within(taken).for_each(|span| held.insert(span));
         }
         self.peak_bytes = self.peak_bytes.max(self.growth_bytes);
     }
 
     /// Gives back what is free again.
     pub(super) fn give(&mut self, span: VolumeSpan) {
-        self.free.insert(span);
-        let Some(held) = &mut self.held else { return };
-        let mut at = span.start();
-        for thin in self.thin.within(span).collect::<Vec<_>>() {
-            held.insert(VolumeSpan::between(at, thin.start()));
-            at = thin.end();
+        let Some(aside) = &mut self.aside else {
+            return give_to(&mut self.free, self.held.as_mut(), &self.thin, span);
+        };
+        let window = aside.window;
+        let before = VolumeSpan::between(span.start(), span.end().min(window.start()));
+        let after = VolumeSpan::between(span.start().max(window.end()), span.end());
+        for outside in [before, after] {
+            give_to(&mut self.free, self.held.as_mut(), &self.thin, outside);
         }
-        held.insert(VolumeSpan::between(at, span.end()));
+        if let Some(inside) = span.intersect(&window) {
+            give_to(&mut aside.free, aside.held.as_mut(), &self.thin, inside);
+        }
     }
+}
+
+fn give_to(free: &mut Spans, held: Option<&mut Spans>, thin: &Spans, span: VolumeSpan) {
+    free.insert(span);
+    let Some(held) = held else { return };
+    let mut at = span.start();
+    for thin in thin.within(span) {
+        held.insert(VolumeSpan::between(at, thin.start()));
+        at = thin.end();
+    }
+    held.insert(VolumeSpan::between(at, span.end()));
 }

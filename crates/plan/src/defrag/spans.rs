@@ -9,7 +9,7 @@ use extent::{VolumeOffset, VolumeSpan};
 use super::layout::span_at;
 
 /// A set of spans of the volume.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Spans {
     /// Lengths by start.
     by_start: BTreeMap<u64, u64>,

@@ -14,6 +14,7 @@ use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Relocation, Relocations};
 
 use super::figures::{changed_block_bytes, figures, left};
+use super::free;
 use super::layout::Layout;
 use super::space::Space;
 use super::spans::Spans;
@@ -29,6 +30,7 @@ pub(super) struct Run {
     pub(super) bytes: u64,
 }
 
+#[derive(Clone)]
 pub(super) struct Work<'a> {
     pub(super) layout: &'a Layout,
     pub(super) hints: &'a Hints<'a>,
@@ -42,6 +44,7 @@ pub(super) struct Work<'a> {
     /// Streams that stay, for now or for good.
     locked: Vec<bool>,
     fixed_below: Vec<bool>,
+    moves_anchored: bool,
     batch: Batch,
     batch_bytes_max: u64,
     batches: Vec<Relocations>,
@@ -55,7 +58,7 @@ pub(super) struct Work<'a> {
     pub(super) emptied: Emptied,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Batch {
     relocations: Vec<Relocation>,
     /// The extent that was added last.
@@ -79,6 +82,7 @@ impl<'a> Work<'a> {
             by_place: BTreeMap::new(),
             locked: Vec::new(),
             fixed_below,
+            moves_anchored: options.moves_anchored,
             batch: Batch::default(),
             batch_bytes_max: options.batch_bytes_max,
             batches: Vec::new(),
@@ -89,7 +93,8 @@ impl<'a> Work<'a> {
             made_room_bytes: 0,
             emptied: Emptied::default(),
         };
-        work.locked = (0..layout.stream_count()).map(|stream| work.pinned(stream).is_some()).collect();
+        let stays = |stream| layout.is_anchored(stream) || work.pinned(stream).is_some();
+        work.locked = (0..layout.stream_count()).map(stays).collect();
         let movable = (0..layout.stream_count()).filter(|stream| !work.locked[*stream]);
         let mut by_place: Vec<_> = movable
             .flat_map(|stream| layout.extents_of(stream))
@@ -102,7 +107,14 @@ impl<'a> Work<'a> {
 
     /// Why a stream stays; `None` if it may move.
     pub(super) fn pinned(&self, stream: usize) -> Option<&'static str> {
-        self.layout.pinned(stream).or_else(|| self.fixed_below[stream].then_some(FIXED_BELOW))
+        let reason =
+            self.layout.pinned(stream).filter(|_| !(self.moves_anchored && self.layout.is_anchored(stream)));
+        reason.or_else(|| self.fixed_below[stream].then_some(FIXED_BELOW))
+    }
+
+    /// Whether a stream is one whose first extent stays, and the others are to come behind it.
+    pub(super) fn is_anchored(&self, stream: usize) -> bool {
+        self.layout.is_anchored(stream) && self.pinned(stream).is_none()
     }
 
     /// Whether a stream stays, for now or for good.
@@ -199,6 +211,7 @@ impl<'a> Work<'a> {
             let extents = self.layout.extents_of(*stream);
             extents.len() > 1
                 && self.pinned(*stream).is_none()
+                && !self.layout.is_anchored(*stream)
                 && self.layout.run_count(&self.at, extents) > 1
         };
         (0..self.layout.stream_count()).filter(is_fragmented).collect()
@@ -320,13 +333,6 @@ impl<'a> Work<'a> {
         self.reserved.remove(span);
     }
 
-    /// Gives up a reservation: all of it is free in which no extent lies that may move. The batch was closed.
-    pub(super) fn release(&mut self, span: VolumeSpan) {
-        self.reserved.remove(span);
-        let used: ExtentSet<Volume> = self.extents_within(span).map(|extent| self.span(extent)).collect();
-        used.invert(span).iter().for_each(|free| self.give(free));
-    }
-
     /// Bytes that move so far.
     pub(super) fn moved_bytes(&self) -> u64 {
         self.moved_bytes
@@ -354,6 +360,7 @@ impl<'a> Work<'a> {
             made_room_bytes: self.made_room_bytes,
             growth_bytes: self.space.peak_bytes(),
             growth_left_bytes: self.space.growth_bytes(),
+            movable_free_bytes: free::movable_bytes(&self),
             changed_block_bytes: changed_block_bytes(destinations),
             emptied: self.emptied,
             left: left(self.layout, &self.at, |stream| self.pinned(stream)),

@@ -28,6 +28,14 @@ pub(super) struct Contender {
 pub(super) struct Around {
     pub(super) before: String,
     pub(super) after: String,
+    /// Who says which files are fragmented before, so that reading them is measured before and after.
+    pub(super) reading_by: Option<String>,
+}
+
+/// How long it takes to read the files that were fragmented before, through a mount and on a cold cache.
+pub(super) struct Reading {
+    pub(super) before_seconds: f64,
+    pub(super) after_seconds: f64,
 }
 
 /// What one run took.
@@ -46,6 +54,7 @@ pub(super) struct Sample {
     pub(super) printed: Value,
     /// What was found out after it.
     pub(super) found: Value,
+    pub(super) reading: Option<Reading>,
 }
 
 impl Contender {
@@ -56,6 +65,9 @@ impl Contender {
         if let Some(around) = &self.around {
             shell_as_root(&around.before, &[&target])?;
         }
+        let reading_by = self.around.as_ref().and_then(|around| around.reading_by.as_deref());
+        let fragmented = reading_by.map(|program| fragmented_files(program, &target)).transpose()?;
+        let before_seconds = fragmented.as_ref().map(|list| read_all(&target, list)).transpose()?;
         drop_caches()?;
         let written_before = device_written_bytes(&self.target)?;
         let usage = self.target.with_extension("usage");
@@ -83,7 +95,10 @@ impl Contender {
             Some(around) => serde_json::from_str(&shell_as_root(&around.after, &[&target])?)
                 .with_context(|| around.after.clone())?,
         };
+        let after_seconds = fragmented.as_ref().map(|list| read_all(&target, list)).transpose()?;
+        let reading = before_seconds.zip(after_seconds);
         let sample = Sample {
+            reading: reading.map(|(before_seconds, after_seconds)| Reading { before_seconds, after_seconds }),
             seconds,
             reported_read_bytes: printed["read_bytes"].as_f64().unwrap_or(0.0),
             device_written_bytes,
@@ -101,6 +116,43 @@ impl Contender {
     pub(super) fn clean(&self) -> Result<()> {
         sudo_remove(&self.target)
     }
+}
+
+/// The paths of the fragmented files of the only volume of a raw disk, from its root, one behind the other with a zero after each.
+fn fragmented_files(program: &str, disk: &str) -> Result<Vec<u8>> {
+    let lines = format!("{disk}.files");
+    shell_as_root("\"$1\" analyze -f raw --files \"$2\" \"$3\" > /dev/null", &[program, &lines, disk])?;
+    let mut paths = Vec::new();
+    for line in fs::read_to_string(&lines)?.lines() {
+        let file: Value = serde_json::from_str(line)?;
+        let path = file["path"].as_str().context("a path")?;
+        if file["kind"] == "file" && file["fragments"].as_u64() > Some(1) && !path.starts_with("/<") {
+            paths.extend_from_slice(path.trim_start_matches('/').as_bytes());
+            paths.push(0);
+        }
+    }
+    sudo_remove(Path::new(&lines))?;
+    Ok(paths)
+}
+
+/// Seconds that it takes to read files of the only volume of a raw disk.
+fn read_all(disk: &str, paths: &[u8]) -> Result<f64> {
+    const SCRIPT: &str = r#"
+        type=ext4; ! ntfsinfo -m "$1" > /dev/null 2>&1 || type=ntfs-3g
+        mnt=$(mktemp -d); trap 'umount "$mnt"; rmdir "$mnt"' EXIT
+        mount -t "$type" -o ro,loop "$1" "$mnt"
+        sync; echo 3 > /proc/sys/vm/drop_caches
+        cd "$mnt"
+        begun=$(date +%s%N)
+        xargs -0 -r -a "$2" cat > /dev/null
+        echo $(($(date +%s%N) - begun))
+        cd /
+    "#;
+    let list = format!("{disk}.list");
+    fs::write(&list, paths)?;
+    let nanoseconds: f64 = shell_as_root(SCRIPT, &[disk, &list])?.trim().parse()?;
+    fs::remove_file(&list)?;
+    Ok(nanoseconds / 1e9)
 }
 
 /// Bytes written so far to the device that `path` is, or will be, on; no number if it is on no device of its own.

@@ -18,10 +18,12 @@ use serde_json::{Value, json};
 use cases::{Case, Verdict};
 pub(crate) use inputs::{Inputs, Scale};
 pub(crate) use measure::shell_as_root;
-use measure::{Contender, Sample, free_bytes};
+use measure::{Contender, Reading, Sample, free_bytes};
 
 /// What the disks of a full-size run take, with the targets beside them.
 const FULL_SIZE_BYTES: f64 = 60e9;
+/// The same of those of any one case.
+const FULL_CASE_BYTES: f64 = 25e9;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -49,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let scale = if arguments.smoke { 1.0 / 128.0 } else { arguments.scale };
     let runs = if arguments.smoke { 1 } else { arguments.runs.max(1) };
     fs::create_dir_all(&arguments.dir)?;
-    let needed = FULL_SIZE_BYTES * scale;
+    let needed = scale * if arguments.only.is_some() { FULL_CASE_BYTES } else { FULL_SIZE_BYTES };
     let free = free_bytes(&arguments.dir)?;
     ensure!(
         free >= needed,
@@ -141,11 +143,31 @@ fn show(results: &[Measured], verdicts: &[Verdict]) {
             mib(result.median(|sample| sample.target_bytes)),
         );
     }
+    for result in results.iter().filter(|result| result.last().reading.is_some()) {
+        show_reading(result);
+    }
     for verdict in verdicts {
         let Verdict { what, value, bar } = verdict;
         let word = if verdict.met() { "met" } else { "MISSED" };
         println!("  {word:6} {what}: {value:.3}, at most {bar:.3}");
     }
+}
+
+/// Reading what was fragmented: measured through a mount, and as the program models it.
+fn show_reading(result: &Measured) {
+    let measured =
+        |of: fn(&Reading) -> f64| result.median(|sample| sample.reading.as_ref().map_or(f64::NAN, of));
+    let (before, after) = (measured(|it| it.before_seconds), measured(|it| it.after_seconds));
+    let predicted = &result.last().printed["volumes"][0]["reading"];
+    let model = |field: &str| predicted[field].as_f64().unwrap_or(f64::NAN);
+    let (model_before, model_after) = (model("seconds_before"), model("seconds_after"));
+    println!(
+        "  {:28} what was fragmented is read in {before:.3} s before, {after:.3} s after ({:.1}x); on the modelled hard disk \
+         {model_before:.2} s, {model_after:.2} s ({:.1}x)",
+        result.name,
+        before / after,
+        model_before / model_after,
+    );
 }
 
 fn mib(bytes: f64) -> f64 {
@@ -165,6 +187,11 @@ fn document(case: &Case, results: &[Measured], verdicts: &[Verdict]) -> Value {
                 "device_written_bytes": result.median(|sample| sample.device_written_bytes),
                 "peak_memory_bytes": result.median(|sample| sample.peak_memory_bytes),
                 "target_bytes": result.median(|sample| sample.target_bytes),
+                "reading": result.last().reading.as_ref().map(|reading| json!({
+                    "measured_seconds_before": reading.before_seconds,
+                    "measured_seconds_after": reading.after_seconds,
+                    "modelled": result.last().printed["volumes"][0]["reading"],
+                })),
             })
         })
         .collect();

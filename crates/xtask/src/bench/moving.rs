@@ -100,7 +100,11 @@ fn aged_in_place(program: &Path, inputs: &Inputs, kind: &str, percent: u32) -> C
         contenders: vec![defrag(program, inputs, &input, "files"), defrag(program, inputs, &input, "free")],
         input,
         judge: Box::new(|results| {
-            vec![nothing_left(&results[0]), no_more_moved_than_fragmented(&results[0])]
+            vec![
+                nothing_left(&results[0]),
+                no_more_moved_than_fragmented(&results[0]),
+                free_space_is_whole(&results[1]),
+            ]
         }),
     }
 }
@@ -129,6 +133,7 @@ fn e4defrag(program: &Path, inputs: &Inputs, input: &Input) -> Contender {
 fn on_a_copy(program: &str, input: &Input) -> Around {
     let source = text(&input.path);
     Around {
+        reading_by: Some(program.to_owned()),
         before: format!("cp --sparse=always '{source}' \"$1\"; chmod u+w \"$1\"; sync"),
         after: format!(
             "if ntfsinfo -m \"$1\" > /dev/null 2>&1; then ntfsfix -n \"$1\" > /dev/null; \
@@ -159,6 +164,17 @@ fn little_written(ours: &Measured) -> Verdict {
         what: "device writes but for 16 MiB to bytes moved",
         value: (written - spared).max(0.0) / moved,
         bar: 1.3,
+    }
+}
+
+/// What of the movable free space is not in the largest free extent.
+fn free_space_is_whole(ours: &Measured) -> Verdict {
+    let movable = ours.last().printed["volumes"][0]["movable_free_bytes"].as_f64().unwrap_or(f64::NAN);
+    let largest = volume(ours, "largest_free_extent_bytes");
+    Verdict {
+        what: "share of movable free space not in one piece",
+        value: 1.0 - largest / movable,
+        bar: 0.05,
     }
 }
 

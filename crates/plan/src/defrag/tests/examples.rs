@@ -172,6 +172,62 @@ fn gaps_are_filled_from_the_tail() {
 }
 
 #[test]
+fn free_space_comes_together_on_a_thin_disk_by_little_and_little() {
+    let mut model = Model::new(100);
+    for start in (0..80).step_by(4) {
+        model.add_dense(&[(start, 2)]);
+    }
+    model.backing = (0..100)
+        .map(|at| if at < 80 && at % 4 < 2 { Backing::Allocated } else { Backing::Unallocated })
+        .collect();
+    let options = DefragOptions { growth_bytes_max: 3 * CLUSTER, ..options(Goal::Free) };
+    let (plan, now) = planned(&model, &options);
+    assert_eq!(plan.growth_left_bytes, 0, "{plan:?}");
+    assert!(plan.growth_bytes <= 3 * CLUSTER);
+    assert!(plan.after.largest_free_extent_bytes >= 57 * CLUSTER, "{plan:?}");
+    let allocated = now.backing.iter().filter(|backing| **backing == Backing::Allocated).count();
+    assert!(allocated <= 40, "{allocated}");
+}
+
+#[test]
+fn what_a_thin_disk_cannot_take_in_one_piece_stays() {
+    let mut model = Model::new(100);
+    model.add_dense(&[(40, 5)]);
+    (0..100).filter(|at| !(40..45).contains(at)).for_each(|at| model.backing[at] = Backing::Unallocated);
+    let limited =
+        |clusters: u64| DefragOptions { growth_bytes_max: clusters * CLUSTER, ..options(Goal::Free) };
+    let (plan, _) = planned(&model, &limited(4));
+    assert_eq!((plan.moved_bytes, plan.movable_free_bytes), (0, 55 * CLUSTER));
+    let (plan, _) = planned(&model, &limited(5));
+    assert_eq!(plan.movable_free_bytes, 95 * CLUSTER);
+    assert!(plan.after.largest_free_extent_bytes >= 91 * CLUSTER, "{plan:?}");
+}
+
+#[test]
+fn what_is_anchored_comes_behind_its_beginning_last_and_alone() {
+    let mut model = Model::new(100);
+    model.add_dense(&[(10, 4), (30, 3), (50, 2)]);
+    model.streams[0].is_anchored = true;
+    model.streams[0].pinned = Some("until it is asked for");
+    model.add_dense(&[(15, 3)]);
+    model.add_dense(&[(60, 1), (62, 1)]);
+    let (plan, now) = planned(&model, &options(Goal::Files));
+    assert_eq!(now.streams[0].extents, model.streams[0].extents, "nobody asked");
+    assert!(plan.left.iter().all(|(_, why)| matches!(why, WhyLeft::Pinned(_))), "{plan:?}");
+    model.streams[0].pinned = None;
+    let asked = DefragOptions { moves_anchored: true, ..options(Goal::Files) };
+    let (plan, now) = planned(&model, &asked);
+    let last = plan.batches.last().unwrap();
+    assert_eq!(last.files().len(), 1);
+    let places: Vec<_> = now.streams[0].extents.iter().map(|(_, at, len)| (*at, *len)).collect();
+    assert_eq!(places, [(10, 4), (14, 3), (17, 2)], "{plan:?}");
+    // What stays right behind it: all but the first piece together.
+    keep(&mut model, std::slice::from_ref(&(14..15)));
+    let (_, now) = planned(&model, &asked);
+    assert_eq!((now.run_count(0), now.streams[0].extents[0].1), (2, 10));
+}
+
+#[test]
 fn what_fits_no_gap_slides() {
     let mut model = Model::new(100);
     for start in [3, 15, 27, 39] {
@@ -197,6 +253,7 @@ fn sorting_brings_directories_then_folders_then_large_files() {
             is_main: true,
             pinned: None,
             moves_together: false,
+            is_anchored: false,
             extents,
         });
     }

@@ -30,6 +30,7 @@ pub(super) struct Stream {
     pub(super) is_main: bool,
     pub(super) pinned: Option<&'static str>,
     pub(super) moves_together: bool,
+    pub(super) is_anchored: bool,
     /// Logical, physical and length, in clusters.
     pub(super) extents: Vec<(u64, u64, u64)>,
 }
@@ -78,6 +79,7 @@ impl Model {
             is_main: true,
             pinned: None,
             moves_together: false,
+            is_anchored: false,
             extents: extents.to_vec(),
         })
     }
@@ -130,7 +132,9 @@ impl Model {
                 is_inline: false,
             };
             let free = if stream.moves_together { Mobility::Together } else { Mobility::Movable };
-            let mobility = stream.pinned.map_or(free, Mobility::Pinned);
+            let free = if stream.is_anchored { Mobility::Anchored("anchored") } else { free };
+            let pinned = stream.pinned.filter(|_| !stream.is_anchored);
+            let mobility = pinned.map_or(free, Mobility::Pinned);
             layout.stream(shown, &extents, mobility);
         }
         self.free_runs().into_iter().for_each(|(start, len)| layout.add_room(span(start, len)));
@@ -364,6 +368,7 @@ pub(super) fn options(goal: Goal) -> DefragOptions {
         unit_bytes: CLUSTER,
         unit_skew_bytes: 0,
         batch_bytes_max: 1 << 40,
+        moves_anchored: false,
     }
 }
 

@@ -97,6 +97,7 @@ impl Kind {
                 is_main: !dice.is(10),
                 pinned: dice.is(self.pinned_percent).then_some("a test says so"),
                 moves_together: !self.spans_holes && dice.is(20),
+                is_anchored: false,
                 extents,
             };
             model.add_stream(stream);
@@ -153,6 +154,7 @@ fn some_options(kind: &Kind, goal: Goal) -> DefragOptions {
         unit_bytes: kind.unit_clusters() * CLUSTER,
         unit_skew_bytes: kind.skew_clusters() * CLUSTER,
         batch_bytes_max,
+        moves_anchored: false,
     }
 }
 
