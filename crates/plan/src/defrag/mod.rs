@@ -163,7 +163,8 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
         Goal::Pack => {
             sorted::sort(&mut work)?;
             files::gather(&mut work)?;
-            if !work.fragmented().is_empty() {
+            // Where much is not allocated there was little room to sort in.
+            if work.space.is_mostly_thin() || !work.fragmented().is_empty() {
                 free::consolidate_and_gather(&mut work)?;
             }
         }

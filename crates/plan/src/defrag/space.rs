@@ -142,6 +142,11 @@ impl Space {
         self.affords(growth).then_some(place)
     }
 
+    /// Whether most of what is free is not allocated.
+    pub(super) fn is_mostly_thin(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.total_bytes() < self.free.total_bytes() / 2)
+    }
+
     /// Whether `len_bytes` in one piece could be written anywhere, however much is free.
     pub(super) fn has_storage_for(&self, len_bytes: u64) -> bool {
         let held = || self.held().largest().map_or(0, |span| span.len_bytes());
