@@ -317,6 +317,9 @@ pub(crate) struct CompactArguments {
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
+    /// First move files out of the image's blocks that hold little, so that more of them become free
+    #[arg(long)]
+    pub(crate) defrag: bool,
     /// Show what would be done, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

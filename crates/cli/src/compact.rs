@@ -8,19 +8,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use block::{Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, ReadAt, Result, RunState, TargetFile};
-use engine::{CompactJob, CompactOutcome, Counted, Unwritten};
+use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Unwritten};
 use extent::{ExtentSet, Host, PackedExtents, Span, Virtual, VolumeSpan};
 use filesystem::{Catalog, Check, FileId, State, Use};
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget, check_no_children};
 use os::{JournalFile, LiveFile, journal_path};
 use plan::compact::{CompactPlan, CompactPlanner, CompactShape};
-use report::{CompactSubject, CompactVolume, compact_document, compact_text, to_json};
+use plan::{Moved, facts_after};
+use report::{CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text, to_json};
 use stack::{HOST_BLOCK_BYTES, Mode, Stack, UsedMaps, Volume};
 use verify::volume::{Contents, Snapshot};
 
 use crate::arguments::CompactArguments;
+use crate::consolidate;
 use crate::copy::{check_not_in_use, check_unchanged, source_fingerprints};
+use crate::defrag::{InPlace, Prepared, carry_out};
 use crate::disk::{Caching, Gate, OpenDisk, lost, open_chain};
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
@@ -34,43 +37,40 @@ const THREAD_COUNT: usize = 4;
 
 pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
     let started = Instant::now();
-    // Metadata are read more than once: by who plans, and by who checks.
-    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?;
-    let stack = &disk.stack;
-    let gate = Gate::new(&arguments.disk, &arguments.open)?;
-    check_possible(arguments, stack, &gate)?;
-    let fingerprints = source_fingerprints(stack.chain());
-    let maps = stack.used_maps(Check::Full)?;
-    check_not_hibernated(stack)?;
-    let trust: Vec<_> = stack
-        .volumes()
-        .iter()
-        .zip(maps.modes())
-        .map(|(volume, mode)| trust(arguments, volume, mode))
-        .collect::<Result<_>>()?;
-    let held = held(stack.chain())?;
-    let plan = plan(stack, &maps, &trust, &held)?;
-    let before = sizes(stack.chain())?;
-    let refused = refused(&trust);
+    // What moves is compared by who moves it; files are read again for what comes after that.
+    let mut scene = Scene::open(arguments, arguments.verify && !arguments.defrag)?;
+    let before = sizes(scene.stack.chain())?;
+    let consolidation = match arguments.defrag {
+        true => Some(consolidate(arguments, &mut scene)?),
+        false => None,
+    };
+    let moved =
+        consolidation.as_ref().filter(|_| arguments.dry_run).map(|it| consolidate::moved(&it.prepared));
+    let plan = plan(&scene, moved.as_deref())?;
+    let refused = refused(&scene.trust);
     let done = match (arguments.dry_run || refused.is_some(), plan.releases.count()) {
         (true, _) => None,
-        (false, 0) => Some(Done { after: before, written_bytes: 0, is_cancelled: false }),
-        (false, _) => Some(execute(arguments, stack, &gate, &fingerprints, &plan, &trust)?),
+        (false, 0) => {
+            Some(Done { after: sizes(scene.stack.chain())?, written_bytes: 0, is_cancelled: false })
+        }
+        (false, _) => Some(execute(arguments, &scene, &plan)?),
     };
-    let volumes = stack.volumes().iter().zip(&trust).map(|(volume, trust)| CompactVolume {
+    let volumes = scene.stack.volumes().iter().zip(&scene.trust).map(|(volume, trust)| CompactVolume {
         facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
         size_bytes: volume.span.len_bytes(),
         refused: trust.as_ref().err().cloned(),
     });
     let document = compact_document(&CompactSubject {
         path: &arguments.disk.display().to_string(),
-        format: stack.chain().facts().format.name(),
+        format: scene.stack.chain().facts().format.name(),
         plan: &plan,
         before: (before.allocated_bytes, before.length_bytes),
         after: done
             .as_ref()
             .map(|done| (done.after.allocated_bytes, done.after.length_bytes, done.written_bytes)),
         refused: refused.clone(),
+        frees_units: gives_back(scene.stack.chain()).frees_units,
+        consolidated: consolidation.map(|it| it.volumes()),
         volumes: volumes.collect(),
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
@@ -82,6 +82,79 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
         }
         None => Ok(()),
     }
+}
+
+/// A disk that may be changed in place, with what its volumes say.
+struct Scene {
+    stack: Stack,
+    gate: Gate,
+    fingerprints: Vec<Option<(u64, i64, i64)>>,
+    maps: UsedMaps,
+    trust: Vec<Trust>,
+    held: Vec<ExtentSet<Host>>,
+}
+
+impl Scene {
+    /// Opens the disk; with `is_compared`, reads the files that are to be as they were afterwards.
+    fn open(arguments: &CompactArguments, is_compared: bool) -> Result<Self> {
+        // Metadata are read more than once: by who plans, and by who checks.
+        let stack = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?.stack;
+        let gate = Gate::new(&arguments.disk, &arguments.open)?;
+        check_possible(arguments, &stack, &gate)?;
+        let fingerprints = source_fingerprints(stack.chain());
+        let maps = stack.used_maps(Check::Full)?;
+        check_not_hibernated(&stack)?;
+        let volumes = stack.volumes().iter().zip(maps.modes());
+        let trust = volumes.map(|(volume, mode)| trust(is_compared, volume, mode)).collect::<Result<_>>()?;
+        // Asked for where it is, the host finds places for all that was written, and what is taken is counted after that.
+        let held = held(stack.chain())?;
+        Ok(Self { stack, gate, fingerprints, maps, trust, held })
+    }
+}
+
+/// What was planned for each volume, and written to it.
+struct Consolidation {
+    prepared: Vec<Prepared>,
+    outcomes: Vec<RearrangeOutcome>,
+}
+
+impl Consolidation {
+    fn volumes(&self) -> Vec<CompactMoves> {
+        let moves = |(prepared, outcome): (&Prepared, &RearrangeOutcome)| match prepared {
+            Ok(ready) => CompactMoves {
+                moved_bytes: ready.plan.moved_bytes,
+                emptied_units: ready.plan.emptied.units,
+                metadata_written_bytes: outcome.metadata_written_bytes,
+                journal_written_bytes: outcome.journal_written_bytes,
+                refused: None,
+            },
+            Err(error) => CompactMoves { refused: Some(error.to_string()), ..CompactMoves::default() },
+        };
+        self.prepared.iter().zip(&self.outcomes).map(moves).collect()
+    }
+}
+
+/// Plans what is to move, and does it, but in a dry run; then the scene is that of the disk afterwards.
+fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consolidation> {
+    let trusted: Vec<_> = scene.trust.iter().map(Result::is_ok).collect();
+    let gives = gives_back(scene.stack.chain());
+    let prepared = consolidate::prepare(&scene.stack, &scene.maps, gives, &trusted)?;
+    let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
+    let moves = prepared.iter().any(consolidate::has_moves);
+    if !arguments.dry_run && moves {
+        let how = InPlace {
+            disk: &arguments.disk,
+            open: &arguments.open,
+            verify: arguments.verify,
+            journal: None,
+            progress: arguments.progress,
+        };
+        outcomes = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.fingerprints)?.1;
+    }
+    if !arguments.dry_run && (moves || arguments.verify) {
+        *scene = Scene::open(arguments, arguments.verify)?;
+    }
+    Ok(Consolidation { prepared, outcomes })
 }
 
 /// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at.
@@ -121,7 +194,7 @@ struct Found {
 }
 
 /// What speaks against a volume is an answer; only a failure to read is an error.
-fn trust(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<Trust> {
+fn trust(is_compared: bool, volume: &Volume, mode: &Mode) -> Result<Trust> {
     if let Some(reason) = mode.reason() {
         return Ok(Err(reason.to_owned()));
     }
@@ -129,7 +202,7 @@ fn trust(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<T
     if let State::JournalPending(why) = &filesystem.facts().state {
         return Ok(Err(format!("{why}: start the guest and shut it down, so that its journal is empty")));
     }
-    let found = compared(arguments, volume, mode).and_then(|compared| {
+    let found = compared(is_compared, volume, mode).and_then(|compared| {
         let snapshot = snapshot(volume, compared.as_deref())?;
         let is_sound = match verify::volume::check(&volume.source) {
             Ok(_) => true,
@@ -145,10 +218,10 @@ fn trust(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<T
     }
 }
 
-/// With `--verify`, all files but those that hold swap, whose contents go.
-fn compared(arguments: &CompactArguments, volume: &Volume, mode: &Mode) -> Result<Option<Vec<FileId>>> {
+/// If they are compared, all files but those that hold swap, whose contents go.
+fn compared(is_compared: bool, volume: &Volume, mode: &Mode) -> Result<Option<Vec<FileId>>> {
     let (Mode::UsedOnly(map), Some(filesystem)) = (mode, &volume.filesystem) else { return Ok(None) };
-    if !arguments.verify || filesystem.facts().filesystem == SWAP {
+    if !is_compared || filesystem.facts().filesystem == SWAP {
         return Ok(None);
     }
     let mut swap = ExtentSet::new();
@@ -201,8 +274,11 @@ fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
     Ok(placed.chain(data.map(|extent| extent.span)).collect())
 }
 
-/// Facts in, plan out.
-fn plan(stack: &Stack, maps: &UsedMaps, trust: &[Trust], held: &[ExtentSet<Host>]) -> Result<CompactPlan> {
+/// Facts in, plan out: of the volumes as they are, or as they will be once files have `moved`.
+fn plan(scene: &Scene, moved: Option<&[Moved]>) -> Result<CompactPlan> {
+    let Scene { stack, maps, trust, held, .. } = scene;
+    let volumes = stack.volumes().iter().map(|volume| volume.span);
+    let moved: Option<Vec<_>> = moved.map(|moved| volumes.zip(moved.iter().cloned()).collect());
     let gives = gives_back(stack.chain());
     // Where units keep their places, the host's blocks within them can be given back as well.
     let unit_bytes = gives.unit_bytes.filter(|_| gives.frees_units).unwrap_or(HOST_BLOCK_BYTES);
@@ -216,7 +292,12 @@ fn plan(stack: &Stack, maps: &UsedMaps, trust: &[Trust], held: &[ExtentSet<Host>
     let mut planner = CompactPlanner::new(shape, trusted, held);
     let window_bytes = (WINDOW_BYTES / unit_bytes).max(1) * unit_bytes;
     for window in Span::from_zero(stack.chain().len_bytes()).split(window_bytes) {
-        planner.add(&stack.facts(maps, window)?, &stack.chain().map(window)?);
+        let facts = stack.facts(maps, window)?;
+        let facts = match &moved {
+            Some(moved) => facts_after(facts, moved),
+            None => facts,
+        };
+        planner.add(&facts, &stack.chain().map(window)?);
     }
     Ok(planner.finish())
 }
@@ -244,14 +325,8 @@ struct Done {
 }
 
 /// Carries out the plan, then opens the disk anew and compares.
-fn execute(
-    arguments: &CompactArguments,
-    stack: &Stack,
-    gate: &Gate,
-    fingerprints: &[Option<(u64, i64, i64)>],
-    plan: &CompactPlan,
-    trust: &[Trust],
-) -> Result<Done> {
+fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
+    let Scene { stack, gate, fingerprints, trust, .. } = scene;
     let places = places(stack.chain(), &plan.kept)?;
     let edit = open_alone(stack.chain(), gate, fingerprints)?;
     let cancelled = cancel_on_signal()?;

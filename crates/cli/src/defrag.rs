@@ -1,12 +1,13 @@
 //! `leandisk defrag` and `leandisk recover`: facts, plan, execution, proof.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES};
 use extent::{ExtentSet, Span, VolumeOffset};
-use filesystem::{Check, Rearrange};
+use filesystem::{Check, FileSystem, Rearrange};
 use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget, check_no_children};
 use journal::Identity;
@@ -21,7 +22,7 @@ use report::{
 use stack::{HOST_BLOCK_BYTES, Stack, Survey, Volume};
 use verify::volume::{Contents, Snapshot};
 
-use crate::arguments::{DefragArguments, Goal, RecoverArguments};
+use crate::arguments::{DefragArguments, Goal, OpenArguments, ProgressStyle, RecoverArguments};
 use crate::copy::check_not_in_use;
 use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost, open_chain};
 use crate::pack::read_layout;
@@ -29,7 +30,7 @@ use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
 /// A batch moves no more than this, unless one extent is larger: what is done twice after a power cut.
-const BATCH_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
 /// A thin disk grows by no more than one part in so many.
 const GROWTH_PARTS: u64 = 1000;
 /// Workers that copy.
@@ -57,7 +58,11 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
         .collect::<Result<_>>()?;
     let proof = match arguments.dry_run {
         true => None,
-        false => Some(execute(arguments, stack, &gate, &prepared, &fingerprints)?),
+        false => {
+            let (after, outcomes) = carry_out(&arguments.in_place(), stack, &gate, &prepared, &fingerprints)?;
+            let survey = after.survey(&after.used_maps(Check::Quick)?)?;
+            Some(Proof { survey, outcomes })
+        }
     };
     let volumes = stack.volumes().iter().enumerate().map(|(index, volume)| DefragVolume {
         index: index + 1,
@@ -107,13 +112,20 @@ fn check_volume_number(arguments: &DefragArguments, stack: &Stack) -> Result<()>
     }
 }
 
+impl DefragArguments {
+    fn in_place(&self) -> InPlace<'_> {
+        let Self { disk, open, verify, journal, progress, .. } = self;
+        InPlace { disk, open, verify: *verify, journal: journal.as_deref(), progress: *progress }
+    }
+}
+
 /// A volume with its plan, or why there is none.
-type Prepared = Result<Ready, Error>;
+pub(crate) type Prepared = Result<Ready, Error>;
 
 /// What is needed to carry out a plan.
-struct Ready {
+pub(crate) struct Ready {
     rearrange: Box<dyn Rearrange>,
-    plan: DefragPlan,
+    pub(crate) plan: DefragPlan,
     /// What the file system calls free.
     free: ExtentSet<extent::Volume>,
 }
@@ -130,6 +142,30 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
     if arguments.volume.is_some_and(|number| number as usize != index + 1) {
         return Err(Error::refused("another volume was asked for"));
     }
+    make_ready(stack, index, |volume, filesystem, rearrange| {
+        let growth_bytes_max = stack.chain().facts().virtual_bytes / GROWTH_PARTS;
+        let (backing, unit_bytes) = backing(stack.chain(), volume, growth_bytes_max)?;
+        let layout = read_layout(filesystem, rearrange, backing)?;
+        let options = DefragOptions {
+            goal: arguments.goal.into(),
+            growth_bytes_max,
+            unit_bytes,
+            unit_skew_bytes: volume.span.start().get() % unit_bytes,
+            batch_bytes_max: BATCH_BYTES_MAX,
+            moves_anchored: arguments.mft,
+        };
+        let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
+        let home = |file| rearrange.home(file);
+        plan_in_place(&layout, &options, &Hints { folder: Some(&folder), home: Some(&home) })
+    })
+}
+
+/// Has a volume planned whose files can be moved. Fails with the reason if they cannot.
+pub(crate) fn make_ready(
+    stack: &Stack,
+    index: usize,
+    plan: impl FnOnce(&Volume, &dyn FileSystem, &dyn Rearrange) -> Result<DefragPlan>,
+) -> Prepared {
     if let Some(other) = stack.hibernated().filter(|other| *other != index) {
         return Err(Error::refused(format!("the guest is hibernated (see volume {})", other + 1)));
     }
@@ -138,20 +174,7 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
         Error::unsupported(volume.doubt.clone().unwrap_or_else(|| "no known file system".into()))
     })?;
     let rearrange = filesystem.rearrange()?;
-    let growth_bytes_max = stack.chain().facts().virtual_bytes / GROWTH_PARTS;
-    let (backing, unit_bytes) = backing(stack.chain(), volume, growth_bytes_max)?;
-    let layout = read_layout(filesystem, &*rearrange, backing)?;
-    let options = DefragOptions {
-        goal: arguments.goal.into(),
-        growth_bytes_max,
-        unit_bytes,
-        unit_skew_bytes: volume.span.start().get() % unit_bytes,
-        batch_bytes_max: BATCH_BYTES_MAX,
-        moves_anchored: arguments.mft,
-    };
-    let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
-    let home = |file| rearrange.home(file);
-    let plan = plan_in_place(&layout, &options, &Hints { folder: Some(&folder), home: Some(&home) })?;
+    let plan = plan(volume, filesystem, &*rearrange)?;
     let mut free = ExtentSet::new();
     filesystem.each_free_span(&mut |span| free.push(span))?;
     Ok(Ready { rearrange, plan, free })
@@ -188,19 +211,30 @@ struct Proof {
     outcomes: Vec<RearrangeOutcome>,
 }
 
-/// Carries out the plans, then opens the disk anew and compares.
-fn execute(
-    arguments: &DefragArguments,
+/// How plans are carried out.
+pub(crate) struct InPlace<'a> {
+    pub(crate) disk: &'a Path,
+    pub(crate) open: &'a OpenArguments,
+    /// Whether all files are read before and after, and compared.
+    pub(crate) verify: bool,
+    /// Where the journal is, if not beside the disk.
+    pub(crate) journal: Option<&'a Path>,
+    pub(crate) progress: ProgressStyle,
+}
+
+/// Carries out the plans, then opens the disk anew and compares. Answers the disk, and what was done to each volume.
+pub(crate) fn carry_out(
+    how: &InPlace<'_>,
     stack: &Stack,
     gate: &Gate,
     prepared: &[Prepared],
     fingerprints: &[Option<(u64, i64, i64)>],
-) -> Result<Proof> {
+) -> Result<(Stack, Vec<RearrangeOutcome>)> {
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
     let mut snapshots = Vec::new();
     for (volume, prepared) in stack.volumes().iter().zip(prepared) {
         snapshots.push(match prepared {
-            Ok(ready) if !ready.plan.batches.is_empty() => Some(snapshot(arguments, volume)?),
+            Ok(ready) if !ready.plan.batches.is_empty() => Some(snapshot(how, volume)?),
             _ => None,
         });
     }
@@ -209,31 +243,30 @@ fn execute(
         let (Ok(ready), Some(_)) = (ready, &snapshots[index]) else { continue };
         // The image's tables may be others after a change.
         let again = match is_changed {
-            true => Some(open_chain(&arguments.disk, &arguments.open, Caching::Direct)?),
+            true => Some(open_chain(how.disk, how.open, Caching::Direct)?),
             false => None,
         };
         let edit = Changing::open(again.as_ref().unwrap_or(stack.chain()), gate)?;
         if !is_changed {
             crate::copy::check_unchanged(stack.chain(), fingerprints)?;
         }
-        outcomes[index] = change(arguments, stack, edit, ready, index)?;
+        outcomes[index] = change(how, stack, edit, ready, index)?;
         is_changed = true;
     }
-    let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?.stack;
+    let after = OpenDisk::open(how.disk, how.open, Caching::Direct)?.stack;
     for (volume, before) in after.volumes().iter().zip(&snapshots) {
         if let Some(before) = before {
             let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
             verify::volume::check(&volume.source)?;
-            Snapshot::compare_on(before, &snapshot(arguments, volume)?, filesystem)?;
+            Snapshot::compare_on(before, &snapshot(how, volume)?, filesystem)?;
         }
     }
-    let survey = after.survey(&after.used_maps(Check::Quick)?)?;
-    Ok(Proof { survey, outcomes })
+    Ok((after, outcomes))
 }
 
-fn snapshot(arguments: &DefragArguments, volume: &Volume) -> Result<Snapshot> {
+fn snapshot(how: &InPlace<'_>, volume: &Volume) -> Result<Snapshot> {
     let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
-    let contents = if arguments.verify { Contents::All } else { Contents::None };
+    let contents = if how.verify { Contents::All } else { Contents::None };
     Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT)
 }
 
@@ -301,7 +334,7 @@ impl Changing {
 /// Carries out one volume's plan. The journal is there from before the first write until the disk is closed: what is killed in
 /// between may leave marks in the image that only `recover` takes for its own.
 fn change(
-    arguments: &DefragArguments,
+    how: &InPlace<'_>,
     stack: &Stack,
     edit: Edit,
     ready: &Ready,
@@ -310,7 +343,7 @@ fn change(
     let volume = &stack.volumes()[index];
     let facts = volume.filesystem.as_ref().ok_or_else(lost)?.facts();
     let cancelled = cancel_on_signal()?;
-    let journal = JournalFile::create_for(&arguments.disk, arguments.journal.as_deref())?;
+    let journal = JournalFile::create_for(how.disk, how.journal)?;
     let disk = match Changing::begin(edit) {
         Ok(disk) => disk,
         Err(error) => {
@@ -318,7 +351,7 @@ fn change(
             return Err(error);
         }
     };
-    let progress = Progress::new(arguments.progress, "move", ready.plan.moved_bytes, cancelled, None);
+    let progress = Progress::new(how.progress, "move", ready.plan.moved_bytes, cancelled, None);
     let job = RearrangeJob {
         disk: disk.disk(),
         volume: volume.span,
@@ -330,7 +363,7 @@ fn change(
             filesystem: facts.filesystem.clone(),
             uuid: facts.uuid.clone().unwrap_or_default(),
             format: stack.chain().facts().format.name().to_owned(),
-            path: arguments.disk.display().to_string(),
+            path: how.disk.display().to_string(),
         },
         thread_count: THREAD_COUNT,
         slot_bytes: SLOT_BYTES,
@@ -380,10 +413,16 @@ fn work<'a>(
 
 /// What will be free. Maps that get smaller leave something, too, as far as can be told before.
 fn predicted_free(ready: &Ready) -> ExtentSet<extent::Volume> {
-    let batches = &ready.plan.batches;
-    let rewritten = at_once(batches).and_then(|all| ready.rearrange.rewritten(Arc::new(all)));
-    let freed = rewritten.map(|rewritten| rewritten.freed().clone()).unwrap_or_default();
-    free_after(&ready.free, batches, &freed)
+    free_after(&ready.free, &ready.plan.batches, &ready.freed())
+}
+
+impl Ready {
+    /// What smaller maps leave.
+    pub(crate) fn freed(&self) -> ExtentSet<extent::Volume> {
+        let all = at_once(&self.plan.batches);
+        let rewritten = all.and_then(|all| self.rearrange.rewritten(Arc::new(all)));
+        rewritten.map(|rewritten| rewritten.freed().clone()).unwrap_or_default()
+    }
 }
 
 /// Fails if no volume could be changed, for the reason of the one asked for, else of the first.

@@ -8,6 +8,7 @@ mod analyze;
 mod arguments;
 mod bench_command;
 mod compact;
+mod consolidate;
 mod copy;
 mod create;
 mod defrag;

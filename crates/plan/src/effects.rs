@@ -206,6 +206,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::defrag::Emptied;
 
     #[test]
     fn batches_at_once_go_where_they_go_one_after_the_other() {
@@ -247,6 +248,7 @@ mod tests {
             growth_left_bytes: 0,
             movable_free_bytes: 0,
             changed_block_bytes: 0,
+            emptied: Emptied::default(),
             left: Vec::new(),
         };
         let free = free_after(

@@ -4,6 +4,7 @@
 //! plan that execution is given.
 
 pub mod advice;
+mod after;
 pub mod compact;
 mod copy;
 pub mod cost;
@@ -13,6 +14,7 @@ pub mod figures;
 pub mod profile;
 mod reading;
 
+pub use after::{Moved, facts_after};
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};
 pub use effects::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
 pub use reading::{VolumeCost, advice_facts, read_costs, read_trace_cost};

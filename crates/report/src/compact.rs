@@ -30,6 +30,16 @@ pub struct CompactDocument {
     freed_bytes: u64,
     /// Bytes of the image's tables and headers that were written.
     written_bytes: u64,
+    /// Whether files were moved first, out of units that hold little.
+    defrag: bool,
+    /// Bytes of files that moved; 0 without.
+    moved_bytes: u64,
+    /// Units that were emptied so, less those that were filled instead.
+    emptied_units: u64,
+    /// Bytes of file systems' structures that were written for that.
+    metadata_written_bytes: u64,
+    /// Bytes that were written to the journal for that.
+    journal_written_bytes: u64,
     /// Free or swap, but in units that hold used bytes as well.
     partial_bytes: u64,
     /// How many units those are.
@@ -53,6 +63,12 @@ struct VolumeCompact {
     swap_bytes: u64,
     /// Why all of the volume is kept; `null` if it is not.
     refused: Option<String>,
+    /// Bytes of its files that moved.
+    moved_bytes: u64,
+    /// Units that were emptied so.
+    emptied_units: u64,
+    /// Why its files were not to be moved; `null` if they were, or nobody asked for that.
+    not_moved: Option<String>,
 }
 
 /// What was, or would be, given back.
@@ -69,6 +85,10 @@ pub struct CompactSubject<'a> {
     pub after: Option<(u64, u64, u64)>,
     /// Why nothing is done.
     pub refused: Option<String>,
+    /// Whether units leave the image's tables when they are given back.
+    pub frees_units: bool,
+    /// What was, or would be, moved first on each volume; `None` if nothing was to be.
+    pub consolidated: Option<Vec<CompactMoves>>,
     /// The image's volumes.
     pub volumes: Vec<CompactVolume<'a>>,
     /// How long it took.
@@ -85,11 +105,29 @@ pub struct CompactVolume<'a> {
     pub refused: Option<String>,
 }
 
+/// What was, or would be, moved on a volume.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct CompactMoves {
+    /// Bytes of files.
+    pub moved_bytes: u64,
+    /// Units of the image that hold nothing needed any more, less those that were filled instead.
+    pub emptied_units: u64,
+    /// Bytes of metadata that were written.
+    pub metadata_written_bytes: u64,
+    /// Bytes that were written to the journal.
+    pub journal_written_bytes: u64,
+    /// Why nothing is moved.
+    pub refused: Option<String>,
+}
+
 /// The document of what was given back.
 pub fn compact_document(subject: &CompactSubject<'_>) -> CompactDocument {
     let plan = subject.plan;
     let (allocated_before_bytes, length_before_bytes) = subject.before;
     let predicted = allocated_before_bytes.saturating_sub(plan.freed_bytes);
+    let nothing = CompactMoves::default();
+    let moves = subject.consolidated.as_deref().unwrap_or_default();
+    let sum = |of: fn(&CompactMoves) -> u64| moves.iter().map(of).fold(0, u64::saturating_add);
     let volumes = subject.volumes.iter().zip(&plan.volumes).enumerate();
     CompactDocument {
         schema: "leandisk.compact/1",
@@ -104,16 +142,30 @@ pub fn compact_document(subject: &CompactSubject<'_>) -> CompactDocument {
         length_after_bytes: subject.after.map(|(_, length, _)| length),
         freed_bytes: plan.freed_bytes,
         written_bytes: subject.after.map_or(0, |(_, _, written)| written),
+        defrag: subject.consolidated.is_some(),
+        moved_bytes: sum(|moves| moves.moved_bytes),
+        emptied_units: sum(|moves| moves.emptied_units),
+        metadata_written_bytes: sum(|moves| moves.metadata_written_bytes),
+        journal_written_bytes: sum(|moves| moves.journal_written_bytes),
         partial_bytes: plan.partial_bytes,
         partial_units: plan.partial_units,
-        advice: advice(plan),
+        advice: advice(subject),
         refused: subject.refused.clone(),
         elapsed_seconds: subject.elapsed_seconds,
-        volumes: volumes.map(|(index, (volume, share))| volume_document(index + 1, volume, *share)).collect(),
+        volumes: volumes
+            .map(|(index, (volume, share))| {
+                volume_document(index + 1, volume, *share, moves.get(index).unwrap_or(&nothing))
+            })
+            .collect(),
     }
 }
 
-fn volume_document(index: usize, volume: &CompactVolume<'_>, share: CompactShare) -> VolumeCompact {
+fn volume_document(
+    index: usize,
+    volume: &CompactVolume<'_>,
+    share: CompactShare,
+    moves: &CompactMoves,
+) -> VolumeCompact {
     VolumeCompact {
         index,
         filesystem: volume.facts.map(|facts| facts.filesystem.clone()),
@@ -123,16 +175,22 @@ fn volume_document(index: usize, volume: &CompactVolume<'_>, share: CompactShare
         free_bytes: share.free_bytes,
         swap_bytes: share.swap_bytes,
         refused: volume.refused.clone(),
+        moved_bytes: moves.moved_bytes,
+        emptied_units: moves.emptied_units,
+        not_moved: moves.refused.clone(),
     }
 }
 
-fn advice(plan: &CompactPlan) -> Option<String> {
+fn advice(subject: &CompactSubject<'_>) -> Option<String> {
+    let plan = subject.plan;
+    let what = match (&subject.consolidated, subject.frees_units) {
+        (Some(_), _) => "what is in them cannot move, or would cost more to move than it frees",
+        (None, true) => "'leandisk compact --defrag' empties such units",
+        (None, false) => "'leandisk defrag --goal pack' empties such units",
+    };
     (plan.partial_bytes > 0).then(|| {
-        format!(
-            "{} more are free in {} units that hold a little as well: 'leandisk defrag --goal pack' empties such units",
-            human_bytes(plan.partial_bytes),
-            grouped(plan.partial_units)
-        )
+        let (bytes, units) = (human_bytes(plan.partial_bytes), grouped(plan.partial_units));
+        format!("{bytes} more are free in {units} units that hold a little as well: {what}")
     })
 }
 
@@ -144,6 +202,11 @@ pub fn compact_text(document: &CompactDocument, palette: Palette) -> String {
     let _ = writeln!(out, "{}", palette.strong(&heading));
     if let Some(reason) = &document.refused {
         let _ = writeln!(out, "  {}", palette.warning(&format!("nothing is changed: {}", printable(reason))));
+    }
+    if document.defrag {
+        let moved = if document.dry_run { "would move" } else { "moved" };
+        let (bytes, units) = (human_bytes(document.moved_bytes), grouped(document.emptied_units));
+        let _ = writeln!(out, "  {moved:<13}{bytes}, which empties {units} units");
     }
     let freed = if document.dry_run { "would free" } else { "freed" };
     let _ = writeln!(out, "  {freed:<13}{}", palette.good(&human_bytes(document.freed_bytes)));
@@ -173,6 +236,9 @@ pub fn compact_text(document: &CompactDocument, palette: Palette) -> String {
             printable(name),
             human_bytes(volume.size_bytes)
         );
+        if let Some(reason) = &volume.not_moved {
+            let _ = writeln!(out, "    {}", palette.faint(&format!("nothing moves: {}", printable(reason))));
+        }
     }
     if let Some(advice) = &document.advice {
         let _ = writeln!(out, "  {}", palette.faint(advice));

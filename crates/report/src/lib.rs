@@ -27,7 +27,9 @@ pub use self::bench::{
 pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,
 };
-pub use compact::{CompactDocument, CompactSubject, CompactVolume, compact_document, compact_text};
+pub use compact::{
+    CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text,
+};
 pub use copy::{CopyDocument, CopySubject, LayoutKept, LayoutOfCopy, LayoutPacked, copy_document, copy_text};
 pub use create::{CreateDocument, CreateSubject, create_document, create_text};
 pub use defrag::{

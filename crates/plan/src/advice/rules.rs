@@ -146,8 +146,15 @@ pub(super) fn compact(facts: &AdviceFacts, comes_after_defrag: bool) -> Advice {
     };
     let partial_bytes = container.reclaimable_partial_bytes;
     if partial_bytes >= SPACE_BYTES_MIN && container.parents == 0 {
+        let can_move = facts.volumes.iter().any(|volume| volume.is_movable && volume.doubt.is_none());
+        let how = match container.unit_bytes {
+            Some(_) if can_move => {
+                "`compact --defrag` empties as many of them as pays, and a copy leaves them out"
+            }
+            _ => "only a copy leaves them out",
+        };
         because.push_str(&format!(
-            " Another {} are free in units that the guest uses in part: only a copy leaves them out.",
+            " Another {} are free in units that the guest uses in part: {how}.",
             human_bytes(partial_bytes)
         ));
     }

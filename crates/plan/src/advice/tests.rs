@@ -295,13 +295,17 @@ fn costs_are_what_backups_and_thin_storage_see() {
 }
 
 #[test]
-fn what_lies_in_partial_units_is_left_to_a_copy() {
-    let text = |bytes| {
+fn what_lies_in_partial_units_is_spoken_of() {
+    let text = |bytes, change: fn(&mut AdviceFacts)| {
         let facts = with(bad(), |facts| facts.container.reclaimable_partial_bytes = bytes);
-        of(&advise(&facts), Action::Compact).because.clone()
+        of(&advise(&with(facts, change)), Action::Compact).because.clone()
     };
-    assert!(text(GIB).contains("Another 1 GiB are free in units that the guest uses in part"));
-    assert!(!text(MIB).contains("Another"), "too little to speak of");
+    let movable = text(GIB, |_| {});
+    assert!(movable.contains("Another 1 GiB are free in units that the guest uses in part"));
+    assert!(movable.contains("`compact --defrag`"));
+    let pinned = text(GIB, |facts| facts.volumes[0].is_movable = false);
+    assert!(pinned.contains("Another 1 GiB") && !pinned.contains("--defrag"));
+    assert!(!text(MIB, |_| {}).contains("Another"), "too little to speak of");
 }
 
 #[test]

@@ -198,6 +198,16 @@ impl Layout {
         (backed(&|backing| backing != Backing::Fixed), backed(&|backing| backing == Backing::Allocated))
     }
 
+    /// What the container has like this, to the byte.
+    pub(super) fn backed(&self, by: Backing) -> ExtentSet<Volume> {
+        self.backing.iter().filter(|(_, backing)| *backing == by).map(|(span, _)| *span).collect()
+    }
+
+    /// Where the volume ends, as far as that is known.
+    pub(super) fn end(&self) -> VolumeOffset {
+        self.backing.iter().map(|(span, _)| span.end()).max().unwrap_or(Offset::ZERO)
+    }
+
     /// The clusters that lie in `span` in full.
     fn whole_clusters(&self, span: VolumeSpan) -> VolumeSpan {
         let base = self.first_cluster.get();

@@ -7,6 +7,7 @@
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
 mod anchored;
+mod consolidate;
 mod figures;
 mod files;
 mod first_fit;
@@ -40,6 +41,18 @@ pub enum Goal {
     Free,
     /// Everything sorted: directories, the small files of one directory together, large files after them.
     Pack,
+    /// The container's units that hold little emptied into those that stay, so that it can give them back. No fragments are
+    /// put together.
+    Units,
+}
+
+/// Units of the container in which something was needed, and nothing is any more; less those that were filled instead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Emptied {
+    /// How many.
+    pub units: u64,
+    /// Bytes that the container holds in them.
+    pub bytes: u64,
 }
 
 /// What the container has under a span of the volume.
@@ -114,10 +127,12 @@ pub struct DefragPlan {
     /// How many bytes more it takes in the end: what could not be given back, for lack of whole units.
     pub growth_left_bytes: u64,
     /// What of the free space could be in one piece afterwards: all of it, or the longest stretch of the volume without anything
-    /// that stays, if that is less.
+    /// that stays, if that is less. With [`Goal::Units`] without what is to be given back.
     pub movable_free_bytes: u64,
     /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
     pub changed_block_bytes: u64,
+    /// What the container can give back. Counted for [`Goal::Units`] alone.
+    pub emptied: Emptied,
     /// Fragmented streams that are left, with their files.
     pub left: Vec<(FileId, WhyLeft)>,
 }
@@ -144,6 +159,7 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
             files::gather(&mut work)?;
             free::consolidate_and_gather(&mut work)?;
         }
+        Goal::Units => consolidate::empty_units(&mut work, options)?,
         Goal::Pack => {
             sorted::sort(&mut work)?;
             files::gather(&mut work)?;

@@ -18,7 +18,7 @@ use super::free;
 use super::layout::Layout;
 use super::space::Space;
 use super::spans::Spans;
-use super::{DefragOptions, DefragPlan, Hints};
+use super::{DefragOptions, DefragPlan, Emptied, Hints};
 
 /// Why a stream is pinned that the file system would let move.
 const FIXED_BELOW: &str = "its container keeps a part of it for others, or compressed";
@@ -55,6 +55,7 @@ pub(super) struct Work<'a> {
     reserved: Spans,
     moved_bytes: u64,
     pub(super) made_room_bytes: u64,
+    pub(super) emptied: Emptied,
 }
 
 #[derive(Clone, Default)]
@@ -90,6 +91,7 @@ impl<'a> Work<'a> {
             reserved: Spans::default(),
             moved_bytes: 0,
             made_room_bytes: 0,
+            emptied: Emptied::default(),
         };
         let stays = |stream| layout.is_anchored(stream) || work.pinned(stream).is_some();
         work.locked = (0..layout.stream_count()).map(stays).collect();
@@ -360,6 +362,7 @@ impl<'a> Work<'a> {
             growth_left_bytes: self.space.growth_bytes(),
             movable_free_bytes: free::movable_bytes(&self),
             changed_block_bytes: changed_block_bytes(destinations),
+            emptied: self.emptied,
             left: left(self.layout, &self.at, |stream| self.pinned(stream)),
             batches: self.batches,
             releases: self.releases,

@@ -1,6 +1,9 @@
 //! One example for each rule.
 
-use filesystem::{FileId, FileKind, Fragments};
+use extent::Offset;
+use filesystem::{
+    FileExtent, FileId, FileKind, FileStream, Fragments, Mobility, PieceState, StreamName, StreamVisitor,
+};
 
 use super::model::{CLUSTER, Cell, Model, Stream, options, planned, span};
 use crate::defrag::*;
@@ -337,4 +340,101 @@ fn batches_are_bounded_and_a_large_extent_stands_alone() {
     let (plan, _) = planned(&model, &options);
     let sizes: Vec<_> = plan.batches.iter().map(|batch| batch.total_bytes() / CLUSTER).collect();
     assert_eq!(sizes, [6, 30, 3]);
+}
+
+#[test]
+fn a_unit_that_holds_little_goes_into_those_that_stay() {
+    let mut model = Model::new(40);
+    // Units of ten: one with what stays, one with a little, one that is nearly full, one that is free.
+    keep(&mut model, std::slice::from_ref(&(0..2)));
+    let (small, large) = (model.add_dense(&[(12, 2)]), model.add_dense(&[(20, 9)]));
+    let options = DefragOptions { unit_bytes: 10 * CLUSTER, ..options(Goal::Units) };
+    let (plan, now) = planned(&model, &options);
+    assert_eq!(now.streams[small].extents, [(0, 2, 2)]);
+    assert_eq!(now.streams[large].extents, model.streams[large].extents);
+    assert_eq!((plan.emptied, plan.moved_bytes), (Emptied { units: 1, bytes: 10 * CLUSTER }, 2 * CLUSTER));
+}
+
+#[test]
+fn a_unit_is_left_where_emptying_it_would_tear_a_file() {
+    let mut model = Model::new(40);
+    keep(&mut model, &[0..6, 30..36]);
+    // Of eight, while two times four are free elsewhere; and one of which a part lies in a unit that stays.
+    let (whole, torn) = (model.add_dense(&[(10, 8)]), model.add_dense(&[(25, 5), (36, 1)]));
+    model.cells[24] = Cell::Kept;
+    let options = DefragOptions { unit_bytes: 10 * CLUSTER, ..options(Goal::Units) };
+    let (plan, now) = planned(&model, &options);
+    assert_eq!((plan.emptied, plan.moved_bytes), (Emptied::default(), 0));
+    assert_eq!(now.streams[whole].extents, model.streams[whole].extents);
+    assert_eq!(now.streams[torn].extents, model.streams[torn].extents);
+}
+
+#[test]
+fn units_that_fit_no_gaps_go_together_into_a_free_one() {
+    let mut model = Model::new(60);
+    // Five have three of ten used, and of the rest four in two gaps; one is free.
+    for unit in (0..50).step_by(10) {
+        model.add_dense(&[(unit + 3, 3)]);
+        let at = usize::try_from(unit).unwrap();
+        [at, at + 8, at + 9].into_iter().for_each(|at| model.backing[at] = Backing::Unallocated);
+    }
+    let options = DefragOptions { unit_bytes: 10 * CLUSTER, ..options(Goal::Units) };
+    let (plan, now) = planned(&model, &options);
+    let is_used = |unit: &usize| now.cells[unit * 10..unit * 10 + 10].iter().any(|cell| *cell != Cell::Free);
+    assert_eq!((0..6).filter(is_used).count(), 3);
+    // Three became free, and the one that was is none any more.
+    assert_eq!(plan.emptied, Emptied { units: 2, bytes: 11 * CLUSTER });
+    assert_eq!(plan.moved_bytes, 9 * CLUSTER);
+}
+
+/// Of as many files as a large guest has, six in ten were deleted.
+#[test]
+fn units_of_an_aged_volume_are_emptied_in_a_moment() {
+    for (unit_bytes, file_count, least_percent) in
+        [(64 << 10, 30_000, 20), (2 << 20, 150_000, 85), (32 << 20, 30_000, 85)]
+    {
+        let mut state = 11u64;
+        let mut roll = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let (mut at, mut files, mut room) = (0, Vec::new(), Vec::new());
+        while files.len() < file_count {
+            let len = if roll(20) == 0 { 1 + roll(500) } else { 1 + roll(12) };
+            let is_there = roll(10) < 4;
+            if is_there {
+                files.push((at, len));
+            } else {
+                room.push(span(at, len));
+            }
+            at += len;
+        }
+        let whole = vec![(span(0, at), Backing::Allocated)];
+        let mut layout = Layout::new(CLUSTER, Fragments::of_adjacent(), whole);
+        for (number, (start, len)) in (0u64..).zip(files) {
+            let file = FileStream {
+                file: FileId(number),
+                kind: FileKind::Regular,
+                name: StreamName::Main,
+                size_bytes: 1,
+                is_inline: false,
+            };
+            let extent =
+                FileExtent { logical: Offset::ZERO, span: span(start, len), state: PieceState::Written };
+            let mobility = match number % 5000 {
+                0 => Mobility::Pinned("a test says so"),
+                _ => Mobility::Movable,
+            };
+            layout.stream(file, &[extent], mobility);
+        }
+        let free_bytes: u64 = room.iter().map(VolumeSpan::len_bytes).sum();
+        room.into_iter().for_each(|span| layout.add_room(span));
+        let options = DefragOptions { unit_bytes, batch_bytes_max: 256 << 20, ..options(Goal::Units) };
+        let started = std::time::Instant::now();
+        let plan = plan_in_place(&layout, &options, &Hints::default()).unwrap();
+        let (emptied, moved_bytes) = (plan.emptied, plan.moved_bytes);
+        println!("{unit_bytes}: {emptied:?} of {free_bytes}, {moved_bytes} moved in {:?}", started.elapsed());
+        assert!(moved_bytes < emptied.bytes / 2);
+        assert!(emptied.bytes > free_bytes * least_percent / 100);
+    }
 }

@@ -174,6 +174,28 @@ fn longest_region(model: &Model) -> u64 {
     model.runs_where(moves).into_iter().map(|(_, len)| len).max().unwrap_or(0)
 }
 
+/// The units that lie on the volume in full.
+fn whole_units(model: &Model, options: &DefragOptions) -> Vec<std::ops::Range<usize>> {
+    let at = |bytes: u64| usize::try_from(bytes / CLUSTER).unwrap();
+    let (unit, skew) = (at(options.unit_bytes), at(options.unit_skew_bytes));
+    let starts =
+        (0..).map(|number| number * unit).skip_while(|start| *start < skew).map(|start| start - skew);
+    starts.map(|start| start..start + unit).take_while(|range| range.end <= model.cells.len()).collect()
+}
+
+/// Units of which the container holds something, and that hold nothing; and how much it holds of them.
+fn free_units(model: &Model, options: &DefragOptions) -> (u64, u64) {
+    let held = |unit: &std::ops::Range<usize>| {
+        let held = unit.clone().filter(|at| model.backing[*at] == Backing::Allocated);
+        (held.clone().all(|at| model.cells[at] == Cell::Free), held.count() as u64 * CLUSTER)
+    };
+    let has_fixed = |unit: &std::ops::Range<usize>| model.backing[unit.clone()].contains(&Backing::Fixed);
+    let units = whole_units(model, options);
+    let held: Vec<_> = units.iter().filter(|unit| !has_fixed(unit)).map(held).collect();
+    let free = held.into_iter().filter(|(is_free, held)| *is_free && *held > 0);
+    free.fold((0, 0), |(units, bytes), (_, held)| (units + 1, bytes + held))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
@@ -213,6 +235,39 @@ proptest! {
         if is_plain && files.after.largest_free_extent_bytes >= 2 * largest_run * CLUSTER {
             prop_assert!(plan.after.largest_free_extent_bytes >= free * CLUSTER * 95 / 100);
         }
+    }
+
+    #[test]
+    fn units_are_emptied_for_less_than_they_free(kind in any_kind()) {
+        let kind = Kind { fill_percent: 20 + kind.fill_percent / 2, ..kind };
+        let model = kind.model();
+        let options = some_options(&kind, Goal::Units);
+        let (plan, now) = planned(&model, &options);
+        let (units, bytes) = free_units(&model, &options);
+        let (units_now, bytes_now) = free_units(&now, &options);
+        prop_assert_eq!((units + plan.emptied.units, bytes + plan.emptied.bytes), (units_now, bytes_now));
+        prop_assert!(plan.moved_bytes < plan.emptied.bytes || plan.batches.is_empty());
+        prop_assert!(now.backing == model.backing, "nothing is allocated, and nothing given back");
+        prop_assert_eq!(plan_in_place(&model.layout(), &options, &Hints::default()).unwrap(), plan);
+    }
+
+    #[test]
+    fn what_is_small_and_movable_takes_as_few_units_as_it_can(kind in any_kind()) {
+        let kind = Kind {
+            fill_percent: kind.fill_percent - 40, extents_max: 1, extent_len_max: 1, pinned_percent: 0, kept: 0, fixed_percent: 0,
+            thin_percent: 0, ..kind
+        };
+        let mut model = kind.model();
+        model.streams.iter_mut().for_each(|stream| stream.moves_together = false);
+        // Several runs of one stream may lie side by side, and then are one run.
+        model.streams.iter_mut().for_each(|stream| assert!(stream.extents.len() <= 2));
+        let options = some_options(&kind, Goal::Units);
+        let (_, now) = planned(&model, &options);
+        let used = now.cells.iter().filter(|cell| **cell != Cell::Free).count() as u64;
+        let whole = whole_units(&now, &options);
+        let taken = whole.iter().filter(|unit| now.cells[(*unit).clone()].iter().any(|cell| *cell != Cell::Free));
+        let least = used.div_ceil(kind.unit_clusters());
+        prop_assert!(taken.count() as u64 <= least + 1, "{least} units would do");
     }
 
     #[test]

@@ -1,0 +1,125 @@
+//! The first part of `compact --defrag`: which units of the image are emptied into others, so that `compact` frees them.
+//! It is planned here; the change itself is `defrag`'s.
+
+use block::{Error, ErrorKind, Result};
+use extent::{ExtentSet, Span, VolumeOffset, VolumeSpan};
+use filesystem::{Rearrange, Use, UsedMap};
+use image::Chain;
+use image::live::GivesBack;
+use plan::Moved;
+use plan::defrag::{Backing, BackingMap, DefragOptions, Goal, Hints, plan_in_place};
+use stack::{Mode, Stack, UsedMaps, Volume};
+
+use crate::defrag::{BATCH_BYTES_MAX, Prepared, make_ready};
+use crate::pack::read_layout;
+
+/// Uses are asked for in windows of this size.
+const WINDOW_BYTES: u64 = 256 << 20;
+
+/// Plans all volumes that are `trusted`. What speaks against one is an answer; only a failure to read is an error.
+pub(crate) fn prepare(
+    stack: &Stack,
+    maps: &UsedMaps,
+    gives: GivesBack,
+    trusted: &[bool],
+) -> Result<Vec<Prepared>> {
+    let prepare_one = |(index, mode)| match prepare_volume(stack, mode, gives, trusted[index], index) {
+        Err(error) if error.kind() == ErrorKind::Io => Err(error),
+        prepared => Ok(prepared),
+    };
+    maps.modes().iter().enumerate().map(prepare_one).collect()
+}
+
+fn prepare_volume(stack: &Stack, mode: &Mode, gives: GivesBack, is_trusted: bool, index: usize) -> Prepared {
+    let unit_bytes = gives.unit_bytes.filter(|_| gives.frees_units).ok_or_else(|| {
+        let format = stack.chain().facts().format.name();
+        Error::unsupported(format!(
+            "the units of this {format} disk keep their places: its free blocks go as they are"
+        ))
+    })?;
+    let Mode::UsedOnly(map) = mode else { return Err(Error::refused("it is kept whole")) };
+    if !is_trusted {
+        return Err(Error::refused("it is kept whole"));
+    }
+    make_ready(stack, index, |volume, filesystem, rearrange| {
+        let backing = backing(stack.chain(), volume, &**map, rearrange)?;
+        let layout = read_layout(filesystem, rearrange, backing)?;
+        let options = DefragOptions {
+            goal: Goal::Units,
+            growth_bytes_max: 0,
+            unit_bytes,
+            unit_skew_bytes: volume.span.start().get() % unit_bytes,
+            batch_bytes_max: BATCH_BYTES_MAX,
+            moves_anchored: false,
+        };
+        plan_in_place(&layout, &options, &Hints::default())
+    })
+}
+
+/// What the host has of a volume. What it has, but means nothing and cannot be written either, counts as if it had not: swap, and
+/// what the file system keeps free for itself.
+fn backing(
+    chain: &Chain,
+    volume: &Volume,
+    map: &dyn UsedMap,
+    rearrange: &dyn Rearrange,
+) -> Result<BackingMap> {
+    let idle = idle(volume, map, rearrange)?;
+    let start = volume.span.start().get();
+    let mut all = BackingMap::new();
+    for extent in image::backing(chain, volume.span)? {
+        let at = VolumeOffset::new(extent.span.start().get() - start);
+        let span: VolumeSpan = Span::new(at, extent.span.len_bytes());
+        match extent.state {
+            image::Backing::Absent | image::Backing::Unallocated => all.push((span, Backing::Unallocated)),
+            image::Backing::Fixed => all.push((span, Backing::Fixed)),
+            image::Backing::Allocated => {
+                let mut at = span.start();
+                for part in idle.within(span) {
+                    push(&mut all, Span::between(at, part.start()), Backing::Allocated);
+                    push(&mut all, part, Backing::Unallocated);
+                    at = part.end();
+                }
+                push(&mut all, Span::between(at, span.end()), Backing::Allocated);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn push(all: &mut BackingMap, span: VolumeSpan, backing: Backing) {
+    if !span.is_empty() {
+        all.push((span, backing));
+    }
+}
+
+/// Swap, and what is free but no room for files.
+fn idle(volume: &Volume, map: &dyn UsedMap, rearrange: &dyn Rearrange) -> Result<ExtentSet<extent::Volume>> {
+    let mut room = ExtentSet::new();
+    rearrange.each_room(&mut |span| room.push(span))?;
+    let mut idle = ExtentSet::new();
+    for window in Span::from_zero(volume.span.len_bytes()).split(WINDOW_BYTES) {
+        for extent in map.uses(window)? {
+            match extent.state {
+                Use::Swap => idle.push(extent.span),
+                Use::Free => room.invert(extent.span).iter().for_each(|span| idle.push(span)),
+                Use::Used | Use::EmptyLog(_) => {}
+            }
+        }
+    }
+    Ok(idle)
+}
+
+/// What will have changed hands on each volume.
+pub(crate) fn moved(prepared: &[Prepared]) -> Vec<Moved> {
+    let of = |prepared: &Prepared| match prepared {
+        Ok(ready) if has_moves(prepared) => Moved::new(&ready.plan.batches, &ready.freed()),
+        _ => Moved::default(),
+    };
+    prepared.iter().map(of).collect()
+}
+
+/// Whether anything is to move on a volume.
+pub(crate) fn has_moves(prepared: &Prepared) -> bool {
+    prepared.as_ref().is_ok_and(|ready| !ready.plan.batches.is_empty())
+}
