@@ -1,0 +1,338 @@
+//! Which storage of a file was reserved and not used, and how much to reserve next. Knows no file and no clock.
+//!
+//! The file is seen in chunks, aligned and of 16 MiB, and these in blocks of 4 KiB. A chunk is unknown; or it is settled,
+//! which means that all of it has storage that is none of ours; or it has holes, or unused blocks: those that were holes and were
+//! reserved here.
+//!
+//! Invariants:
+//! - an unused block was reserved here and never written, zeroed or given to anybody since;
+//! - memory is bounded: chunks that have holes alone are forgotten when there are too many, and asked for again.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
+
+use super::bits::Bits;
+use super::policy::Policy;
+
+/// Number of a block within its chunk.
+pub(crate) type Block = usize;
+
+/// The unit of what is used or not.
+const BLOCK_BYTES: u64 = 4096;
+/// Blocks of a chunk.
+pub(crate) const BLOCK_COUNT: usize = 4096;
+/// The least that is looked at and reserved at once.
+pub(crate) const CHUNK_BYTES: u64 = BLOCK_BYTES * BLOCK_COUNT as u64;
+/// Chunks with holes that are remembered at most: some 4 MiB.
+const CHUNK_COUNT_MAX: usize = 4096;
+/// Reserved and unused at most, whatever room there is.
+const UNUSED_BYTES_MAX: u64 = 4 << 30;
+/// As much of what the file system has left may be reserved and unused.
+const ROOM_SHARE: u64 = 8;
+
+/// Milliseconds of any clock that does not go back.
+pub(crate) type Millis = u64;
+
+#[derive(Default)]
+struct Chunk {
+    holes: Bits,
+    unused: Bits,
+    /// When it was last written.
+    touched: Millis,
+}
+
+/// See the module's page.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    chunks: HashMap<u64, Chunk>,
+    settled: HashSet<u64>,
+    unused_blocks: u64,
+    /// Written into what was reserved since nothing was reserved.
+    consumed_bytes: u64,
+}
+
+fn chunks_of(span: HostSpan) -> Range<u64> {
+    span.start().get() / CHUNK_BYTES..span.end().get().div_ceil(CHUNK_BYTES)
+}
+
+/// The span of the chunk `number`.
+pub(crate) fn chunk_span(number: u64) -> HostSpan {
+    Span::new(HostOffset::new(number.saturating_mul(CHUNK_BYTES)), CHUNK_BYTES)
+}
+
+/// The blocks of chunk `number` that `span` touches.
+fn touched(number: u64, span: HostSpan) -> Range<Block> {
+    blocks(number, span, u64::div_ceil)
+}
+
+/// The blocks of chunk `number` that lie within `span` as a whole.
+fn within(number: u64, span: HostSpan) -> Range<Block> {
+    let start = span.start().get().next_multiple_of(BLOCK_BYTES);
+    let end = span.end().get() / BLOCK_BYTES * BLOCK_BYTES;
+    if start >= end {
+        return 0..0;
+    }
+    touched(number, Span::between(HostOffset::new(start), HostOffset::new(end)))
+}
+
+fn blocks(number: u64, span: HostSpan, end_of: impl Fn(u64, u64) -> u64) -> Range<Block> {
+    let chunk = chunk_span(number);
+    let Some(both) = chunk.intersect(&span) else { return 0..0 };
+    let from = (both.start().get() - chunk.start().get()) / BLOCK_BYTES;
+    let to = end_of(both.end().get() - chunk.start().get(), BLOCK_BYTES);
+    index(from)..index(to)
+}
+
+fn index(block: u64) -> Block {
+    usize::try_from(block).expect("at most a chunk's blocks")
+}
+
+impl Ledger {
+    /// The chunks of `span` that are unknown.
+    pub(crate) fn unknown(&self, span: HostSpan) -> Vec<u64> {
+        chunks_of(span)
+            .filter(|number| !self.settled.contains(number) && !self.chunks.contains_key(number))
+            .collect()
+    }
+
+    /// Chunk `number`, so far unknown, has storage where `allocated` says so.
+    pub(crate) fn learn(&mut self, number: u64, allocated: &ExtentSet<Host>, now: Millis) {
+        let mut holes = Bits::default();
+        for hole in allocated.invert(chunk_span(number)).iter() {
+            holes.set(&within(number, hole));
+        }
+        if holes.is_empty() {
+            self.settled.insert(number);
+            return;
+        }
+        if self.chunks.len() >= CHUNK_COUNT_MAX {
+            self.chunks.retain(|_, chunk| !chunk.unused.is_empty());
+        }
+        self.chunks.insert(number, Chunk { holes, unused: Bits::default(), touched: now });
+    }
+
+    /// The first chunk of `span` with a hole in it there.
+    pub(crate) fn first_hole(&self, span: HostSpan) -> Option<u64> {
+        chunks_of(span).find(|number| {
+            self.chunks.get(number).is_some_and(|chunk| chunk.holes.any(&touched(*number, span)))
+        })
+    }
+
+    /// What to reserve around chunk `number`, in which a hole is about to be written, where the file system has `free_bytes`
+    /// left. It doubles as what was reserved is used. `None` if there is not enough room.
+    pub(crate) fn window(&self, number: u64, policy: &Policy, free_bytes: u64) -> Option<HostSpan> {
+        let may_bytes = (free_bytes / ROOM_SHARE).min(UNUSED_BYTES_MAX).checked_sub(self.unused_bytes())?;
+        let wanted = self.consumed_bytes.saturating_mul(2).checked_next_power_of_two()?;
+        let mut len_bytes = wanted.clamp(policy.window_bytes_min, policy.window_bytes_max);
+        while len_bytes > may_bytes {
+            len_bytes /= 2;
+        }
+        if len_bytes < policy.window_bytes_min.max(CHUNK_BYTES) {
+            return None;
+        }
+        let start = chunk_span(number).start().get() / len_bytes * len_bytes;
+        Span::checked(HostOffset::new(start), len_bytes)
+    }
+
+    /// What were holes of `span` has storage now.
+    pub(crate) fn reserved(&mut self, span: HostSpan, now: Millis) {
+        for number in chunks_of(span) {
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            for run in chunk.holes.runs() {
+                let part = within(number, span);
+                let part = run.start.max(part.start)..run.end.min(part.end);
+                if part.start < part.end {
+                    self.unused_blocks += chunk.holes.clear(&part);
+                    chunk.unused.set(&part);
+                }
+            }
+            chunk.touched = now;
+        }
+    }
+
+    /// `span` is about to be written: says whether any of it was reserved and unused.
+    pub(crate) fn used(&mut self, span: HostSpan, now: Millis) -> bool {
+        let mut taken = 0;
+        for number in chunks_of(span) {
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            let blocks = touched(number, span);
+            chunk.holes.clear(&blocks);
+            taken += chunk.unused.clear(&blocks);
+            chunk.touched = now;
+            if chunk.holes.is_empty() && chunk.unused.is_empty() {
+                self.chunks.remove(&number);
+                self.settled.insert(number);
+            }
+        }
+        self.unused_blocks -= taken;
+        self.consumed_bytes = self.consumed_bytes.saturating_add(taken * BLOCK_BYTES);
+        taken > 0
+    }
+
+    /// The storage of `span` is about to go.
+    pub(crate) fn freed(&mut self, span: HostSpan) {
+        for number in chunks_of(span) {
+            self.settled.remove(&number);
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            let blocks = within(number, span);
+            self.unused_blocks -= chunk.unused.clear(&blocks);
+            chunk.holes.set(&blocks);
+        }
+    }
+
+    /// Everything from `len_bytes` on is about to go.
+    pub(crate) fn cut(&mut self, len_bytes: u64) {
+        let last = len_bytes / CHUNK_BYTES;
+        self.settled.retain(|number| *number < last);
+        self.freed(Span::between(HostOffset::new(len_bytes), chunk_span(last).end()));
+        let unused_blocks = &mut self.unused_blocks;
+        self.chunks.retain(|number, chunk| {
+            let stays = *number <= last;
+            *unused_blocks -= if stays { 0 } else { chunk.unused.count() };
+            stays
+        });
+    }
+
+    /// Reserved and not used.
+    pub(crate) fn unused_bytes(&self) -> u64 {
+        self.unused_blocks * BLOCK_BYTES
+    }
+
+    /// Whether [`Ledger::take_idle`] would find anything.
+    pub(crate) fn has_idle(&self, before: Millis) -> bool {
+        self.chunks.values().any(|chunk| chunk.touched < before && !chunk.unused.is_empty())
+    }
+
+    /// What is unused of chunks that were last written before `before`, which is no longer counted as reserved: it is
+    /// about to go.
+    pub(crate) fn take_idle(&mut self, before: Millis) -> ExtentSet<Host> {
+        let mut spans = Vec::new();
+        for (number, chunk) in &mut self.chunks {
+            if chunk.touched >= before || chunk.unused.is_empty() {
+                continue;
+            }
+            let start = chunk_span(*number).start();
+            for run in chunk.unused.runs() {
+                spans.push(Span::between(
+                    start.plus(run.start as u64 * BLOCK_BYTES),
+                    start.plus(run.end as u64 * BLOCK_BYTES),
+                ));
+                self.unused_blocks -= chunk.unused.clear(&run);
+                chunk.holes.set(&run);
+            }
+        }
+        if self.unused_blocks == 0 {
+            self.consumed_bytes = 0;
+        }
+        spans.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy;
+    use super::*;
+
+    const XFS: u64 = 0x5846_5342;
+    const MIB: u64 = 1 << 20;
+
+    fn span(start: u64, len_bytes: u64) -> HostSpan {
+        Span::new(HostOffset::new(start), len_bytes)
+    }
+
+    /// Writes as the file does: looks, reserves, uses. What was reserved for it, if anything.
+    fn write(ledger: &mut Ledger, at: HostSpan, free_bytes: u64, now: Millis) -> Option<HostSpan> {
+        for number in ledger.unknown(at) {
+            ledger.learn(number, &ExtentSet::new(), now);
+        }
+        let policy = policy::of(XFS).unwrap();
+        let window = ledger.first_hole(at).and_then(|number| ledger.window(number, &policy, free_bytes));
+        if let Some(window) = window {
+            for number in ledger.unknown(window) {
+                ledger.learn(number, &ExtentSet::new(), now);
+            }
+            ledger.reserved(window, now);
+        }
+        ledger.used(at, now);
+        window
+    }
+
+    #[test]
+    fn a_growing_stream_gets_twice_the_room_each_time_up_to_a_cap() {
+        let mut ledger = Ledger::default();
+        let windows: Vec<u64> = (0..16 * 1024)
+            .filter_map(|number| write(&mut ledger, span(number << 16, 1 << 16), 1 << 40, 0))
+            .map(|window| window.len_bytes() / MIB)
+            .collect();
+        assert_eq!(windows, [16, 32, 64, 128, 256, 256, 256, 256]);
+        assert_eq!(ledger.unused_bytes(), 0, "1 GiB was written, which ends with a window");
+    }
+
+    #[test]
+    fn scattered_writes_share_the_windows_around_them() {
+        let mut ledger = Ledger::default();
+        let count = (0..4096)
+            .filter_map(|number| write(&mut ledger, span((number * 1201 % 4096) << 16, 1 << 16), 1 << 40, 0))
+            .count();
+        assert!(count <= 16, "{count}");
+        assert_eq!(ledger.unused_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_unused_never_exceeds_a_share_of_the_room() {
+        let mut ledger = Ledger::default();
+        for number in 0..1000 {
+            write(&mut ledger, span(number << 30, 4096), 1 << 30, 0);
+            assert!(ledger.unused_bytes() <= (1 << 30) / ROOM_SHARE);
+        }
+        assert!(ledger.unused_bytes() > 0);
+        assert_eq!(write(&mut ledger, span(5 << 40, 4096), 64 * MIB, 0), None, "too little room for any");
+    }
+
+    #[test]
+    fn idle_chunks_alone_give_back_and_only_what_nobody_wrote() {
+        let mut ledger = Ledger::default();
+        write(&mut ledger, span(MIB, 4096), 1 << 40, 10);
+        write(&mut ledger, span(100 * MIB + 1, 4096), 1 << 40, 20);
+        let idle = ledger.take_idle(20);
+        assert_eq!(idle, [span(0, MIB), span(MIB + 4096, 15 * MIB - 4096)].into_iter().collect());
+        let idle = ledger.take_idle(21);
+        assert_eq!(idle.total_bytes(), CHUNK_BYTES - 8192, "a write touches two blocks");
+        assert_eq!(ledger.unused_bytes(), 0);
+        assert!(ledger.take_idle(99).is_empty());
+        assert_eq!(
+            write(&mut ledger, span(2 * MIB, 512), 1 << 40, 30).map(|w| w.len_bytes()),
+            Some(16 * MIB)
+        );
+    }
+
+    #[test]
+    fn what_has_storage_already_is_neither_reserved_nor_given_back() {
+        let mut ledger = Ledger::default();
+        let has: ExtentSet<Host> = [span(0, MIB), span(3 * MIB, 100)].into_iter().collect();
+        ledger.learn(0, &has, 0);
+        assert_eq!(ledger.first_hole(span(0, MIB)), None);
+        assert_eq!(ledger.first_hole(span(3 * MIB, 50)), None, "a block in part");
+        ledger.reserved(chunk_span(0), 0);
+        assert_eq!(ledger.take_idle(1).total_bytes(), CHUNK_BYTES - MIB - 4096);
+        ledger.learn(7, &[chunk_span(7)].into_iter().collect(), 0);
+        assert!(ledger.unknown(chunk_span(7)).is_empty());
+        ledger.freed(span(7 * CHUNK_BYTES, 4096));
+        assert_eq!(ledger.unknown(chunk_span(7)), [7]);
+    }
+
+    #[test]
+    fn what_was_freed_or_cut_off_is_not_given_back() {
+        let mut ledger = Ledger::default();
+        write(&mut ledger, span(0, 4096), 1 << 40, 0);
+        ledger.freed(span(MIB, 2 * MIB));
+        write(&mut ledger, span(100 * MIB, 4096), 1 << 40, 0);
+        ledger.cut(8 * MIB);
+        assert_eq!(ledger.unknown(span(100 * MIB, 1)), [6], "what was cut off is looked at again");
+        assert_eq!(ledger.unused_bytes(), 6 * MIB - 4096);
+        let expected = [span(4096, MIB - 4096), span(3 * MIB, 5 * MIB)].into_iter().collect();
+        assert_eq!(ledger.take_idle(1), expected);
+    }
+}
