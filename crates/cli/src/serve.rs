@@ -13,10 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
-use extent::{Virtual, VirtualOffset, VirtualSpan};
+use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, OpenOptions, Purpose, Resolver, check_no_children};
-use os::{Growth, LiveFile, ProvisionedFile, ReadLock};
+use os::{LiveFile, ProvisionedFile, ReadLock};
 use report::printable;
 use serve::Export;
 use serve::monitor::{Counted, Monitor};
@@ -220,11 +220,9 @@ impl Opened {
         check_all_held(&again, &locks, &files)?;
         check_writable(&again)?;
         // Where bytes have their places from the start the file does not grow.
-        let growth = match image::live::gives_back(&again).unit_bytes {
-            None => Growth::Fixed,
-            Some(_) => Growth::Growing,
-        };
-        let files: Vec<_> = files.into_iter().map(|file| provisioned(file, growth, monitor)).collect();
+        let is_growing = image::live::gives_back(&again).unit_bytes.is_some();
+        let growth_bytes = if is_growing { growth_bytes(again.len_bytes()) } else { 0 };
+        let files: Vec<_> = files.into_iter().map(|file| provisioned(file, growth_bytes, monitor)).collect();
         let counted = |file: &Arc<ProvisionedFile>| -> Arc<dyn TargetFile> {
             Arc::new(Counted::new(file.clone(), monitor.clone()))
         };
@@ -241,10 +239,16 @@ impl Opened {
     }
 }
 
-fn provisioned(file: Arc<LiveFile>, growth: Growth, monitor: &Arc<Monitor>) -> Arc<ProvisionedFile> {
+/// What a container grows by at most, or a little more: its disk and what leads to it.
+fn growth_bytes(disk_bytes: u64) -> u64 {
+    disk_bytes.saturating_add(disk_bytes / 256).saturating_add(2 << 20)
+}
+
+fn provisioned(file: Arc<LiveFile>, growth_bytes: u64, monitor: &Arc<Monitor>) -> Arc<ProvisionedFile> {
     let monitor = monitor.clone();
+    let limit_bytes = ReadAt::<Host>::len_bytes(&*file).saturating_add(growth_bytes);
     let on_continued = Box::new(move || monitor.prevented_fragment());
-    Arc::new(ProvisionedFile::new(file, growth, on_continued))
+    Arc::new(ProvisionedFile::new(file, limit_bytes, on_continued))
 }
 
 fn same_format(chain: &Chain) -> OpenOptions {

@@ -35,6 +35,6 @@ pub use live_file::LiveFile;
 pub use locks::{ReadLock, in_use_by_writer};
 pub use new_file::{NewFile, replace_file};
 pub use probe::{Probe, ProbeBudget, probe};
-pub use provision::{Growth, OnContinued, ProvisionedFile};
+pub use provision::{OnContinued, ProvisionedFile};
 pub use queue::{Queue, queue_of};
 pub use source::{Fingerprint, SourceFile};

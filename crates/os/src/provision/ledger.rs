@@ -29,8 +29,10 @@ pub(crate) const CHUNK_BYTES: u64 = BLOCK_BYTES * BLOCK_COUNT as u64;
 const CHUNK_COUNT_MAX: usize = 4096;
 /// Reserved and unused at most, whatever room there is.
 const UNUSED_BYTES_MAX: u64 = 4 << 30;
-/// As much of what the file system has left may be reserved and unused.
-const ROOM_SHARE: u64 = 8;
+/// As much of what the file system has left may be reserved and unused: one part of so many.
+const ROOM_SHARE: u64 = 2;
+/// Of what was reserved so much was used at least, one part of so many, or the next is less.
+const WORTH_SHARE: u64 = 8;
 
 /// Milliseconds of any clock that does not go back.
 pub(crate) type Millis = u64;
@@ -51,6 +53,10 @@ pub(crate) struct Ledger {
     unused_blocks: u64,
     /// Written into what was reserved since nothing was reserved.
     consumed_bytes: u64,
+    /// Given back since then.
+    returned_bytes: u64,
+    /// How often in a row little of what was reserved was used.
+    waste_count: u32,
 }
 
 fn chunks_of(span: HostSpan) -> Range<u64> {
@@ -120,20 +126,32 @@ impl Ledger {
         })
     }
 
-    /// What to reserve around chunk `number`, in which a hole is about to be written, where the file system has `free_bytes`
-    /// left. It doubles as what was reserved is used. `None` if there is not enough room.
-    pub(crate) fn window(&self, number: u64, policy: &Policy, free_bytes: u64) -> Option<HostSpan> {
-        let may_bytes = (free_bytes / ROOM_SHARE).min(UNUSED_BYTES_MAX).checked_sub(self.unused_bytes())?;
-        let wanted = self.consumed_bytes.saturating_mul(2).checked_next_power_of_two()?;
-        let mut len_bytes = wanted.clamp(policy.window_bytes_min, policy.window_bytes_max);
-        while len_bytes > may_bytes {
-            len_bytes /= 2;
-        }
-        if len_bytes < policy.window_bytes_min.max(CHUNK_BYTES) {
+    /// What to reserve around chunk `number`, in which a hole is about to be written, if `room_bytes` are left and the file
+    /// will end at `limit_bytes`. It doubles as what was reserved is used. `None` if there is not enough room.
+    pub(crate) fn window(
+        &self,
+        number: u64,
+        policy: &Policy,
+        room_bytes: u64,
+        limit_bytes: u64,
+    ) -> Option<HostSpan> {
+        let may_bytes = (room_bytes / ROOM_SHARE).min(UNUSED_BYTES_MAX).checked_sub(self.unused_bytes())?;
+        if chunk_span(number).start().get() >= limit_bytes {
             return None;
         }
-        let start = chunk_span(number).start().get() / len_bytes * len_bytes;
-        Span::checked(HostOffset::new(start), len_bytes)
+        // A quarter each time that it was not worth it.
+        let first = policy.first_bytes.checked_shr(self.waste_count.saturating_mul(2)).unwrap_or(0);
+        let wanted = self.consumed_bytes.saturating_mul(2).max(first).checked_next_power_of_two()?;
+        let mut len_bytes = wanted.clamp(policy.least_bytes.max(CHUNK_BYTES), policy.most_bytes);
+        while len_bytes >= policy.least_bytes.max(CHUNK_BYTES) {
+            let start = HostOffset::new(chunk_span(number).start().get() / len_bytes * len_bytes);
+            let window = Span::checked(start, len_bytes)?.intersect(&Span::from_zero(limit_bytes))?;
+            if window.len_bytes() <= may_bytes {
+                return Some(window);
+            }
+            len_bytes /= 2;
+        }
+        None
     }
 
     /// What were holes of `span` has storage now.
@@ -223,10 +241,14 @@ impl Ledger {
                 chunk.holes.set(&run);
             }
         }
-        if self.unused_blocks == 0 {
-            self.consumed_bytes = 0;
+        let idle: ExtentSet<Host> = spans.into_iter().collect();
+        self.returned_bytes = self.returned_bytes.saturating_add(idle.total_bytes());
+        if self.unused_blocks == 0 && !idle.is_empty() {
+            let was_worth_it = self.consumed_bytes >= self.returned_bytes / WORTH_SHARE;
+            self.waste_count = if was_worth_it { 0 } else { self.waste_count.saturating_add(1) };
+            (self.consumed_bytes, self.returned_bytes) = (0, 0);
         }
-        spans.into_iter().collect()
+        idle
     }
 }
 
@@ -237,6 +259,7 @@ mod tests {
 
     const XFS: u64 = 0x5846_5342;
     const MIB: u64 = 1 << 20;
+    const LIMIT: u64 = 1 << 50;
 
     fn span(start: u64, len_bytes: u64) -> HostSpan {
         Span::new(HostOffset::new(start), len_bytes)
@@ -248,7 +271,8 @@ mod tests {
             ledger.learn(number, &ExtentSet::new(), now);
         }
         let policy = policy::of(XFS).unwrap();
-        let window = ledger.first_hole(at).and_then(|number| ledger.window(number, &policy, free_bytes));
+        let window =
+            ledger.first_hole(at).and_then(|number| ledger.window(number, &policy, free_bytes, LIMIT));
         if let Some(window) = window {
             for number in ledger.unknown(window) {
                 ledger.learn(number, &ExtentSet::new(), now);
@@ -262,12 +286,12 @@ mod tests {
     #[test]
     fn a_growing_stream_gets_twice_the_room_each_time_up_to_a_cap() {
         let mut ledger = Ledger::default();
-        let windows: Vec<u64> = (0..16 * 1024)
+        let windows: Vec<u64> = (0..64 * 1024)
             .filter_map(|number| write(&mut ledger, span(number << 16, 1 << 16), 1 << 40, 0))
             .map(|window| window.len_bytes() / MIB)
             .collect();
-        assert_eq!(windows, [16, 32, 64, 128, 256, 256, 256, 256]);
-        assert_eq!(ledger.unused_bytes(), 0, "1 GiB was written, which ends with a window");
+        assert_eq!(windows, [256, 512, 1024, 1024, 1024, 1024]);
+        assert_eq!(ledger.unused_bytes(), 0, "4 GiB were written, which end with a window");
     }
 
     #[test]
@@ -276,7 +300,7 @@ mod tests {
         let count = (0..4096)
             .filter_map(|number| write(&mut ledger, span((number * 1201 % 4096) << 16, 1 << 16), 1 << 40, 0))
             .count();
-        assert!(count <= 16, "{count}");
+        assert_eq!(count, 1);
         assert_eq!(ledger.unused_bytes(), 0);
     }
 
@@ -288,7 +312,7 @@ mod tests {
             assert!(ledger.unused_bytes() <= (1 << 30) / ROOM_SHARE);
         }
         assert!(ledger.unused_bytes() > 0);
-        assert_eq!(write(&mut ledger, span(5 << 40, 4096), 64 * MIB, 0), None, "too little room for any");
+        assert_eq!(write(&mut ledger, span(5 << 40, 4096), 31 * MIB, 0), None, "too little room for any");
     }
 
     #[test]
@@ -297,15 +321,40 @@ mod tests {
         write(&mut ledger, span(MIB, 4096), 1 << 40, 10);
         write(&mut ledger, span(100 * MIB + 1, 4096), 1 << 40, 20);
         let idle = ledger.take_idle(20);
-        assert_eq!(idle, [span(0, MIB), span(MIB + 4096, 15 * MIB - 4096)].into_iter().collect());
+        let [second, after] = [6, 7].map(|number| chunk_span(number).start().get());
+        let expected = [span(0, MIB), span(MIB + 4096, second - MIB - 4096), span(after, 256 * MIB - after)];
+        assert_eq!(idle, expected.into_iter().collect());
         let idle = ledger.take_idle(21);
         assert_eq!(idle.total_bytes(), CHUNK_BYTES - 8192, "a write touches two blocks");
         assert_eq!(ledger.unused_bytes(), 0);
         assert!(ledger.take_idle(99).is_empty());
-        assert_eq!(
-            write(&mut ledger, span(2 * MIB, 512), 1 << 40, 30).map(|w| w.len_bytes()),
-            Some(16 * MIB)
-        );
+    }
+
+    #[test]
+    fn who_uses_little_gets_less_and_who_uses_much_gets_more_again() {
+        let mut ledger = Ledger::default();
+        let sizes: Vec<u64> = (0..5)
+            .map(|turn| {
+                let window = write(&mut ledger, span(turn << 30, 4096), 1 << 40, turn);
+                ledger.take_idle(turn + 1);
+                window.unwrap().len_bytes() / MIB
+            })
+            .collect();
+        assert_eq!(sizes, [256, 64, 16, 16, 16]);
+        write(&mut ledger, span(7 << 30, 8 * MIB), 1 << 40, 7);
+        ledger.take_idle(8);
+        assert_eq!(write(&mut ledger, span(8 << 30, 4096), 1 << 40, 8).unwrap().len_bytes(), 256 * MIB);
+    }
+
+    #[test]
+    fn a_window_ends_where_the_file_will() {
+        let (mut ledger, policy) = (Ledger::default(), policy::of(XFS).unwrap());
+        ledger.learn(6, &ExtentSet::new(), 0);
+        let window = ledger.window(6, &policy, 1 << 40, 100 * MIB + 5);
+        assert_eq!(window, Some(span(0, 100 * MIB + 5)));
+        assert_eq!(ledger.window(6, &policy, 1 << 40, 5), None);
+        let small = ledger.window(6, &policy, 40 * MIB, 100 * MIB + 5);
+        assert_eq!(small, Some(span(96 * MIB, 4 * MIB + 5)), "all that fits");
     }
 
     #[test]
@@ -328,7 +377,7 @@ mod tests {
         let mut ledger = Ledger::default();
         write(&mut ledger, span(0, 4096), 1 << 40, 0);
         ledger.freed(span(MIB, 2 * MIB));
-        write(&mut ledger, span(100 * MIB, 4096), 1 << 40, 0);
+        assert_eq!(ledger.unknown(span(100 * MIB, 1)), []);
         ledger.cut(8 * MIB);
         assert_eq!(ledger.unknown(span(100 * MIB, 1)), [6], "what was cut off is looked at again");
         assert_eq!(ledger.unused_bytes(), 6 * MIB - 4096);

@@ -33,17 +33,10 @@ use policy::Policy;
 const IDLE: Duration = Duration::from_secs(4);
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// One part of so many of a file system is never reserved.
+const FLOOR_SHARE: u64 = 20;
 /// How long nothing is reserved after the host had no room for it.
 const BACK_OFF: Duration = Duration::from_secs(10);
-
-/// How far a file will be written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Growth {
-    /// Not beyond the end that it has.
-    Fixed,
-    /// Anywhere.
-    Growing,
-}
 
 /// Called when a write went to storage that was reserved for it, where the host's file system would have had to
 /// find some.
@@ -56,7 +49,7 @@ pub struct ProvisionedFile {
 
 struct Shared {
     file: Arc<LiveFile>,
-    growth: Growth,
+    limit_bytes: u64,
     policy: Option<Policy>,
     on_continued: OnContinued,
     began: Instant,
@@ -77,14 +70,15 @@ struct State {
 }
 
 impl ProvisionedFile {
-    /// `file`, with storage reserved as its file system's policy says, if there is one.
-    pub fn new(file: Arc<LiveFile>, growth: Growth, on_continued: OnContinued) -> Self {
+    /// `file`, which will end at `limit_bytes` at most, with storage reserved as its file system's policy says, if there
+    /// is one.
+    pub fn new(file: Arc<LiveFile>, limit_bytes: u64, on_continued: OnContinued) -> Self {
         let magic = crate::fiemap::filesystem_magic(file.std_file());
         let policy = magic.and_then(policy::of).filter(|_| !file.is_block_device());
         Self {
             shared: Arc::new(Shared {
                 file,
-                growth,
+                limit_bytes,
                 policy,
                 on_continued,
                 began: Instant::now(),
@@ -192,16 +186,10 @@ impl Shared {
     }
 
     fn window(&self, ledger: &Ledger, number: u64, policy: &Policy) -> Result<Option<HostSpan>> {
-        let free = rustix::fs::fstatvfs(self.file.std_file())
+        let room = rustix::fs::fstatvfs(self.file.std_file())
             .map_err(|error| Error::io("ask for the room of", error.into()).path(self.file.name()))?;
-        let free_bytes = free.f_bavail.saturating_mul(free.f_frsize);
-        let window = ledger.window(number, policy, free_bytes);
-        Ok(match self.growth {
-            Growth::Growing => window,
-            Growth::Fixed => {
-                window.and_then(|window| window.intersect(&Span::from_zero(self.file.len_bytes())))
-            }
-        })
+        let room_blocks = room.f_bavail.saturating_sub(room.f_blocks / FLOOR_SHARE);
+        Ok(ledger.window(number, policy, room_blocks.saturating_mul(room.f_frsize), self.limit_bytes))
     }
 
     /// Asks for what the ledger does not know of `span`.

@@ -8,10 +8,12 @@ const BTRFS_MAGIC: u64 = 0x9123_683e;
 /// How storage is reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Policy {
+    /// What is reserved at once of a file of which nothing is known yet.
+    pub(crate) first_bytes: u64,
     /// The least that is reserved at once.
-    pub(crate) window_bytes_min: u64,
+    pub(crate) least_bytes: u64,
     /// The most.
-    pub(crate) window_bytes_max: u64,
+    pub(crate) most_bytes: u64,
     /// Asked for in calls of this many bytes.
     pub(crate) call_bytes: u64,
 }
@@ -19,15 +21,15 @@ pub(crate) struct Policy {
 const MIB: u64 = 1 << 20;
 
 /// A call gives one extent at best, and the next call's does not join it: so calls are large.
-const XFS: Policy = Policy { window_bytes_min: 16 * MIB, window_bytes_max: 256 * MIB, call_bytes: 256 * MIB };
+const XFS: Policy =
+    Policy { first_bytes: 256 * MIB, least_bytes: 16 * MIB, most_bytes: 1024 * MIB, call_bytes: 1024 * MIB };
 
 /// Without anything reserved files get 8 MiB at a time here: less than twice that would make it worse.
-const EXT4: Policy =
-    Policy { window_bytes_min: 16 * MIB, window_bytes_max: 256 * MIB, call_bytes: 256 * MIB };
+const EXT4: Policy = XFS;
 
-/// An extent's storage is free again only when none of it is used any more. Calls of 1 MiB bound what is lost that way, and what
-/// they give in a row lies in a row.
-const BTRFS: Policy = Policy { window_bytes_min: 16 * MIB, window_bytes_max: 256 * MIB, call_bytes: MIB };
+/// An extent's storage is free again only when none of it is used any more. So calls are smaller: that bounds what is lost
+/// that way.
+const BTRFS: Policy = Policy { call_bytes: 16 * MIB, ..XFS };
 
 /// The policy of the file system whose `f_type` is `magic`; `None`: nothing was measured there, and nothing is done.
 pub(crate) fn of(magic: u64) -> Option<Policy> {
