@@ -34,6 +34,9 @@ const ROOM_SHARE: u64 = 2;
 /// Of what was reserved so much was used at least, one part of so many, or the next is less.
 const WORTH_SHARE: u64 = 8;
 
+/// Smaller holes among data are left alone unless they are written: most are what a table does not fill of its cluster.
+const HOLE_BYTES_MIN: u64 = 64 << 10;
+
 /// Milliseconds of any clock that does not go back.
 pub(crate) type Millis = u64;
 
@@ -66,6 +69,12 @@ fn chunks_of(span: HostSpan) -> Range<u64> {
 /// The span of the chunk `number`.
 pub(crate) fn chunk_span(number: u64) -> HostSpan {
     Span::new(HostOffset::new(number.saturating_mul(CHUNK_BYTES)), CHUNK_BYTES)
+}
+
+fn blocks_span(number: u64, range: &Range<Block>) -> HostSpan {
+    let start = chunk_span(number).start();
+    let at = |block: Block| start.plus(block as u64 * BLOCK_BYTES);
+    Span::between(at(range.start), at(range.end))
 }
 
 /// The blocks of chunk `number` that `span` touches.
@@ -154,6 +163,21 @@ impl Ledger {
         None
     }
 
+    /// The holes of `window` that are worth reserving for a write of `span`, in order.
+    pub(crate) fn holes(&self, window: HostSpan, span: HostSpan) -> Vec<HostSpan> {
+        let mut holes = Vec::new();
+        for number in chunks_of(window) {
+            let Some(chunk) = self.chunks.get(&number) else { continue };
+            let runs = chunk.holes.runs().into_iter().map(|run| blocks_span(number, &run));
+            holes.extend(runs.filter_map(|hole| hole.intersect(&window)));
+        }
+        let joined: ExtentSet<Host> = holes.into_iter().collect();
+        joined
+            .iter()
+            .filter(|hole| hole.len_bytes() >= HOLE_BYTES_MIN || hole.intersect(&span).is_some())
+            .collect()
+    }
+
     /// What were holes of `span` has storage now.
     pub(crate) fn reserved(&mut self, span: HostSpan, now: Millis) {
         for number in chunks_of(span) {
@@ -231,12 +255,8 @@ impl Ledger {
             if chunk.touched >= before || chunk.unused.is_empty() {
                 continue;
             }
-            let start = chunk_span(*number).start();
             for run in chunk.unused.runs() {
-                spans.push(Span::between(
-                    start.plus(run.start as u64 * BLOCK_BYTES),
-                    start.plus(run.end as u64 * BLOCK_BYTES),
-                ));
+                spans.push(blocks_span(*number, &run));
                 self.unused_blocks -= chunk.unused.clear(&run);
                 chunk.holes.set(&run);
             }
@@ -360,12 +380,17 @@ mod tests {
     #[test]
     fn what_has_storage_already_is_neither_reserved_nor_given_back() {
         let mut ledger = Ledger::default();
-        let has: ExtentSet<Host> = [span(0, MIB), span(3 * MIB, 100)].into_iter().collect();
+        let has: ExtentSet<Host> =
+            [span(0, MIB), span(3 * MIB, 100), span(3 * MIB + 65_536, 4096)].into_iter().collect();
         ledger.learn(0, &has, 0);
         assert_eq!(ledger.first_hole(span(0, MIB)), None);
         assert_eq!(ledger.first_hole(span(3 * MIB, 50)), None, "a block in part");
-        ledger.reserved(chunk_span(0), 0);
-        assert_eq!(ledger.take_idle(1).total_bytes(), CHUNK_BYTES - MIB - 4096);
+        let after = 3 * MIB + 65_536 + 4096;
+        let expected = [span(MIB, 2 * MIB), span(after, CHUNK_BYTES - after)];
+        assert_eq!(ledger.holes(chunk_span(0), span(MIB, 1)), expected, "15 blocks are too few");
+        assert_eq!(ledger.holes(chunk_span(0), span(3 * MIB + 9000, 1)).len(), 3, "but for a write to them");
+        expected.map(|hole| ledger.reserved(hole, 0));
+        assert_eq!(ledger.take_idle(1), expected.into_iter().collect());
         ledger.learn(7, &[chunk_span(7)].into_iter().collect(), 0);
         assert!(ledger.unknown(chunk_span(7)).is_empty());
         ledger.freed(span(7 * CHUNK_BYTES, 4096));

@@ -27,6 +27,7 @@ use extent::{Host, HostOffset, HostSpan, Span};
 
 use crate::LiveFile;
 use ledger::{Ledger, Millis};
+pub(crate) use policy::BTRFS_MAGIC;
 use policy::Policy;
 
 /// What nobody wrote near for so long goes back.
@@ -169,13 +170,15 @@ impl Shared {
         while let Some(number) = state.ledger.first_hole(span) {
             let Some(window) = self.window(&state.ledger, number, policy)? else { return Ok(()) };
             self.learn(&mut state.ledger, window, now)?;
-            let reserved = self.reserve(policy, window);
-            // Should it have failed half-way, what there is goes back with the rest.
-            state.ledger.reserved(window, now);
-            self.watch(state);
-            if !reserved? {
-                self.is_off.store(true, Ordering::Relaxed);
-                return Ok(());
+            for hole in state.ledger.holes(window, span) {
+                let reserved = self.reserve(policy, hole);
+                // Should it have failed half-way, what there is goes back with the rest.
+                state.ledger.reserved(hole, now);
+                self.watch(state);
+                if !reserved? {
+                    self.is_off.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
             }
             if state.ledger.first_hole(span) == Some(number) {
                 // A window that ends within a block.
@@ -207,11 +210,16 @@ impl Shared {
         Ok(())
     }
 
-    fn reserve(&self, policy: &Policy, window: HostSpan) -> Result<bool> {
-        for call in window.split(policy.call_bytes) {
-            if !self.file.keep_room(call)? {
+    fn reserve(&self, policy: &Policy, hole: HostSpan) -> Result<bool> {
+        let mut rest = hole;
+        while !rest.is_empty() {
+            // A small rest on its own could lie anywhere.
+            let is_last = rest.len_bytes() < policy.call_bytes.saturating_mul(2);
+            let end = if is_last { rest.end() } else { rest.start().plus(policy.call_bytes) };
+            if !self.file.keep_room(Span::between(rest.start(), end))? {
                 return Ok(false);
             }
+            rest = Span::between(end, rest.end());
         }
         Ok(true)
     }

@@ -3,7 +3,7 @@
 /// `f_type` of ext2, ext3 and ext4 (Linux, `include/uapi/linux/magic.h`, as the others).
 const EXT_MAGIC: u64 = 0xef53;
 const XFS_MAGIC: u64 = 0x5846_5342;
-const BTRFS_MAGIC: u64 = 0x9123_683e;
+pub(crate) const BTRFS_MAGIC: u64 = 0x9123_683e;
 
 /// How storage is reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
