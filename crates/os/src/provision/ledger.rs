@@ -35,7 +35,7 @@ const ROOM_SHARE: u64 = 2;
 const WORTH_SHARE: u64 = 8;
 
 /// Smaller holes among data are left alone unless they are written: most are what a table does not fill of its cluster.
-const HOLE_BYTES_MIN: u64 = 64 << 10;
+const HOLE_BYTES_MIN: u64 = 256 << 10;
 
 /// Milliseconds of any clock that does not go back.
 pub(crate) type Millis = u64;
@@ -381,15 +381,15 @@ mod tests {
     fn what_has_storage_already_is_neither_reserved_nor_given_back() {
         let mut ledger = Ledger::default();
         let has: ExtentSet<Host> =
-            [span(0, MIB), span(3 * MIB, 100), span(3 * MIB + 65_536, 4096)].into_iter().collect();
+            [span(0, MIB), span(3 * MIB, 100), span(3 * MIB + (200 << 10), 4096)].into_iter().collect();
         ledger.learn(0, &has, 0);
         assert_eq!(ledger.first_hole(span(0, MIB)), None);
         assert_eq!(ledger.first_hole(span(3 * MIB, 50)), None, "a block in part");
-        let after = 3 * MIB + 65_536 + 4096;
+        let after = 3 * MIB + (204 << 10);
         let expected = [span(MIB, 2 * MIB), span(after, CHUNK_BYTES - after)];
-        assert_eq!(ledger.holes(chunk_span(0), span(MIB, 1)), expected, "15 blocks are too few");
+        assert_eq!(ledger.holes(chunk_span(0), span(MIB, 1)), expected, "49 blocks are too few");
         assert_eq!(ledger.holes(chunk_span(0), span(3 * MIB + 9000, 1)).len(), 3, "but for a write to them");
-        expected.map(|hole| ledger.reserved(hole, 0));
+        expected.iter().for_each(|hole| ledger.reserved(*hole, 0));
         assert_eq!(ledger.take_idle(1), expected.into_iter().collect());
         ledger.learn(7, &[chunk_span(7)].into_iter().collect(), 0);
         assert!(ledger.unknown(chunk_span(7)).is_empty());
