@@ -1,6 +1,6 @@
 //! Storage reserved ahead on real file systems: it helps, goes back, and changes nothing.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

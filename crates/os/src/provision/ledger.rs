@@ -163,6 +163,11 @@ impl Ledger {
         None
     }
 
+    /// Whether little was used of what was reserved last.
+    pub(crate) fn is_wasteful(&self) -> bool {
+        self.waste_count > 0
+    }
+
     /// The holes of `window` that are worth reserving for a write of `span`, in order.
     pub(crate) fn holes(&self, window: HostSpan, span: HostSpan) -> Vec<HostSpan> {
         let mut holes = Vec::new();
@@ -361,8 +366,10 @@ mod tests {
             })
             .collect();
         assert_eq!(sizes, [256, 64, 16, 16, 16]);
+        assert!(ledger.is_wasteful());
         write(&mut ledger, span(7 << 30, 8 * MIB), 1 << 40, 7);
         ledger.take_idle(8);
+        assert!(!ledger.is_wasteful());
         assert_eq!(write(&mut ledger, span(8 << 30, 4096), 1 << 40, 8).unwrap().len_bytes(), 256 * MIB);
     }
 

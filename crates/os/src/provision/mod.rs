@@ -11,7 +11,8 @@
 //! - only what was reserved here goes back: what else is allocated and unwritten was meant to be;
 //! - whatever goes wrong with reserving, writes go on without.
 //!
-//! Absent on purpose: block devices, and file systems on which nothing was measured. What was reserved stays if the program
+//! Absent on purpose: block devices, and file systems on which nothing was measured; writes joined into larger ones here (they
+//! go to the page cache, which joins them). What was reserved stays if the program
 //! is killed: nobody could tell it from what others reserved.
 
 mod bits;
@@ -170,8 +171,10 @@ impl Shared {
         while let Some(number) = state.ledger.first_hole(span) {
             let Some(window) = self.window(&state.ledger, number, policy)? else { return Ok(()) };
             self.learn(&mut state.ledger, window, now)?;
+            let is_wasteful = state.ledger.is_wasteful();
+            let call_bytes = if is_wasteful { policy.careful_call_bytes } else { policy.call_bytes };
             for hole in state.ledger.holes(window, span) {
-                let reserved = self.reserve(policy, hole);
+                let reserved = self.reserve(call_bytes, hole);
                 // Should it have failed half-way, what there is goes back with the rest.
                 state.ledger.reserved(hole, now);
                 self.watch(state);
@@ -210,12 +213,12 @@ impl Shared {
         Ok(())
     }
 
-    fn reserve(&self, policy: &Policy, hole: HostSpan) -> Result<bool> {
+    fn reserve(&self, call_bytes: u64, hole: HostSpan) -> Result<bool> {
         let mut rest = hole;
         while !rest.is_empty() {
             // A small rest on its own could lie anywhere.
-            let is_last = rest.len_bytes() < policy.call_bytes.saturating_mul(2);
-            let end = if is_last { rest.end() } else { rest.start().plus(policy.call_bytes) };
+            let is_last = rest.len_bytes() < call_bytes.saturating_mul(2);
+            let end = if is_last { rest.end() } else { rest.start().plus(call_bytes) };
             if !self.file.keep_room(Span::between(rest.start(), end))? {
                 return Ok(false);
             }

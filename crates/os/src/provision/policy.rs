@@ -16,20 +16,27 @@ pub(crate) struct Policy {
     pub(crate) most_bytes: u64,
     /// Asked for in calls of this many bytes.
     pub(crate) call_bytes: u64,
+    /// The same where little of what was reserved last was used.
+    pub(crate) careful_call_bytes: u64,
 }
 
 const MIB: u64 = 1 << 20;
 
 /// A call gives one extent at best, and the next call's does not join it: so calls are large.
-const XFS: Policy =
-    Policy { first_bytes: 256 * MIB, least_bytes: 16 * MIB, most_bytes: 1024 * MIB, call_bytes: 1024 * MIB };
+const XFS: Policy = Policy {
+    first_bytes: 256 * MIB,
+    least_bytes: 16 * MIB,
+    most_bytes: 1024 * MIB,
+    call_bytes: 1024 * MIB,
+    careful_call_bytes: 1024 * MIB,
+};
 
 /// Without anything reserved files get 8 MiB at a time here: less than twice that would make it worse.
 const EXT4: Policy = XFS;
 
-/// An extent's storage is free again only when none of it is used any more. So calls are smaller: that bounds what is lost
-/// that way.
-const BTRFS: Policy = Policy { call_bytes: 16 * MIB, ..XFS };
+/// What a call gave is free for others again only when none of it is used any more. So calls are smaller, and small for files
+/// that are written here and there: that bounds what is lost that way.
+const BTRFS: Policy = Policy { call_bytes: 16 * MIB, careful_call_bytes: MIB, ..XFS };
 
 /// The policy of the file system whose `f_type` is `magic`; `None`: nothing was measured there, and nothing is done.
 pub(crate) fn of(magic: u64) -> Option<Policy> {
