@@ -147,3 +147,72 @@ fn the_last_bytes_of_a_full_host_are_for_data() {
         assert_eq!(byte, [7]);
     }
 }
+
+/// Four threads write, zero and punch their own blocks while a fifth gives back what is unused all the time: nothing that
+/// was written goes with it.
+#[test]
+fn nothing_written_goes_back_whatever_happens_at_once() {
+    const THREADS: u64 = 4;
+    for filesystem in FILESYSTEMS {
+        let mount = HostMount::new(filesystem, 400 * MIB);
+        let path = mount.path().join("file");
+        create(&path, FILE_BYTES);
+        let (_, file, continued) = open(&path, FILE_BYTES);
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        let (file, is_done) = (&file, &is_done);
+        let models: Vec<_> = std::thread::scope(|scope| {
+            let writers: Vec<_> =
+                (0..THREADS).map(|thread| scope.spawn(move || change(file, thread, THREADS))).collect();
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    file.give_back().unwrap();
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
+            let models = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+            is_done.store(true, Ordering::Relaxed);
+            models
+        });
+        assert!(continued.load(Ordering::Relaxed) > 100, "{filesystem}: something was reserved");
+        file.give_back().unwrap();
+        let found = fs::read(&path).unwrap();
+        for (number, unit) in (0..).zip(found.chunks(UNIT_BYTES as usize)) {
+            let model: &Vec<u8> = &models[(number % THREADS) as usize];
+            let at = (number / THREADS * UNIT_BYTES) as usize;
+            assert!(unit == &model[at..at + unit.len()], "{filesystem}: unit {number}");
+        }
+    }
+}
+
+/// Changes every `threads`th unit at random; what they hold then.
+fn change(file: &ProvisionedFile, thread: u64, threads: u64) -> Vec<u8> {
+    let count = FILE_BYTES / UNIT_BYTES / threads;
+    let mut model = vec![0; (count * UNIT_BYTES) as usize];
+    let mut state = thread + 1;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for step in 0..500u64 {
+        let (unit, from) = (random(count), random(UNIT_BYTES / 512) * 512);
+        let len = (random(UNIT_BYTES - from) + 1).min(if step % 3 == 0 { UNIT_BYTES } else { 4096 });
+        let at = (unit * threads + thread) * UNIT_BYTES + from;
+        let start = (unit * UNIT_BYTES + from) as usize;
+        let held = &mut model[start..start + len as usize];
+        match random(8) {
+            0 => {
+                file.punch(span(at, len)).unwrap();
+                held.fill(0);
+            }
+            1 => {
+                file.zero(span(at, len)).unwrap();
+                held.fill(0);
+            }
+            _ => {
+                held.fill(u8::try_from(step % 255).unwrap() + 1);
+                file.write_at(Offset::new(at), held).unwrap();
+            }
+        }
+    }
+    model
+}
