@@ -48,6 +48,8 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
     check_nothing_pending(&arguments.disk)?;
     let cancelled = cancel_on_signal()?;
     let target = NewFile::create_direct(&arguments.disk, arguments.force)?;
+    // A disk in use is written over and over.
+    target.overwrite_in_place();
     let zeroed_bytes = if provision == When::Eager { arguments.size } else { 0 };
     let progress = Progress::new(arguments.progress, "zero", zeroed_bytes, cancelled, None);
     let job = CreateJob {

@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 use bench::DiskInUse;
 use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
-use extent::{Virtual, VirtualOffset, VirtualSpan};
+use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, Format, OpenOptions, Purpose, Resolver, check_no_children};
-use os::{LiveFile, ReadLock};
+use os::{LiveFile, ProvisionedFile, ReadLock};
 use report::printable;
 use serve::Export;
-use serve::monitor::Monitor;
+use serve::monitor::{Counted, Monitor};
 use serve::nbd::{Event, Listener, Options, Server, Tls};
 use serve::stats::{MetricsServer, StatsServer, socket_beside};
 use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
@@ -37,17 +37,18 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<()> {
     let _ends_on_second = cancel_on_signal()?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::io("signal handler", error))?;
     let tls = tls(arguments)?;
-    let opened = Opened::open(arguments)?;
-    let served = serve(arguments, &opened.disk, tls, &mut signals);
+    let monitor = Monitor::new();
+    let opened = Opened::open(arguments, &monitor)?;
+    let served = serve(arguments, &opened.disk, monitor, tls, &mut signals);
     // Whatever went wrong with clients, the image is closed if it can be.
-    let closed = opened.disk.close();
-    served.and(closed)
+    served.and(opened.close())
 }
 
 /// Serves `disk` until a signal.
 fn serve(
     arguments: &ServeArguments,
     disk: &Arc<dyn LiveDisk>,
+    monitor: Arc<Monitor>,
     tls: Option<Tls>,
     signals: &mut Signals,
 ) -> Result<()> {
@@ -56,7 +57,7 @@ fn serve(
         .name
         .clone()
         .unwrap_or_else(|| arguments.disk.file_name().unwrap_or_default().to_string_lossy().into_owned());
-    let mut export = Export::new(name, disk.clone()).monitored(Monitor::new());
+    let mut export = Export::new(name, disk.clone()).monitored(monitor);
     if arguments.read_only {
         export = export.read_only();
     }
@@ -180,17 +181,19 @@ pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInU
     let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
     let chain = open_chain(path, &open, Caching::PageCache)?;
     let gate = Gate::new(path, &open)?;
-    Ok(Box::new(Opened::writable(&chain, &gate, Caching::Direct)?))
+    Ok(Box::new(Opened::writable(&chain, &gate, Caching::Direct, &Monitor::new())?))
 }
 
 /// A disk with the locks of the files that are only read.
 struct Opened {
     disk: Arc<dyn LiveDisk>,
+    /// The top layer's.
+    files: Vec<Arc<ProvisionedFile>>,
     _locks: Vec<ReadLock>,
 }
 
 impl Opened {
-    fn open(arguments: &ServeArguments) -> Result<Self> {
+    fn open(arguments: &ServeArguments, monitor: &Arc<Monitor>) -> Result<Self> {
         check_nothing_pending(&arguments.disk)?;
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
@@ -198,7 +201,7 @@ impl Opened {
         if arguments.read_only {
             Self::read_only(&chain, &gate)
         } else {
-            Self::writable(&chain, &gate, Caching::PageCache)
+            Self::writable(&chain, &gate, Caching::PageCache, monitor)
         }
     }
 
@@ -210,11 +213,12 @@ impl Opened {
         check_all_held(&chain, &locks, &[])?;
         Ok(Self {
             disk: Arc::new(ReadOnly(chain)),
+            files: Vec::new(),
             _locks: locks.into_iter().map(|held| held.lock).collect(),
         })
     }
 
-    fn writable(chain: &Chain, gate: &Gate, caching: Caching) -> Result<Self> {
+    fn writable(chain: &Chain, gate: &Gate, caching: Caching, monitor: &Arc<Monitor>) -> Result<Self> {
         check_writable(chain)?;
         check_no_children(chain, gate)?;
         let own = chain.links()[0].layer.files();
@@ -224,10 +228,36 @@ impl Opened {
         let again = Chain::open(files[0].clone(), same_format(chain), &handed)?;
         check_all_held(&again, &locks, &files)?;
         check_writable(&again)?;
-        let targets = files.iter().map(|file| file.clone() as Arc<dyn TargetFile>).collect();
+        // Where bytes have their places from the start the file does not grow.
+        let is_growing = image::live::gives_back(&again).unit_bytes.is_some();
+        let growth_bytes = if is_growing { growth_bytes(again.len_bytes()) } else { 0 };
+        let files: Vec<_> = files.into_iter().map(|file| provisioned(file, growth_bytes, monitor)).collect();
+        let counted = |file: &Arc<ProvisionedFile>| -> Arc<dyn TargetFile> {
+            Arc::new(Counted::new(file.clone(), monitor.clone()))
+        };
+        let targets = files.iter().map(counted).collect();
         let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, LiveOptions::default())?.into();
-        Ok(Self { disk, _locks: locks.into_iter().map(|held| held.lock).collect() })
+        Ok(Self { disk, files, _locks: locks.into_iter().map(|held| held.lock).collect() })
     }
+
+    /// Closes the image, and gives back what was reserved for it and not used.
+    fn close(&self) -> Result<()> {
+        let closed = self.disk.close();
+        let given = self.files.iter().try_for_each(|file| file.give_back());
+        closed.and(given)
+    }
+}
+
+/// What a container grows by at most, or a little more: its disk and what leads to it.
+fn growth_bytes(disk_bytes: u64) -> u64 {
+    disk_bytes.saturating_add(disk_bytes / 256).saturating_add(2 << 20)
+}
+
+fn provisioned(file: Arc<LiveFile>, growth_bytes: u64, monitor: &Arc<Monitor>) -> Arc<ProvisionedFile> {
+    let monitor = monitor.clone();
+    let limit_bytes = ReadAt::<Host>::len_bytes(&*file).saturating_add(growth_bytes);
+    let on_continued = Box::new(move || monitor.prevented_fragment());
+    Arc::new(ProvisionedFile::new(file, limit_bytes, on_continued))
 }
 
 impl DiskInUse for Opened {
@@ -236,7 +266,7 @@ impl DiskInUse for Opened {
     }
 
     fn close(&self) -> Result<()> {
-        self.disk.close()
+        Self::close(self)
     }
 }
 

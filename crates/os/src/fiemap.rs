@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use block::{Error, HostExtent, Result};
-use extent::{Offset, Span};
+use extent::{ExtentSet, Host, HostSpan, Offset, Span};
 use rustix::io::Errno;
 
 use crate::raw_file::is_unsupported;
@@ -55,50 +55,99 @@ struct Request {
 /// All extents of `file` in order; `None` if its file system does not tell.
 pub(crate) fn extents(file: &File, name: &str) -> Result<Option<Vec<HostExtent>>> {
     let mut all: Vec<HostExtent> = Vec::new();
-    let mut start = 0;
-    loop {
-        let mut request = Box::new(Request {
-            start,
-            length: u64::MAX - start,
-            flags: if start == 0 { FLAG_SYNC } else { 0 },
-            mapped_extents: 0,
-            extent_count: u32::try_from(EXTENTS_AT_ONCE).expect("a small number"),
-            reserved: 0,
-            extents: [RawExtent {
-                logical: 0,
-                physical: 0,
-                length: 0,
-                reserved64: [0; 2],
-                flags: 0,
-                reserved: [0; 3],
-            }; EXTENTS_AT_ONCE],
-        });
-        // SAFETY: the ioctl reads the request's head and writes the head and at most `extent_count` extents behind
-        // it, all of which lie in the box, exclusively borrowed for the call; both structs are laid out as the
-        // kernel's. The descriptor is open as long as `file` is borrowed.
-        #[allow(unsafe_code)]
-        let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut *request) };
-        if result != 0 {
-            let error = std::io::Error::last_os_error();
-            let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-            return match errno {
-                Some(errno) if all.is_empty() && (is_unsupported(errno) || errno == Errno::NOTTY) => Ok(None),
-                _ => Err(Error::io("ask for the extents of", error).path(name)),
+    // What waits in the page cache is written back by the first question.
+    let told = ask_all(file, name, Span::from_zero(u64::MAX), FLAG_SYNC, |raw| {
+        push(&mut all, raw);
+        all.len() <= EXTENTS_MAX
+    })?;
+    if all.len() > EXTENTS_MAX {
+        return Err(Error::unsupported(format!("a file in more than {EXTENTS_MAX} extents")).path(name));
+    }
+    Ok(told.then_some(all))
+}
+
+/// What of `window` has storage, or will have it once the page cache is written back; `None` if the file system does not
+/// tell. Nothing is written back for the answer.
+pub(crate) fn allocated(file: &File, name: &str, window: HostSpan) -> Result<Option<ExtentSet<Host>>> {
+    let mut all = Vec::new();
+    let told = ask_all(file, name, window, 0, |raw| {
+        let span = Span::checked(Offset::new(raw.logical), raw.length);
+        all.extend(span.and_then(|span| span.intersect(&window)));
+        true
+    })?;
+    Ok(told.then(|| all.into_iter().collect()))
+}
+
+/// Hands every extent of `window` to `take` until that says `false`. `false` if the file system does not tell.
+fn ask_all(
+    file: &File,
+    name: &str,
+    window: HostSpan,
+    flags: u32,
+    mut take: impl FnMut(&RawExtent) -> bool,
+) -> Result<bool> {
+    let mut start = window.start().get();
+    let end = window.end().get();
+    while start < end {
+        let is_first = start == window.start().get();
+        let Some(request) = ask(file, name, start, end - start, if is_first { flags } else { 0 })? else {
+            // Only the first answer tells that there is none.
+            return if is_first {
+                Ok(false)
+            } else {
+                Err(Error::io("ask for the extents of", lost()).path(name))
             };
-        }
+        };
         let count = (request.mapped_extents as usize).min(EXTENTS_AT_ONCE);
-        let Some(last) = request.extents[..count].last() else { return Ok(Some(all)) };
+        let Some(last) = request.extents[..count].last() else { break };
         for raw in &request.extents[..count] {
-            push(&mut all, raw);
+            if !take(raw) {
+                return Ok(true);
+            }
         }
         let next = last.logical.saturating_add(last.length);
         if last.flags & LAST != 0 || next <= start {
-            return Ok(Some(all));
-        }
-        if all.len() > EXTENTS_MAX {
-            return Err(Error::unsupported(format!("a file in more than {EXTENTS_MAX} extents")).path(name));
+            break;
         }
         start = next;
+    }
+    Ok(true)
+}
+
+fn lost() -> std::io::Error {
+    std::io::Error::other("the file system ceased to tell")
+}
+
+/// One question; `None` if the file system does not answer it.
+fn ask(file: &File, name: &str, start: u64, length: u64, flags: u32) -> Result<Option<Box<Request>>> {
+    let mut request = Box::new(Request {
+        start,
+        length,
+        flags,
+        mapped_extents: 0,
+        extent_count: u32::try_from(EXTENTS_AT_ONCE).expect("a small number"),
+        reserved: 0,
+        extents: [RawExtent {
+            logical: 0,
+            physical: 0,
+            length: 0,
+            reserved64: [0; 2],
+            flags: 0,
+            reserved: [0; 3],
+        }; EXTENTS_AT_ONCE],
+    });
+    // SAFETY: the ioctl reads the request's head and writes the head and at most `extent_count` extents behind
+    // it, all of which lie in the box, exclusively borrowed for the call; both structs are laid out as the
+    // kernel's. The descriptor is open as long as `file` is borrowed.
+    #[allow(unsafe_code)]
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut *request) };
+    if result == 0 {
+        return Ok(Some(request));
+    }
+    let error = std::io::Error::last_os_error();
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(errno) if is_unsupported(errno) || errno == Errno::NOTTY => Ok(None),
+        _ => Err(Error::io("ask for the extents of", error).path(name)),
     }
 }
 
@@ -114,10 +163,14 @@ fn push(all: &mut Vec<HostExtent>, raw: &RawExtent) {
     all.push(HostExtent { span, device: Offset::new(raw.physical), is_written: raw.flags & UNWRITTEN == 0 });
 }
 
-/// The names of the file systems that images commonly lie on, by the `f_type` of statfs(2).
+/// The `f_type` of statfs(2).
+pub(crate) fn filesystem_magic(file: &File) -> Option<u64> {
+    Some(u64::try_from(rustix::fs::fstatfs(file).ok()?.f_type).ok()? & 0xffff_ffff)
+}
+
+/// The names of the file systems that images commonly lie on.
 pub(crate) fn filesystem_name(file: &File) -> Option<String> {
-    let kind = rustix::fs::fstatfs(file).ok()?.f_type;
-    let name = match u64::try_from(kind).ok()? & 0xffff_ffff {
+    let name = match filesystem_magic(file)? {
         0xef53 => "ext4",
         0x5846_5342 => "xfs",
         0x9123_683e => "btrfs",

@@ -2,11 +2,12 @@
 //!
 //! Invariants: those of [`EditFile`], but that the length may change.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Error, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
-use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
+use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::FallocateFlags;
 
 use crate::EditFile;
@@ -83,6 +84,44 @@ impl LiveFile {
             Err(error) if is_unsupported(error) => Ok(false),
             Err(error) => Err(raw.error(what, span.start(), error)),
         }
+    }
+}
+
+/// What reserves storage by its own rules needs.
+impl LiveFile {
+    pub(crate) fn std_file(&self) -> &File {
+        &self.file.raw().file
+    }
+
+    /// What of `window` has storage; `None` if the file system does not tell.
+    pub(crate) fn allocated_within(&self, window: HostSpan) -> Result<Option<ExtentSet<Host>>> {
+        crate::fiemap::allocated(self.std_file(), self.name(), window)
+    }
+
+    /// Gives `span` storage and leaves the length as it is. `false` where that cannot be done.
+    pub(crate) fn keep_room(&self, span: HostSpan) -> Result<bool> {
+        self.file.check_flushed()?;
+        let kept = self.allocate(FallocateFlags::KEEP_SIZE, span, "reserve");
+        self.file.forget_extent();
+        kept
+    }
+
+    /// Takes the storage of `span`, below the end, which was never written, back. `false` where that cannot be done.
+    pub(crate) fn give_room_back(&self, span: HostSpan) -> Result<bool> {
+        self.file.check_flushed()?;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let given = self.allocate(flags, span, "give storage back");
+        self.file.forget_extent();
+        given
+    }
+
+    /// Takes all storage past the end back. Nobody may write meanwhile.
+    pub(crate) fn cut_off_room_past_end(&self) -> Result<()> {
+        self.file.check_flushed()?;
+        let end = self.len_bytes();
+        // Not all file systems punch holes past the end, but all let go of what is there when the length is set.
+        rustix::fs::ftruncate(self.std_file(), end)
+            .map_err(|error| self.file.raw().error("set the length", Offset::new(end), error))
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Error, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Offset, Span};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::direct::Direct;
@@ -94,6 +94,16 @@ impl NewFile {
         let file = place.into_file(raw);
         file.keep();
         Ok(Some(file))
+    }
+
+    /// Has the file system write over the file's data where they lie, rather than elsewhere each time: Btrfs, which can do so
+    /// with files that are empty still, and then keeps no checksums of them. Advice: it cannot fail.
+    pub fn overwrite_in_place(&self) {
+        if crate::fiemap::filesystem_magic(&self.raw.file) == Some(crate::provision::BTRFS_MAGIC)
+            && let Ok(flags) = rustix::fs::ioctl_getflags(&self.raw.file)
+        {
+            let _ = rustix::fs::ioctl_setflags(&self.raw.file, flags | IFlags::NOCOW);
+        }
     }
 
     /// Where the file lies until it is published.

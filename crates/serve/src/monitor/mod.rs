@@ -1,12 +1,13 @@
 //! Measures what is asked of a disk: the histograms of vscsiStats and what else tells how lean it runs.
 //!
-//! [`Monitor`] is told of I/Os; [`Monitored`] is a disk that tells one. The server tells its own: it knows how
+//! [`Monitor`] is told of I/Os; [`Monitored`] is a disk that tells one, [`Counted`] a file beneath a disk. The server tells its own: it knows how
 //! many requests wait on the wire, which a disk does not.
 //!
 //! Overhead: two readings of the clock, two short locks and some additions for an I/O; the lock is taken once for all
 //! requests that came together.
 
 mod bins;
+mod counted;
 mod recorder;
 mod snapshot;
 
@@ -20,6 +21,7 @@ use extent::{Virtual, VirtualOffset, VirtualSpan};
 #[cfg(test)]
 pub(crate) use bins::Tally;
 pub use bins::{BLOCK_BYTES, Histogram, IO_LENGTH, MICROSECONDS, OUTSTANDING, SEEK_DISTANCE};
+pub use counted::Counted;
 pub use recorder::{Completion, Direction, Io, Recorder};
 pub use snapshot::{Counts, Latencies, SCHEMA, Snapshot, Split};
 

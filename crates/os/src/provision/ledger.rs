@@ -1,0 +1,419 @@
+//! Which storage of a file was reserved and not used, and how much to reserve next. Knows no file and no clock.
+//!
+//! The file is seen in chunks, aligned and of 16 MiB, and these in blocks of 4 KiB. A chunk is unknown; or it is settled,
+//! which means that all of it has storage that is none of ours; or it has holes, or unused blocks: those that were holes and were
+//! reserved here.
+//!
+//! Invariants:
+//! - an unused block was reserved here and never written, zeroed or given to anybody since;
+//! - memory is bounded: chunks that have holes alone are forgotten when there are too many, and asked for again.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
+
+use super::bits::Bits;
+use super::policy::Policy;
+
+/// Number of a block within its chunk.
+pub(crate) type Block = usize;
+
+/// The unit of what is used or not.
+const BLOCK_BYTES: u64 = 4096;
+/// Blocks of a chunk.
+pub(crate) const BLOCK_COUNT: usize = 4096;
+/// The least that is looked at and reserved at once.
+pub(crate) const CHUNK_BYTES: u64 = BLOCK_BYTES * BLOCK_COUNT as u64;
+/// Chunks with holes that are remembered at most: some 4 MiB.
+const CHUNK_COUNT_MAX: usize = 4096;
+/// Reserved and unused at most, whatever room there is.
+const UNUSED_BYTES_MAX: u64 = 4 << 30;
+/// As much of what the file system has left may be reserved and unused: one part of so many.
+const ROOM_SHARE: u64 = 2;
+/// Of what was reserved so much was used at least, one part of so many, or the next is less.
+const WORTH_SHARE: u64 = 8;
+
+/// Smaller holes among data are left alone unless they are written: most are what a table does not fill of its cluster.
+const HOLE_BYTES_MIN: u64 = 256 << 10;
+
+/// Milliseconds of any clock that does not go back.
+pub(crate) type Millis = u64;
+
+#[derive(Default)]
+struct Chunk {
+    holes: Bits,
+    unused: Bits,
+    /// When it was last written.
+    touched: Millis,
+}
+
+/// See the module's page.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    chunks: HashMap<u64, Chunk>,
+    settled: HashSet<u64>,
+    unused_blocks: u64,
+    /// Written into what was reserved since nothing was reserved.
+    consumed_bytes: u64,
+    /// Given back since then.
+    returned_bytes: u64,
+    /// How often in a row little of what was reserved was used.
+    waste_count: u32,
+}
+
+fn chunks_of(span: HostSpan) -> Range<u64> {
+    span.start().get() / CHUNK_BYTES..span.end().get().div_ceil(CHUNK_BYTES)
+}
+
+/// The span of the chunk `number`.
+pub(crate) fn chunk_span(number: u64) -> HostSpan {
+    Span::new(HostOffset::new(number.saturating_mul(CHUNK_BYTES)), CHUNK_BYTES)
+}
+
+fn blocks_span(number: u64, range: &Range<Block>) -> HostSpan {
+    let start = chunk_span(number).start();
+    let at = |block: Block| start.plus(block as u64 * BLOCK_BYTES);
+    Span::between(at(range.start), at(range.end))
+}
+
+/// The blocks of chunk `number` that `span` touches.
+fn touched(number: u64, span: HostSpan) -> Range<Block> {
+    blocks(number, span, u64::div_ceil)
+}
+
+/// The blocks of chunk `number` that lie within `span` as a whole.
+fn within(number: u64, span: HostSpan) -> Range<Block> {
+    let start = span.start().get().next_multiple_of(BLOCK_BYTES);
+    let end = span.end().get() / BLOCK_BYTES * BLOCK_BYTES;
+    if start >= end {
+        return 0..0;
+    }
+    touched(number, Span::between(HostOffset::new(start), HostOffset::new(end)))
+}
+
+fn blocks(number: u64, span: HostSpan, end_of: impl Fn(u64, u64) -> u64) -> Range<Block> {
+    let chunk = chunk_span(number);
+    let Some(both) = chunk.intersect(&span) else { return 0..0 };
+    let from = (both.start().get() - chunk.start().get()) / BLOCK_BYTES;
+    let to = end_of(both.end().get() - chunk.start().get(), BLOCK_BYTES);
+    index(from)..index(to)
+}
+
+fn index(block: u64) -> Block {
+    usize::try_from(block).expect("at most a chunk's blocks")
+}
+
+impl Ledger {
+    /// The chunks of `span` that are unknown.
+    pub(crate) fn unknown(&self, span: HostSpan) -> Vec<u64> {
+        chunks_of(span)
+            .filter(|number| !self.settled.contains(number) && !self.chunks.contains_key(number))
+            .collect()
+    }
+
+    /// Chunk `number`, so far unknown, has storage where `allocated` says so.
+    pub(crate) fn learn(&mut self, number: u64, allocated: &ExtentSet<Host>, now: Millis) {
+        let mut holes = Bits::default();
+        for hole in allocated.invert(chunk_span(number)).iter() {
+            holes.set(&within(number, hole));
+        }
+        if holes.is_empty() {
+            self.settled.insert(number);
+            return;
+        }
+        if self.chunks.len() >= CHUNK_COUNT_MAX {
+            self.chunks.retain(|_, chunk| !chunk.unused.is_empty());
+        }
+        self.chunks.insert(number, Chunk { holes, unused: Bits::default(), touched: now });
+    }
+
+    /// The first chunk of `span` with a hole in it there.
+    pub(crate) fn first_hole(&self, span: HostSpan) -> Option<u64> {
+        chunks_of(span).find(|number| {
+            self.chunks.get(number).is_some_and(|chunk| chunk.holes.any(&touched(*number, span)))
+        })
+    }
+
+    /// What to reserve around chunk `number`, in which a hole is about to be written, if `room_bytes` are left and the file
+    /// will end at `limit_bytes`. It doubles as what was reserved is used. `None` if there is not enough room.
+    pub(crate) fn window(
+        &self,
+        number: u64,
+        policy: &Policy,
+        room_bytes: u64,
+        limit_bytes: u64,
+    ) -> Option<HostSpan> {
+        let may_bytes = (room_bytes / ROOM_SHARE).min(UNUSED_BYTES_MAX).checked_sub(self.unused_bytes())?;
+        if chunk_span(number).start().get() >= limit_bytes {
+            return None;
+        }
+        // A quarter each time that it was not worth it.
+        let first = policy.first_bytes.checked_shr(self.waste_count.saturating_mul(2)).unwrap_or(0);
+        let wanted = self.consumed_bytes.saturating_mul(2).max(first).checked_next_power_of_two()?;
+        let mut len_bytes = wanted.clamp(policy.least_bytes.max(CHUNK_BYTES), policy.most_bytes);
+        while len_bytes >= policy.least_bytes.max(CHUNK_BYTES) {
+            let start = HostOffset::new(chunk_span(number).start().get() / len_bytes * len_bytes);
+            let window = Span::checked(start, len_bytes)?.intersect(&Span::from_zero(limit_bytes))?;
+            if window.len_bytes() <= may_bytes {
+                return Some(window);
+            }
+            len_bytes /= 2;
+        }
+        None
+    }
+
+    /// Whether little was used of what was reserved last.
+    pub(crate) fn is_wasteful(&self) -> bool {
+        self.waste_count > 0
+    }
+
+    /// The holes of `window` that are worth reserving for a write of `span`, in order.
+    pub(crate) fn holes(&self, window: HostSpan, span: HostSpan) -> Vec<HostSpan> {
+        let mut holes = Vec::new();
+        for number in chunks_of(window) {
+            let Some(chunk) = self.chunks.get(&number) else { continue };
+            let runs = chunk.holes.runs().into_iter().map(|run| blocks_span(number, &run));
+            holes.extend(runs.filter_map(|hole| hole.intersect(&window)));
+        }
+        let joined: ExtentSet<Host> = holes.into_iter().collect();
+        joined
+            .iter()
+            .filter(|hole| hole.len_bytes() >= HOLE_BYTES_MIN || hole.intersect(&span).is_some())
+            .collect()
+    }
+
+    /// What were holes of `span` has storage now.
+    pub(crate) fn reserved(&mut self, span: HostSpan, now: Millis) {
+        for number in chunks_of(span) {
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            for run in chunk.holes.runs() {
+                let part = within(number, span);
+                let part = run.start.max(part.start)..run.end.min(part.end);
+                if part.start < part.end {
+                    self.unused_blocks += chunk.holes.clear(&part);
+                    chunk.unused.set(&part);
+                }
+            }
+            chunk.touched = now;
+        }
+    }
+
+    /// `span` is about to be written: says whether any of it was reserved and unused.
+    pub(crate) fn used(&mut self, span: HostSpan, now: Millis) -> bool {
+        let mut taken = 0;
+        for number in chunks_of(span) {
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            let blocks = touched(number, span);
+            chunk.holes.clear(&blocks);
+            taken += chunk.unused.clear(&blocks);
+            chunk.touched = now;
+            if chunk.holes.is_empty() && chunk.unused.is_empty() {
+                self.chunks.remove(&number);
+                self.settled.insert(number);
+            }
+        }
+        self.unused_blocks -= taken;
+        self.consumed_bytes = self.consumed_bytes.saturating_add(taken * BLOCK_BYTES);
+        taken > 0
+    }
+
+    /// The storage of `span` is about to go.
+    pub(crate) fn freed(&mut self, span: HostSpan) {
+        for number in chunks_of(span) {
+            self.settled.remove(&number);
+            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
+            let blocks = within(number, span);
+            self.unused_blocks -= chunk.unused.clear(&blocks);
+            chunk.holes.set(&blocks);
+        }
+    }
+
+    /// Everything from `len_bytes` on is about to go.
+    pub(crate) fn cut(&mut self, len_bytes: u64) {
+        let last = len_bytes / CHUNK_BYTES;
+        self.settled.retain(|number| *number < last);
+        self.freed(Span::between(HostOffset::new(len_bytes), chunk_span(last).end()));
+        let unused_blocks = &mut self.unused_blocks;
+        self.chunks.retain(|number, chunk| {
+            let stays = *number <= last;
+            *unused_blocks -= if stays { 0 } else { chunk.unused.count() };
+            stays
+        });
+    }
+
+    /// Reserved and not used.
+    pub(crate) fn unused_bytes(&self) -> u64 {
+        self.unused_blocks * BLOCK_BYTES
+    }
+
+    /// Whether [`Ledger::take_idle`] would find anything.
+    pub(crate) fn has_idle(&self, before: Millis) -> bool {
+        self.chunks.values().any(|chunk| chunk.touched < before && !chunk.unused.is_empty())
+    }
+
+    /// What is unused of chunks that were last written before `before`, which is no longer counted as reserved: it is
+    /// about to go.
+    pub(crate) fn take_idle(&mut self, before: Millis) -> ExtentSet<Host> {
+        let mut spans = Vec::new();
+        for (number, chunk) in &mut self.chunks {
+            if chunk.touched >= before || chunk.unused.is_empty() {
+                continue;
+            }
+            for run in chunk.unused.runs() {
+                spans.push(blocks_span(*number, &run));
+                self.unused_blocks -= chunk.unused.clear(&run);
+                chunk.holes.set(&run);
+            }
+        }
+        let idle: ExtentSet<Host> = spans.into_iter().collect();
+        self.returned_bytes = self.returned_bytes.saturating_add(idle.total_bytes());
+        if self.unused_blocks == 0 && !idle.is_empty() {
+            let was_worth_it = self.consumed_bytes >= self.returned_bytes / WORTH_SHARE;
+            self.waste_count = if was_worth_it { 0 } else { self.waste_count.saturating_add(1) };
+            (self.consumed_bytes, self.returned_bytes) = (0, 0);
+        }
+        idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy;
+    use super::*;
+
+    const XFS: u64 = 0x5846_5342;
+    const MIB: u64 = 1 << 20;
+    const LIMIT: u64 = 1 << 50;
+
+    fn span(start: u64, len_bytes: u64) -> HostSpan {
+        Span::new(HostOffset::new(start), len_bytes)
+    }
+
+    /// Writes as the file does: looks, reserves, uses. What was reserved for it, if anything.
+    fn write(ledger: &mut Ledger, at: HostSpan, free_bytes: u64, now: Millis) -> Option<HostSpan> {
+        for number in ledger.unknown(at) {
+            ledger.learn(number, &ExtentSet::new(), now);
+        }
+        let policy = policy::of(XFS).unwrap();
+        let window =
+            ledger.first_hole(at).and_then(|number| ledger.window(number, &policy, free_bytes, LIMIT));
+        if let Some(window) = window {
+            for number in ledger.unknown(window) {
+                ledger.learn(number, &ExtentSet::new(), now);
+            }
+            ledger.reserved(window, now);
+        }
+        ledger.used(at, now);
+        window
+    }
+
+    #[test]
+    fn a_growing_stream_gets_twice_the_room_each_time_up_to_a_cap() {
+        let mut ledger = Ledger::default();
+        let windows: Vec<u64> = (0..64 * 1024)
+            .filter_map(|number| write(&mut ledger, span(number << 16, 1 << 16), 1 << 40, 0))
+            .map(|window| window.len_bytes() / MIB)
+            .collect();
+        assert_eq!(windows, [256, 512, 1024, 1024, 1024, 1024]);
+        assert_eq!(ledger.unused_bytes(), 0, "4 GiB were written, which end with a window");
+    }
+
+    #[test]
+    fn scattered_writes_share_the_windows_around_them() {
+        let mut ledger = Ledger::default();
+        let count = (0..4096)
+            .filter_map(|number| write(&mut ledger, span((number * 1201 % 4096) << 16, 1 << 16), 1 << 40, 0))
+            .count();
+        assert_eq!(count, 1);
+        assert_eq!(ledger.unused_bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_unused_never_exceeds_a_share_of_the_room() {
+        let mut ledger = Ledger::default();
+        for number in 0..1000 {
+            write(&mut ledger, span(number << 30, 4096), 1 << 30, 0);
+            assert!(ledger.unused_bytes() <= (1 << 30) / ROOM_SHARE);
+        }
+        assert!(ledger.unused_bytes() > 0);
+        assert_eq!(write(&mut ledger, span(5 << 40, 4096), 31 * MIB, 0), None, "too little room for any");
+    }
+
+    #[test]
+    fn idle_chunks_alone_give_back_and_only_what_nobody_wrote() {
+        let mut ledger = Ledger::default();
+        write(&mut ledger, span(MIB, 4096), 1 << 40, 10);
+        write(&mut ledger, span(100 * MIB + 1, 4096), 1 << 40, 20);
+        let idle = ledger.take_idle(20);
+        let [second, after] = [6, 7].map(|number| chunk_span(number).start().get());
+        let expected = [span(0, MIB), span(MIB + 4096, second - MIB - 4096), span(after, 256 * MIB - after)];
+        assert_eq!(idle, expected.into_iter().collect());
+        let idle = ledger.take_idle(21);
+        assert_eq!(idle.total_bytes(), CHUNK_BYTES - 8192, "a write touches two blocks");
+        assert_eq!(ledger.unused_bytes(), 0);
+        assert!(ledger.take_idle(99).is_empty());
+    }
+
+    #[test]
+    fn who_uses_little_gets_less_and_who_uses_much_gets_more_again() {
+        let mut ledger = Ledger::default();
+        let sizes: Vec<u64> = (0..5)
+            .map(|turn| {
+                let window = write(&mut ledger, span(turn << 30, 4096), 1 << 40, turn);
+                ledger.take_idle(turn + 1);
+                window.unwrap().len_bytes() / MIB
+            })
+            .collect();
+        assert_eq!(sizes, [256, 64, 16, 16, 16]);
+        assert!(ledger.is_wasteful());
+        write(&mut ledger, span(7 << 30, 8 * MIB), 1 << 40, 7);
+        ledger.take_idle(8);
+        assert!(!ledger.is_wasteful());
+        assert_eq!(write(&mut ledger, span(8 << 30, 4096), 1 << 40, 8).unwrap().len_bytes(), 256 * MIB);
+    }
+
+    #[test]
+    fn a_window_ends_where_the_file_will() {
+        let (mut ledger, policy) = (Ledger::default(), policy::of(XFS).unwrap());
+        ledger.learn(6, &ExtentSet::new(), 0);
+        let window = ledger.window(6, &policy, 1 << 40, 100 * MIB + 5);
+        assert_eq!(window, Some(span(0, 100 * MIB + 5)));
+        assert_eq!(ledger.window(6, &policy, 1 << 40, 5), None);
+        let small = ledger.window(6, &policy, 40 * MIB, 100 * MIB + 5);
+        assert_eq!(small, Some(span(96 * MIB, 4 * MIB + 5)), "all that fits");
+    }
+
+    #[test]
+    fn what_has_storage_already_is_neither_reserved_nor_given_back() {
+        let mut ledger = Ledger::default();
+        let has: ExtentSet<Host> =
+            [span(0, MIB), span(3 * MIB, 100), span(3 * MIB + (200 << 10), 4096)].into_iter().collect();
+        ledger.learn(0, &has, 0);
+        assert_eq!(ledger.first_hole(span(0, MIB)), None);
+        assert_eq!(ledger.first_hole(span(3 * MIB, 50)), None, "a block in part");
+        let after = 3 * MIB + (204 << 10);
+        let expected = [span(MIB, 2 * MIB), span(after, CHUNK_BYTES - after)];
+        assert_eq!(ledger.holes(chunk_span(0), span(MIB, 1)), expected, "49 blocks are too few");
+        assert_eq!(ledger.holes(chunk_span(0), span(3 * MIB + 9000, 1)).len(), 3, "but for a write to them");
+        expected.iter().for_each(|hole| ledger.reserved(*hole, 0));
+        assert_eq!(ledger.take_idle(1), expected.into_iter().collect());
+        ledger.learn(7, &[chunk_span(7)].into_iter().collect(), 0);
+        assert!(ledger.unknown(chunk_span(7)).is_empty());
+        ledger.freed(span(7 * CHUNK_BYTES, 4096));
+        assert_eq!(ledger.unknown(chunk_span(7)), [7]);
+    }
+
+    #[test]
+    fn what_was_freed_or_cut_off_is_not_given_back() {
+        let mut ledger = Ledger::default();
+        write(&mut ledger, span(0, 4096), 1 << 40, 0);
+        ledger.freed(span(MIB, 2 * MIB));
+        assert_eq!(ledger.unknown(span(100 * MIB, 1)), []);
+        ledger.cut(8 * MIB);
+        assert_eq!(ledger.unknown(span(100 * MIB, 1)), [6], "what was cut off is looked at again");
+        assert_eq!(ledger.unused_bytes(), 6 * MIB - 4096);
+        let expected = [span(4096, MIB - 4096), span(3 * MIB, 5 * MIB)].into_iter().collect();
+        assert_eq!(ledger.take_idle(1), expected);
+    }
+}
