@@ -13,6 +13,18 @@
 //! Absent on purpose: locks between programs, policies on reserving storage ([`Placement`] is where they are told),
 //! repair of images: what is marked dirty or corrupt is refused.
 
+/// Asks for a mutant; never there in the program.
+macro_rules! broken {
+    ($mutant:ident) => {{
+        #[cfg(feature = "mutants")]
+        let answer = crate::mutants::is(crate::mutants::Mutant::$mutant);
+        #[cfg(not(feature = "mutants"))]
+        let answer = false;
+        answer
+    }};
+}
+pub(crate) use broken;
+
 mod flat;
 mod places;
 mod tables;
