@@ -16,7 +16,7 @@ use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, Targ
 use extent::{Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, OpenOptions, Purpose, Resolver, check_no_children};
-use os::{LiveFile, ReadLock};
+use os::{Kept, LiveFile, ReadLock};
 use report::printable;
 use serve::Export;
 use serve::monitor::Monitor;
@@ -26,7 +26,7 @@ use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::arguments::ServeArguments;
+use crate::arguments::{Provision, ServeArguments};
 use crate::copy::check_not_in_use;
 use crate::disk::{Caching, Gate, check_nothing_pending, open_chain};
 use crate::progress::cancel_on_signal;
@@ -37,19 +37,15 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::io("signal handler", error))?;
     let tls = tls(arguments)?;
     let opened = Opened::open(arguments)?;
-    let served = serve(arguments, &opened.disk, tls, &mut signals);
+    let served = serve(arguments, &opened, tls, &mut signals);
     // Whatever went wrong with clients, the image is closed if it can be.
     let closed = opened.disk.close();
     served.and(closed)
 }
 
-/// Serves `disk` until a signal.
-fn serve(
-    arguments: &ServeArguments,
-    disk: &Arc<dyn LiveDisk>,
-    tls: Option<Tls>,
-    signals: &mut Signals,
-) -> Result<()> {
+/// Serves the disk until a signal.
+fn serve(arguments: &ServeArguments, opened: &Opened, tls: Option<Tls>, signals: &mut Signals) -> Result<()> {
+    let disk = &opened.disk;
     let trace = arguments.trace.as_deref().map(|path| record(path, &**disk)).transpose()?;
     let name = arguments
         .name
@@ -58,6 +54,9 @@ fn serve(
     let mut export = Export::new(name, disk.clone()).monitored(Monitor::new());
     if arguments.read_only {
         export = export.read_only();
+    }
+    if opened.writes_zeros {
+        export = export.writing_zeros();
     }
     if let Some(trace) = &trace {
         export = export.traced(trace.clone());
@@ -177,6 +176,8 @@ fn percent_encoded(text: &str) -> String {
 /// A disk with the locks of the files that are only read.
 struct Opened {
     disk: Arc<dyn LiveDisk>,
+    /// Zeros are written, because it keeps that it was.
+    writes_zeros: bool,
     _locks: Vec<ReadLock>,
 }
 
@@ -186,7 +187,12 @@ impl Opened {
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
         check_not_in_use(&chain)?;
-        if arguments.read_only { Self::read_only(&chain, &gate) } else { Self::writable(&chain, &gate) }
+        let promised = arguments.provision.map_or_else(|| os::kept(&arguments.disk), Provision::kept);
+        if arguments.read_only {
+            Self::read_only(&chain, &gate)
+        } else {
+            Self::writable(&chain, &gate, promised)
+        }
     }
 
     fn read_only(chain: &Chain, gate: &Gate) -> Result<Self> {
@@ -197,23 +203,31 @@ impl Opened {
         check_all_held(&chain, &locks, &[])?;
         Ok(Self {
             disk: Arc::new(ReadOnly(chain)),
+            writes_zeros: false,
             _locks: locks.into_iter().map(|held| held.lock).collect(),
         })
     }
 
-    fn writable(chain: &Chain, gate: &Gate) -> Result<Self> {
+    fn writable(chain: &Chain, gate: &Gate, kept: Kept) -> Result<Self> {
         check_writable(chain)?;
         check_no_children(chain, gate)?;
         let own = chain.links()[0].layer.files();
-        let files = own.iter().map(|file| open_live(&**file)).collect::<Result<Vec<_>>>()?;
+        let files = own.iter().map(|file| open_live(&**file, kept)).collect::<Result<Vec<_>>>()?;
         let locks = lock_for_reading(&chain.files()[own.len()..])?;
         let handed = Handed { gate, files: &files };
         let again = Chain::open(files[0].clone(), same_format(chain), &handed)?;
         check_all_held(&again, &locks, &files)?;
         check_writable(&again)?;
         let targets = files.iter().map(|file| file.clone() as Arc<dyn TargetFile>).collect();
-        let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, LiveOptions::default())?.into();
-        Ok(Self { disk, _locks: locks.into_iter().map(|held| held.lock).collect() })
+        let disk: Arc<dyn LiveDisk> = {
+            let options = LiveOptions { keeps_places: kept != Kept::Nothing, ..LiveOptions::default() };
+            image::live::open(again, targets, options)?.into()
+        };
+        Ok(Self {
+            disk,
+            writes_zeros: kept == Kept::Written,
+            _locks: locks.into_iter().map(|held| held.lock).collect(),
+        })
     }
 }
 
@@ -230,8 +244,8 @@ fn check_writable(chain: &Chain) -> Result<()> {
     top.layer.check_editable().map_err(|error| error.path(name))
 }
 
-fn open_live(file: &dyn HostFile) -> Result<Arc<LiveFile>> {
-    let opened = LiveFile::open(file.name())?;
+fn open_live(file: &dyn HostFile, kept: Kept) -> Result<Arc<LiveFile>> {
+    let opened = LiveFile::open(file.name())?.keeping(kept);
     if opened.identity() == file.identity() {
         Ok(Arc::new(opened))
     } else {

@@ -362,3 +362,49 @@ fn a_server_on_loopback_is_reached() {
     server.stop("-TERM");
     io("raw", arg(&disk), &["read -P 17 0 1M"]);
 }
+
+fn allocated_bytes(disk: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    disk.metadata().unwrap().blocks() * 512
+}
+
+/// Bytes that the host has storage for and never wrote.
+fn unwritten_bytes(disk: &Path) -> u64 {
+    let lines = run("filefrag", &["-b1", "-v", arg(disk)]);
+    let extents = lines.lines().filter(|line| line.contains("unwritten"));
+    let length = |line: &str| line.split(':').nth(3).and_then(|length| length.trim().parse::<u64>().ok());
+    extents.map(|line| length(line).unwrap_or_else(|| panic!("{line}"))).sum()
+}
+
+#[test]
+fn a_disk_keeps_the_storage_that_it_was_promised() {
+    for kind in KINDS {
+        for provision in ["thin", "lazy", "eager"] {
+            let dir = scratch();
+            let disk = dir.path().join(kind.file);
+            succeed(&["create", arg(&disk), "24M", "--provision", provision]);
+            let made = allocated_bytes(&disk);
+            let server = Server::start(&disk, &[]);
+            server.io(&["write -P 17 0 8M", "flush", "discard 0 4M", "write -z -u 4M 4M", "flush"]);
+            server.io(&["read -P 0 4M 4M", "read -P 0 8M 16M"]);
+            server.stop("-TERM");
+            let (allocated, unwritten) = (allocated_bytes(&disk), unwritten_bytes(&disk));
+            let what = format!("{} {provision}: {made} then {allocated}, {unwritten} unwritten", kind.file);
+            match provision {
+                "thin" => assert!(allocated < 8 << 20, "{what}"),
+                "lazy" => assert!(allocated >= 24 << 20 && unwritten >= 16 << 20, "{what}"),
+                _ => assert!(allocated >= 24 << 20 && unwritten <= 5 << 20, "{what}"),
+            }
+            kind.check_strictly(&disk);
+            io(kind.qemu_format, arg(&disk), &["read -P 0 4M 20M"]);
+        }
+    }
+    // Whoever serves it may say otherwise.
+    let dir = scratch();
+    let disk = dir.path().join("disk.raw");
+    succeed(&["create", arg(&disk), "24M", "--provision", "eager"]);
+    let server = Server::start(&disk, &["--provision", "thin"]);
+    server.io(&["discard 0 24M", "flush"]);
+    server.stop("-TERM");
+    assert!(allocated_bytes(&disk) < 1 << 20);
+}

@@ -41,25 +41,38 @@ fn a_flush_of_any_thread_covers_the_writes_of_all() {
     }
 }
 
-/// Whether the exploration of this kind finds the mutant.
+/// Whether the exploration of this kind finds the mutant. With half of the seeds units lie in disorder.
 fn finds(name: &str, mutant: Mutant) -> bool {
     let subject = LiveSubject::new(live_kind(name).unwrap());
-    let began = std::time::Instant::now();
-    let found = mutants::with(Some(mutant), || {
-        (0..3)
-            .find_map(|seed| explore_cuts(&subject, seed, 24, 2, None).err())
-            .or_else(|| (0..40).find_map(|seed| run_log(&subject, seed * 100 + seed % 2, 500, None).err()))
-    });
-    let found = found.map(|violation| violation.to_string());
-    println!("{name} {mutant:?}: {found:?} {:?}", began.elapsed());
+    let cuts = |seed| explore_cuts(&subject, seed, 24, 2, None).err();
+    let log = |seed: u64| run_log(&subject, seed * 100 + seed % 2, 1000, None).err();
+    let found = mutants::with(Some(mutant), || (0..2).find_map(cuts).or_else(|| (0..200).find_map(log)));
+    println!("{name} {mutant:?}: {}", found.as_ref().map_or("not found".into(), ToString::to_string));
     found.is_some()
 }
 
+/// Where a mutant is found soon. A VDI's places are never another block's, and VHDX's log brings an order of its own.
+const FINDERS: [(Mutant, &[&str]); 4] = [
+    (
+        Mutant::NoFlushOfData,
+        &["raw", "qcow2", "qcow2-4k", "qcow2-512", "qcow2-v2", "qcow2-child", "vhd", "vdi"],
+    ),
+    (
+        Mutant::NoFlushOfTables,
+        &["qcow2", "qcow2-4k", "qcow2-child", "vhdx", "vhd", "vdi", "vmdk", "vmdk-zeroed"],
+    ),
+    (
+        Mutant::TablesBeforeData,
+        &["qcow2", "qcow2-4k", "qcow2-512", "qcow2-v2", "qcow2-child", "vhd", "vmdk", "vmdk-zeroed"],
+    ),
+    (Mutant::ReusedTooSoon, &["qcow2", "qcow2-4k", "qcow2-512", "qcow2-v2", "qcow2-child", "vhdx", "vmdk"]),
+];
+
 #[test]
 fn each_mutant_is_found() {
-    for mutant in mutants::MUTANTS {
-        for kind in LIVE_KINDS {
-            finds(kind.name, mutant);
+    for (mutant, kinds) in FINDERS {
+        for kind in kinds {
+            assert!(finds(kind, mutant), "{kind}: {mutant:?} is not found");
         }
     }
 }

@@ -249,8 +249,10 @@ fn age(path: &Path, kind: LiveKind) {
     let pattern = path.with_file_name("pattern");
     let bytes: Vec<u8> = (0..128).flat_map(|number| sector_of(word(0, number))).collect();
     std::fs::write(&pattern, bytes).unwrap();
-    // Seven divides none of the counts.
-    let units = (0..count).map(|number| (number * 7 + 2) % count).filter(|unit| unit % 3 != 1);
+    // From both ends inwards: where a neighbour would go, lies one from the other end.
+    let taken = (count * 3 / 4).max(3);
+    let units =
+        (0..count).flat_map(|number| [number, count - 1 - number]).take(usize::try_from(taken).unwrap());
     let commands = units.map(|unit| {
         let start = unit * kind.unit_bytes;
         let len_bytes = kind.unit_bytes.min(kind.len_bytes - start).min(64 * KIB);

@@ -54,6 +54,8 @@ pub trait Placement: Send + Sync {
 pub struct LiveOptions {
     /// See [`Placement`].
     pub placement: Option<Arc<dyn Placement>>,
+    /// What has a place keeps it: a discard changes nothing there, and zeros do not free it.
+    pub keeps_places: bool,
 }
 
 /// Takes a disk into use. `files` are the top layer's files, opened for writing, in the order of its

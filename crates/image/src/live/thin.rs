@@ -567,7 +567,12 @@ impl<C: Container> Thin<C> {
     fn place_zeros(&self, span: VirtualSpan) -> Result<()> {
         let targets = self.allocate(span)?;
         let mut dirty = targets.iter().filter(|target| !target.place.is_clean);
-        let place = |target: &Target| Span::new(target.place.at, self.shape.unit_bytes);
+        // Of a place that it had before it may have a part alone, with another unit behind that.
+        let len_bytes = |target: &Target| match target.old {
+            Unit::Unmarked(_) => target.part.len_bytes(),
+            _ => self.shape.unit_bytes,
+        };
+        let place = |target: &Target| Span::new(target.place.at, len_bytes(target));
         let zeroed = dirty.try_for_each(|target| self.file.zero(place(target)));
         self.settle(&targets, zeroed)
     }
@@ -786,12 +791,16 @@ impl<C: Container> LiveDisk for Thin<C> {
     fn zero(&self, span: VirtualSpan, may_free: bool) -> Result<()> {
         self.check_span(span)?;
         self.begin()?;
+        let may_free = may_free && !self.options.keeps_places;
         span.split(self.region_bytes).try_for_each(|piece| self.zero_region(piece, may_free))
     }
 
     fn discard(&self, span: VirtualSpan) -> Result<()> {
         self.check_span(span)?;
         self.begin()?;
+        if self.options.keeps_places {
+            return Ok(());
+        }
         span.split(self.region_bytes).try_for_each(|piece| self.discard_region(piece))
     }
 
