@@ -328,11 +328,17 @@ pub(crate) struct ServeArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArguments {
-    /// The socket at which the disk is served
-    pub(crate) socket: PathBuf,
+    /// The socket at which the disk is served, or a recording: what --json printed
+    pub(crate) source: PathBuf,
+    /// A later one, to be compared with the first on a page
+    #[arg(requires = "html", conflicts_with_all = ["json", "csv"])]
+    pub(crate) later: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
+    /// Write a page that shows it as pictures
+    #[arg(long, value_name = "FILE", conflicts_with = "csv")]
+    pub(crate) html: Option<PathBuf>,
     /// Print the tables as `vscsiStats -p all -c` does
     #[arg(long)]
     pub(crate) csv: bool,

@@ -345,6 +345,24 @@ fn stats_tell_what_was_asked() {
 
     let text = succeed(&["stats", arg(&server.socket)]);
     assert!(text.contains("measured") && text.contains('█') && text.contains("<= 65536"), "{text}");
+    // Two recordings beside each other.
+    let elsewhere = scratch();
+    let [before, after, page] =
+        ["before.json", "after.json", "page.html"].map(|name| elsewhere.path().join(name));
+    fs::write(&before, idle.to_string()).unwrap();
+    fs::write(&after, stats.to_string()).unwrap();
+    assert_eq!(succeed(&["stats", arg(&before), arg(&after), "--html", arg(&page)]), "");
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(
+        html.contains("before.json") && html.contains("<td>writes</td>") && html.contains("<rect"),
+        "{html}"
+    );
+    assert_eq!(document("leandisk.stats/1", &["stats", arg(&after)]), stats, "a recording is read back");
+    let live = succeed(&["stats", arg(&server.socket), "--html", arg(&page)]);
+    assert!(live.contains("measured") && fs::read_to_string(&page).unwrap().contains("<rect"));
+    fail(3, &["stats", arg(&after), "--html", arg(&after)]);
+    fail(4, &["stats", arg(&page)]);
+    fail(2, &["stats", arg(&before), arg(&after)]);
     let csv = succeed(&["stats", arg(&server.socket), "--csv"]);
     assert_eq!(csv.lines().filter(|line| line.starts_with("Histogram: ")).count(), 16, "{csv}");
     server.stop("-TERM");

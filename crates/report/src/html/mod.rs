@@ -6,6 +6,7 @@
 //! - a page's size has a bound, [`MAP_HTML_BYTES_MAX`], whatever the disk.
 
 mod chart;
+mod pair_page;
 mod report_page;
 
 use std::fmt::Write as _;
@@ -14,6 +15,7 @@ use crate::escape::{escaped, shortened};
 use crate::map::{DiskMap, MAP_SVG_BYTES_MAX, fitted, map_svg};
 use crate::text::{human_bytes, printable};
 
+pub(crate) use pair_page::{BarPair, PairChart, PairPage, PairSection, Recording, pair_html};
 pub use report_page::{Advice, Column, Histogram, HistogramBin, ReportPage, Table, report_html};
 
 /// The page of a map is no larger.
@@ -25,7 +27,7 @@ const FRAME_BYTES_MAX: usize = 100_000;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("map.js");
 /// SHA-256 of the two, in base64, as a content security policy has them. A test tells when they are to be changed.
-const STYLE_DIGEST: &str = "5KDnI2InMK25kVZOG5qKbAeRew22b3CoebdoUirBxuU=";
+const STYLE_DIGEST: &str = "KqFVrWLSWpObeSl6HGnDkdHQpV4s3y5aYghkheAPOik=";
 const SCRIPT_DIGEST: &str = "IXiaOiSvJ9dd41ymhiQPVdCqXeZpfCwY8dsLTtZEv0A=";
 
 /// A page that shows the disk: to zoom, to point at, to search for files.
