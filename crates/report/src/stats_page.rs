@@ -7,7 +7,7 @@ use serve::monitor::{Histogram, Latencies, Snapshot, Split};
 use serve::stats::ExportStats;
 
 use crate::html::{BarPair, Column, PairChart, PairPage, PairSection, Recording, Table, pair_html};
-use crate::stats::{StatsDocument, limit};
+use crate::stats::StatsDocument;
 use crate::text::{grouped, human_bytes, percent, printable};
 
 /// Where there is nothing to say.
@@ -152,6 +152,11 @@ fn median(histogram: &Histogram) -> Option<(f64, String)> {
     Some((f64::NAN, limit(histogram, index)))
 }
 
+/// What a bin holds, in words.
+fn limit(histogram: &Histogram, index: usize) -> String {
+    crate::stats::limit(histogram, index).replace("<=", "≤")
+}
+
 const FIGURES: &[Figure] = &[
     Figure { name: "reads", of: |s| count(s.logical.reads) },
     Figure { name: "writes", of: |s| count(s.logical.writes) },
@@ -191,16 +196,25 @@ fn figures(before: Option<&Snapshot>, after: &Snapshot) -> Table {
         let said =
             |found: &Option<(f64, String)>| found.as_ref().map_or(NONE.to_owned(), |found| found.1.clone());
         let now = (figure.of)(after);
-        let mut row = vec![figure.name.to_owned()];
-        if let Some(before) = before {
-            let then = (figure.of)(before);
-            row.extend([said(&then), said(&now), change(then, now)]);
-        } else {
-            row.push(said(&now));
+        let then = before.map(|before| (figure.of)(before));
+        // What never happened is left out.
+        let is_there = |found: &Option<(f64, String)>| found.as_ref().is_some_and(|(value, _)| *value != 0.0);
+        if !is_there(&now) && !then.as_ref().is_some_and(is_there) {
+            return None;
         }
-        row
+        let mut row = vec![figure.name.to_owned()];
+        match then {
+            Some(then) => row.extend([said(&then), said(&now), change(then, now)]),
+            None => row.push(said(&now)),
+        }
+        Some(row)
     };
-    Table { title: "Figures".to_owned(), columns, rows: FIGURES.iter().map(row).collect(), remark: None }
+    Table {
+        title: "Figures".to_owned(),
+        columns,
+        rows: FIGURES.iter().filter_map(row).collect(),
+        remark: None,
+    }
 }
 
 fn change(then: Option<(f64, String)>, now: Option<(f64, String)>) -> String {
@@ -295,7 +309,7 @@ mod tests {
             row(&["writes", "100", "400", "+300 %"]),
             row(&["write latency, median", "4,000 µs", "400 µs", "−90 %"]),
             row(&["split ratio: physical I/Os for each", "2.00", "2.00", "0 %"]),
-            row(&["length, median, bytes", "&lt;= 4096", "&lt;= 4096", NONE]),
+            row(&["length, median, bytes", "≤ 4096", "≤ 4096", NONE]),
         ] {
             assert!(page.contains(&expected), "{expected} in {page}");
         }

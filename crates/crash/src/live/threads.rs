@@ -27,13 +27,15 @@ struct Progress {
     stable: AtomicU64,
 }
 
-/// Has `thread_count` threads write and flush until the machine dies at one change or another, in `rounds` rounds.
+/// Has up to `thread_count` threads write and flush until the machine dies at one change or another, in `rounds` rounds.
 pub fn explore_threads(
     subject: &LiveSubject,
     seed: u64,
     thread_count: u64,
     rounds: u64,
 ) -> Result<Used, Violation> {
+    let stripes = subject.kind.len_bytes.div_ceil(STRIPE_BYTES);
+    let thread_count = thread_count.min(stripes);
     let mut used = Used::default();
     for round in 0..rounds {
         let seed = seed.wrapping_add(round);

@@ -71,11 +71,20 @@ fn map_section(map: &DiskMap, wheel: &str) -> String {
     )
 }
 
-/// A whole page around `body`.
+/// A whole page around `body`, with the script that draws maps.
 fn page(title: &str, body: &str) -> String {
+    page_with(title, body, &format!("'sha256-{SCRIPT_DIGEST}'"), &format!("<script>{SCRIPT}</script>\n"))
+}
+
+/// A whole page around `body` that runs nothing.
+fn still_page(title: &str, body: &str) -> String {
+    page_with(title, body, "'none'", "")
+}
+
+fn page_with(title: &str, body: &str, scripts: &str, script: &str) -> String {
     let mut out = String::with_capacity(body.len() + STYLE.len() + SCRIPT.len() + 1000);
     let policy = format!(
-        "default-src 'none'; style-src 'sha256-{STYLE_DIGEST}'; script-src 'sha256-{SCRIPT_DIGEST}'; base-uri 'none'; form-action 'none'"
+        "default-src 'none'; style-src 'sha256-{STYLE_DIGEST}'; script-src {scripts}; base-uri 'none'; form-action 'none'"
     );
     let _ = write!(
         out,
@@ -90,8 +99,7 @@ fn page(title: &str, body: &str) -> String {
 <style>{STYLE}</style>
 </head>
 <body>
-{body}<script>{SCRIPT}</script>
-</body>
+{body}{script}</body>
 </html>
 "#,
         escaped(&shortened(title, 200))

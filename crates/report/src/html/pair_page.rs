@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::page;
 use super::report_page::{Table, table};
+use super::still_page;
 use crate::escape::{escaped, shortened};
 use crate::text::printable;
 
@@ -99,7 +99,7 @@ pub(crate) fn pair_html(pair: &PairPage) -> String {
         }
     }
     let _ = write!(out, "<footer>{}</footer>\n</main>\n", text(&pair.colophon));
-    page(&printable(&pair.title), &out)
+    still_page(&printable(&pair.title), &out)
 }
 
 fn chart(chart: &PairChart) -> String {
