@@ -134,7 +134,7 @@ fn operations_rate(value: u64, snapshot: &Snapshot) -> Option<(f64, String)> {
 }
 
 fn bytes_rate(value: u64, snapshot: &Snapshot) -> Option<(f64, String)> {
-    rate(value, snapshot).map(|rate| (rate, format!("{:.2}", rate / (1 << 20) as f64)))
+    rate(value, snapshot).map(|rate| (rate, format!("{:.2}", rate / number(1 << 20))))
 }
 
 fn quantile(latencies: &Latencies, share: f64) -> Option<(f64, String)> {
@@ -230,8 +230,11 @@ fn change(then: Option<(f64, String)>, now: Option<(f64, String)>) -> String {
     }
 }
 
+type SplitOf = fn(&Snapshot) -> &Split;
+type KindOf = fn(&Split) -> &Histogram;
+
 fn charts(before: Option<&Snapshot>, after: &Snapshot) -> Vec<PairChart> {
-    let of: [(&str, fn(&Snapshot) -> &Split); 6] = [
+    let of: [(&str, SplitOf); 6] = [
         ("Latency, microseconds", |s| &s.latency),
         ("Length, bytes", |s| &s.io_length),
         ("Outstanding", |s| &s.outstanding),
@@ -239,7 +242,7 @@ fn charts(before: Option<&Snapshot>, after: &Snapshot) -> Vec<PairChart> {
         ("Distance to the I/O before, blocks of 512", |s| &s.seek_distance),
         ("Distance to the closest of 16, blocks of 512", |s| &s.seek_distance_last16),
     ];
-    let kinds: [(&str, fn(&Split) -> &Histogram); 3] =
+    let kinds: [(&str, KindOf); 3] =
         [("all", |split| &split.all), ("reads", |split| &split.reads), ("writes", |split| &split.writes)];
     let mut charts = Vec::new();
     for (name, split) in of {
