@@ -15,10 +15,14 @@ FUZZ_SMOKE_SECONDS ?= 5
 BENCH_SCALE ?= 1
 # Disks that `make crash` recovers and compares.
 CRASH_STATES ?= 1000000
+# Requests that `make durability` asks each kind of disk.
+DURABILITY_OPERATIONS ?= 1000000
+# Seconds that `make load` keeps each format under load.
+LOAD_SECONDS ?= 600
 # Changes in place that `make kill` kills.
 KILL_RUNS ?= 1000
 
-.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash kill demo picture clean
+.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill demo picture clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +70,18 @@ ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU
 crash: ## Cut the power of simulated machines at every write of changes in place (CRASH_STATES=1000000)
 	scripts/install-test-tools
 	$(CARGO) run --locked --release -p leandisk-xtask -- crash --states $(CRASH_STATES)
+
+durability: ## Ask disks in use of every kind random things, with cuts, kills and restarts between (DURABILITY_OPERATIONS=1000000)
+	scripts/install-test-tools
+	$(CARGO) run --locked --release -p leandisk-xtask -- durability --operations $(DURABILITY_OPERATIONS)
+
+guest: ## Have a Debian kernel boot from served disks of every format, format, write, reboot and check
+	scripts/install-test-tools
+	$(CARGO) test --locked -p leandisk --test guest -- --include-ignored --nocapture
+
+load: ## Keep served disks under load, 16 connections with 16 requests each (LOAD_SECONDS=600), and compare every byte
+	scripts/install-test-tools
+	LOAD_SECONDS=$(LOAD_SECONDS) $(CARGO) test --locked --release -p leandisk --test load -- --nocapture
 
 kill: ## Kill changes in place at random moments, recover, and compare every file (KILL_RUNS=1000)
 	$(CARGO) build --locked --release -p leandisk

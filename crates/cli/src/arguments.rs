@@ -129,6 +129,45 @@ pub(crate) enum Provision {
     Eager,
 }
 
+impl Provision {
+    /// For the engine.
+    pub(crate) fn when(self) -> engine::Provision {
+        match self {
+            Self::Thin => engine::Provision::Thin,
+            Self::Lazy => engine::Provision::Lazy,
+            Self::Eager => engine::Provision::Eager,
+        }
+    }
+
+    /// What such a disk keeps of its storage.
+    pub(crate) fn kept(self) -> os::Kept {
+        match self {
+            Self::Thin => os::Kept::Nothing,
+            Self::Lazy => os::Kept::Storage,
+            Self::Eager => os::Kept::Written,
+        }
+    }
+
+    /// As on the command line, and in documents.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Thin => "thin",
+            Self::Lazy => "lazy",
+            Self::Eager => "eager",
+        }
+    }
+
+    /// Leaves the mark that `serve` goes by on a disk that keeps something.
+    pub(crate) fn mark(self, file: &os::NewFile) {
+        if self != Self::Thin && !file.mark(self.kept()) {
+            let word = self.word();
+            eprintln!(
+                "leandisk: note: the host's file system keeps no marks: say --provision {word} when the disk is served"
+            );
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CreateArguments {
     /// The disk to make
@@ -406,6 +445,9 @@ pub(crate) struct ServeArguments {
     /// Let nobody write
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// What storage the disk keeps, whatever its guest discards; without it, what it was made with
+    #[arg(long, value_enum)]
+    pub(crate) provision: Option<Provision>,
     /// What clients call the disk; without it, the file's name
     #[arg(long)]
     pub(crate) name: Option<String>,
@@ -431,11 +473,17 @@ pub(crate) struct ServeArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArguments {
-    /// The socket at which the disk is served
-    pub(crate) socket: PathBuf,
+    /// The socket at which the disk is served, or a recording: what --json printed
+    pub(crate) source: PathBuf,
+    /// A later one, to be compared with the first on a page
+    #[arg(requires = "html", conflicts_with_all = ["json", "csv"])]
+    pub(crate) later: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
+    /// Write a page that shows it as pictures
+    #[arg(long, value_name = "FILE", conflicts_with = "csv")]
+    pub(crate) html: Option<PathBuf>,
     /// Print the tables as `vscsiStats -p all -c` does
     #[arg(long)]
     pub(crate) csv: bool,
@@ -472,6 +520,9 @@ pub(crate) struct CopyArguments {
     /// How files lie in the target
     #[arg(long, value_enum, default_value = "keep")]
     pub(crate) layout: Layout,
+    /// When the target's storage is found
+    #[arg(long, value_enum, default_value = "thin")]
+    pub(crate) provision: Provision,
     /// Copy what the guest's file systems have free, too
     #[arg(long)]
     pub(crate) keep_free: bool,

@@ -17,7 +17,7 @@ use plan::{CopyOptions, CopyPlan, CopyPlanner};
 use report::{CopySubject, copy_document, copy_text, to_json};
 use stack::{Arranged, Stack, UsedMaps};
 
-use crate::arguments::{CopyArguments, Layout, OpenArguments};
+use crate::arguments::{CopyArguments, Layout, OpenArguments, Provision};
 use crate::disk::{Caching, OpenDisk, check_nothing_pending, open_chain};
 use crate::pack::pack;
 use crate::progress::{Progress, cancel_on_signal};
@@ -34,6 +34,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let target_format = target_format(arguments, stack.chain().facts().format);
     let options = create_options(arguments, stack, target_format)?;
     let writer = image::create(target_format, options.clone())?;
+    check_provision(arguments, &writer)?;
     check_target_is_no_source(arguments, stack.chain())?;
     // What is in the journal of a disk that is replaced would be held against the new one.
     check_nothing_pending(&arguments.target)?;
@@ -79,6 +80,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         source_allocated_bytes: disk.allocated_bytes()?,
         target_path: &arguments.target.display().to_string(),
         target_format: target_format.name(),
+        provision: arguments.provision.word(),
         target_allocated_bytes: done.as_ref().map_or(0, |done| done.target_allocated_bytes),
         totals: done.as_ref().map(|done| done.outcome.totals),
         elapsed_seconds: started.elapsed().as_secs_f64(),
@@ -101,6 +103,15 @@ fn target_format(arguments: &CopyArguments, source: Format) -> Format {
     let by_extension = || Format::from_extension(arguments.target.extension()?.to_str()?);
     let device = is_block_device(&arguments.target).then_some(Format::Raw);
     arguments.target_format.or(device).or_else(by_extension).unwrap_or(source)
+}
+
+/// Before anything is made: whether the target can have its storage at once.
+fn check_provision(arguments: &CopyArguments, writer: &AnyWriter) -> Result<()> {
+    engine::check_provision(writer, arguments.provision.when())?;
+    if arguments.provision != Provision::Thin && is_block_device(&arguments.target) {
+        return Err(Error::unsupported("a block device has the storage that it has").hint("--provision thin"));
+    }
+    Ok(())
 }
 
 /// A table written for one sector size means nothing to a guest that is told another.
@@ -230,6 +241,7 @@ fn execute(
         plan,
         writer,
         target: target.file(),
+        provision: arguments.provision.when(),
         thread_count: thread_count(arguments),
         digests: arguments.verify,
         identity,
@@ -311,8 +323,10 @@ fn job_identity(
     format: Format,
 ) -> String {
     let reads = verify::window_hash(format!("{:?} {:?}", plan.reads, plan.fills).as_bytes()).unwrap_or(0);
-    let CopyArguments { source, target_option, compress, verify, layout, .. } = arguments;
-    format!("{source:?} {before:?} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?}")
+    let CopyArguments { source, target_option, compress, verify, layout, provision, .. } = arguments;
+    format!(
+        "{source:?} {before:?} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?} {provision:?}"
+    )
 }
 
 pub(crate) fn check_unchanged(source: &Chain, before: &[Option<(u64, i64, i64)>]) -> Result<()> {
@@ -352,6 +366,7 @@ fn verify_target(
 /// Gives the target its name; answers the bytes it has on the host.
 fn publish(target: Target, arguments: &CopyArguments) -> Result<u64> {
     if let Target::New(file) = target {
+        arguments.provision.mark(&file);
         file.publish()?;
     }
     use block::HostFile as _;

@@ -8,7 +8,7 @@ use image::{CreateOptions, Format};
 use os::{NewFile, SourceFile};
 use report::{CreateSubject, create_document, create_text, to_json};
 
-use crate::arguments::{CreateArguments, Provision};
+use crate::arguments::CreateArguments;
 use crate::copy::format_keys;
 use crate::disk::check_nothing_pending;
 use crate::progress::{Progress, cancel_on_signal};
@@ -25,11 +25,7 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
             .path(arguments.disk.display())
             .hint("say it with -O")
     })?;
-    let (provision, word) = match arguments.provision {
-        Provision::Thin => (When::Thin, "thin"),
-        Provision::Lazy => (When::Lazy, "lazy"),
-        Provision::Eager => (When::Eager, "eager"),
-    };
+    let provision = arguments.provision.when();
     let options = CreateOptions {
         virtual_bytes: arguments.size,
         sector_bytes: 512,
@@ -61,13 +57,14 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
     };
     let totals = job.run(&progress).map_err(|error| error.path(arguments.disk.display()))?;
     progress.finish();
+    arguments.provision.mark(&target);
     target.publish()?;
     let made = SourceFile::open(&arguments.disk)?;
     let document = create_document(&CreateSubject {
         path: &arguments.disk.display().to_string(),
         format: format.name(),
         virtual_bytes: arguments.size,
-        provision: word,
+        provision: arguments.provision.word(),
         totals,
         allocated_bytes: made.allocated_bytes()?,
         host_filesystem: made.host_filesystem(),

@@ -17,7 +17,7 @@ use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, Targ
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, Format, OpenOptions, Purpose, Resolver, check_no_children};
-use os::{LiveFile, ProvisionedFile, ReadLock};
+use os::{Kept, LiveFile, ProvisionedFile, ReadLock};
 use report::printable;
 use serve::Export;
 use serve::monitor::{Counted, Monitor};
@@ -27,7 +27,7 @@ use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::arguments::{OpenArguments, ServeArguments};
+use crate::arguments::{OpenArguments, Provision, ServeArguments};
 use crate::copy::check_not_in_use;
 use crate::disk::{Caching, Gate, check_nothing_pending, open_chain};
 use crate::progress::cancel_on_signal;
@@ -39,19 +39,20 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<()> {
     let tls = tls(arguments)?;
     let monitor = Monitor::new();
     let opened = Opened::open(arguments, &monitor)?;
-    let served = serve(arguments, &opened.disk, monitor, tls, &mut signals);
+    let served = serve(arguments, &opened, monitor, tls, &mut signals);
     // Whatever went wrong with clients, the image is closed if it can be.
     served.and(opened.close())
 }
 
-/// Serves `disk` until a signal.
+/// Serves the disk until a signal.
 fn serve(
     arguments: &ServeArguments,
-    disk: &Arc<dyn LiveDisk>,
+    opened: &Opened,
     monitor: Arc<Monitor>,
     tls: Option<Tls>,
     signals: &mut Signals,
 ) -> Result<()> {
+    let disk = &opened.disk;
     let trace = arguments.trace.as_deref().map(|path| record(path, &**disk)).transpose()?;
     let name = arguments
         .name
@@ -60,6 +61,9 @@ fn serve(
     let mut export = Export::new(name, disk.clone()).monitored(monitor);
     if arguments.read_only {
         export = export.read_only();
+    }
+    if opened.writes_zeros {
+        export = export.writing_zeros();
     }
     if let Some(trace) = &trace {
         export = export.traced(trace.clone());
@@ -181,7 +185,16 @@ pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInU
     let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
     let chain = open_chain(path, &open, Caching::PageCache)?;
     let gate = Gate::new(path, &open)?;
-    Ok(Box::new(Opened::writable(&chain, &gate, Caching::Direct, &Monitor::new())?))
+    let how = How { caching: Caching::Direct, kept: os::kept(path), monitor: &Monitor::new() };
+    Ok(Box::new(Opened::writable(&chain, &gate, how)?))
+}
+
+/// How a disk is used.
+struct How<'a> {
+    caching: Caching,
+    /// What of its storage is not given back.
+    kept: Kept,
+    monitor: &'a Arc<Monitor>,
 }
 
 /// A disk with the locks of the files that are only read.
@@ -189,6 +202,8 @@ struct Opened {
     disk: Arc<dyn LiveDisk>,
     /// The top layer's.
     files: Vec<Arc<ProvisionedFile>>,
+    /// Zeros are written, because it keeps that it was.
+    writes_zeros: bool,
     _locks: Vec<ReadLock>,
 }
 
@@ -198,10 +213,11 @@ impl Opened {
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
         check_not_in_use(&chain)?;
+        let promised = arguments.provision.map_or_else(|| os::kept(&arguments.disk), Provision::kept);
         if arguments.read_only {
             Self::read_only(&chain, &gate)
         } else {
-            Self::writable(&chain, &gate, Caching::PageCache, monitor)
+            Self::writable(&chain, &gate, How { caching: Caching::PageCache, kept: promised, monitor })
         }
     }
 
@@ -214,15 +230,16 @@ impl Opened {
         Ok(Self {
             disk: Arc::new(ReadOnly(chain)),
             files: Vec::new(),
+            writes_zeros: false,
             _locks: locks.into_iter().map(|held| held.lock).collect(),
         })
     }
 
-    fn writable(chain: &Chain, gate: &Gate, caching: Caching, monitor: &Arc<Monitor>) -> Result<Self> {
+    fn writable(chain: &Chain, gate: &Gate, how: How<'_>) -> Result<Self> {
         check_writable(chain)?;
         check_no_children(chain, gate)?;
         let own = chain.links()[0].layer.files();
-        let files = own.iter().map(|file| open_live(&**file, caching)).collect::<Result<Vec<_>>>()?;
+        let files = own.iter().map(|file| open_live(&**file, &how)).collect::<Result<Vec<_>>>()?;
         let locks = lock_for_reading(&chain.files()[own.len()..])?;
         let handed = Handed { gate, files: &files };
         let again = Chain::open(files[0].clone(), same_format(chain), &handed)?;
@@ -231,13 +248,20 @@ impl Opened {
         // Where bytes have their places from the start the file does not grow.
         let is_growing = image::live::gives_back(&again).unit_bytes.is_some();
         let growth_bytes = if is_growing { growth_bytes(again.len_bytes()) } else { 0 };
-        let files: Vec<_> = files.into_iter().map(|file| provisioned(file, growth_bytes, monitor)).collect();
+        let files: Vec<_> =
+            files.into_iter().map(|file| provisioned(file, growth_bytes, how.monitor)).collect();
         let counted = |file: &Arc<ProvisionedFile>| -> Arc<dyn TargetFile> {
-            Arc::new(Counted::new(file.clone(), monitor.clone()))
+            Arc::new(Counted::new(file.clone(), how.monitor.clone()))
         };
         let targets = files.iter().map(counted).collect();
-        let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, LiveOptions::default())?.into();
-        Ok(Self { disk, files, _locks: locks.into_iter().map(|held| held.lock).collect() })
+        let options = LiveOptions { keeps_places: how.kept != Kept::Nothing, ..LiveOptions::default() };
+        let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, options)?.into();
+        Ok(Self {
+            disk,
+            files,
+            writes_zeros: how.kept == Kept::Written,
+            _locks: locks.into_iter().map(|held| held.lock).collect(),
+        })
     }
 
     /// Closes the image, and gives back what was reserved for it and not used.
@@ -283,11 +307,12 @@ fn check_writable(chain: &Chain) -> Result<()> {
     top.layer.check_editable().map_err(|error| error.path(name))
 }
 
-fn open_live(file: &dyn HostFile, caching: Caching) -> Result<Arc<LiveFile>> {
-    let opened = match caching {
+fn open_live(file: &dyn HostFile, how: &How<'_>) -> Result<Arc<LiveFile>> {
+    let opened = match how.caching {
         Caching::Direct => LiveFile::open_direct(file.name())?,
         Caching::PageCache => LiveFile::open(file.name())?,
     };
+    let opened = opened.keeping(how.kept);
     if opened.identity() == file.identity() {
         Ok(Arc::new(opened))
     } else {

@@ -1,17 +1,23 @@
-//! `leandisk stats`: asks a server what it measured.
+//! `leandisk stats`: asks a server what it measured, or reads what it measured then; compares two of them.
 
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
-use report::{StatsDocument, stats_text, to_json};
+use report::{StatsDocument, stats_page, stats_text, to_json};
 use serve::stats::{Answer, ExportStats, Question, query, socket_beside};
 
+use crate::analyze::write_whole;
 use crate::arguments::StatsArguments;
 use crate::{print, stdout_palette};
 
+/// A recording is no larger.
+const RECORDING_BYTES_MAX: u64 = 64 << 20;
+
 pub(crate) fn run(arguments: &StatsArguments) -> Result<()> {
-    let socket = control_socket(&arguments.socket);
     if arguments.csv {
+        let socket = control_socket(&arguments.source);
         return match query(&socket, &Question::Csv { export: None })? {
             Answer::Text(text) => {
                 print(&text);
@@ -20,14 +26,55 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<()> {
             other => Err(unexpected(&socket, other)),
         };
     }
+    let document = measured(&arguments.source)?;
+    let later = arguments.later.as_deref().map(measured).transpose()?;
+    if let Some(path) = &arguments.html {
+        for source in [Some(&arguments.source), arguments.later.as_ref()].into_iter().flatten() {
+            check_is_not(path, source)?;
+        }
+        let first = (&*arguments.source.to_string_lossy(), &document);
+        let second = arguments.later.as_ref().map(|path| path.to_string_lossy()).zip(later.as_ref());
+        let page = match &second {
+            None => stats_page(None, first),
+            Some((name, later)) => stats_page(Some(first), (name, later)),
+        };
+        write_whole(path, |out| out.write_all(page.as_bytes()))?;
+    }
+    if later.is_none() {
+        print(&if arguments.json { to_json(&document) } else { stats_text(&document, stdout_palette()) });
+    }
+    Ok(())
+}
+
+/// A page is no reason to lose what it shows.
+fn check_is_not(page: &Path, source: &Path) -> Result<()> {
+    let identity = |path: &Path| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    match identity(page).is_some_and(|page| identity(source) == Some(page)) {
+        true => Err(Error::refused("the page would replace what it is made of").path(page.display())),
+        false => Ok(()),
+    }
+}
+
+/// What a server tells, or told when it was recorded.
+fn measured(source: &Path) -> Result<StatsDocument> {
+    let metadata = source.metadata().ok().filter(std::fs::Metadata::is_file);
+    if let Some(metadata) = metadata {
+        if metadata.len() > RECORDING_BYTES_MAX {
+            return Err(Error::corrupt("no recording is that large").path(source.display()));
+        }
+        let text = std::fs::read(source).map_err(|error| Error::io("read", error).path(source.display()))?;
+        let document = StatsDocument::from_json(&String::from_utf8_lossy(&text));
+        let document = document.map_err(|error| error.path(source.display()))?;
+        check_snapshots(document.exports()).map_err(|error| error.path(source.display()))?;
+        return Ok(document);
+    }
+    let socket = control_socket(source);
     let exports = match query(&socket, &Question::Snapshot { export: None })? {
         Answer::Exports(exports) => exports,
         other => return Err(unexpected(&socket, other)),
     };
     check_snapshots(&exports).map_err(|error| error.path(socket.display()))?;
-    let document = StatsDocument::new(exports);
-    print(&if arguments.json { to_json(&document) } else { stats_text(&document, stdout_palette()) });
-    Ok(())
+    Ok(StatsDocument::new(exports))
 }
 
 /// The control socket itself, or the one beside the socket at which the disk is served.

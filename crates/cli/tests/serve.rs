@@ -345,6 +345,24 @@ fn stats_tell_what_was_asked() {
 
     let text = succeed(&["stats", arg(&server.socket)]);
     assert!(text.contains("measured") && text.contains('█') && text.contains("<= 65536"), "{text}");
+    // Two recordings beside each other.
+    let elsewhere = scratch();
+    let [before, after, page] =
+        ["before.json", "after.json", "page.html"].map(|name| elsewhere.path().join(name));
+    fs::write(&before, idle.to_string()).unwrap();
+    fs::write(&after, stats.to_string()).unwrap();
+    assert_eq!(succeed(&["stats", arg(&before), arg(&after), "--html", arg(&page)]), "");
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(
+        html.contains("before.json") && html.contains("<td>writes</td>") && html.contains("<rect"),
+        "{html}"
+    );
+    assert_eq!(document("leandisk.stats/1", &["stats", arg(&after)]), stats, "a recording is read back");
+    let live = succeed(&["stats", arg(&server.socket), "--html", arg(&page)]);
+    assert!(live.contains("measured") && fs::read_to_string(&page).unwrap().contains("<rect"));
+    fail(3, &["stats", arg(&after), "--html", arg(&after)]);
+    fail(4, &["stats", arg(&page)]);
+    fail(2, &["stats", arg(&before), arg(&after)]);
     let csv = succeed(&["stats", arg(&server.socket), "--csv"]);
     assert_eq!(csv.lines().filter(|line| line.starts_with("Histogram: ")).count(), 16, "{csv}");
     server.stop("-TERM");
@@ -361,4 +379,50 @@ fn a_server_on_loopback_is_reached() {
     server.io(&["write -P 17 0 1M", "flush", "read -P 17 0 1M"]);
     server.stop("-TERM");
     io("raw", arg(&disk), &["read -P 17 0 1M"]);
+}
+
+fn allocated_bytes(disk: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    disk.metadata().unwrap().blocks() * 512
+}
+
+/// Bytes that the host has storage for and never wrote.
+fn unwritten_bytes(disk: &Path) -> u64 {
+    let lines = run("filefrag", &["-b1", "-v", arg(disk)]);
+    let extents = lines.lines().filter(|line| line.contains("unwritten"));
+    let length = |line: &str| line.split(':').nth(3).and_then(|length| length.trim().parse::<u64>().ok());
+    extents.map(|line| length(line).unwrap_or_else(|| panic!("{line}"))).sum()
+}
+
+#[test]
+fn a_disk_keeps_the_storage_that_it_was_promised() {
+    for kind in KINDS {
+        for provision in ["thin", "lazy", "eager"] {
+            let dir = scratch();
+            let disk = dir.path().join(kind.file);
+            succeed(&["create", arg(&disk), "24M", "--provision", provision]);
+            let made = allocated_bytes(&disk);
+            let server = Server::start(&disk, &[]);
+            server.io(&["write -P 17 0 8M", "flush", "discard 0 4M", "write -z -u 4M 4M", "flush"]);
+            server.io(&["read -P 0 4M 4M", "read -P 0 8M 16M"]);
+            server.stop("-TERM");
+            let (allocated, unwritten) = (allocated_bytes(&disk), unwritten_bytes(&disk));
+            let what = format!("{} {provision}: {made} then {allocated}, {unwritten} unwritten", kind.file);
+            match provision {
+                "thin" => assert!(allocated < 8 << 20, "{what}"),
+                "lazy" => assert!(allocated >= 24 << 20 && unwritten >= 16 << 20, "{what}"),
+                _ => assert!(allocated >= 24 << 20 && unwritten <= 5 << 20, "{what}"),
+            }
+            kind.check_strictly(&disk);
+            io(kind.qemu_format, arg(&disk), &["read -P 0 4M 20M"]);
+        }
+    }
+    // Whoever serves it may say otherwise.
+    let dir = scratch();
+    let disk = dir.path().join("disk.raw");
+    succeed(&["create", arg(&disk), "24M", "--provision", "eager"]);
+    let server = Server::start(&disk, &["--provision", "thin"]);
+    server.io(&["discard 0 24M", "flush"]);
+    server.stop("-TERM");
+    assert!(allocated_bytes(&disk) < 1 << 20);
 }

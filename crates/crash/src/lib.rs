@@ -1,4 +1,4 @@
-//! Explores what power cuts leave of a change in place.
+//! Explores what power cuts leave of a change in place, and of disks in use (`live`).
 //!
 //! A [`Scenario`] is a disk, a few batches of random moves, and the disk as it must be after each of them. [`explore()`] cuts the
 //! power at every change that a run makes, in many ways each, recovers (with a second cut in the recovery), and compares: all
@@ -15,12 +15,14 @@
 mod choose;
 mod explore;
 mod faults;
+mod live;
 mod real;
 mod scenario;
 mod toy;
 
 pub use explore::{Explored, Options, Violation, explore};
 pub use faults::explore_faults;
+pub use live::{LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_threads, live_kind, run_log};
 pub use real::Real;
 pub use scenario::{Guest, Scenario, Subject};
 pub use toy::Toy;

@@ -1,17 +1,22 @@
 //! The copy pipeline: workers read, look for zeros and encode in parallel, place in order, store in parallel.
+//!
+//! A target that is not thin gets a place for everything, and all of its storage, before anything is copied into it. Then what is
+//! zeros is left as the host keeps it (lazy), or written (eager).
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use block::{Error, ReadAt, Result, TargetFile};
 use extent::{HostOffset, HostSpan, Span, Virtual, VirtualOffset};
-use image::{AnyWriter, Encoder, Put, PutBytes};
+use image::{AnyWriter, Encoder, Piece, PieceBytes, Put, PutBytes};
 use plan::{CopyPlan, Part};
 use serde::{Deserialize, Serialize};
 use verify::{Digests, DigestsBuilder, WINDOW_BYTES, window_hash};
 
 use crate::buffer::Buffer;
 use crate::checkpoint::Checkpoint;
+use crate::create::{Provision, check_provision, reserve_all, whole_piece};
 use crate::cut::{cut, offset_in};
 use crate::order::Turnstile;
 
@@ -66,6 +71,8 @@ pub struct CopyJob<'a> {
     pub writer: AnyWriter,
     /// Where it goes.
     pub target: &'a dyn TargetFile,
+    /// When the target's storage is found. What is not thin goes to a new file, and is not compressed.
+    pub provision: Provision,
     /// Number of workers.
     pub thread_count: usize,
     /// Whether to compute digests of what was read.
@@ -96,7 +103,7 @@ impl Ordered {
     /// Asks for room before what was just placed reaches the end of the room asked for.
     fn reserve_ahead(&mut self, job: &CopyJob<'_>, puts: &[Put]) {
         let end = puts.iter().map(|put| put.at.get() + put_len(put)).max().unwrap_or(0);
-        if self.writer.appends() && end > self.ahead_end {
+        if job.provision == Provision::Thin && self.writer.appends() && end > self.ahead_end {
             let start = self.ahead_end.max(end.saturating_sub(CHUNK_BYTES));
             let ahead_bytes = AHEAD_BYTES.min(job.plan.reads.total_bytes().next_multiple_of(CHUNK_BYTES));
             self.ahead_end = end + ahead_bytes;
@@ -115,6 +122,10 @@ impl CopyJob<'_> {
     /// Runs it to its end: when it returns without an error, the target is complete and on stable storage.
     pub fn run(mut self, monitor: &dyn Monitor) -> Result<CopyOutcome> {
         let resume = self.resume.take();
+        check_provision(&self.writer, self.provision)?;
+        if self.provision != Provision::Thin {
+            reserve_all(self.writer.clone(), self.plan.virtual_bytes, self.target)?;
+        }
         let done = VirtualOffset::new(resume.as_ref().map_or(0, |checkpoint| checkpoint.next_bytes));
         let mut ordered = match resume {
             Some(Checkpoint { writer, totals, digests, .. }) => Ordered::new(writer, totals, digests),
@@ -128,8 +139,14 @@ impl CopyJob<'_> {
             let span = part.span.intersect(&Span::between(done, part.span.end()))?;
             Some(Part { span, ..part })
         };
-        let dispatcher =
-            Mutex::new(Dispatcher { parts: self.plan.parts().filter_map(left), rest: None, sequence: 0 });
+        let next_whole = (self.provision != Provision::Thin).then_some(done);
+        let dispatcher = Mutex::new(Dispatcher {
+            parts: self.plan.parts().filter_map(left),
+            rest: None,
+            next_whole,
+            end: VirtualOffset::new(self.plan.virtual_bytes),
+            sequence: 0,
+        });
         let turnstile = Turnstile::new(ordered);
         std::thread::scope(|scope| {
             for encoder in encoders {
@@ -173,17 +190,28 @@ struct Dispatcher<I> {
     parts: I,
     /// What of the last part belongs to a later chunk.
     rest: Option<Part>,
+    /// The next chunk of all, if there is something to do in each of them.
+    next_whole: Option<VirtualOffset>,
+    /// The disk's end.
+    end: VirtualOffset,
     sequence: u64,
 }
 
 impl<I: Iterator<Item = Part>> Dispatcher<I> {
     /// The next chunk in which there is anything to do.
     fn next(&mut self) -> Option<Work> {
-        let first = self.rest.take().or_else(|| self.parts.next())?;
-        let chunk_at = VirtualOffset::new(first.span.start().get() / CHUNK_BYTES * CHUNK_BYTES);
-        let chunk = Span::checked(chunk_at, CHUNK_BYTES).unwrap_or(Span::between(chunk_at, first.span.end()));
+        let first = self.rest.take().or_else(|| self.parts.next());
+        let of_part = first.map(|part| part.span.start().get() / CHUNK_BYTES * CHUNK_BYTES);
+        let chunk_at = match self.next_whole {
+            None => VirtualOffset::new(of_part?),
+            Some(at) if at < self.end => at,
+            Some(_) => return None,
+        };
+        let end = VirtualOffset::new(chunk_at.get().saturating_add(CHUNK_BYTES)).min(self.end);
+        self.next_whole = self.next_whole.map(|_| end);
+        let chunk = Span::between(chunk_at, end);
         let mut parts = Vec::new();
-        let mut next = Some(first);
+        let mut next = first;
         while let Some(part) = next {
             let Some(inside) = part.span.intersect(&chunk) else {
                 self.rest = Some(part);
@@ -248,10 +276,7 @@ impl Worker<'_> {
                 if let Some(digests) = &mut ordered.digests {
                     digests.add(work.chunk_at, hash);
                 }
-                if cut.pieces.is_empty() {
-                    return Ok((Vec::new(), 0));
-                }
-                let puts = ordered.writer.place(work.chunk_at, cut.pieces)?;
+                let puts = self.place(&mut ordered.writer, work.chunk_at, end, cut.pieces)?;
                 let written_bytes: u64 = puts.iter().map(put_len).sum();
                 ordered.totals.written_bytes += written_bytes;
                 // What makes room comes before what others write into it.
@@ -266,6 +291,31 @@ impl Worker<'_> {
         self.turnstile.stored();
         self.monitor.advanced(read_bytes, written_bytes);
         Ok(())
+    }
+
+    /// Has the writer place `pieces` of the chunk that ends at `end_bytes`; the whole chunk, if everything gets a place.
+    fn place(
+        &self,
+        writer: &mut AnyWriter,
+        chunk_at: VirtualOffset,
+        end_bytes: u64,
+        pieces: Vec<Piece>,
+    ) -> Result<Vec<Put>> {
+        match self.job.provision {
+            Provision::Thin if pieces.is_empty() => Ok(Vec::new()),
+            Provision::Thin => writer.place(chunk_at, pieces),
+            Provision::Lazy | Provision::Eager => {
+                let chunk = Span::between(chunk_at, VirtualOffset::new(end_bytes));
+                let whole = whole_piece(chunk, writer.granularity_bytes());
+                let puts = writer.place(chunk_at, vec![whole])?;
+                let is_lazy = self.job.provision == Provision::Lazy;
+                Ok(if is_lazy {
+                    puts.into_iter().flat_map(|put| without_zeros(put, &pieces)).collect()
+                } else {
+                    puts
+                })
+            }
+        }
     }
 
     /// Fills `chunk` with what is to be read, and zeros elsewhere.
@@ -293,6 +343,20 @@ impl Worker<'_> {
         ordered.last_checkpoint = Instant::now();
         Ok(())
     }
+}
+
+/// What of `put` is in `pieces`, if it is of the chunk; all else of the chunk is zeros, and so is the place that it has.
+fn without_zeros(put: Put, pieces: &[Piece]) -> Vec<Put> {
+    let PutBytes::Chunk(range) = &put.bytes else { return vec![put] };
+    let data = pieces.iter().filter_map(|piece| match &piece.bytes {
+        PieceBytes::Plain(data) => Some(data.start.max(range.start)..data.end.min(range.end)),
+        PieceBytes::Encoded(_) => None,
+    });
+    let put_of = |data: Range<usize>| {
+        let at = put.at.plus((data.start - range.start) as u64);
+        Put { at, bytes: PutBytes::Chunk(data) }
+    };
+    data.filter(|data| !data.is_empty()).map(put_of).collect()
 }
 
 fn makes_room(put: &Put) -> bool {

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Error, Result, TargetFile};
-use extent::{ExtentSet, Host, HostSpan, Span, VirtualOffset};
+use extent::{ExtentSet, Host, HostSpan, Span, VirtualSpan};
 use image::{AnyWriter, Piece, PieceBytes, Put, PutBytes};
 
 use crate::buffer::Buffer;
@@ -61,15 +61,13 @@ impl CreateJob<'_> {
     /// Runs it to its end: when it returns without an error, the disk is complete and on stable storage. `Unsupported` if
     /// the format has no places that could be kept ready.
     pub fn run(mut self, monitor: &dyn Monitor) -> Result<CreateTotals> {
-        if self.provision != Provision::Thin && self.writer.encoder().is_some() {
-            return Err(Error::unsupported("what is compressed has no place before it is written")
-                .hint("--provision thin, or a format that is not compressed"));
-        }
+        check_provision(&self.writer, self.provision)?;
         let mut totals = CreateTotals::default();
         let puts = self.writer.start()?;
         totals.written_bytes += put_all(self.target, &[], puts)?;
         if self.provision != Provision::Thin {
-            let (room, tables) = self.place_all()?;
+            let mut tables = Vec::new();
+            let room = place_all(&mut self.writer, self.virtual_bytes, |put| tables.push(put))?;
             for span in joined(&room).iter() {
                 self.target.reserve(span)?;
             }
@@ -90,30 +88,6 @@ impl CreateJob<'_> {
             return Err(Error::interrupted());
         }
         Ok(totals)
-    }
-
-    /// Gives every granule its place. Answers where they lie, and the tables that say so.
-    fn place_all(&mut self) -> Result<(ExtentSet<Host>, Vec<Put>)> {
-        let granularity = self.writer.granularity_bytes();
-        let mut spans = Vec::new();
-        let mut tables = Vec::new();
-        for chunk in Span::from_zero(self.virtual_bytes).split(CHUNK_BYTES) {
-            let len_bytes = chunk.len_bytes().next_multiple_of(granularity);
-            let range = 0..usize::try_from(len_bytes).expect("at most a chunk");
-            let piece = Piece {
-                at: VirtualOffset::new(chunk.start().get()),
-                len_bytes,
-                bytes: PieceBytes::Plain(range),
-            };
-            for put in self.writer.place(chunk.start(), vec![piece])? {
-                match put.bytes {
-                    PutBytes::Chunk(range) => push(&mut spans, HostSpan::new(put.at, range.len() as u64)),
-                    PutBytes::Reserve(len_bytes) => push(&mut spans, HostSpan::new(put.at, len_bytes)),
-                    PutBytes::Owned(_) | PutBytes::Zero(_) => tables.push(put),
-                }
-            }
-        }
-        Ok((spans.into_iter().collect(), tables))
     }
 
     /// Writes zeros: `fallocate` leaves blocks that the host would still have to zero when they are first written.
@@ -140,6 +114,50 @@ impl CreateJob<'_> {
             workers.into_iter().try_for_each(|worker| worker.join().expect("no worker panicked"))
         })
     }
+}
+
+/// `Unsupported` if the format has no places that could be kept ready.
+pub fn check_provision(writer: &AnyWriter, provision: Provision) -> Result<()> {
+    if provision == Provision::Thin || writer.encoder().is_none() {
+        return Ok(());
+    }
+    Err(Error::unsupported("what is compressed has no place before it is written")
+        .hint("--provision thin, or a format that is not compressed"))
+}
+
+/// Has the host find all storage that a disk of this layout will take, before anything is written into it.
+pub(crate) fn reserve_all(mut writer: AnyWriter, virtual_bytes: u64, target: &dyn TargetFile) -> Result<()> {
+    writer.start()?;
+    let room = place_all(&mut writer, virtual_bytes, drop)?;
+    joined(&room).iter().try_for_each(|span| target.reserve(span))
+}
+
+/// Gives every granule its place. Answers where they lie; the tables that say so go to `tables`.
+fn place_all(
+    writer: &mut AnyWriter,
+    virtual_bytes: u64,
+    mut tables: impl FnMut(Put),
+) -> Result<ExtentSet<Host>> {
+    let granularity = writer.granularity_bytes();
+    let mut spans = Vec::new();
+    for chunk in Span::from_zero(virtual_bytes).split(CHUNK_BYTES) {
+        let piece = whole_piece(chunk, granularity);
+        for put in writer.place(chunk.start(), vec![piece])? {
+            match put.bytes {
+                PutBytes::Chunk(range) => push(&mut spans, HostSpan::new(put.at, range.len() as u64)),
+                PutBytes::Reserve(len_bytes) => push(&mut spans, HostSpan::new(put.at, len_bytes)),
+                PutBytes::Owned(_) | PutBytes::Zero(_) => tables(put),
+            }
+        }
+    }
+    Ok(spans.into_iter().collect())
+}
+
+/// All granules of a chunk.
+pub(crate) fn whole_piece(chunk: VirtualSpan, granularity_bytes: u64) -> Piece {
+    let len_bytes = chunk.len_bytes().next_multiple_of(granularity_bytes);
+    let range = 0..usize::try_from(len_bytes).expect("at most a chunk");
+    Piece { at: chunk.start(), len_bytes, bytes: PieceBytes::Plain(range) }
 }
 
 /// The spans, with the tables between them that are too small to be worth a gap.

@@ -23,7 +23,7 @@ mod zeros;
 pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Counted, Unwritten};
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
-pub use create::{CreateJob, CreateTotals, Provision};
+pub use create::{CreateJob, CreateTotals, Provision, check_provision};
 pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES};
 pub use recover::{Recovery, recover};
 pub use zeros::{ZeroCount, count_zeros};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::{Error, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunState, TargetFile};
-use engine::{Checkpoint, CopyJob, CopyOutcome, Monitor};
+use engine::{Checkpoint, CopyJob, CopyOutcome, Monitor, Provision};
 use extent::{Host, HostOffset, HostSpan, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
 use plan::{CopyOptions, CopyPlan, CopyPlanner};
@@ -78,12 +78,23 @@ fn run(
     resume: Option<Checkpoint>,
     monitor: &dyn Monitor,
 ) -> Result<CopyOutcome> {
+    run_as(Provision::Thin, target, thread_count, resume, monitor)
+}
+
+fn run_as(
+    provision: Provision,
+    target: &dyn TargetFile,
+    thread_count: usize,
+    resume: Option<Checkpoint>,
+    monitor: &dyn Monitor,
+) -> Result<CopyOutcome> {
     let (source, plan) = (chain(&contents()), plan());
     let job = CopyJob {
         source: &source,
         plan: &plan,
         writer: writer(),
         target,
+        provision,
         thread_count,
         digests: true,
         identity: "job".into(),
@@ -202,5 +213,23 @@ fn a_failing_target_stops_every_worker() {
         let error = run(&target, 8, None, &Watch::until(u64::MAX)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io);
         assert!(error.io_source().is_some());
+    }
+}
+
+/// What has all its storage from the start reads the same, wherever the copy was interrupted.
+#[test]
+fn a_target_with_a_place_for_everything_reads_the_same() {
+    for provision in [Provision::Lazy, Provision::Eager] {
+        for stop_after_bytes in [0, LEN as u64 / 3, LEN as u64 / 2, u64::MAX] {
+            let target = Memory::new(Vec::new());
+            let watch = Watch::until(stop_after_bytes);
+            let outcome = run_as(provision, &target, 3, None, &watch);
+            if outcome.is_err() {
+                let bytes = watch.checkpoint.lock().unwrap().take();
+                let resume = bytes.map(|bytes| Checkpoint::from_bytes(&bytes, "job").unwrap());
+                run_as(provision, &target, 3, resume, &Watch::until(u64::MAX)).unwrap();
+            }
+            assert!(target.to_vec() == expected(), "{provision:?} {stop_after_bytes}");
+        }
     }
 }

@@ -23,6 +23,8 @@ mod probe;
 mod write;
 
 pub mod live;
+#[cfg(feature = "mutants")]
+pub mod mutants;
 pub mod qcow2;
 pub mod raw;
 pub mod vdi;

@@ -11,6 +11,7 @@ use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::FallocateFlags;
 
 use crate::EditFile;
+use crate::kept::Kept;
 use crate::raw_file::{Kind, is_unsupported};
 
 /// What is asked to be given back to see whether it can be.
@@ -20,6 +21,7 @@ const PROBE_BYTES: u64 = 1 << 20;
 pub struct LiveFile {
     file: EditFile,
     len_bytes: AtomicU64,
+    kept: Kept,
 }
 
 impl LiveFile {
@@ -27,13 +29,20 @@ impl LiveFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = EditFile::open(path)?;
         let len_bytes = AtomicU64::new(ReadAt::<Host>::len_bytes(&file));
-        Ok(Self { file, len_bytes })
+        Ok(Self { file, len_bytes, kept: Kept::Nothing })
+    }
+
+    /// With a promise: what is given back or zeroed keeps this.
+    #[must_use]
+    pub fn keeping(mut self, kept: Kept) -> Self {
+        self.kept = kept;
+        self
     }
 
     /// Like [`LiveFile::open`]; aligned reads and writes go past the page cache where the file system can do that.
     pub fn open_direct(path: impl AsRef<Path>) -> Result<Self> {
-        let Self { file, len_bytes } = Self::open(path)?;
-        Ok(Self { file: file.with_direct(), len_bytes })
+        let Self { file, len_bytes, kept } = Self::open(path)?;
+        Ok(Self { file: file.with_direct(), len_bytes, kept })
     }
 
     /// `Unsupported` if storage cannot be given back here: zeros would be written instead.
@@ -218,7 +227,8 @@ impl TargetFile for LiveFile {
         if span.is_empty() {
             return Ok(());
         }
-        if !self.allocate(FallocateFlags::ZERO_RANGE, span, "zero")? {
+        let is_written = self.kept == Kept::Written;
+        if is_written || !self.allocate(FallocateFlags::ZERO_RANGE, span, "zero")? {
             self.file.raw().write_zeros(span)?;
         }
         self.grown_to(span.end().get());
@@ -228,6 +238,9 @@ impl TargetFile for LiveFile {
     fn punch(&self, span: HostSpan) -> Result<()> {
         self.file.check_flushed()?;
         let Some(span) = span.intersect(&Span::from_zero(self.len_bytes())) else { return Ok(()) };
+        if self.kept != Kept::Nothing {
+            return self.zero(span);
+        }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if !self.allocate(flags, span, "give storage back")? {
             self.file.raw().write_zeros(span)?;

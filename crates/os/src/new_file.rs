@@ -19,6 +19,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, OFl
 use rustix::io::Errno;
 
 use crate::direct::Direct;
+use crate::kept::Kept;
 use crate::raw_file::{Kind, OPEN_FLAGS, RawFile, io_error, is_unsupported};
 
 /// The end of a partial file's name, which begins with a dot.
@@ -119,6 +120,11 @@ impl NewFile {
     /// Device and inode of the file that publishing replaces: it must not be a source of the copy.
     pub fn replaced_identity(&self) -> Option<(u64, u64)> {
         self.replaced_identity
+    }
+
+    /// Marks the file with what is promised of its storage; `false` if its file system keeps no marks.
+    pub fn mark(&self, kept: Kept) -> bool {
+        crate::kept::mark(&self.raw.file, kept)
     }
 
     /// Bytes that the file occupies on the host now.

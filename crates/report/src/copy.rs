@@ -17,6 +17,8 @@ pub struct CopyDocument {
     schema: &'static str,
     /// Nothing was read or written: the figures are the plan's.
     dry_run: bool,
+    /// When the target's storage is found: `thin`, `lazy` or `eager`.
+    provision: String,
     source: End,
     target: End,
     /// Bytes of the virtual disk read (or to be read).
@@ -115,6 +117,8 @@ pub struct CopySubject<'a> {
     pub target_path: &'a str,
     /// The target's format.
     pub target_format: &'a str,
+    /// When its storage is found: `thin`, `lazy` or `eager`.
+    pub provision: &'a str,
     /// The target's bytes on the host (0 in a dry run).
     pub target_allocated_bytes: u64,
     /// What was done; `None` in a dry run.
@@ -146,6 +150,7 @@ pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
     CopyDocument {
         schema: "leandisk.copy/1",
         dry_run: subject.totals.is_none(),
+        provision: subject.provision.to_owned(),
         source: end(subject.source_path, stack.chain().facts().format.name(), subject.source_allocated_bytes),
         target: end(subject.target_path, subject.target_format, subject.target_allocated_bytes),
         read_bytes: totals.read_bytes,
@@ -207,6 +212,9 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
             out,
             "  written  {written} ({zeros} of what was read were zeros); {on_host} on the host"
         );
+    }
+    if document.provision != "thin" {
+        let _ = writeln!(out, "  storage  found before anything was written ({})", document.provision);
     }
     let total = source.virtual_bytes - document.read_bytes;
     let _ = writeln!(

@@ -17,6 +17,7 @@ mod info;
 mod map;
 mod recover;
 mod stats;
+mod stats_page;
 mod text;
 
 pub use self::bench::{
@@ -47,6 +48,7 @@ pub use map::{
 };
 pub use recover::{RecoverDocument, recover_text};
 pub use stats::{StatsDocument, stats_text};
+pub use stats_page::stats_page;
 pub use text::{Palette, human_bytes, printable};
 
 /// A document as one line of JSON, ready to be printed.

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use block::{Error, Result};
+use serde::{Deserialize, Serialize};
 use serve::monitor::{Histogram, Latencies, Snapshot, Split};
 use serve::stats::ExportStats;
 
@@ -10,16 +11,69 @@ use crate::bar::{Share, bar};
 use crate::text::{Palette, grouped, human_bytes, percent, printable};
 
 /// The document `leandisk.stats/1`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StatsDocument {
-    schema: &'static str,
+    schema: String,
     exports: Vec<ExportStats>,
 }
+
+/// The name and version of the document.
+const SCHEMA: &str = "leandisk.stats/1";
+/// Counts of a recording that is read back are no larger, so that all of them can be added up.
+const COUNT_MAX: u64 = 1 << 48;
+/// Bins of latencies that a recording has at most; a server makes some thousands.
+const LATENCY_BIN_COUNT_MAX: usize = 1 << 12;
 
 impl StatsDocument {
     /// Of what a server told.
     pub fn new(exports: Vec<ExportStats>) -> Self {
-        Self { schema: "leandisk.stats/1", exports }
+        Self { schema: SCHEMA.to_owned(), exports }
+    }
+
+    /// A document that was kept. `Corrupt` if it is none, or holds what no server measures.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let document: Self = serde_json::from_str(text)
+            .map_err(|error| Error::corrupt(format!("no recording of `leandisk stats --json`: {error}")))?;
+        if document.schema != SCHEMA {
+            return Err(Error::unsupported("recording").field("schema", document.schema, SCHEMA));
+        }
+        document.exports.iter().filter_map(|export| export.snapshot.as_ref()).try_for_each(check)?;
+        Ok(document)
+    }
+
+    /// What was measured, disk by disk.
+    pub fn exports(&self) -> &[ExportStats] {
+        &self.exports
+    }
+}
+
+/// Nothing that would overflow, and the bins that there are.
+fn check(snapshot: &Snapshot) -> Result<()> {
+    let model = Snapshot::default();
+    let all = [&snapshot, &&model].map(|snapshot| {
+        [
+            &snapshot.io_length,
+            &snapshot.seek_distance,
+            &snapshot.seek_distance_last16,
+            &snapshot.latency,
+            &snapshot.interarrival,
+            &snapshot.outstanding,
+        ]
+        .map(|split| [&split.all, &split.reads, &split.writes])
+    });
+    let [found, expected] = all;
+    let has_bins =
+        found.into_iter().flatten().zip(expected.into_iter().flatten()).all(|(found, expected)| {
+            found.limits == expected.limits && found.counts.len() == expected.counts.len()
+        });
+    let latencies = [&snapshot.read_latency, &snapshot.write_latency];
+    let counts = found.into_iter().flatten().flat_map(|histogram| &histogram.counts);
+    let fine = latencies.iter().flat_map(|latencies| latencies.bins.iter().map(|(_, count)| count));
+    let is_small = counts.chain(fine).all(|count| *count <= COUNT_MAX)
+        && latencies.iter().all(|latencies| latencies.bins.len() <= LATENCY_BIN_COUNT_MAX);
+    match has_bins && is_small {
+        true => Ok(()),
+        false => Err(Error::corrupt("recording of statistics: its bins are not those of a server")),
     }
 }
 
@@ -118,7 +172,7 @@ fn push_split(out: &mut String, title: &str, split: &Split, palette: Palette) {
     }
 }
 
-fn limit(histogram: &Histogram, index: usize) -> String {
+pub(crate) fn limit(histogram: &Histogram, index: usize) -> String {
     match (histogram.limits.get(index), histogram.limits.last()) {
         (Some(limit), _) => format!("<= {limit}"),
         (None, Some(last)) => format!("> {last}"),
@@ -129,6 +183,27 @@ fn limit(histogram: &Histogram, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recording_is_read_back_and_a_broken_one_is_not() {
+        let export = ExportStats {
+            name: "disk".into(),
+            len_bytes: 1,
+            is_read_only: false,
+            failure: None,
+            snapshot: Some(Snapshot::default()),
+        };
+        let document = StatsDocument::new(vec![export]);
+        let text = crate::to_json(&document);
+        assert_eq!(StatsDocument::from_json(&text).unwrap().exports(), document.exports());
+        let kind = |text: &str| StatsDocument::from_json(text).err().unwrap().kind();
+        assert_eq!(kind("{}"), block::ErrorKind::Corrupt);
+        assert_eq!(kind(&text.replace("stats/1", "stats/9")), block::ErrorKind::Unsupported);
+        assert_eq!(
+            kind(&text.replacen("        0", &format!("        {}", u64::MAX), 40)),
+            block::ErrorKind::Corrupt
+        );
+    }
 
     #[test]
     fn bars_show_what_bins_hold() {

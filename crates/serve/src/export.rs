@@ -104,6 +104,7 @@ pub struct Export {
     description: String,
     disk: Arc<dyn LiveDisk>,
     is_read_only: bool,
+    writes_zeros: bool,
     monitor: Option<Arc<Monitor>>,
     trace: Option<Arc<TraceWriter>>,
     began: Instant,
@@ -121,6 +122,7 @@ impl Export {
             description: String::new(),
             disk,
             is_read_only: false,
+            writes_zeros: false,
             monitor: None,
             trace: None,
             began: Instant::now(),
@@ -142,6 +144,13 @@ impl Export {
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.is_read_only = true;
+        self
+    }
+
+    /// Of a disk that writes its zeros: they are never fast.
+    #[must_use]
+    pub fn writing_zeros(mut self) -> Self {
+        self.writes_zeros = true;
         self
     }
 
@@ -316,7 +325,7 @@ impl Export {
         must_be_fast: bool,
     ) -> Result<(), Fault> {
         self.writable()?;
-        if must_be_fast && !may_free {
+        if must_be_fast && (!may_free || self.writes_zeros) {
             return Err(Fault::new(FaultKind::NotFast, "zeros that keep their storage may be slow"));
         }
         self.count_zeroed();

@@ -63,8 +63,11 @@ struct State {
     counters: Counters,
     faults: Faults,
     random: Random,
-    tears: bool,
+    tears: Option<Tears>,
 }
+
+/// Says whether a cut may leave the front of one of these versions of a sector and the back of the other.
+pub type Tears = fn(&[u8], &[u8]) -> bool;
 
 /// A disk in memory whose unflushed writes can be lost, torn and reordered.
 pub struct SimDisk {
@@ -103,7 +106,7 @@ impl SimDisk {
             counters: Counters::default(),
             faults: Faults::default(),
             random: Random::new(seed),
-            tears: false,
+            tears: None,
         };
         Self { name: format!("{name} (seed {seed:#x})"), seed, clock, state: Mutex::new(state) }
     }
@@ -140,7 +143,12 @@ impl SimDisk {
 
     /// Whether a cut may also leave a sector that holds the front of one version and the back of another.
     pub fn tear_sectors(&self, tears: bool) {
-        self.state().tears = tears;
+        self.state().tears = tears.then_some(|_, _| true);
+    }
+
+    /// The same, for sectors of which `tears` says so alone.
+    pub fn tear_sectors_if(&self, tears: Tears) {
+        self.state().tears = Some(tears);
     }
 
     /// Makes everything fail that touches `span`.
@@ -213,13 +221,13 @@ impl SimDisk {
         }
     }
 
-    /// Writes; a write that fails leaves some of its sectors, unless the machine is gone.
-    fn write(&self, what: &str, span: HostSpan, byte_at: impl Fn(usize) -> u8) -> Result<()> {
+    /// Writes `bytes`, or zeros; a write that fails leaves some of its sectors, unless the machine is gone.
+    fn write(&self, what: &str, span: HostSpan, bytes: Option<&[u8]>) -> Result<()> {
         let mut state = self.state();
         let fate = self.begin(&mut state, Operation::Write, span);
         match fate {
-            Fate::Happens => state.write(span, byte_at, true),
-            Fate::Fails(_) if span.end().get() <= LEN_BYTES_MAX => state.write(span, byte_at, false),
+            Fate::Happens => state.write(span, bytes, true),
+            Fate::Fails(_) if span.end().get() <= LEN_BYTES_MAX => state.write(span, bytes, false),
             Fate::Fails(_) | Fate::MachineIsGone => {}
         }
         fate.result().map_err(|kind| self.error(what, span.start(), kind))
@@ -231,7 +239,7 @@ fn index(at: HostOffset) -> usize {
 }
 
 impl State {
-    fn write(&mut self, span: HostSpan, byte_at: impl Fn(usize) -> u8, keeps_all: bool) {
+    fn write(&mut self, span: HostSpan, bytes: Option<&[u8]>, keeps_all: bool) {
         if span.is_empty() {
             return;
         }
@@ -244,8 +252,10 @@ impl State {
                 continue;
             }
             let range = index(piece.start())..index(piece.end());
-            let bytes: Vec<u8> = range.clone().map(|at| byte_at(at - index(span.start()))).collect();
-            self.current.write(range.start, &bytes);
+            let from = range.start - index(span.start());
+            let bytes =
+                bytes.map_or(&[0; SECTOR_BYTES][..range.len()], |bytes| &bytes[from..from + range.len()]);
+            self.current.write(range.start, bytes);
             self.note_version(index(piece.start()) / SECTOR_BYTES);
         }
     }
@@ -277,17 +287,18 @@ impl State {
         let mut bytes = self.stable.clone();
         let longest = self.lengths.iter().map(|(_, len)| *len).chain([bytes.len()]).max().unwrap_or(0);
         bytes.resize(longest.next_multiple_of(SECTOR_BYTES));
-        let tears = self.tears && !matches!(survivors, Survivors::Nothing | Survivors::Everything);
+        let is_partial = !matches!(survivors, Survivors::Nothing | Survivors::Everything);
+        let tears = self.tears.filter(|_| is_partial);
         for (number, versions) in &self.versions {
             let whole = survivors.version(versions);
             let mut sector =
                 whole.map_or_else(|| sector_of(&self.stable, *number), |whole| versions[whole].sector);
             let later = &versions[whole.map_or(0, |whole| whole + 1)..];
-            let is_torn = tears && !later.is_empty() && random.below(4) == 0;
-            if is_torn {
-                tear(&mut sector, later, &mut random);
+            let tears = tears.filter(|_| !later.is_empty() && random.below(4) == 0);
+            if let Some(tears) = tears {
+                tear(&mut sector, later, tears, &mut random);
             }
-            if is_torn || whole.is_some() {
+            if tears.is_some() || whole.is_some() {
                 bytes.write(number * SECTOR_BYTES, &sector);
             }
         }
@@ -317,7 +328,7 @@ impl State {
                 front + all().map(back).max().unwrap_or(0) >= kept
             };
             assert!(
-                is_version || (self.tears && is_torn()),
+                is_version || (self.tears.is_some() && is_torn()),
                 "sector {number} after a cut is one that was written"
             );
         }
@@ -333,10 +344,13 @@ impl State {
     }
 }
 
-/// Puts the front or the back of one of `versions` into `sector`.
-fn tear(sector: &mut [u8], versions: &[Version], random: &mut Random) {
+/// Puts the front or the back of one of `versions` into `sector`, if these two may be torn.
+fn tear(sector: &mut [u8], versions: &[Version], tears: Tears, random: &mut Random) {
     let pick = random.below(versions.len() as u64);
     let version = &versions[usize::try_from(pick).expect("an index")];
+    if !tears(sector, &version.sector) {
+        return;
+    }
     let at = usize::try_from(1 + random.below(SECTOR_BYTES as u64 - 1)).expect("within a sector");
     let torn = if random.coin() { 0..at } else { at..SECTOR_BYTES };
     sector[torn.clone()].copy_from_slice(&version.sector[torn]);
@@ -429,7 +443,7 @@ impl TargetFile for SimDisk {
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         let span = Span::checked(at, buf.len() as u64)
             .ok_or_else(|| self.error("write", at, io::ErrorKind::StorageFull))?;
-        self.write("write", span, |index| buf[index])
+        self.write("write", span, Some(buf))
     }
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
@@ -454,7 +468,7 @@ impl TargetFile for SimDisk {
     }
 
     fn zero(&self, span: HostSpan) -> Result<()> {
-        self.write("zero", span, |_| 0)
+        self.write("zero", span, None)
     }
 
     /// A flush that fails leaves everything unflushed.

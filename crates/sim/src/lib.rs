@@ -16,7 +16,7 @@ mod machine;
 mod pages;
 mod random;
 
-pub use disk::{Counters, SECTOR_BYTES, SimDisk};
+pub use disk::{Counters, SECTOR_BYTES, SimDisk, Tears};
 pub use edit::EditFile;
 pub use machine::SimMachine;
 pub use pages::Pages;

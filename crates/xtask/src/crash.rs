@@ -42,7 +42,7 @@ enum Kind {
     Ext4,
 }
 
-fn parse_seed(text: &str) -> Result<u64, std::num::ParseIntError> {
+pub(crate) fn parse_seed(text: &str) -> Result<u64, std::num::ParseIntError> {
     text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u64::from_str_radix(digits, 16))
 }
 

@@ -1,10 +1,11 @@
 //! Developer tasks. `bench` compares Leandisk with the tools that people use today; `kill` shows that a change in place
-//! survives being killed, `crash` that it survives power cuts.
+//! survives being killed, `crash` that it survives power cuts, `durability` that disks in use lose nothing that was flushed.
 
 #![allow(clippy::print_stdout)]
 
 mod bench;
 mod crash;
+mod durability;
 mod kill;
 
 use clap::Parser;
@@ -16,6 +17,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Cut the power at every write of changes in place on simulated disks, recover, and compare every byte
     Crash(crash::Arguments),
+    /// Ask disks in use random things, with restarts, kills and power cuts between, and compare with a log
+    Durability(durability::Arguments),
     /// Kill changes in place at random moments, recover, and compare every file
     Kill(kill::Arguments),
 }
@@ -24,6 +27,7 @@ fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Crash(arguments) => crash::run(&arguments),
+        Task::Durability(arguments) => durability::run(&arguments),
         Task::Kill(arguments) => kill::run(&arguments),
     }
 }

@@ -37,6 +37,7 @@ pub(crate) struct Flat {
     is_changed: AtomicBool,
     is_closed: AtomicBool,
     has_failed: AtomicBool,
+    keeps_places: bool,
 }
 
 impl Flat {
@@ -53,9 +54,10 @@ impl Flat {
         files: Vec<Arc<dyn TargetFile>>,
         parts: Vec<Part>,
         first_change: Option<FirstChange>,
-        _options: LiveOptions,
+        options: LiveOptions,
     ) -> Self {
         Self {
+            keeps_places: options.keeps_places,
             chain,
             files,
             parts,
@@ -154,7 +156,7 @@ impl EditDisk for Flat {
 
     fn flush(&self) -> Result<()> {
         self.check_open()?;
-        for file in &self.files {
+        for file in self.files.iter().filter(|_| !broken!(NoFlushOfData)) {
             file.flush().inspect_err(|_| self.has_failed.store(true, Ordering::Release))?;
         }
         Ok(())
@@ -170,12 +172,20 @@ impl LiveDisk for Flat {
         self.begin()?;
         for (part, file, place) in self.within(span)? {
             let span = Span::new(place, part.len_bytes());
-            if may_free { self.file(file).punch(span)? } else { self.file(file).zero(span)? }
+            if may_free && !self.keeps_places {
+                self.file(file).punch(span)?;
+            } else {
+                self.file(file).zero(span)?;
+            }
         }
         Ok(())
     }
 
     fn discard(&self, span: VirtualSpan) -> Result<()> {
+        if self.keeps_places {
+            self.begin()?;
+            return self.within(span).map(drop);
+        }
         self.zero(span, true)
     }
 

@@ -13,6 +13,18 @@
 //! Absent on purpose: locks between programs, policies on reserving storage ([`Placement`] is where they are told),
 //! repair of images: what is marked dirty or corrupt is refused.
 
+/// Asks for a mutant; never there in the program.
+macro_rules! broken {
+    ($mutant:ident) => {{
+        #[cfg(feature = "mutants")]
+        let answer = crate::mutants::is(crate::mutants::Mutant::$mutant);
+        #[cfg(not(feature = "mutants"))]
+        let answer = false;
+        answer
+    }};
+}
+pub(crate) use broken;
+
 mod flat;
 mod places;
 mod tables;
@@ -42,6 +54,8 @@ pub trait Placement: Send + Sync {
 pub struct LiveOptions {
     /// See [`Placement`].
     pub placement: Option<Arc<dyn Placement>>,
+    /// What has a place keeps it: a discard changes nothing there, and zeros do not free it.
+    pub keeps_places: bool,
 }
 
 /// Takes a disk into use. `files` are the top layer's files, opened for writing, in the order of its

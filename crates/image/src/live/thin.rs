@@ -21,7 +21,7 @@ use block::{
 use extent::{HostOffset, HostSpan, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use super::tables::index;
-use super::{LiveOptions, Missed, STAGES, Snapshot, Tables};
+use super::{LiveOptions, Missed, STAGES, Snapshot, Stage, Tables};
 use crate::Chain;
 
 /// Locks for regions, used again and again over the disk.
@@ -120,7 +120,12 @@ pub(crate) trait WriteOut: Send {
 
     /// Writes a snapshot; on return all of it, and all data written before, is on stable storage.
     fn write_out(&mut self, file: &dyn TargetFile, snapshot: &Snapshot) -> Result<()> {
-        file.flush()?;
+        if broken!(TablesBeforeData) {
+            return STAGES.iter().rev().try_for_each(|stage| write_stage(file, snapshot, *stage));
+        }
+        if !broken!(NoFlushOfData) {
+            file.flush()?;
+        }
         write_stages(file, snapshot)
     }
 
@@ -132,17 +137,22 @@ pub(crate) trait WriteOut: Send {
 
 /// Writes a snapshot stage by stage with a flush after each. Data goes with the first stage.
 pub(crate) fn write_stages(file: &dyn TargetFile, snapshot: &Snapshot) -> Result<()> {
-    for stage in STAGES {
-        let writes = snapshot.writes(stage);
-        if writes.is_empty() && stage != STAGES[0] {
-            continue;
-        }
-        for (at, bytes) in writes {
-            file.write_at(at, &bytes)?;
-        }
-        file.flush()?;
+    STAGES.iter().try_for_each(|stage| write_stage(file, snapshot, *stage))
+}
+
+fn write_stage(file: &dyn TargetFile, snapshot: &Snapshot, stage: Stage) -> Result<()> {
+    let writes = snapshot.writes(stage);
+    if writes.is_empty() && stage != STAGES[0] {
+        return Ok(());
     }
-    Ok(())
+    for (at, bytes) in writes {
+        file.write_at(at, &bytes)?;
+    }
+    let is_last = stage == Stage::References;
+    if (is_last && broken!(NoFlushOfTables)) || (!is_last && broken!(NoFlushOfData)) {
+        return Ok(());
+    }
+    file.flush()
 }
 
 /// Decompresses.
@@ -357,6 +367,8 @@ impl<C: Container> Thin<C> {
         let mut committer = self.committer.lock().expect("no writer panicked");
         if !self.has_begun.load(Ordering::Acquire) {
             self.check_not_closed()?;
+            // What a program that was killed left in the host's cache is built upon from here on.
+            self.file.flush()?;
             committer.out.begin(&*self.file)?;
             let mut state = self.change();
             let State { tables, container, .. } = &mut *state;
@@ -518,6 +530,9 @@ impl<C: Container> Thin<C> {
         }
         let is_full = state.tables.is_full();
         drop(state);
+        if broken!(ReusedTooSoon) {
+            self.release_now()?;
+        }
         if is_full {
             self.commit(&mut self.committer.lock().expect("no writer panicked"))?;
         }
@@ -552,7 +567,12 @@ impl<C: Container> Thin<C> {
     fn place_zeros(&self, span: VirtualSpan) -> Result<()> {
         let targets = self.allocate(span)?;
         let mut dirty = targets.iter().filter(|target| !target.place.is_clean);
-        let place = |target: &Target| Span::new(target.place.at, self.shape.unit_bytes);
+        // Of a place that it had before it may have a part alone, with another unit behind that.
+        let len_bytes = |target: &Target| match target.old {
+            Unit::Unmarked(_) => target.part.len_bytes(),
+            _ => self.shape.unit_bytes,
+        };
+        let place = |target: &Target| Span::new(target.place.at, len_bytes(target));
         let zeroed = dirty.try_for_each(|target| self.file.zero(place(target)));
         self.settle(&targets, zeroed)
     }
@@ -566,6 +586,9 @@ impl<C: Container> Thin<C> {
         state.refer(unit, to)?;
         let is_full = state.tables.is_full();
         drop(state);
+        if broken!(ReusedTooSoon) {
+            self.release_now()?;
+        }
         if is_full { self.commit(&mut self.committer.lock().expect("no writer panicked")) } else { Ok(()) }
     }
 
@@ -602,11 +625,10 @@ impl<C: Container> Thin<C> {
     fn try_commit(&self, committer: &mut Committer) -> Result<()> {
         let (snapshot, freed) = {
             let mut state = self.change();
-            let State { tables, container, freed_units, freed } = &mut *state;
+            let State { tables, container, .. } = &mut *state;
             container.before_commit(tables)?;
-            let mut freed = std::mem::take(freed);
-            freed.extend(freed_units.drain().map(|(_, at)| Storage::Unit(at)));
-            (tables.snapshot(), freed)
+            let snapshot = tables.snapshot();
+            (snapshot, state.take_freed())
         };
         if snapshot.pages.is_empty() {
             self.file.flush()?;
@@ -614,6 +636,12 @@ impl<C: Container> Thin<C> {
             committer.out.write_out(&*self.file, &snapshot)?;
         }
         self.change().tables.settle(&snapshot);
+        self.release(&freed)
+    }
+
+    /// What a mutant does.
+    fn release_now(&self) -> Result<()> {
+        let freed = self.change().take_freed();
         self.release(&freed)
     }
 
@@ -641,6 +669,13 @@ impl<C: Container> Thin<C> {
 }
 
 impl<C: Container> State<C> {
+    /// All that was freed since this was asked last.
+    fn take_freed(&mut self) -> Vec<Storage> {
+        let mut freed = std::mem::take(&mut self.freed);
+        freed.extend(self.freed_units.drain().map(|(_, at)| Storage::Unit(at)));
+        freed
+    }
+
     /// A place for `unit`, which says `old`, and whether the tables have yet to refer to it.
     fn place(&mut self, unit: u64, old: Unit) -> Result<(Place, bool)> {
         match old {
@@ -756,12 +791,16 @@ impl<C: Container> LiveDisk for Thin<C> {
     fn zero(&self, span: VirtualSpan, may_free: bool) -> Result<()> {
         self.check_span(span)?;
         self.begin()?;
+        let may_free = may_free && !self.options.keeps_places;
         span.split(self.region_bytes).try_for_each(|piece| self.zero_region(piece, may_free))
     }
 
     fn discard(&self, span: VirtualSpan) -> Result<()> {
         self.check_span(span)?;
         self.begin()?;
+        if self.options.keeps_places {
+            return Ok(());
+        }
         span.split(self.region_bytes).try_for_each(|piece| self.discard_region(piece))
     }
 
@@ -797,8 +836,9 @@ impl<C: Container> Thin<C> {
             container.finish(tables)?
         };
         self.try_commit(committer)?;
-        self.change().tables.truncate(len_bytes)?;
+        // Before the file is cut off: a log that is still in force says how long it is at least.
         committer.out.end(&*self.file)?;
+        self.change().tables.truncate(len_bytes)?;
         self.file.flush()
     }
 }

@@ -24,7 +24,7 @@ use super::{Parsed, Replayed, layout, log, read_all};
 use crate::Chain;
 use crate::live::{
     Bases, Container, HOST_BYTES_MAX, InUse, LiveOptions, Missed, Place, Shape, Snapshot, Stage, Storage,
-    Tables, Taken, Thin, To, Unit, Votes, WriteOut,
+    Tables, Taken, Thin, To, Unit, Votes, WriteOut, broken,
 };
 
 /// [`BAT_STATE_MASK`]: zeros (2.5.1.1).
@@ -286,7 +286,9 @@ impl Log {
         }
         let bytes = self.entry(pages, heads_bytes, entry_bytes, len_bytes)?;
         file.write_at(self.span.start().plus(self.next_at), &bytes)?;
-        file.flush()?;
+        if !broken!(NoFlushOfTables) {
+            file.flush()?;
+        }
         self.next_at += entry_bytes;
         self.sequence += 1;
         Ok(())
@@ -353,7 +355,9 @@ impl WriteOut for Log {
         let pages: Vec<Sector<'_>> = snapshot.pages.iter().map(|page| (page.at, &page.bytes[..])).collect();
         for pages in pages.chunks(self.data_count_max()) {
             // The data, and what the entry before this one says.
-            file.flush()?;
+            if !broken!(NoFlushOfData) && !broken!(TablesBeforeData) {
+                file.flush()?;
+            }
             self.write_entry(file, pages, snapshot.len_bytes)?;
             if !self.is_named {
                 let guid = Guid::from_uuid(self.guid);

@@ -6,6 +6,7 @@
 //! - a page's size has a bound, [`MAP_HTML_BYTES_MAX`], whatever the disk.
 
 mod chart;
+mod pair_page;
 mod report_page;
 
 use std::fmt::Write as _;
@@ -14,6 +15,7 @@ use crate::escape::{escaped, shortened};
 use crate::map::{DiskMap, MAP_SVG_BYTES_MAX, fitted, map_svg};
 use crate::text::{human_bytes, printable};
 
+pub(crate) use pair_page::{BarPair, PairChart, PairPage, PairSection, Recording, pair_html};
 pub use report_page::{
     Advice, Bar, BarChart, Column, Histogram, HistogramBin, ReportPage, Table, report_html,
 };
@@ -27,7 +29,7 @@ const FRAME_BYTES_MAX: usize = 100_000;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("map.js");
 /// SHA-256 of the two, in base64, as a content security policy has them. A test tells when they are to be changed.
-const STYLE_DIGEST: &str = "v60sSrl6RTwYeAAsVkbzsNMXZY5TAGYHPvil4GmSEeg=";
+const STYLE_DIGEST: &str = "pn1PJVxqNukZEU4NOMXE9Imo67SAOjmq4jR6nDmlUf8=";
 const SCRIPT_DIGEST: &str = "IXiaOiSvJ9dd41ymhiQPVdCqXeZpfCwY8dsLTtZEv0A=";
 
 /// A page that shows the disk: to zoom, to point at, to search for files.

@@ -189,7 +189,7 @@ fn advice(out: &mut String, advice: &[Advice]) {
     out.push_str("</ul>\n");
 }
 
-fn table(out: &mut String, table: &Table) {
+pub(super) fn table(out: &mut String, table: &Table) {
     let class = |index: usize| match table.columns.get(index) {
         Some(Column { is_number: true, .. }) => " class=\"number\"",
         _ => "",

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
 
 pub mod client;
+pub mod load;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

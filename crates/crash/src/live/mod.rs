@@ -1,0 +1,63 @@
+//! Explores what power cuts, kills and restarts leave of disks in use, against a log of all that was written.
+//!
+//! A disk of a [`LiveSubject`] is used through [`serve::Export`], as by clients: written, zeroed, discarded, flushed, and read. Its
+//! host is a simulated one. Every sector that is written holds a word that no other write has, so the log knows of each sector
+//! what it may hold: any version since the last flush after a cut, the last one alone while nothing happened.
+//!
+//! Three ways to look:
+//! - [`explore_cuts`] cuts the power at every change that a short list of steps makes, in many ways each, and goes on with what
+//!   was left: what is wrong with tables shows in what is written later;
+//! - [`run_log`] runs as many random steps as asked for, with kills, cuts, and clean ends between them;
+//! - [`explore_threads`] lets many threads write and flush at once.
+//!
+//! Sectors of the guest's own data may be torn anywhere. An image's tables are written by the sector, which storages keep
+//! whole; where a format has checksums (VHDX), everything may be torn.
+//!
+//! Absent on purpose: what clients see of it (the tests of `serve`), and changes of disks that nobody uses (the rest of
+//! this crate).
+
+mod cuts;
+mod known;
+mod session;
+mod step;
+mod subject;
+mod threads;
+
+use crate::Violation;
+
+pub use cuts::explore_cuts;
+pub use session::run_log;
+pub use subject::{LIVE_KINDS, LiveKind, LiveSubject, live_kind};
+pub use threads::explore_threads;
+
+/// How much was looked at.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Used {
+    /// Steps that were taken.
+    pub operations: u64,
+    /// Those of them that were flushes, or ended with one.
+    pub flushes: u64,
+    /// Disks that a cut left and that were compared.
+    pub cuts: u64,
+    /// Programs that were killed and begun anew.
+    pub kills: u64,
+    /// Clean ends.
+    pub closes: u64,
+    /// Disks that QEMU judged.
+    pub judged: u64,
+}
+
+impl std::ops::AddAssign for Used {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.flushes += other.flushes;
+        self.cuts += other.cuts;
+        self.kills += other.kills;
+        self.closes += other.closes;
+        self.judged += other.judged;
+    }
+}
+
+fn violation(seed: u64, text: String) -> Violation {
+    Violation { seed, text }
+}
