@@ -112,9 +112,16 @@ fn compact(dir: &Path, image: &Path, more: &[&str]) -> Value {
     assert_eq!(planned["dry_run"], true);
     let before = allocated(dir);
     let done = document("leandisk.compact/1", &args);
-    for figure in
-        ["freed_bytes", "partial_bytes", "partial_units", "unit_bytes", "allocated_before_bytes", "volumes"]
-    {
+    for figure in [
+        "freed_bytes",
+        "moved_bytes",
+        "length_after_bytes",
+        "partial_bytes",
+        "partial_units",
+        "unit_bytes",
+        "allocated_before_bytes",
+        "volumes",
+    ] {
         assert_eq!(planned[figure], done[figure], "{figure} of {}", image.display());
     }
     assert_eq!(number(&done, "/allocated_before_bytes"), before);
@@ -147,8 +154,12 @@ fn all_kinds(guest: &Guest) {
             number(&done, &if name == "freed" { "/freed_bytes".into() } else { format!("/allocated_{name}") })
         });
         println!(
-            "{}: {before} -> {after}, freed {freed}, partial {}, length {}",
-            kind.name, done["partial_bytes"], done["length_after_bytes"]
+            "{}: {before} -> {after}, freed {freed}, partial {}, moved {}, length {} -> {}",
+            kind.name,
+            done["partial_bytes"],
+            done["moved_bytes"],
+            done["length_before_bytes"],
+            done["length_after_bytes"]
         );
         assert_eq!(number(&done, "/unit_bytes"), kind.unit_bytes, "{}", kind.name);
         // The host's own records of the file take some blocks, and its end is not always that of a block.

@@ -12,6 +12,7 @@ mod effects;
 pub mod figures;
 pub mod profile;
 mod reading;
+pub mod settle;
 
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};
 pub use effects::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};

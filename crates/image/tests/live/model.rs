@@ -253,7 +253,7 @@ fn new_places_are_told_before_they_are_written() {
     let dir = scratch();
     let path = create(kind_named("qcow2"), dir.path());
     let told = Arc::new(Told(std::sync::Mutex::default()));
-    let options = image::live::LiveOptions { placement: Some(told.clone()) };
+    let options = image::live::LiveOptions { placement: Some(told.clone()), ..Default::default() };
     let files = vec![crate::files::RealFile::open(&path) as Arc<dyn block::TargetFile>];
     let disk = image::live::open(crate::files::chain_of(&path), files, options).unwrap();
     disk.write_at(Offset::new(65_000), &[1; 4096]).unwrap();
