@@ -137,6 +137,12 @@ pub trait LiveDisk: EditDisk + Disk {
         Err(Error::unsupported("moving units of an image in which they have their places"))
     }
 
+    /// Gives back what the image counts as taken and nothing refers to, as a change that was interrupted may leave it; says
+    /// how many bytes of the file those are. Nobody else uses the disk meanwhile.
+    fn reclaim(&self) -> Result<u64> {
+        Ok(0)
+    }
+
     /// Flushes and leaves the image as one that nobody has open. Every later change is refused.
     fn close(&self) -> Result<()> {
         self.flush()

@@ -91,8 +91,7 @@ impl CompactJob<'_> {
     }
 
     fn relocate(&self, monitor: &dyn Monitor, outcome: &mut CompactOutcome) -> Result<()> {
-        let count_max = (MOVE_BYTES / self.slot_bytes.max(1)).max(1);
-        for batch in batches(self.moves, count_max, self.slot_bytes) {
+        for batch in batches(self.moves, self.slot_bytes) {
             if self.is_stopped(monitor, outcome) {
                 return Ok(());
             }
@@ -105,8 +104,9 @@ impl CompactJob<'_> {
     }
 }
 
-/// `moves` in their order, in batches of at most `count_max` units.
-fn batches(moves: &[UnitMove], count_max: u64, slot_bytes: u64) -> impl Iterator<Item = Vec<UnitMove>> {
+/// `moves` in their order, in batches of which the host has room for what lies in two places.
+pub(crate) fn batches(moves: &[UnitMove], slot_bytes: u64) -> impl Iterator<Item = Vec<UnitMove>> {
+    let count_max = (MOVE_BYTES / slot_bytes.max(1)).max(1);
     let (mut rest, mut done) = (moves, 0);
     std::iter::from_fn(move || {
         let (mut batch, mut room) = (Vec::new(), count_max);

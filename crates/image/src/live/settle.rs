@@ -87,6 +87,20 @@ impl<C: Container> Thin<C> {
         container.occupancy(tables)
     }
 
+    /// See [`block::LiveDisk::reclaim`].
+    pub(super) fn free_leaks(&self) -> Result<u64> {
+        self.begin()?;
+        let mut committer = self.committer.lock().expect("no writer panicked");
+        let mut state = self.change();
+        let State { tables, container, freed, .. } = &mut *state;
+        let leaks = container.leaks(tables)?;
+        let len_bytes = leaks.len() as u64 * self.shape.unit_bytes;
+        freed.extend(leaks);
+        drop(state);
+        self.commit(&mut committer)?;
+        Ok(len_bytes)
+    }
+
     /// See [`block::LiveDisk::relocate`].
     pub(super) fn move_units(&self, moves: &[UnitMove]) -> Result<()> {
         self.begin()?;

@@ -139,6 +139,11 @@ pub(crate) trait Container: Send + Sync + 'static {
         Err(Error::unsupported("moving units of this format"))
     }
 
+    /// What is counted as taken and has nothing that refers to it. All is committed.
+    fn leaks(&mut self, _tables: &mut Tables) -> Result<Vec<Storage>> {
+        Ok(Vec::new())
+    }
+
     /// Leaves out tables without contents, as far as they are known: what they lay in goes to `freed`.
     fn tidy(&mut self, _tables: &mut Tables, _freed: &mut Vec<Storage>, _when: Tidy) -> Result<()> {
         Ok(())
@@ -810,6 +815,10 @@ impl<C: Container> LiveDisk for Thin<C> {
         self.move_units(moves)
     }
 
+    fn reclaim(&self) -> Result<u64> {
+        self.free_leaks()
+    }
+
     fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Release);
         // What is under way ends; what comes later sees that the disk is closed.
@@ -843,8 +852,9 @@ impl<C: Container> Thin<C> {
             container.finish(tables)?
         };
         self.try_commit(committer)?;
-        self.change().tables.truncate(len_bytes)?;
+        // A log that is pending says how long the file is to be.
         committer.out.end(&*self.file)?;
+        self.change().tables.truncate(len_bytes)?;
         self.file.flush()
     }
 }

@@ -114,6 +114,8 @@ pub(super) struct Clusters {
     pub(super) cluster_bits: u32,
     has_zero_flag: bool,
     pub(super) has_parent: bool,
+    /// Something refers to clusters that is not looked at here.
+    pub(super) may_have_more: bool,
     pub(super) l1_at: u64,
     pub(super) unit_count: u64,
     pub(super) refcount_bits: u64,
@@ -168,6 +170,7 @@ impl Clusters {
             cluster_bits: header.cluster_bits,
             has_zero_flag: header.version >= 3,
             has_parent,
+            may_have_more: header.snapshot_count > 0 || header.bitmaps.is_some(),
             l1_at: header.l1_at.get(),
             unit_count: header.virtual_bytes.div_ceil(cluster_bytes),
             refcount_bits: u64::from(header.refcount_bits),
@@ -512,7 +515,7 @@ impl Clusters {
         Ok(())
     }
 
-    fn compressed(&self, tables: &Tables, word: u64) -> (HostOffset, u64) {
+    pub(super) fn compressed(&self, tables: &Tables, word: u64) -> (HostOffset, u64) {
         let bits = compressed_offset_bits(self.cluster_bits);
         let at = word & ((1 << bits) - 1);
         let sectors = ((word & !entry::COMPRESSED) >> bits) + 1;
@@ -701,6 +704,10 @@ impl Container for Clusters {
 
     fn refer(&mut self, tables: &mut Tables, who: Occupant, from: HostOffset, to: HostOffset) -> Result<()> {
         self.move_reference(tables, who, from.get(), to.get())
+    }
+
+    fn leaks(&mut self, tables: &mut Tables) -> Result<Vec<Storage>> {
+        self.find_leaks(tables)
     }
 
     fn tidy(&mut self, tables: &mut Tables, freed: &mut Vec<Storage>, when: Tidy) -> Result<()> {

@@ -4,12 +4,46 @@
 //! is written with the data; until the refcount table's entry follows, the former one has every count that anything on the
 //! storage relies on, because references come last.
 
-use block::{Occupancy, Occupant, Occupied, Result};
+use std::mem::offset_of;
+use std::ops::Range;
+
+use block::{Error, Occupancy, Occupant, Occupied, Result};
 use extent::{ExtentSet, Host, HostOffset, Span};
 
-use super::layout::entry;
+use super::layout::{self, entry};
 use super::live::Clusters;
 use crate::live::{Movable, Stage, Storage, Tables};
+
+/// `l1_size` (specification: Header).
+const L1_SIZE_AT: u64 = offset_of!(layout::Header, l1_size) as u64;
+/// References remembered at most, and leaks: 64 MiB.
+const REFERENCE_COUNT_MAX: usize = 1 << 22;
+
+/// Clusters that are referred to, each run as often as it is.
+#[derive(Default)]
+struct References(Vec<Range<u64>>);
+
+impl References {
+    fn push(&mut self, first: u64, count: u64) -> Result<()> {
+        let is_full = self.0.len() >= REFERENCE_COUNT_MAX;
+        match self.0.last_mut() {
+            _ if count == 0 => {}
+            Some(last) if last.end == first => last.end += count,
+            _ if is_full => {
+                let error =
+                    Error::unsupported("a QCOW2 image in so many pieces, whose leaks are to be found");
+                return Err(error.hint("'qemu-img check -r leaks' finds them"));
+            }
+            _ => self.0.push(first..first + count),
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Vec<Range<u64>> {
+        self.0.sort_unstable_by_key(|range| range.start);
+        self.0
+    }
+}
 
 /// The clusters of the file by how often they are counted.
 struct Counted {
@@ -84,6 +118,69 @@ impl Clusters {
             length_bytes: tables.len_bytes(),
             is_dense: false,
         }))
+    }
+
+    /// Clusters that are counted more often than something refers to them.
+    pub(super) fn find_leaks(&self, tables: &mut Tables) -> Result<Vec<Storage>> {
+        let [l1_entry_count] = tables.read::<4>(L1_SIZE_AT).map(|bytes| [u32::from_be_bytes(bytes)])?;
+        if self.may_have_more || u64::from(l1_entry_count) > self.l1_count() {
+            return Ok(Vec::new());
+        }
+        let mut references = References::default();
+        let clusters = |bytes: u64| bytes.div_ceil(self.cluster_bytes());
+        references.push(0, 1)?;
+        references.push(self.l1_at >> self.cluster_bits, clusters(self.l1_count() * 8))?;
+        references.push(self.table_at >> self.cluster_bits, clusters(self.table_count * 8))?;
+        for index in 0..self.table_count {
+            let at = self.block_at(tables, index)?;
+            references.push(at >> self.cluster_bits, u64::from(at != 0))?;
+        }
+        for index in 0..self.l1_count() {
+            let table = tables.looking(|tables| self.l1_entry(tables, index))? & entry::OFFSET;
+            if table == 0 {
+                continue;
+            }
+            references.push(table >> self.cluster_bits, 1)?;
+            for word in self.words(tables, table)? {
+                if word & entry::COMPRESSED != 0 {
+                    let (at, len_bytes) = self.compressed(tables, word);
+                    let first = at.get() >> self.cluster_bits;
+                    references.push(first, clusters(at.get() + len_bytes) - first)?;
+                } else {
+                    let at = word & entry::OFFSET;
+                    references.push(at >> self.cluster_bits, u64::from(at != 0))?;
+                }
+            }
+        }
+        self.counted_more_often(tables, references.finish())
+    }
+
+    /// `references` as often as there are, in order.
+    fn counted_more_often(&self, tables: &mut Tables, references: Vec<Range<u64>>) -> Result<Vec<Storage>> {
+        let mut leaks = Vec::new();
+        let mut rest = references.into_iter().peekable();
+        // Ends of those that have begun.
+        let mut ends: Vec<u64> = Vec::new();
+        for number in 0..tables.len_bytes().div_ceil(self.cluster_bytes()) {
+            ends.retain(|end| *end > number);
+            while let Some(range) = rest.next_if(|range| range.start <= number) {
+                ends.push(range.end);
+            }
+            let (count, expected) = (self.refcount(tables, number)?, ends.len() as u64);
+            if count < expected {
+                let error = Error::corrupt("QCOW2 refcount").at(self.at(number));
+                let error = error.field("of a cluster", count, format!("{expected} or more"));
+                return Err(error.hint("run 'qemu-img check -r all' on it first"));
+            }
+            let cluster = Storage::Shared { at: self.at(number), len_bytes: self.cluster_bytes() };
+            for _ in expected..count {
+                if leaks.len() >= REFERENCE_COUNT_MAX {
+                    return Ok(leaks);
+                }
+                leaks.push(cluster);
+            }
+        }
+        Ok(leaks)
     }
 
     fn words(&self, tables: &mut Tables, at: u64) -> Result<Vec<u64>> {
