@@ -52,7 +52,7 @@ enum Kind {
 /// What is explored.
 enum Work {
     Moves(Option<Real>, Box<Subject>),
-    Compact(ImageKind, Box<Image>),
+    Compact(Vec<(ImageKind, Image)>),
 }
 
 fn parse_seed(text: &str) -> Result<u64, std::num::ParseIntError> {
@@ -77,9 +77,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         })
         .collect();
     if is_wanted(Kind::Compact) {
-        let images =
-            IMAGE_KINDS.map(|kind| (Kind::Compact, Work::Compact(kind, Box::new(Image::new(kind, 1)))));
-        subjects.extend(images);
+        let images = IMAGE_KINDS.map(|kind| (kind, Image::new(kind, 1)));
+        subjects.push((Kind::Compact, Work::Compact(images.into())));
     }
     let shared = Mutex::new(Shared { next: 0, explored: Explored::default(), failure: None });
     std::thread::scope(|scope| {
@@ -129,7 +128,10 @@ fn work(arguments: &Arguments, subjects: &[(Kind, Work)], shared: &Mutex<Shared>
                 let kind = format!("{kind:?}").to_lowercase();
                 let (name, disk) = match work {
                     Work::Moves(_, subject) => (subject.name.as_str(), subject.disk.to_vec()),
-                    Work::Compact(kind, image) => (kind.name, image.bytes()),
+                    Work::Compact(images) => {
+                        let (kind, image) = image_of(images, seed);
+                        (kind.name, image.bytes())
+                    }
                 };
                 let kept = keep(&disk, &kind).unwrap_or_else(|error| format!("{error:#}"));
                 shared.failure.get_or_insert(format!(
@@ -141,10 +143,16 @@ fn work(arguments: &Arguments, subjects: &[(Kind, Work)], shared: &Mutex<Shared>
     }
 }
 
+/// The seed says which, so that it repeats what failed.
+fn image_of(images: &[(ImageKind, Image)], seed: u64) -> &(ImageKind, Image) {
+    &images[usize::try_from(seed % images.len() as u64).expect("an index")]
+}
+
 fn one(work: &Work, seed: u64, number: u64) -> anyhow::Result<Explored> {
     match work {
         Work::Moves(real, subject) => moves(subject, *real, seed, number),
-        Work::Compact(kind, image) => {
+        Work::Compact(images) => {
+            let (kind, image) = image_of(images, seed);
             let options = CompactOptions {
                 cuts_per_change: if kind.is_small() { CUTS_PER_CHANGE / 4 } else { 2 },
                 stride: 1,
@@ -158,7 +166,7 @@ fn one(work: &Work, seed: u64, number: u64) -> anyhow::Result<Explored> {
 
 fn moves(subject: &Subject, real: Option<Real>, seed: u64, number: u64) -> anyhow::Result<Explored> {
     let scenario = Scenario::new(subject, seed, BATCH_COUNT);
-    if let Some(real) = real.filter(|_| (number / 3).is_multiple_of(JUDGED_EVERY)) {
+    if let Some(real) = real.filter(|_| (number / 4).is_multiple_of(JUDGED_EVERY)) {
         for count in 0..=scenario.batch_count() {
             let volume = subject.volume_of(scenario.disk_after(count));
             real.judge(&volume)
