@@ -39,7 +39,7 @@ const THREAD_COUNT: usize = 4;
 pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
     let started = Instant::now();
     // Metadata are read more than once: by who plans, and by who checks.
-    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?;
+    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?;
     let stack = &disk.stack;
     let gate = Gate::new(&arguments.disk, &arguments.open)?;
     let occupancy = check_possible(arguments, stack, &gate)?;
@@ -98,7 +98,7 @@ fn check_possible(arguments: &CompactArguments, stack: &Stack, gate: &Gate) -> R
     Edit::check(stack.chain())?;
     check_no_children(stack.chain(), gate)?;
     // As it would be taken into use, but that nothing is written.
-    let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
+    let chain = open_chain(&arguments.disk, &arguments.open, Caching::Metadata)?;
     let files = chain.links()[0].layer.files().iter();
     let files = files.map(|file| Arc::new(Unwritten::new(file.clone())) as Arc<dyn TargetFile>).collect();
     image::live::open(chain, files, LiveOptions::default())?.occupancy()
@@ -316,7 +316,7 @@ fn execute(
     drop(disk);
     let CompactOutcome { is_cancelled, moved_bytes, .. } = outcome?;
     let moved = Moved::new(moved_first(&plan.moves, moved_bytes, slot_bytes), slot_bytes);
-    let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?.stack;
+    let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
     if self::places(after.chain(), &plan.kept, &moved)? != places {
         return Err(Error::mismatch("what the guest uses does not lie where it should")
             .path(arguments.disk.display()));

@@ -17,6 +17,8 @@ pub(crate) enum Caching {
     Direct,
     /// Through it.
     PageCache,
+    /// Through it, and no more than is asked for.
+    Metadata,
 }
 
 /// The most names of a folder that are looked at for an image's parent.
@@ -82,6 +84,7 @@ pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments, caching: Cachin
     let file = match caching {
         Caching::Direct => SourceFile::open_direct(path)?,
         Caching::PageCache => SourceFile::open(path)?,
+        Caching::Metadata => SourceFile::open_for_metadata(path)?,
     };
     let gate = Gate::new(path, arguments)?;
     Chain::open(file, OpenOptions { format: arguments.format }, &gate)
