@@ -314,3 +314,213 @@ fn push_part(runs: &mut Vec<Occupied>, run: &Occupied, from: u64, to: u64, slot_
         _ => runs.push(part),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use block::FileIndex;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SLOT: u64 = 4096;
+
+    fn at(slot: u64) -> HostOffset {
+        HostOffset::new(slot * SLOT)
+    }
+
+    /// A file of slots: `Some(who)` lies in each that is not free, `Some(None)` is fixed.
+    fn occupancy(slots: &[Option<Option<Occupant>>]) -> Occupancy {
+        let mut movable: Vec<Occupied> = Vec::new();
+        let mut fixed = ExtentSet::new();
+        for (number, slot) in (0..).zip(slots) {
+            match slot {
+                Some(Some(who)) => {
+                    push_part(&mut movable, &Occupied { first: *who, count: 1, at: at(number) }, 0, 1, SLOT);
+                }
+                Some(None) => fixed.push(Span::new(at(number), SLOT)),
+                None => {}
+            }
+        }
+        Occupancy {
+            unit_bytes: SLOT,
+            head_bytes: 0,
+            align_bytes: SLOT,
+            phase_bytes: 0,
+            slots_from: HostOffset::ZERO,
+            movable,
+            fixed,
+            unusable: ExtentSet::new(),
+            cut_off: None,
+            units_per_map: Some(8),
+            bytes_per_counts: None,
+            length_multiple_bytes: SLOT,
+            tail_bytes: 0,
+            length_bytes: slots.len() as u64 * SLOT,
+            is_dense: false,
+        }
+    }
+
+    fn virtual_of(units: impl IntoIterator<Item = u64>) -> ExtentSet<Virtual> {
+        units.into_iter().map(|unit| Span::new(VirtualOffset::new(unit * SLOT), SLOT)).collect()
+    }
+
+    fn units(slots: &[Option<Option<Occupant>>]) -> impl Iterator<Item = u64> {
+        slots.iter().filter_map(|slot| match slot {
+            Some(Some(Occupant::Unit(unit))) => Some(*unit),
+            _ => None,
+        })
+    }
+
+    const FIXED: Option<Option<Occupant>> = Some(None);
+
+    fn unit(number: u64) -> Option<Option<Occupant>> {
+        Some(Some(Occupant::Unit(number)))
+    }
+
+    #[test]
+    fn what_lies_at_the_end_fills_gaps_in_its_own_order() {
+        let slots = [FIXED, unit(9), None, unit(1), None, None, unit(5), unit(4), unit(6)];
+        let settling =
+            settle(&occupancy(&slots), &virtual_of([1]), &virtual_of([4, 5, 6, 9]), 0, MoveWhen::Pays);
+        let moves: Vec<_> = settling
+            .moves
+            .iter()
+            .map(|moved| (moved.first, moved.count, moved.from.get() / SLOT, moved.to.get() / SLOT))
+            .collect();
+        let who = Occupant::Unit;
+        assert_eq!(moves, [(who(4), 1, 7, 2), (who(5), 1, 6, 3), (who(6), 1, 8, 4)]);
+        assert_eq!((settling.moved_bytes, settling.length_bytes), (3 * SLOT, 5 * SLOT));
+        assert!(settling.is_complete);
+    }
+
+    #[test]
+    fn a_table_without_units_goes_and_others_move() {
+        let map = |number| Some(Some(Occupant::Map(number)));
+        let slots = [FIXED, unit(1), map(1), unit(8), map(0), None];
+        let settling = settle(&occupancy(&slots), &virtual_of([8]), &virtual_of([1]), 0, MoveWhen::Pays);
+        assert_eq!(settling.dropped, [Span::new(at(2), SLOT)]);
+        assert_eq!(settling.moves, [UnitMove { first: Occupant::Map(0), count: 1, from: at(4), to: at(2) }]);
+        assert_eq!(settling.length_bytes, 3 * SLOT);
+    }
+
+    #[test]
+    fn counts_of_what_is_cut_off_are_cut_off() {
+        let counts = |number| Some(Some(Occupant::Counts(number)));
+        let slots = [FIXED, counts(0), None, None, counts(1), unit(3), None];
+        let occupancy = Occupancy { bytes_per_counts: Some(4 * SLOT), ..occupancy(&slots) };
+        let settling = settle(&occupancy, &ExtentSet::new(), &virtual_of([3]), 0, MoveWhen::Pays);
+        assert_eq!(settling.moves, [UnitMove { first: Occupant::Unit(3), count: 1, from: at(5), to: at(2) }]);
+        assert_eq!(settling.length_bytes, 3 * SLOT);
+        assert_eq!(settling.dropped, [Span::new(at(4), SLOT)]);
+    }
+
+    #[test]
+    fn much_moves_only_for_a_file_that_gets_much_shorter() {
+        let slot_count = 2 * MOVED_BYTES_ALWAYS / SLOT + 100;
+        // Every second one is free: half as much would move as the file gets shorter.
+        let slots: Vec<_> =
+            (0..2 * slot_count).map(|number| if number % 2 == 0 { None } else { unit(number) }).collect();
+        let kept = virtual_of(units(&slots));
+        let of = |when| settle(&occupancy(&slots), &ExtentSet::new(), &kept, 0, when);
+        let pays = of(MoveWhen::Pays);
+        assert_eq!((pays.moves.len(), pays.is_complete), (0, false));
+        let possible = of(MoveWhen::Possible);
+        assert_eq!((possible.moved_bytes, possible.length_bytes), (slot_count / 2 * SLOT, slot_count * SLOT));
+        assert_eq!(of(MoveWhen::Never).length_bytes, 2 * slot_count * SLOT);
+        // A little at a far end is worth it.
+        let mut far = slots.clone();
+        far.extend(vec![None; usize::try_from(4 * slot_count).unwrap()]);
+        far.push(unit(0));
+        let settling =
+            settle(&occupancy(&far), &ExtentSet::new(), &virtual_of(units(&far)), 0, MoveWhen::Pays);
+        assert!(settling.moved_bytes * GAIN_MIN <= far.len() as u64 * SLOT - settling.length_bytes);
+        assert!(settling.length_bytes < 2 * slot_count * SLOT);
+    }
+
+    #[test]
+    fn what_may_have_no_gaps_is_moved_as_a_whole_or_not_at_all() {
+        let slots = [FIXED, None, unit(1), None, unit(2)];
+        let dense = Occupancy { is_dense: true, ..occupancy(&slots) };
+        let settling = settle(&dense, &ExtentSet::new(), &virtual_of([1, 2]), 0, MoveWhen::Pays);
+        assert_eq!((settling.length_bytes, settling.is_complete), (3 * SLOT, true));
+        let settling = settle(&dense, &ExtentSet::new(), &virtual_of([1, 2]), 0, MoveWhen::Never);
+        assert_eq!((settling.moves.len(), settling.is_complete), (0, false));
+    }
+
+    #[test]
+    fn a_unit_for_which_the_host_may_have_no_room_stays() {
+        let slots = [FIXED, None, unit(1)];
+        let unit_bytes = 2 * IN_FLIGHT_BYTES_MAX;
+        let large = Occupancy {
+            unit_bytes,
+            align_bytes: 1,
+            movable: vec![Occupied {
+                first: Occupant::Unit(1),
+                count: 1,
+                at: HostOffset::new(3 * unit_bytes),
+            }],
+            length_bytes: 4 * unit_bytes,
+            ..occupancy(&slots)
+        };
+        let kept = [Span::new(VirtualOffset::new(unit_bytes), unit_bytes)].into_iter().collect();
+        let moves =
+            |freed_bytes| settle(&large, &ExtentSet::new(), &kept, freed_bytes, MoveWhen::Possible).moves;
+        assert_eq!((moves(0).len(), moves(unit_bytes).len()), (0, 1));
+    }
+
+    proptest! {
+        /// Against a model that moves one by one.
+        #[test]
+        fn a_file_gets_as_short_as_the_naive_model_says(
+            kinds in prop::collection::vec((0..8u8, any::<bool>()), 1..60),
+        ) {
+            let slots: Vec<_> = (0..).zip(&kinds).map(|(number, (kind, _))| match kind {
+                0..4 => unit(number),
+                4 => FIXED,
+                _ => None,
+            }).collect();
+            let released = (0..).zip(&kinds).filter(|(_, (_, gone))| *gone).map(|(number, _)| number);
+            let released = virtual_of(released.filter(|number| slots[usize::try_from(*number).unwrap()] == unit(*number)));
+            let is_gone = |number: u64| released.contains(VirtualOffset::new(number * SLOT));
+            let left: Vec<_> = slots.iter().map(|slot| slot.filter(|who| !matches!(who, Some(Occupant::Unit(unit)) if is_gone(*unit)))).collect();
+            let settling = settle(&occupancy(&slots), &released, &virtual_of(units(&left)), 0, MoveWhen::Possible);
+            let mut model = left.clone();
+            while let (Some(free), Some(last)) = (
+                model.iter().position(Option::is_none),
+                model.iter().rposition(Option::is_some).filter(|last| model[*last] != FIXED),
+            ) {
+                if free > last {
+                    break;
+                }
+                model.swap(free, last);
+            }
+            let end = model.iter().rposition(Option::is_some).map_or(0, |last| last as u64 + 1);
+            prop_assert_eq!(settling.length_bytes, end * SLOT);
+            // Each move is from where it lies behind the end to where nothing lies before it.
+            let mut after = left.clone();
+            for moved in &settling.moves {
+                for index in 0..moved.count {
+                    let number = |at: HostOffset| usize::try_from(at.get() / SLOT + index).unwrap();
+                    prop_assert_eq!(left[number(moved.from)], Some(Some(moved.first.plus(index))));
+                    prop_assert!(left[number(moved.to)].is_none() && after[number(moved.to)].is_none());
+                    prop_assert!(number(moved.to) as u64 * SLOT < settling.length_bytes);
+                    prop_assert!(number(moved.from) as u64 * SLOT >= settling.length_bytes);
+                    after.swap(number(moved.from), number(moved.to));
+                }
+            }
+            let after_bytes = after.iter().rposition(Option::is_some).map_or(0, |last| last as u64 + 1) * SLOT;
+            prop_assert_eq!(after_bytes, settling.length_bytes);
+            // Seen from where they are, all lie where they did.
+            let moved = Moved::new(settling.moves.clone(), SLOT);
+            for (number, slot) in (0..).zip(&after) {
+                let Some(Some(Occupant::Unit(unit))) = slot else { continue };
+                let state = |at| RunState::Data { file: FileIndex(0), offset: at };
+                let span = Span::new(VirtualOffset::new(unit * SLOT), SLOT);
+                let mut runs = Vec::new();
+                moved.push_back(&Run::new(span, state(at(number))), &mut runs);
+                let before = left.iter().position(|other| other == slot).unwrap() as u64;
+                prop_assert_eq!(runs, [Run::new(span, state(at(before)))]);
+            }
+        }
+    }
+}
