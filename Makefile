@@ -62,11 +62,11 @@ bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
 ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU (Debian 13, qemu-system-x86, xz-utils)
 	$(CARGO) test --locked -p leandisk-testkit --test kernel -- --ignored
 
-crash: ## Cut the power of simulated machines at every write of changes in place (CRASH_STATES=1000000)
+crash: ## Cut the power of simulated machines at every write of changes in place and of compact (CRASH_STATES=1000000)
 	scripts/install-test-tools
 	$(CARGO) run --locked --release -p leandisk-xtask -- crash --states $(CRASH_STATES)
 
-kill: ## Kill changes in place at random moments, recover, and compare every file (KILL_RUNS=1000)
+kill: ## Kill changes in place and compact at random moments, recover, and compare every file (KILL_RUNS=1000)
 	$(CARGO) build --locked --release -p leandisk
 	$(CARGO) run --locked --release -p leandisk-xtask -- kill --runs $(KILL_RUNS)
 
