@@ -209,9 +209,12 @@ impl<'a> CompactPlanner<'a> {
             targets.collect(),
         ];
         let given_back = together.iter().flat_map(|places| places.iter().map(whole_blocks)).collect();
+        // What is given back within a block before it moves does not go with it.
+        let emptied: ExtentSet<Host> = self.emptied.iter().copied().collect();
+        let rest = file.written.subtract(&emptied);
         let mut written = Vec::new();
         for moved in &settling.moves {
-            for part in file.written.within(Span::new(moved.from, moved.count * slot_bytes)) {
+            for part in rest.within(Span::new(moved.from, moved.count * slot_bytes)) {
                 let start = moved.to.plus(part.start().get() - moved.from.get());
                 written.push(touched_blocks(Span::new(start, part.len_bytes())));
             }
