@@ -67,7 +67,7 @@ ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU
 	$(CARGO) test --locked -p leandisk-testkit --test kernel -- --ignored
 	$(CARGO) test --locked -p leandisk --test ntfs3 -- --ignored
 
-crash: ## Cut the power of simulated machines at every write of changes in place (CRASH_STATES=1000000)
+crash: ## Cut the power of simulated machines at every write of changes in place and of compact (CRASH_STATES=1000000)
 	scripts/install-test-tools
 	$(CARGO) run --locked --release -p leandisk-xtask -- crash --states $(CRASH_STATES)
 
@@ -83,7 +83,7 @@ load: ## Keep served disks under load, 16 connections with 16 requests each (LOA
 	scripts/install-test-tools
 	LOAD_SECONDS=$(LOAD_SECONDS) $(CARGO) test --locked --release -p leandisk --test load -- --nocapture
 
-kill: ## Kill changes in place at random moments, recover, and compare every file (KILL_RUNS=1000)
+kill: ## Kill changes in place and compact at random moments, recover, and compare every file (KILL_RUNS=1000)
 	$(CARGO) build --locked --release -p leandisk
 	$(CARGO) run --locked --release -p leandisk-xtask -- kill --runs $(KILL_RUNS)
 

@@ -8,6 +8,7 @@
 mod cache;
 mod error;
 mod memory;
+mod occupancy;
 mod overlay;
 mod read;
 mod run;
@@ -15,6 +16,7 @@ mod run;
 pub use cache::Cached;
 pub use error::{Error, ErrorKind, Result};
 pub use memory::Memory;
+pub use occupancy::{Occupancy, Occupant, Occupied, UnitMove};
 pub use overlay::Overlay;
 pub use read::{HostExtent, HostFile, HostState, ReadAt, TargetFile, check_bounds, read_struct, read_vec};
 pub use run::{Disk, EditDisk, FileIndex, LiveDisk, Run, RunState, push_run};

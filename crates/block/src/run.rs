@@ -2,7 +2,7 @@
 
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
-use crate::{ReadAt, Result};
+use crate::{Error, Occupancy, ReadAt, Result, UnitMove};
 
 /// Which of a disk's host files, by the order in which the disk lists them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -124,6 +124,24 @@ pub trait LiveDisk: EditDisk + Disk {
     /// Says that the contents of `span` mean nothing any more: its storage is given back as far as whole units of the
     /// image allow, and reads as zeros; the rest may keep its contents.
     fn discard(&self, span: VirtualSpan) -> Result<()>;
+
+    /// What lies where in the image's file, all of it flushed; `None` if nothing can be laid elsewhere.
+    fn occupancy(&self) -> Result<Option<Occupancy>> {
+        Ok(None)
+    }
+
+    /// Moves units within the image's file: each to a free place, and what it left is free afterwards. On return all of it is
+    /// on stable storage. A cut at any moment leaves each unit in one place or the other. `Refused` if a unit does not lie
+    /// where it is to come from, or its place is not free. Nobody else uses the disk meanwhile.
+    fn relocate(&self, _moves: &[UnitMove]) -> Result<()> {
+        Err(Error::unsupported("moving units of an image in which they have their places"))
+    }
+
+    /// Gives back what the image counts as taken and nothing refers to, as a change that was interrupted may leave it; says
+    /// how many bytes of the file those are. Nobody else uses the disk meanwhile.
+    fn reclaim(&self) -> Result<u64> {
+        Ok(0)
+    }
 
     /// Flushes and leaves the image as one that nobody has open. Every later change is refused.
     fn close(&self) -> Result<()> {

@@ -350,6 +350,17 @@ fn parse_size(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("a disk has at least one sector, and whole sectors of {SECTOR_BYTES} bytes"))
 }
 
+/// Whether what lies at the end of an image's file goes down into gaps, so that the file gets shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Move {
+    /// Where the file gets enough shorter for what moves
+    Auto,
+    /// Wherever the file gets shorter
+    Always,
+    /// Never
+    Never,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CompactArguments {
     /// The disk: a file or block device that nobody uses
@@ -359,6 +370,9 @@ pub(crate) struct CompactArguments {
     /// First move files out of the image's blocks that hold little, so that more of them become free
     #[arg(long)]
     pub(crate) defrag: bool,
+    /// Move what lies at the file's end into gaps, and cut the file off
+    #[arg(long = "move", value_name = "WHEN", value_enum, default_value = "auto")]
+    pub(crate) moves: Move,
     /// Show what would be done, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -7,24 +7,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use block::{Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, ReadAt, Result, RunState, TargetFile};
-use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Unwritten};
+use block::{
+    Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, RunState, TargetFile,
+    UnitMove,
+};
+use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome};
 use extent::{ExtentSet, Host, PackedExtents, Span, Virtual, VolumeSpan};
 use filesystem::{Catalog, Check, FileId, State, Use};
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget, check_no_children};
 use os::{JournalFile, LiveFile, journal_path};
-use plan::compact::{CompactPlan, CompactPlanner, CompactShape};
+use plan::compact::{CompactPlan, CompactPlanner, CompactShape, FileFacts};
+use plan::settle::{MoveWhen, Moved as MovedUnits};
 use plan::{Moved, facts_after};
 use report::{CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text, to_json};
 use stack::{HOST_BLOCK_BYTES, Mode, Stack, UsedMaps, Volume};
 use verify::volume::{Contents, Snapshot};
 
-use crate::arguments::CompactArguments;
+use crate::arguments::{CompactArguments, Move};
 use crate::consolidate;
 use crate::copy::{check_not_in_use, check_unchanged, source_fingerprints};
 use crate::defrag::{InPlace, Prepared, carry_out};
-use crate::disk::{Caching, Gate, OpenDisk, lost, open_chain};
+use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost};
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
@@ -46,9 +50,10 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
     };
     let moved =
         consolidation.as_ref().filter(|_| arguments.dry_run).map(|it| consolidate::moved(&it.prepared));
-    let plan = plan(&scene, moved.as_deref())?;
+    let plan = plan(&scene, moved.as_deref(), arguments.moves)?;
     let refused = refused(&scene.trust);
-    let done = match (arguments.dry_run || refused.is_some(), plan.releases.count()) {
+    let step_count = plan.releases.count() + plan.moves.len() as u64;
+    let done = match (arguments.dry_run || refused.is_some(), step_count) {
         (true, _) => None,
         (false, 0) => {
             Some(Done { after: sizes(scene.stack.chain())?, written_bytes: 0, is_cancelled: false })
@@ -92,15 +97,17 @@ struct Scene {
     maps: UsedMaps,
     trust: Vec<Trust>,
     held: Vec<ExtentSet<Host>>,
+    /// What lies where in an image whose units can be moved.
+    occupancy: Option<Occupancy>,
 }
 
 impl Scene {
     /// Opens the disk; with `is_compared`, reads the files that are to be as they were afterwards.
     fn open(arguments: &CompactArguments, is_compared: bool) -> Result<Self> {
         // Metadata are read more than once: by who plans, and by who checks.
-        let stack = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?.stack;
+        let stack = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
-        check_possible(arguments, &stack, &gate)?;
+        let occupancy = check_possible(arguments, &stack, &gate)?;
         let fingerprints = source_fingerprints(stack.chain());
         let maps = stack.used_maps(Check::Full)?;
         check_not_hibernated(&stack)?;
@@ -108,7 +115,7 @@ impl Scene {
         let trust = volumes.map(|(volume, mode)| trust(is_compared, volume, mode)).collect::<Result<_>>()?;
         // Asked for where it is, the host finds places for all that was written, and what is taken is counted after that.
         let held = held(stack.chain())?;
-        Ok(Self { stack, gate, fingerprints, maps, trust, held })
+        Ok(Self { stack, gate, fingerprints, maps, trust, held, occupancy })
     }
 }
 
@@ -157,17 +164,13 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
     Ok(Consolidation { prepared, outcomes })
 }
 
-/// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at.
-fn check_possible(arguments: &CompactArguments, stack: &Stack, gate: &Gate) -> Result<()> {
+/// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at. What lies where in an
+/// image whose units can be moved.
+fn check_possible(arguments: &CompactArguments, stack: &Stack, gate: &Gate) -> Result<Option<Occupancy>> {
     check_not_in_use(stack.chain())?;
     Edit::check(stack.chain())?;
     check_no_children(stack.chain(), gate)?;
-    // As it would be taken into use, but that nothing is written.
-    let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
-    let files = chain.links()[0].layer.files().iter();
-    let files = files.map(|file| Arc::new(Unwritten::new(file.clone())) as Arc<dyn TargetFile>).collect();
-    image::live::open(chain, files, LiveOptions::default())?;
-    Ok(())
+    check_usable(&arguments.disk, &arguments.open)?.occupancy()
 }
 
 fn check_not_hibernated(stack: &Stack) -> Result<()> {
@@ -267,15 +270,19 @@ fn held(chain: &Chain) -> Result<Vec<ExtentSet<Host>>> {
 }
 
 fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
-    let all = Span::from_zero(file.len_bytes());
     // Both, as either may leave something out: what was never written, and what the host compresses.
     let placed = file.host_extents()?.unwrap_or_default().into_iter().map(|extent| extent.span);
-    let data = file.host_map(all)?.into_iter().filter(|extent| extent.state == HostState::Data);
-    Ok(placed.chain(data.map(|extent| extent.span)).collect())
+    Ok(placed.chain(written_of(file)?.iter()).collect())
+}
+
+/// What does not read as zeros as far as the host tells.
+fn written_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
+    let map = file.host_map(Span::from_zero(file.len_bytes()))?;
+    Ok(map.into_iter().filter(|extent| extent.state == HostState::Data).map(|extent| extent.span).collect())
 }
 
 /// Facts in, plan out: of the volumes as they are, or as they will be once files have `moved`.
-fn plan(scene: &Scene, moved: Option<&[Moved]>) -> Result<CompactPlan> {
+fn plan(scene: &Scene, moved: Option<&[Moved]>, moves: Move) -> Result<CompactPlan> {
     let Scene { stack, maps, trust, held, .. } = scene;
     let volumes = stack.volumes().iter().map(|volume| volume.span);
     let moved: Option<Vec<_>> = moved.map(|moved| volumes.zip(moved.iter().cloned()).collect());
@@ -286,11 +293,13 @@ fn plan(scene: &Scene, moved: Option<&[Moved]>) -> Result<CompactPlan> {
         unit_bytes,
         frees_units: gives.frees_units,
         block_bytes: gives.unit_bytes.filter(|_| !gives.frees_units),
+        blocks_may_leave: gives.can_leave_gaps && scene.occupancy.is_some(),
         head_bytes: gives.head_bytes,
     };
     let trusted = trust.iter().map(Result::is_ok).collect();
     let mut planner = CompactPlanner::new(shape, trusted, held);
-    let window_bytes = (WINDOW_BYTES / unit_bytes).max(1) * unit_bytes;
+    let step_bytes = shape.block_bytes.filter(|_| shape.blocks_may_leave).unwrap_or(unit_bytes);
+    let window_bytes = (WINDOW_BYTES / step_bytes).max(1) * step_bytes;
     for window in Span::from_zero(stack.chain().len_bytes()).split(window_bytes) {
         let facts = stack.facts(maps, window)?;
         let facts = match &moved {
@@ -299,7 +308,14 @@ fn plan(scene: &Scene, moved: Option<&[Moved]>) -> Result<CompactPlan> {
         };
         planner.add(&facts, &stack.chain().map(window)?);
     }
-    Ok(planner.finish())
+    let Some(occupancy) = &scene.occupancy else { return Ok(planner.finish()) };
+    let when = match moves {
+        Move::Auto => MoveWhen::Pays,
+        Move::Always => MoveWhen::Possible,
+        Move::Never => MoveWhen::Never,
+    };
+    let written = written_of(&*stack.chain().files()[0])?;
+    Ok(planner.finish_settled(FileFacts { occupancy, written: &written }, when))
 }
 
 /// What an image takes.
@@ -327,7 +343,8 @@ struct Done {
 /// Carries out the plan, then opens the disk anew and compares.
 fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
     let Scene { stack, gate, fingerprints, trust, .. } = scene;
-    let places = places(stack.chain(), &plan.kept)?;
+    let slot_bytes = scene.occupancy.as_ref().map_or(0, Occupancy::slot_bytes);
+    let places = places(stack.chain(), &plan.kept, &MovedUnits::new(Vec::new(), slot_bytes))?;
     let edit = open_alone(stack.chain(), gate, fingerprints)?;
     let cancelled = cancel_on_signal()?;
     // From before the first write until the disk is closed: what is killed in between may leave marks in the image that only
@@ -337,27 +354,35 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
         None => None,
     };
     let written_bytes = Arc::new(AtomicU64::new(0));
-    let progress = Progress::new(arguments.progress, "free", plan.releases.total_bytes(), cancelled, None);
-    let disk = match begin(edit, &written_bytes) {
+    let work_bytes = plan.releases.total_bytes() + plan.moved_bytes;
+    let progress = Progress::new(arguments.progress, "free", work_bytes, cancelled, None);
+    let disk = match begin(edit, &written_bytes, plan.blocks_leave) {
         Ok(disk) => disk,
         Err(error) => {
             journal.into_iter().try_for_each(JournalFile::remove)?;
             return Err(error);
         }
     };
-    let outcome = CompactJob { disk: &*disk, releases: &plan.releases }.run(&progress);
+    let job = CompactJob {
+        disk: &*disk,
+        releases: &plan.releases,
+        moves: &plan.moves,
+        slot_bytes,
+        is_all_or_nothing: plan.blocks_leave,
+    };
+    let outcome = job.run(&progress);
     progress.finish();
     // What was given back stays given back: only a disk that could not be closed is to be recovered.
     if outcome.is_ok() || disk.close().is_ok() {
         journal.into_iter().try_for_each(JournalFile::remove)?;
     }
     drop(disk);
-    let CompactOutcome { is_cancelled, .. } = outcome?;
-    let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?.stack;
-    if self::places(after.chain(), &plan.kept)? != places {
-        return Err(
-            Error::mismatch("what the guest uses does not lie where it did").path(arguments.disk.display())
-        );
+    let CompactOutcome { is_cancelled, moved_bytes, .. } = outcome?;
+    let moved = MovedUnits::new(moved_first(&plan.moves, moved_bytes, slot_bytes), slot_bytes);
+    let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
+    if self::places(after.chain(), &plan.kept, &moved)? != places {
+        return Err(Error::mismatch("what the guest uses does not lie where it should")
+            .path(arguments.disk.display()));
     }
     for (volume, before) in after.volumes().iter().zip(trust) {
         let Ok(Found { snapshot: Some(before), compared, is_sound }) = before else { continue };
@@ -374,11 +399,26 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     })
 }
 
-/// Where everything lies that is kept, and that the host has it all.
-fn places(chain: &Chain, kept: &PackedExtents<Virtual>) -> Result<u64> {
+/// The first of `moves`, as many as make up `moved_bytes`.
+fn moved_first(moves: &[UnitMove], moved_bytes: u64, slot_bytes: u64) -> Vec<UnitMove> {
+    let mut rest = moved_bytes.checked_div(slot_bytes).unwrap_or(0);
+    let cut = moves.iter().map(|moved| {
+        let count = moved.count.min(rest);
+        rest -= count;
+        UnitMove { count, ..*moved }
+    });
+    cut.filter(|moved| moved.count > 0).collect()
+}
+
+/// Where everything lies that is kept, or lay before it was moved, and that the host has it all.
+fn places(chain: &Chain, kept: &PackedExtents<Virtual>, moved: &MovedUnits) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     for span in kept.iter() {
+        let mut runs = Vec::new();
         for run in chain.map_with_host(span)? {
+            moved.push_back(&run, &mut runs);
+        }
+        for run in runs {
             (run.span.start().get(), run.span.len_bytes()).hash(&mut hasher);
             match run.state {
                 RunState::Hole | RunState::Zero => 0u8.hash(&mut hasher),
@@ -407,10 +447,14 @@ fn open_alone(chain: &Chain, gate: &Gate, fingerprints: &[Option<(u64, i64, i64)
 }
 
 /// Takes the disk into use.
-fn begin(edit: Edit, written_bytes: &Arc<AtomicU64>) -> Result<Box<dyn LiveDisk>> {
+fn begin(edit: Edit, written_bytes: &Arc<AtomicU64>, leaves_gaps: bool) -> Result<Box<dyn LiveDisk>> {
     let (chain, files) = edit.into_parts();
     let counted = |file: Arc<dyn EditTarget>| {
         Arc::new(Counted::new(file, written_bytes.clone())) as Arc<dyn TargetFile>
     };
-    image::live::open(chain, files.into_iter().map(counted).collect(), LiveOptions::default())
+    image::live::open(
+        chain,
+        files.into_iter().map(counted).collect(),
+        LiveOptions { leaves_gaps, ..LiveOptions::default() },
+    )
 }

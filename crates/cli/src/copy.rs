@@ -303,7 +303,7 @@ fn open_target(
     }
     let file = match caching(arguments) {
         Caching::Direct => NewFile::create_direct(&arguments.target, arguments.force)?,
-        Caching::PageCache => NewFile::create(&arguments.target, arguments.force)?,
+        Caching::PageCache | Caching::Metadata => NewFile::create(&arguments.target, arguments.force)?,
     };
     let _ = std::fs::remove_file(checkpoint_path);
     Ok((Target::New(file), None))

@@ -305,6 +305,10 @@ impl Changing {
             edit.begin(uuid::Uuid::new_v4().as_u128())?;
             return Ok(Self::Fixed(edit));
         }
+        Self::begin_thin(edit)
+    }
+
+    fn begin_thin(edit: Edit) -> Result<Self> {
         let is_closed = edit.is_closed();
         let (chain, files) = edit.into_parts();
         let files = files.into_iter().map(|file| file as Arc<dyn TargetFile>).collect();
@@ -458,8 +462,14 @@ pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
         let opened = Changing::open_interrupted(&chain, &gate)?;
         // What is refused is refused before a byte changes.
         journal::decide(&journal, &opened)?;
-        let opened = Changing::begin(opened)?;
+        let opened = match image::live::gives_back(&chain).unit_bytes {
+            Some(_) => Changing::begin_thin(opened)?,
+            None => Changing::begin(opened)?,
+        };
         let recovery = engine::recover(opened.disk(), &journal)?;
+        if let Changing::Thin(disk) = &opened {
+            engine::tidy_up(&**disk)?;
+        }
         opened.close()?;
         drop(opened);
         journal.remove()?;

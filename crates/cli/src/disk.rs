@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{Error, HostFile, Result, TargetFile};
+use block::{Error, HostFile, LiveDisk, Result, TargetFile};
 use engine::Unwritten;
 use image::live::LiveOptions;
 use image::{Chain, OpenOptions, Purpose, Resolver};
@@ -19,6 +19,8 @@ pub(crate) enum Caching {
     Direct,
     /// Through it.
     PageCache,
+    /// Through it, and no more than is asked for.
+    Metadata,
 }
 
 /// The most names of a folder that are looked at for an image's parent.
@@ -70,11 +72,11 @@ pub(crate) fn check_nothing_pending(path: &Path) -> Result<()> {
 }
 
 /// Takes the disk into use as a change of it would, but that nothing is written: to see whether it can be.
-pub(crate) fn check_usable(path: &Path, arguments: &OpenArguments) -> Result<()> {
-    let chain = open_chain(path, arguments, Caching::PageCache)?;
+pub(crate) fn check_usable(path: &Path, arguments: &OpenArguments) -> Result<Box<dyn LiveDisk>> {
+    let chain = open_chain(path, arguments, Caching::Metadata)?;
     let files = chain.links()[0].layer.files().iter();
     let files = files.map(|file| Arc::new(Unwritten::new(file.clone())) as Arc<dyn TargetFile>).collect();
-    image::live::open(chain, files, LiveOptions::default()).map(drop)
+    image::live::open(chain, files, LiveOptions::default())
 }
 
 /// What is wrong if a volume is not there any more after a change of it.
@@ -92,6 +94,7 @@ pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments, caching: Cachin
     let file = match caching {
         Caching::Direct => SourceFile::open_direct(path)?,
         Caching::PageCache => SourceFile::open(path)?,
+        Caching::Metadata => SourceFile::open_for_metadata(path)?,
     };
     let gate = Gate::new(path, arguments)?;
     Chain::open(file, OpenOptions { format: arguments.format }, &gate)

@@ -310,7 +310,7 @@ fn check_writable(chain: &Chain) -> Result<()> {
 fn open_live(file: &dyn HostFile, how: &How<'_>) -> Result<Arc<LiveFile>> {
     let opened = match how.caching {
         Caching::Direct => LiveFile::open_direct(file.name())?,
-        Caching::PageCache => LiveFile::open(file.name())?,
+        Caching::PageCache | Caching::Metadata => LiveFile::open(file.name())?,
     };
     let opened = opened.keeping(how.kept);
     if opened.identity() == file.identity() {

@@ -4,15 +4,18 @@
 //! power at every change that a run makes, in many ways each, recovers (with a second cut in the recovery), and compares: all
 //! that the volume uses is byte for byte what it was before or after the batch, never between.
 //!
+//! A [`Compaction`] is an image, what is given back of it, and what moves into the gaps: [`explore_compact()`] does the same with it.
+//!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
 //!
 //! Everything here panics where its own machine fails it, with what was expected: it is for tests and tasks alone, as `testkit` is.
 //!
-//! Absent on purpose: planning. Moves are random, so that they are worse than any planner's.
+//! Absent on purpose: planning. Moves of files are random, so that they are worse than any planner's.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod choose;
+mod compact;
 mod explore;
 mod faults;
 mod live;
@@ -20,6 +23,7 @@ mod real;
 mod scenario;
 mod toy;
 
+pub use compact::{CompactOptions, Compaction, IMAGE_KINDS, Image, ImageKind, explore_compact};
 pub use explore::{Explored, Options, Violation, explore};
 pub use faults::explore_faults;
 pub use live::{LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_threads, live_kind, run_log};

@@ -54,7 +54,7 @@ pub struct Scenario<'a> {
 }
 
 /// Nobody watches.
-struct Silent;
+pub(crate) struct Silent;
 
 impl Monitor for Silent {
     fn advanced(&self, _read_bytes: u64, _written_bytes: u64) {}

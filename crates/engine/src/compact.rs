@@ -1,7 +1,8 @@
 //! Gives back what an image holds for nothing.
 //!
 //! Invariants:
-//! - nothing is written but the image's own tables, and nothing moves: what is kept is never touched;
+//! - nothing is written but the image's own tables, and units on their way from the file's end into gaps; other than these
+//!   nothing that is kept is touched;
 //! - storage is given back only after the tables that no longer refer to it are on stable storage, which is what a disk in use
 //!   ([`image::live`]) sees to: whenever the machine stops, the image is whole, and at worst holds on to something that
 //!   nothing refers to.
@@ -11,7 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::{LiveDisk, ReadAt, Result, TargetFile};
+use block::{LiveDisk, ReadAt, Result, TargetFile, UnitMove};
 use extent::{Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
 
 use crate::copy::Monitor;
@@ -20,6 +21,8 @@ use crate::copy::Monitor;
 const STEP_BYTES: u64 = 256 << 20;
 /// What is released before it is brought to stable storage, so that its storage is really given back.
 const FLUSH_BYTES: u64 = 4 << 30;
+/// What moves between two looks: so much more than the disk the host needs, unless a unit is larger.
+const MOVE_BYTES: u64 = 32 << 20;
 
 /// What to give back.
 pub struct CompactJob<'a> {
@@ -27,6 +30,12 @@ pub struct CompactJob<'a> {
     pub disk: &'a dyn LiveDisk,
     /// What means nothing any more, in order.
     pub releases: &'a PackedExtents<Virtual>,
+    /// What goes elsewhere in the image's file after that: each move into places that are free before the first.
+    pub moves: &'a [UnitMove],
+    /// Bytes of the file that each unit takes.
+    pub slot_bytes: u64,
+    /// Nobody may stop in the middle: the image's kind allows no gaps.
+    pub is_all_or_nothing: bool,
 }
 
 /// What was done.
@@ -34,34 +43,89 @@ pub struct CompactJob<'a> {
 pub struct CompactOutcome {
     /// Bytes of the virtual disk that were released.
     pub released_bytes: u64,
+    /// Bytes of the file that moved.
+    pub moved_bytes: u64,
     /// The user asked to stop; the disk is whole.
     pub is_cancelled: bool,
 }
 
 impl CompactJob<'_> {
-    /// Releases all, and closes the disk: on return everything is on stable storage, and the image one that nobody has open.
+    /// Releases and moves all, and closes the disk: on return everything is on stable storage, and the image one that nobody
+    /// has open.
     pub fn run(&self, monitor: &dyn Monitor) -> Result<CompactOutcome> {
-        let mut outcome = CompactOutcome::default();
-        let mut unflushed = 0;
-        'releases: for release in self.releases.iter() {
-            for step in release.split(STEP_BYTES) {
-                if monitor.is_cancelled() {
-                    outcome.is_cancelled = true;
-                    break 'releases;
-                }
-                self.disk.discard(step)?;
-                outcome.released_bytes += step.len_bytes();
-                monitor.advanced(step.len_bytes(), 0);
-                unflushed += step.len_bytes();
-                if unflushed >= FLUSH_BYTES {
-                    self.disk.flush()?;
-                    unflushed = 0;
-                }
-            }
+        let mut outcome =
+            CompactOutcome { is_cancelled: monitor.is_cancelled(), ..CompactOutcome::default() };
+        if !outcome.is_cancelled {
+            self.release(monitor, &mut outcome)?;
+        }
+        if !outcome.is_cancelled && !self.moves.is_empty() {
+            // What was released is free only then.
+            self.disk.flush()?;
+            self.relocate(monitor, &mut outcome)?;
         }
         self.disk.close()?;
         Ok(outcome)
     }
+
+    fn is_stopped(&self, monitor: &dyn Monitor, outcome: &mut CompactOutcome) -> bool {
+        outcome.is_cancelled = !self.is_all_or_nothing && monitor.is_cancelled();
+        outcome.is_cancelled
+    }
+
+    fn release(&self, monitor: &dyn Monitor, outcome: &mut CompactOutcome) -> Result<()> {
+        let mut unflushed = 0;
+        for step in self.releases.iter().flat_map(|release| release.split(STEP_BYTES)) {
+            if self.is_stopped(monitor, outcome) {
+                return Ok(());
+            }
+            self.disk.discard(step)?;
+            outcome.released_bytes += step.len_bytes();
+            monitor.advanced(step.len_bytes(), 0);
+            unflushed += step.len_bytes();
+            if unflushed >= FLUSH_BYTES {
+                self.disk.flush()?;
+                unflushed = 0;
+            }
+        }
+        Ok(())
+    }
+
+    fn relocate(&self, monitor: &dyn Monitor, outcome: &mut CompactOutcome) -> Result<()> {
+        for batch in batches(self.moves, self.slot_bytes) {
+            if self.is_stopped(monitor, outcome) {
+                return Ok(());
+            }
+            self.disk.relocate(&batch)?;
+            let moved_bytes = batch.iter().map(|moved| moved.count * self.slot_bytes).sum();
+            outcome.moved_bytes += moved_bytes;
+            monitor.advanced(moved_bytes, moved_bytes);
+        }
+        Ok(())
+    }
+}
+
+/// `moves` in their order, in batches of which the host has room for what lies in two places.
+pub(crate) fn batches(moves: &[UnitMove], slot_bytes: u64) -> impl Iterator<Item = Vec<UnitMove>> {
+    let count_max = (MOVE_BYTES / slot_bytes.max(1)).max(1);
+    let (mut rest, mut done) = (moves, 0);
+    std::iter::from_fn(move || {
+        let (mut batch, mut room) = (Vec::new(), count_max);
+        while let Some((first, after)) = rest.split_first().filter(|_| room > 0) {
+            let count = (first.count - done).min(room);
+            batch.push(UnitMove {
+                first: first.first.plus(done),
+                count,
+                from: first.from.plus(done * slot_bytes),
+                to: first.to.plus(done * slot_bytes),
+            });
+            room -= count;
+            done += count;
+            if done == first.count {
+                (rest, done) = (after, 0);
+            }
+        }
+        (!batch.is_empty()).then_some(batch)
+    })
 }
 
 /// A file that counts what is written into it.
@@ -238,10 +302,58 @@ mod tests {
             Ok(())
         }
 
+        fn relocate(&self, moves: &[UnitMove]) -> Result<()> {
+            let text = |moved: &UnitMove| {
+                format!("{:?}*{} {:#x}>{:#x}", moved.first, moved.count, moved.from.get(), moved.to.get())
+            };
+            self.0.lock().unwrap().push(moves.iter().map(text).collect::<Vec<_>>().join(" "));
+            Ok(())
+        }
+
         fn close(&self) -> Result<()> {
             self.0.lock().unwrap().push("close".into());
             Ok(())
         }
+    }
+
+    fn job<'a>(disk: &'a Log, releases: &'a PackedExtents<Virtual>, moves: &'a [UnitMove]) -> CompactJob<'a> {
+        CompactJob { disk, releases, moves, slot_bytes: 16 << 20, is_all_or_nothing: false }
+    }
+
+    #[test]
+    fn what_was_released_is_flushed_before_anything_moves_in_batches() {
+        let mut releases = PackedExtents::new();
+        releases.push(Span::new(VirtualOffset::ZERO, 4096));
+        let unit = |first, count, from, to| UnitMove {
+            first: block::Occupant::Unit(first),
+            count,
+            from: HostOffset::new(from),
+            to: HostOffset::new(to),
+        };
+        let moves = [unit(7, 3, 0x1000_0000, 0x100_0000), unit(20, 1, 0x2000_0000, 0x700_0000)];
+        let disk = Log::default();
+        let outcome = job(&disk, &releases, &moves).run(&Stops(u64::MAX, AtomicU64::new(0))).unwrap();
+        assert_eq!(outcome.moved_bytes, 64 << 20);
+        assert_eq!(
+            disk.0.into_inner().unwrap(),
+            [
+                "0x0+0x1000",
+                "flush",
+                "Unit(7)*2 0x10000000>0x1000000",
+                "Unit(9)*1 0x12000000>0x3000000 Unit(20)*1 0x20000000>0x7000000",
+                "close"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_may_have_no_gaps_is_not_stopped() {
+        let mut releases = PackedExtents::new();
+        releases.push(Span::new(VirtualOffset::ZERO, 9 << 30));
+        let disk = Log::default();
+        let job = CompactJob { is_all_or_nothing: true, ..job(&disk, &releases, &[]) };
+        let outcome = job.run(&Stops(1 << 30, AtomicU64::new(0))).unwrap();
+        assert_eq!((outcome.released_bytes, outcome.is_cancelled), (9 << 30, false));
     }
 
     struct Stops(u64, AtomicU64);
@@ -262,9 +374,9 @@ mod tests {
         releases.push(Span::new(VirtualOffset::new(1 << 20), 4096));
         releases.push(Span::new(VirtualOffset::new(1 << 30), 9 << 30));
         let disk = Log::default();
-        let job = CompactJob { disk: &disk, releases: &releases };
+        let job = job(&disk, &releases, &[]);
         let outcome = job.run(&Stops(u64::MAX, AtomicU64::new(0))).unwrap();
-        assert_eq!(outcome, CompactOutcome { released_bytes: (9 << 30) + 4096, is_cancelled: false });
+        assert_eq!(outcome, CompactOutcome { released_bytes: (9 << 30) + 4096, ..CompactOutcome::default() });
         let log = disk.0.into_inner().unwrap();
         assert_eq!(log[0], "0x100000+0x1000");
         assert_eq!(log.last().unwrap(), "close");
@@ -277,9 +389,9 @@ mod tests {
         let mut releases = PackedExtents::new();
         releases.push(Span::new(VirtualOffset::ZERO, 9 << 30));
         let disk = Log::default();
-        let job = CompactJob { disk: &disk, releases: &releases };
+        let job = job(&disk, &releases, &[]);
         let outcome = job.run(&Stops(1 << 30, AtomicU64::new(0))).unwrap();
-        assert_eq!(outcome, CompactOutcome { released_bytes: 1 << 30, is_cancelled: true });
+        assert_eq!(outcome, CompactOutcome { released_bytes: 1 << 30, moved_bytes: 0, is_cancelled: true });
         assert_eq!(
             disk.0.into_inner().unwrap(),
             [

@@ -25,5 +25,5 @@ pub use compact::{CompactJob, CompactOutcome, Counted, Unwritten};
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
 pub use create::{CreateJob, CreateTotals, Provision, check_provision};
 pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES};
-pub use recover::{Recovery, recover};
+pub use recover::{Recovery, recover, tidy_up};
 pub use zeros::{ZeroCount, count_zeros};

@@ -1,8 +1,11 @@
 //! Makes a disk whole after a change in place was interrupted.
 
-use block::{EditDisk, Result, TargetFile};
+use block::{EditDisk, LiveDisk, Result, TargetFile};
+use extent::ExtentSet;
 use journal::{Decision, Why};
+use plan::settle::{MoveWhen, settle};
 
+use crate::compact::batches;
 use crate::rearrange::{apply, broken};
 
 /// What happened.
@@ -24,6 +27,20 @@ pub enum Recovery {
         /// Bytes of metadata written.
         written_bytes: u64,
     },
+}
+
+/// Puts in order what an interrupted change may have left in an image: what is counted as taken and holds nothing, and gaps
+/// where there may be none. Says whether there was any. It may be interrupted and run again.
+pub fn tidy_up(disk: &dyn LiveDisk) -> Result<bool> {
+    let reclaimed_bytes = disk.reclaim()?;
+    let gaps = disk.occupancy()?.filter(|occupancy| occupancy.is_dense);
+    let Some(occupancy) = gaps else { return Ok(reclaimed_bytes > 0) };
+    let settling = settle(&occupancy, &ExtentSet::new(), &ExtentSet::new(), 0, MoveWhen::Possible);
+    let slot_bytes = occupancy.slot_bytes();
+    for batch in batches(&settling.moves, slot_bytes) {
+        disk.relocate(&batch)?;
+    }
+    Ok(reclaimed_bytes > 0 || !settling.moves.is_empty())
 }
 
 /// Does what the journal says. When it returns without an error, the disk is whole and on stable storage, and the caller

@@ -3,7 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-use crash::{Explored, Options, Real, Scenario, Subject, Toy, Violation, explore, explore_faults};
+use crash::{
+    CompactOptions, Compaction, Explored, IMAGE_KINDS, Image, Options, Real, Scenario, Subject, Toy,
+    Violation, explore, explore_compact, explore_faults,
+};
 use engine::mutants::{self, Mutant};
 
 const OPTIONS: Options = Options { cuts_per_change: 24, forges_checksums: false };
@@ -105,4 +108,39 @@ fn places_used_again_too_soon_are_refused_and_would_be_found() {
             u64::from(mutants::with(Some(Mutant::PlacesNotChecked), || explore(&scenario, OPTIONS)).is_err());
     }
     assert!(refused > 3 && found == refused, "{found} of {refused}");
+}
+
+#[test]
+fn after_any_cut_a_compacted_image_is_whole_and_recovered() {
+    let mut moved_bytes = 0;
+    for kind in IMAGE_KINDS {
+        let began = std::time::Instant::now();
+        let image = Image::new(kind, 1);
+        let compaction = Compaction::new(&image, 1);
+        moved_bytes += compaction.moved_bytes();
+        // Large units take their time.
+        let options = match kind.is_small() {
+            true => CompactOptions { cuts_per_change: 2, stride: 1, judged_every: Some(64) },
+            false => CompactOptions { cuts_per_change: 1, stride: 2, judged_every: Some(8) },
+        };
+        let sum = explore_compact(&compaction, options)
+            .unwrap_or_else(|violation| panic!("{}: {violation}", kind.name));
+        println!("{}: {sum:?} {:?}", kind.name, began.elapsed());
+        assert!(sum.states > 5 && sum.second_cuts > 1, "{}: {sum:?}", kind.name);
+    }
+    assert!(moved_bytes > 1 << 20, "something moves");
+}
+
+#[test]
+fn a_missing_flush_of_a_compact_is_found() {
+    for kind in IMAGE_KINDS {
+        let image = Image::new(kind, 1);
+        let violation = (0..8).find_map(|seed| {
+            let compaction = Compaction::new(&image, seed).without_flushes();
+            let options = CompactOptions { cuts_per_change: 4, stride: 1, judged_every: None };
+            explore_compact(&compaction, options).err()
+        });
+        println!("{}: {violation:?}", kind.name);
+        assert!(violation.is_some(), "{}: nobody noticed that flushes were left out", kind.name);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{Error, HostExtent, HostFile, HostState, ReadAt, Result};
 use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{Advice, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::direct::Direct;
@@ -39,6 +39,14 @@ impl SourceFile {
     /// Opens `path` for reading. `Refused` unless it is a regular file or a block device.
     pub fn open(path: impl AsRef<Path>) -> Result<Arc<Self>> {
         Self::from_raw(RawFile::open(path.as_ref(), OFlags::RDONLY)?).map(Arc::new)
+    }
+
+    /// As [`SourceFile::open`], but the host reads no more than is asked for: for metadata, which lie scattered.
+    pub fn open_for_metadata(path: impl AsRef<Path>) -> Result<Arc<Self>> {
+        let raw = RawFile::open(path.as_ref(), OFlags::RDONLY)?;
+        // Advice: without it all is read just as well.
+        let _ = rustix::fs::fadvise(&raw.file, 0, None, Advice::Random);
+        Self::from_raw(raw).map(Arc::new)
     }
 
     /// Like [`SourceFile::open`]; aligned reads go past the page cache where the file system can do that.

@@ -3,16 +3,18 @@
 //! Invariants:
 //! - a unit of the image is released only if nothing in it is needed: what a trusted volume calls free or swap, and what
 //!   the image or the host knows to be zeros, is not; everything else is;
-//! - nothing moves: what is kept stays in its place.
+//! - what is kept stays in its place, but for what [`crate::settle`] takes from the file's end down into gaps.
 //!
 //! Absent on purpose: looking for zeros in data, which would have to be read; consolidating units that hold little, which is
 //! what defragmenting is for.
 
-use block::{Run, RunState};
+use block::{Occupancy, Run, RunState, UnitMove};
 use extent::{
     ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual, VirtualOffset, VirtualSpan,
 };
 use stack::{Fact, HOST_BLOCK_BYTES, Role, VolumeIndex};
+
+use crate::settle::{MoveWhen, Settling, settle};
 
 /// How an image gives storage back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +26,8 @@ pub struct CompactShape {
     /// The image's blocks, if they keep their places: storage goes block by block, so that what of the host two of them
     /// share stays.
     pub block_bytes: Option<u64>,
+    /// Whether such a block can lose its place, if others move into the gap.
+    pub blocks_may_leave: bool,
     /// What lies before each unit's data in the file, and goes with it: a bitmap of sectors.
     pub head_bytes: u64,
 }
@@ -58,6 +62,23 @@ pub struct CompactPlan {
     pub partial_units: u64,
     /// Shares by volume.
     pub volumes: Vec<CompactShare>,
+    /// What moves within the image's file once all is released.
+    pub moves: Vec<UnitMove>,
+    /// Bytes of the file that move.
+    pub moved_bytes: u64,
+    /// The length of the image's file afterwards; `None` if it stays.
+    pub length_bytes: Option<u64>,
+    /// Blocks that are released as a whole lose their places.
+    pub blocks_leave: bool,
+}
+
+/// What is known of the file of an image whose units can be moved.
+#[derive(Clone, Copy)]
+pub struct FileFacts<'a> {
+    /// What lies where.
+    pub occupancy: &'a Occupancy,
+    /// What the host has data for, rather than storage that reads as zeros.
+    pub written: &'a ExtentSet<Host>,
 }
 
 /// Makes a plan from facts handed in from the disk's start to its end.
@@ -72,6 +93,9 @@ pub struct CompactPlanner<'a> {
     released: Vec<Vec<HostSpan>>,
     kept_compressed: Vec<Vec<HostSpan>>,
     released_end: VirtualOffset,
+    /// Blocks that may lose their places, and what else of blocks is given back.
+    leaving: ExtentSet<Virtual>,
+    emptied: Vec<HostSpan>,
 }
 
 impl<'a> CompactPlanner<'a> {
@@ -86,6 +110,10 @@ impl<'a> CompactPlanner<'a> {
             partial_bytes: 0,
             partial_units: 0,
             volumes: vec![CompactShare::default(); trusted.len()],
+            moves: Vec::new(),
+            moved_bytes: 0,
+            length_bytes: None,
+            blocks_leave: false,
         };
         Self {
             shape,
@@ -95,11 +123,13 @@ impl<'a> CompactPlanner<'a> {
             released: vec![Vec::new(); held.len()],
             kept_compressed: vec![Vec::new(); held.len()],
             released_end: VirtualOffset::ZERO,
+            leaving: ExtentSet::new(),
+            emptied: Vec::new(),
         }
     }
 
     /// Takes the next facts, and the runs of the image over the same window without the host's holes. Panics unless the
-    /// window begins where the last one ended, and at a unit.
+    /// window begins where the last one ended, and at a unit, or a block that may lose its place.
     pub fn add(&mut self, facts: &[Fact], runs: &[Run]) {
         let (Some(first), Some(last)) = (facts.first(), facts.last()) else { return };
         let window = Span::between(first.span.start(), last.span.end());
@@ -112,6 +142,9 @@ impl<'a> CompactPlanner<'a> {
         let kept = self.kept_units(window, facts);
         self.count_partial(&kept, facts);
         let free = kept.invert(window);
+        if let Some(block_bytes) = self.shape.block_bytes.filter(|_| self.shape.blocks_may_leave) {
+            self.leave(window, facts, runs, block_bytes);
+        }
         for run in runs {
             for part in free.within(run.span).filter_map(|part| run.clipped(&part)) {
                 self.release(&part, window);
@@ -125,17 +158,93 @@ impl<'a> CompactPlanner<'a> {
         }
     }
 
-    /// The plan for all that was added.
+    /// The plan for all that was added, with everything in its place.
     pub fn finish(mut self) -> CompactPlan {
         for (index, held) in self.held.iter().enumerate() {
-            let released: ExtentSet<Host> = std::mem::take(&mut self.released[index]).into_iter().collect();
-            let kept: ExtentSet<Host> =
-                std::mem::take(&mut self.kept_compressed[index]).into_iter().collect();
-            for span in released.subtract(&kept).iter() {
+            for span in self.released_places(index).iter() {
                 self.plan.freed_bytes += held_bytes(held, whole_blocks(span));
             }
         }
         self.plan
+    }
+
+    /// The plan for all that was added to an image whose units can be moved.
+    pub fn finish_settled(mut self, file: FileFacts<'_>, when: MoveWhen) -> CompactPlan {
+        let leaving = std::mem::take(&mut self.leaving);
+        let in_place: ExtentSet<Virtual> = self.plan.releases.iter().collect();
+        let released = if self.shape.frees_units { &in_place } else { &leaving };
+        let kept = self.plan.kept.iter().collect();
+        let places = self.released_places(0);
+        let room_bytes = places.iter().map(|span| held_bytes(&self.held[0], whole_blocks(span))).sum();
+        let settling = settle(file.occupancy, released, &kept, room_bytes, when);
+        let is_any = !released.is_empty() || !settling.moves.is_empty();
+        if !is_any || (!self.shape.frees_units && !settling.is_complete) {
+            self.released[0] = places.iter().collect();
+            return self.finish();
+        }
+        self.plan.blocks_leave = self.shape.blocks_may_leave;
+        if self.plan.blocks_leave {
+            self.plan.releases = PackedExtents::new();
+            for span in in_place.union(&leaving).iter() {
+                self.plan.releases.push(span);
+            }
+        }
+        self.plan.freed_bytes = self.freed_by(&settling, file, &places);
+        self.plan.length_bytes = Some(settling.length_bytes);
+        self.plan.moved_bytes = settling.moved_bytes;
+        self.plan.moves = settling.moves;
+        self.plan
+    }
+
+    /// The host's storage that is free once all was released and moved.
+    fn freed_by(&self, settling: &Settling, file: FileFacts<'_>, places: &ExtentSet<Host>) -> u64 {
+        let slot_bytes = file.occupancy.slot_bytes();
+        let sources = settling.moves.iter().map(|moved| Span::new(moved.from, moved.count * slot_bytes));
+        let targets = settling.moves.iter().map(|moved| Span::new(moved.to, moved.count * slot_bytes));
+        // What is given back at once can free a block of the host together, and only that.
+        let together: [ExtentSet<Host>; 4] = [
+            places.iter().chain(self.emptied.iter().copied()).collect(),
+            settling.dropped.iter().copied().collect(),
+            sources.collect(),
+            targets.collect(),
+        ];
+        let given_back = together.iter().flat_map(|places| places.iter().map(whole_blocks)).collect();
+        // What is given back within a block before it moves does not go with it.
+        let emptied: ExtentSet<Host> = self.emptied.iter().copied().collect();
+        let rest = file.written.subtract(&emptied);
+        let mut written = Vec::new();
+        for moved in &settling.moves {
+            for part in rest.within(Span::new(moved.from, moved.count * slot_bytes)) {
+                let start = moved.to.plus(part.start().get() - moved.from.get());
+                written.push(touched_blocks(Span::new(start, part.len_bytes())));
+            }
+        }
+        let end = touched_blocks(Span::from_zero(settling.length_bytes));
+        let held = &self.held[0];
+        let after = held.subtract(&given_back).union(&written.into_iter().collect());
+        held.total_bytes().saturating_sub(after.within(end).map(|part| part.len_bytes()).sum())
+    }
+
+    /// What is released of a file, but what something compressed that is kept shares.
+    fn released_places(&mut self, index: usize) -> ExtentSet<Host> {
+        let released: ExtentSet<Host> = std::mem::take(&mut self.released[index]).into_iter().collect();
+        let kept: ExtentSet<Host> = std::mem::take(&mut self.kept_compressed[index]).into_iter().collect();
+        released.subtract(&kept)
+    }
+
+    /// Blocks in which nothing is needed.
+    fn leave(&mut self, window: VirtualSpan, facts: &[Fact], runs: &[Run], block_bytes: u64) {
+        assert!(window.start().get().is_multiple_of(block_bytes), "windows begin at a block");
+        let needed = facts.iter().filter(|fact| self.is_needed(fact));
+        let kept: ExtentSet<Virtual> =
+            needed.map(|fact| whole_parts(fact.span, block_bytes, window)).collect();
+        for run in runs.iter().filter(|run| matches!(run.state, RunState::Data { .. })) {
+            for block in blocks(run.span, block_bytes).filter_map(|block| block.intersect(&window)) {
+                if kept.within(block).next().is_none() {
+                    self.leaving.push(block);
+                }
+            }
+        }
     }
 
     fn is_needed(&self, fact: &Fact) -> bool {
@@ -178,10 +287,7 @@ impl<'a> CompactPlanner<'a> {
 
     /// `span` out to the ends of its units, within `window`.
     fn whole_units(&self, span: VirtualSpan, window: VirtualSpan) -> VirtualSpan {
-        let unit_bytes = self.shape.unit_bytes;
-        let start = span.start().get() / unit_bytes * unit_bytes;
-        let end = span.end().get().checked_next_multiple_of(unit_bytes).unwrap_or(u64::MAX);
-        Span::between(VirtualOffset::new(start), VirtualOffset::new(end).min(window.end()))
+        whole_parts(span, self.shape.unit_bytes, window)
     }
 
     fn count_partial(&mut self, kept: &ExtentSet<Virtual>, facts: &[Fact]) {
@@ -240,6 +346,9 @@ impl<'a> CompactPlanner<'a> {
             let start = run.span.start().plus(part.start().get() - offset.get());
             self.plan.releases.push(Span::new(start, part.len_bytes()));
             self.plan.freed_bytes += part.len_bytes();
+            if self.shape.blocks_may_leave {
+                self.emptied.push(part);
+            }
         }
     }
 
@@ -276,6 +385,20 @@ fn blocks(span: VirtualSpan, block_bytes: u64) -> impl Iterator<Item = VirtualSp
     numbers.map(move |number| Span::new(VirtualOffset::new(number * block_bytes), block_bytes))
 }
 
+/// `span` out to the ends of its parts of `part_bytes`, within `window`.
+fn whole_parts(span: VirtualSpan, part_bytes: u64, window: VirtualSpan) -> VirtualSpan {
+    let start = span.start().get() / part_bytes * part_bytes;
+    let end = span.end().get().checked_next_multiple_of(part_bytes).unwrap_or(u64::MAX);
+    Span::between(VirtualOffset::new(start), VirtualOffset::new(end).min(window.end()))
+}
+
+/// The blocks of the host that `span` touches.
+fn touched_blocks(span: HostSpan) -> HostSpan {
+    let start = span.start().get() / HOST_BLOCK_BYTES * HOST_BLOCK_BYTES;
+    let end = span.end().get().checked_next_multiple_of(HOST_BLOCK_BYTES).unwrap_or(u64::MAX);
+    Span::between(HostOffset::new(start), HostOffset::new(end))
+}
+
 /// The whole blocks of the host within `span`.
 fn whole_blocks(span: HostSpan) -> HostSpan {
     let start = span.start().get().checked_next_multiple_of(HOST_BLOCK_BYTES).unwrap_or(u64::MAX);
@@ -308,7 +431,7 @@ mod tests {
     }
 
     fn shape(unit_bytes: u64, frees_units: bool, head_bytes: u64) -> CompactShape {
-        CompactShape { unit_bytes, frees_units, block_bytes: None, head_bytes }
+        CompactShape { unit_bytes, frees_units, block_bytes: None, blocks_may_leave: false, head_bytes }
     }
 
     fn spans(plan: &CompactPlan) -> Vec<(u64, u64)> {

@@ -13,6 +13,7 @@ mod effects;
 pub mod figures;
 pub mod profile;
 mod reading;
+pub mod settle;
 
 pub use after::{Moved, facts_after};
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};

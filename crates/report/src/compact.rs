@@ -24,11 +24,13 @@ pub struct CompactDocument {
     allocated_after_bytes: u64,
     /// The length of the image's files.
     length_before_bytes: u64,
-    /// The same afterwards; `null` in a dry run.
-    length_after_bytes: Option<u64>,
+    /// The same afterwards; as the plan says in a dry run.
+    length_after_bytes: u64,
+    /// Units that moved from the file's end into gaps, in bytes of the file.
+    settled_bytes: u64,
     /// Storage of the host that was given back, as the plan says.
     freed_bytes: u64,
-    /// Bytes of the image's tables and headers that were written.
+    /// Bytes that were written: the image's tables and headers, and what of the moved units does not read as zeros.
     written_bytes: u64,
     /// Whether files were moved first, out of units that hold little.
     defrag: bool,
@@ -128,6 +130,7 @@ pub fn compact_document(subject: &CompactSubject<'_>) -> CompactDocument {
     let nothing = CompactMoves::default();
     let moves = subject.consolidated.as_deref().unwrap_or_default();
     let sum = |of: fn(&CompactMoves) -> u64| moves.iter().map(of).fold(0, u64::saturating_add);
+    let planned_length = plan.length_bytes.unwrap_or(length_before_bytes);
     let volumes = subject.volumes.iter().zip(&plan.volumes).enumerate();
     CompactDocument {
         schema: "leandisk.compact/1",
@@ -139,7 +142,8 @@ pub fn compact_document(subject: &CompactSubject<'_>) -> CompactDocument {
         allocated_before_bytes,
         allocated_after_bytes: subject.after.map_or(predicted, |(allocated, _, _)| allocated),
         length_before_bytes,
-        length_after_bytes: subject.after.map(|(_, length, _)| length),
+        length_after_bytes: subject.after.map_or(planned_length, |(_, length, _)| length),
+        settled_bytes: plan.moved_bytes,
         freed_bytes: plan.freed_bytes,
         written_bytes: subject.after.map_or(0, |(_, _, written)| written),
         defrag: subject.consolidated.is_some(),
@@ -212,10 +216,15 @@ pub fn compact_text(document: &CompactDocument, palette: Palette) -> String {
     let _ = writeln!(out, "  {freed:<13}{}", palette.good(&human_bytes(document.freed_bytes)));
     let before = human_bytes(document.allocated_before_bytes);
     let _ = writeln!(out, "  on the host  {before} -> {}", human_bytes(document.allocated_after_bytes));
-    if let Some(length) = document.length_after_bytes {
-        let before = human_bytes(document.length_before_bytes);
-        let _ = writeln!(out, "  file length  {before} -> {}", human_bytes(length));
-        let _ = writeln!(out, "  written      {} of tables", human_bytes(document.written_bytes));
+    let before = human_bytes(document.length_before_bytes);
+    let _ = writeln!(out, "  file length  {before} -> {}", human_bytes(document.length_after_bytes));
+    if document.settled_bytes > 0 {
+        let moved = if document.dry_run { "would move" } else { "moved" };
+        let _ =
+            writeln!(out, "  {moved:<13}{} of the file's end into gaps", human_bytes(document.settled_bytes));
+    }
+    if !document.dry_run {
+        let _ = writeln!(out, "  written      {}", human_bytes(document.written_bytes));
     }
     let _ = writeln!(out, "  time         {:.1} s", document.elapsed_seconds);
     for volume in &document.volumes {

@@ -1,4 +1,4 @@
-//! The long exploration of power cuts: scenario after scenario, until so many states were compared.
+//! The long exploration of power cuts, of files that move and of images that are compacted: scenario after scenario, until so many states were compared.
 //!
 //! What fails is told with the command that repeats it. Scenarios differ by their seed alone; the real volumes are made
 //! once and kept in `target/fixtures`.
@@ -8,13 +8,19 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use crash::{Explored, Options, Real, Scenario, Subject, Toy, explore};
+use crash::{
+    CompactOptions, Compaction, Explored, IMAGE_KINDS, Image, ImageKind, Options, Real, Scenario, Subject,
+    Toy, explore, explore_compact,
+};
 
 /// Ways of losing writes that are tried at each change.
 const CUTS_PER_CHANGE: u64 = 64;
 
 /// Batches of a scenario, at most.
 const BATCH_COUNT: u64 = 4;
+
+/// Every so many states of a compacted image QEMU judges it.
+const JUDGED_STATES: u64 = 256;
 
 /// Every so many scenarios the tools of a real volume judge it, too.
 const JUDGED_EVERY: u64 = 50;
@@ -40,6 +46,13 @@ enum Kind {
     Toy,
     Ntfs,
     Ext4,
+    Compact,
+}
+
+/// What is explored.
+enum Work {
+    Moves(Option<Real>, Box<Subject>),
+    Compact(Vec<(ImageKind, Image)>),
 }
 
 pub(crate) fn parse_seed(text: &str) -> Result<u64, std::num::ParseIntError> {
@@ -55,11 +68,18 @@ struct Shared {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let began = Instant::now();
     let kinds = [(Kind::Toy, None), (Kind::Ntfs, Some(Real::Ntfs)), (Kind::Ext4, Some(Real::Ext4))];
-    let subjects: Vec<(Kind, Option<Real>, Subject)> = kinds
+    let is_wanted = |kind: Kind| arguments.subject.is_none_or(|only| only == kind);
+    let mut subjects: Vec<(Kind, Work)> = kinds
         .into_iter()
-        .filter(|(kind, _)| arguments.subject.is_none_or(|only| only == *kind))
-        .map(|(kind, real)| (kind, real, real.map_or_else(|| Toy::subject(1), Real::subject)))
+        .filter(|(kind, _)| is_wanted(*kind))
+        .map(|(kind, real)| {
+            (kind, Work::Moves(real, Box::new(real.map_or_else(|| Toy::subject(1), Real::subject))))
+        })
         .collect();
+    if is_wanted(Kind::Compact) {
+        let images = IMAGE_KINDS.map(|kind| (kind, Image::new(kind, 1)));
+        subjects.push((Kind::Compact, Work::Compact(images.into())));
+    }
     let shared = Mutex::new(Shared { next: 0, explored: Explored::default(), failure: None });
     std::thread::scope(|scope| {
         for _ in 0..arguments.threads.max(1) {
@@ -81,12 +101,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Takes scenarios until there were enough states or one failed.
-fn work(
-    arguments: &Arguments,
-    subjects: &[(Kind, Option<Real>, Subject)],
-    shared: &Mutex<Shared>,
-    began: Instant,
-) {
+fn work(arguments: &Arguments, subjects: &[(Kind, Work)], shared: &Mutex<Shared>, began: Instant) {
     loop {
         let number = {
             let mut shared = shared.lock().expect("no worker panicked");
@@ -97,9 +112,9 @@ fn work(
             shared.next - 1
         };
         let at = usize::try_from(number % subjects.len() as u64).expect("an index");
-        let (kind, real, subject) = &subjects[at];
+        let (kind, work) = &subjects[at];
         let seed = arguments.seed.wrapping_add(number);
-        let result = one(subject, *real, seed, number);
+        let result = one(work, seed, number);
         let mut shared = shared.lock().expect("no worker panicked");
         match result {
             Ok(explored) => {
@@ -111,9 +126,16 @@ fn work(
             }
             Err(error) => {
                 let kind = format!("{kind:?}").to_lowercase();
-                let kept = keep(&subject.disk.to_vec(), &kind).unwrap_or_else(|error| format!("{error:#}"));
+                let (name, disk) = match work {
+                    Work::Moves(_, subject) => (subject.name.as_str(), subject.disk.to_vec()),
+                    Work::Compact(images) => {
+                        let (kind, image) = image_of(images, seed);
+                        (kind.name, image.bytes())
+                    }
+                };
+                let kept = keep(&disk, &kind).unwrap_or_else(|error| format!("{error:#}"));
                 shared.failure.get_or_insert(format!(
-                    "{kind}: {error:#}\nthe disk before: {kept}\nagain: cargo run --release -p leandisk-xtask -- \
+                    "{kind} ({name}): {error:#}\nthe disk before: {kept}\nagain: cargo run --release -p leandisk-xtask -- \
                      crash --subject {kind} --seed {seed:#x} --states 1 --threads 1"
                 ));
             }
@@ -121,9 +143,30 @@ fn work(
     }
 }
 
-fn one(subject: &Subject, real: Option<Real>, seed: u64, number: u64) -> anyhow::Result<Explored> {
+/// The seed says which, so that it repeats what failed.
+fn image_of(images: &[(ImageKind, Image)], seed: u64) -> &(ImageKind, Image) {
+    &images[usize::try_from(seed % images.len() as u64).expect("an index")]
+}
+
+fn one(work: &Work, seed: u64, number: u64) -> anyhow::Result<Explored> {
+    match work {
+        Work::Moves(real, subject) => moves(subject, *real, seed, number),
+        Work::Compact(images) => {
+            let (kind, image) = image_of(images, seed);
+            let options = CompactOptions {
+                cuts_per_change: if kind.is_small() { CUTS_PER_CHANGE / 4 } else { 2 },
+                stride: 1,
+                judged_every: Some(JUDGED_STATES),
+            };
+            explore_compact(&Compaction::new(image, seed), options)
+                .map_err(|violation| anyhow::Error::msg(violation.to_string()))
+        }
+    }
+}
+
+fn moves(subject: &Subject, real: Option<Real>, seed: u64, number: u64) -> anyhow::Result<Explored> {
     let scenario = Scenario::new(subject, seed, BATCH_COUNT);
-    if let Some(real) = real.filter(|_| (number / 3).is_multiple_of(JUDGED_EVERY)) {
+    if let Some(real) = real.filter(|_| (number / 4).is_multiple_of(JUDGED_EVERY)) {
         for count in 0..=scenario.batch_count() {
             let volume = subject.volume_of(scenario.disk_after(count));
             real.judge(&volume)

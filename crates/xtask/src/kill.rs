@@ -1,4 +1,4 @@
-//! `kill -9` at random moments of a change in place, then recovery, and every file hashed.
+//! `kill -9` at random moments of a change in place or a `compact`, then recovery, and every file hashed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,13 @@ use crate::bench::{Inputs, Scale, shell_as_root};
 const FORMATS: [(&str, &str); 6] =
     [("raw", "raw"), ("qcow2", "qcow2"), ("vhdx", "vhdx"), ("vhd", "vpc"), ("vmdk", "vmdk"), ("vdi", "vdi")];
 
-const GOALS: [&str; 3] = ["files", "free", "pack"];
+/// What is killed: the command with its options.
+const CHANGES: [&[&str]; 4] = [
+    &["defrag", "--goal", "files"],
+    &["defrag", "--goal", "free"],
+    &["defrag", "--goal", "pack"],
+    &["compact", "--move", "always"],
+];
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -40,8 +46,8 @@ struct Base {
     disk: PathBuf,
     format: (&'static str, &'static str),
     tree: String,
-    /// How long the change takes if it is let be, by goal.
-    whole: [Duration; GOALS.len()],
+    /// How long each change takes if it is let be.
+    whole: [Duration; CHANGES.len()],
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -54,9 +60,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let mixed =
             run.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let base = &bases[usize::try_from(run)? % bases.len()];
-        let goal = usize::try_from(run)? / bases.len() % GOALS.len();
-        let outcome = kill_once(arguments, &program, base, goal, mixed >> 11)
-            .with_context(|| format!("run {run}: {} {}", base.disk.display(), GOALS[goal]))?;
+        let change = usize::try_from(run)? / bases.len() % CHANGES.len();
+        let outcome = kill_once(arguments, &program, base, change, mixed >> 11)
+            .with_context(|| format!("run {run}: {} {}", base.disk.display(), CHANGES[change].join(" ")))?;
         killed += u64::from(outcome.was_killed);
         recovered += u64::from(outcome.had_journal);
         if (run + 1) % 20 == 0 {
@@ -89,12 +95,12 @@ fn bases(arguments: &Arguments, program: &Path) -> Result<Vec<Base>> {
                  qemu-img convert -f raw -O \"$1\" \"${options[@]}\" \"$2\" \"$3\"",
                 &[format.1, text(&input.path)?, text(&disk)?],
             )?;
-            let mut base = Base { disk, format, tree: tree.clone(), whole: [Duration::ZERO; GOALS.len()] };
-            for (goal, whole) in base.whole.iter_mut().enumerate() {
+            let mut base = Base { disk, format, tree: tree.clone(), whole: [Duration::ZERO; CHANGES.len()] };
+            for (change, whole) in base.whole.iter_mut().enumerate() {
                 let copy = copy(arguments, &base.disk)?;
                 let started = Instant::now();
-                let status = defrag(program, &copy, format.0, GOALS[goal]).status()?;
-                ensure!(status.success(), "defrag of {}: {status}", base.disk.display());
+                let status = command(program, &copy, format.0, CHANGES[change]).status()?;
+                ensure!(status.success(), "{} of {}: {status}", CHANGES[change][0], base.disk.display());
                 *whole = started.elapsed();
             }
             bases.push(base);
@@ -112,13 +118,15 @@ fn kill_once(
     arguments: &Arguments,
     program: &Path,
     base: &Base,
-    goal: usize,
+    change: usize,
     random: u64,
 ) -> Result<Outcome> {
     let disk = copy(arguments, &base.disk)?;
-    let mut child = defrag(program, &disk, base.format.0, GOALS[goal]).spawn()?;
-    let whole = u64::try_from(base.whole[goal].as_micros())?.max(1);
-    std::thread::sleep(Duration::from_micros(random % whole));
+    let mut child = command(program, &disk, base.format.0, CHANGES[change]).spawn()?;
+    let whole = u64::try_from(base.whole[change].as_micros())?.max(2);
+    // A compact looks around for most of its time, and then changes something.
+    let from = if CHANGES[change][0] == "compact" { whole / 2 } else { 0 };
+    std::thread::sleep(Duration::from_micros(from + random % (whole - from)));
     child.kill()?;
     let was_killed = !child.wait()?.success();
     let journal =
@@ -190,9 +198,9 @@ fn copy(arguments: &Arguments, base: &Path) -> Result<PathBuf> {
     Ok(copy)
 }
 
-fn defrag(program: &Path, disk: &Path, format: &str, goal: &str) -> Command {
+fn command(program: &Path, disk: &Path, format: &str, change: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.arg("defrag").arg(disk).args(["-f", format, "--goal", goal, "--progress", "none"]);
+    command.arg(change[0]).arg(disk).args(&change[1..]).args(["-f", format, "--progress", "none"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }

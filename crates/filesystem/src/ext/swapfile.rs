@@ -46,6 +46,12 @@ fn probe(source: &Source, superblock: &Superblock, number: InodeNumber) -> Resul
         Err(error) if error.kind() == block::ErrorKind::Unsupported => return Ok(None),
         other => other?,
     }
+    // Most files show in their first block that they are none.
+    let block =
+        read_first(source, superblock, &collector.extents, inode.size_bytes.min(header::PAGE_BYTES_MIN))?;
+    if !header::may_be(&block) {
+        return Ok(None);
+    }
     let first = read_first(source, superblock, &collector.extents, inode.size_bytes)?;
     match header::examine(&first) {
         Found::Hibernated { signature } => Err(Error::refused(format!(

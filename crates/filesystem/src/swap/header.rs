@@ -7,6 +7,8 @@ use super::layout::{HIBERNATED, RawHeader, SIGNATURE, SIGNATURE_BYTES, SIGNATURE
 
 /// The page sizes that Linux has.
 const PAGE_BYTES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
+/// The smallest of them.
+pub(crate) const PAGE_BYTES_MIN: u64 = 4 << 10;
 /// The largest of them.
 pub(crate) const PAGE_BYTES_MAX: u64 = 64 << 10;
 
@@ -39,6 +41,14 @@ pub(crate) enum Found {
     Old,
     /// The signature is there, but the rest makes no sense.
     Broken(Error),
+}
+
+/// Whether an area that begins with `page`, the smallest there is, may be one that [`examine`] knows. Whatever the page size, a
+/// hibernated system leaves the version where it is; areas of the old kind, which have none, are told with that page size alone.
+pub(crate) fn may_be(page: &[u8]) -> bool {
+    let is_marked = !matches!(examine(page), Found::None);
+    let version = RawHeader::read_from_prefix(page).map(|(raw, _)| raw.version);
+    is_marked || version.is_ok_and(|version| matches!(version, [1, 0, 0, 0] | [0, 0, 0, 1]))
 }
 
 /// Looks at the first bytes of an area: [`PAGE_BYTES_MAX`], or all if there are fewer.

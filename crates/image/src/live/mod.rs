@@ -1,7 +1,7 @@
 //! Disks in use: images written anywhere by many threads at once, growing and shrinking as needed.
 //!
 //! What formats share is here: [`thin`] (reading, writing, freeing whole units, committing), `tables` (the tables' pages
-//! in memory), `places` (where new units go), `flat` (images whose bytes have their places from the start). What is
+//! in memory), `places` (where new units go), `settle` (units go elsewhere), `flat` (images whose bytes have their places from the start). What is
 //! a format's own is in its folder, in `live.rs`.
 //!
 //! Invariants:
@@ -27,6 +27,7 @@ pub(crate) use broken;
 
 mod flat;
 mod places;
+mod settle;
 mod tables;
 mod thin;
 
@@ -39,7 +40,8 @@ use crate::{Chain, Format, qcow2, vdi, vhd, vhdx, vmdk};
 
 pub(crate) use flat::{Flat, Part};
 pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
-pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables};
+pub(crate) use settle::{Movable, Tidy};
+pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables, index};
 pub(crate) use thin::{Container, Expand, Place, Shape, Storage, Thin, To, Unit, WriteOut};
 
 /// Is told where new units lie before they are written, so that the host's storage can be reserved. It is called by the
@@ -56,6 +58,9 @@ pub struct LiveOptions {
     pub placement: Option<Arc<dyn Placement>>,
     /// What has a place keeps it: a discard changes nothing there, and zeros do not free it.
     pub keeps_places: bool,
+    /// Blocks of a VDI that are discarded lose their places, and leave gaps: for who fills these by
+    /// [`LiveDisk::relocate`].
+    pub leaves_gaps: bool,
 }
 
 /// Takes a disk into use. `files` are the top layer's files, opened for writing, in the order of its
@@ -101,13 +106,15 @@ pub struct GivesBack {
     pub frees_units: bool,
     /// What lies before each unit's data and goes with it: the bitmap of a VHD's block.
     pub head_bytes: u64,
+    /// Where they keep their places: whether they can lose them if others fill the gaps, see [`LiveOptions::leaves_gaps`].
+    pub can_leave_gaps: bool,
 }
 
 /// How the top layer of `chain` gives storage back.
 pub fn gives_back(chain: &Chain) -> GivesBack {
     let facts = chain.facts();
     let Some(unit_bytes) = facts.cluster_bytes else {
-        return GivesBack { unit_bytes: None, frees_units: false, head_bytes: 0 };
+        return GivesBack { unit_bytes: None, frees_units: false, head_bytes: 0, can_leave_gaps: false };
     };
     let frees_units = match facts.format {
         Format::Raw | Format::Vdi => false,
@@ -118,7 +125,8 @@ pub fn gives_back(chain: &Chain) -> GivesBack {
         Format::Vhd => vhd::bitmap_bytes(unit_bytes),
         _ => 0,
     };
-    GivesBack { unit_bytes: Some(unit_bytes), frees_units, head_bytes }
+    let can_leave_gaps = facts.format == Format::Vdi && facts.variant == vdi::DYNAMIC;
+    GivesBack { unit_bytes: Some(unit_bytes), frees_units, head_bytes, can_leave_gaps }
 }
 
 /// A file in use, to be parsed.

@@ -116,6 +116,11 @@ impl Taken {
         }
     }
 
+    /// The pieces in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = HostSpan> {
+        self.spans.iter().map(|(start, end)| Span::between(HostOffset::new(*start), HostOffset::new(*end)))
+    }
+
     /// The end of the last piece.
     pub(crate) fn end(&self) -> u64 {
         self.spans.last_key_value().map_or(0, |(_, end)| *end)

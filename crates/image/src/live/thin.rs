@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use block::{
-    Disk, EditDisk, Error, FileIndex, LiveDisk, ReadAt, Result, Run, RunState, TargetFile, check_bounds,
-    push_run,
+    Disk, EditDisk, Error, FileIndex, LiveDisk, Occupancy, Occupant, ReadAt, Result, Run, RunState,
+    TargetFile, UnitMove, check_bounds, push_run,
 };
 use extent::{HostOffset, HostSpan, Span, Virtual, VirtualOffset, VirtualSpan};
 
+use super::settle::Tidy;
 use super::tables::index;
 use super::{LiveOptions, Missed, STAGES, Snapshot, Stage, Tables};
 use crate::Chain;
@@ -107,6 +108,47 @@ pub(crate) trait Container: Send + Sync + 'static {
         Ok(())
     }
 
+    /// What lies before each unit's data and moves with it.
+    fn head_bytes(&self) -> u64 {
+        0
+    }
+
+    /// What lies where, if units can be laid elsewhere. All is committed.
+    fn occupancy(&mut self, _tables: &mut Tables) -> Result<Option<Occupancy>> {
+        Ok(None)
+    }
+
+    /// Whether the slot of `who` begins at `at`, and nothing else refers to it.
+    fn lies_at(&self, _tables: &mut Tables, _who: Occupant, _at: HostOffset) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Takes the slot at `at`, which is within the file; `false` if it is not free.
+    fn claim(&mut self, _tables: &mut Tables, _at: HostOffset) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Makes the tables refer to `who` at `to`, where its data are, instead of `from`. A table is copied, too.
+    fn refer(
+        &mut self,
+        _tables: &mut Tables,
+        _who: Occupant,
+        _from: HostOffset,
+        _to: HostOffset,
+    ) -> Result<()> {
+        Err(Error::unsupported("moving units of this format"))
+    }
+
+    /// What is counted as taken and has nothing that refers to it. All is committed.
+    fn leaks(&mut self, _tables: &mut Tables) -> Result<Vec<Storage>> {
+        Ok(Vec::new())
+    }
+
+    /// Leaves out tables without contents, as far as they are known: what they lay in goes to `freed`.
+    fn tidy(&mut self, _tables: &mut Tables, _freed: &mut Vec<Storage>, _when: Tidy) -> Result<()> {
+        Ok(())
+    }
+
     /// Everything is committed and nobody writes any more: puts the end in order and says how long the file is to be.
     fn finish(&mut self, tables: &mut Tables) -> Result<u64>;
 }
@@ -167,15 +209,15 @@ pub(crate) struct Shape {
     pub(crate) expander: Option<Box<dyn Expand>>,
 }
 
-struct State<C> {
-    tables: Tables,
-    container: C,
+pub(super) struct State<C> {
+    pub(super) tables: Tables,
+    pub(super) container: C,
     /// Freed units by number: these may have their place back.
     freed_units: HashMap<u64, HostOffset>,
-    freed: Vec<Storage>,
+    pub(super) freed: Vec<Storage>,
 }
 
-struct Committer {
+pub(super) struct Committer {
     out: Box<dyn WriteOut>,
     /// All flushes that had begun by then are done.
     done: u64,
@@ -183,20 +225,20 @@ struct Committer {
 
 /// See the module's page.
 pub(crate) struct Thin<C> {
-    shape: Shape,
+    pub(super) shape: Shape,
     virtual_bytes: u64,
     has_parent: bool,
-    chain: Chain,
-    file: Arc<dyn TargetFile>,
+    pub(super) chain: Chain,
+    pub(super) file: Arc<dyn TargetFile>,
     options: LiveOptions,
-    regions: Vec<RwLock<()>>,
+    pub(super) regions: Vec<RwLock<()>>,
     region_bytes: u64,
     state: RwLock<State<C>>,
-    committer: Mutex<Committer>,
+    pub(super) committer: Mutex<Committer>,
     flush_count: AtomicU64,
     has_begun: AtomicBool,
     is_closed: AtomicBool,
-    has_failed: AtomicBool,
+    pub(super) has_failed: AtomicBool,
 }
 
 /// A part of one unit, on its way to its place.
@@ -245,11 +287,11 @@ impl<C: Container> Thin<C> {
         &self.regions[index(piece.start().get() / self.region_bytes % REGION_LOCK_COUNT)]
     }
 
-    fn look(&self) -> RwLockReadGuard<'_, State<C>> {
+    pub(super) fn look(&self) -> RwLockReadGuard<'_, State<C>> {
         self.state.read().expect("no writer panicked")
     }
 
-    fn change(&self) -> RwLockWriteGuard<'_, State<C>> {
+    pub(super) fn change(&self) -> RwLockWriteGuard<'_, State<C>> {
         self.state.write().expect("no writer panicked")
     }
 
@@ -359,7 +401,7 @@ impl<C: Container> Thin<C> {
     }
 
     /// Before every change.
-    fn begin(&self) -> Result<()> {
+    pub(super) fn begin(&self) -> Result<()> {
         self.check_whole()?;
         if self.has_begun.load(Ordering::Acquire) {
             return self.check_not_closed();
@@ -378,7 +420,7 @@ impl<C: Container> Thin<C> {
         Ok(())
     }
 
-    fn check_not_closed(&self) -> Result<()> {
+    pub(super) fn check_not_closed(&self) -> Result<()> {
         match self.is_closed.load(Ordering::Acquire) {
             true => Err(Error::refused("the disk was closed")),
             false => Ok(()),
@@ -617,7 +659,7 @@ impl<C: Container> Thin<C> {
     }
 
     /// Brings all that was done before to stable storage, and then gives back what was freed.
-    fn commit(&self, committer: &mut Committer) -> Result<()> {
+    pub(super) fn commit(&self, committer: &mut Committer) -> Result<()> {
         self.check_whole()?;
         self.try_commit(committer).inspect_err(|_| self.has_failed.store(true, Ordering::Release))
     }
@@ -804,6 +846,18 @@ impl<C: Container> LiveDisk for Thin<C> {
         span.split(self.region_bytes).try_for_each(|piece| self.discard_region(piece))
     }
 
+    fn occupancy(&self) -> Result<Option<Occupancy>> {
+        self.find_occupancy()
+    }
+
+    fn relocate(&self, moves: &[UnitMove]) -> Result<()> {
+        self.move_units(moves)
+    }
+
+    fn reclaim(&self) -> Result<u64> {
+        self.free_leaks()
+    }
+
     fn close(&self) -> Result<()> {
         self.is_closed.store(true, Ordering::Release);
         // What is under way ends; what comes later sees that the disk is closed.
@@ -830,6 +884,7 @@ impl<C: Container> Thin<C> {
     }
 
     fn finish(&self, committer: &mut Committer) -> Result<()> {
+        self.tidy(committer, Tidy::AtTheEnd)?;
         let len_bytes = {
             let mut state = self.change();
             let State { tables, container, .. } = &mut *state;

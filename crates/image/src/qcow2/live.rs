@@ -11,11 +11,11 @@
 //! New L2 tables and refcount blocks have places by their number too, ahead of the guest's clusters, so that these
 //! follow each other without a gap.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use block::{Error, LiveDisk, Result, TargetFile, read_vec};
+use block::{Error, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_vec};
 use extent::{HostOffset, HostSpan, Span};
 use zerocopy::IntoBytes;
 use zerocopy::big_endian::{U32, U64};
@@ -26,7 +26,7 @@ use super::parse::{self, Header};
 use crate::Chain;
 use crate::live::{
     Bases, Container, Expand, HOST_BYTES_MAX, InUse, LiveOptions, Missed, Place, Shape, Stage, Storage,
-    Tables, Thin, To, Unit, Votes, WriteOut,
+    Tables, Thin, Tidy, To, Unit, Votes, WriteOut,
 };
 
 /// L2 tables looked at for the bases that clusters follow: these many bytes, spread over the disk.
@@ -50,7 +50,8 @@ pub(crate) fn open_live(
     check_writable(&header)?;
     let mut tables = Tables::new(file.clone());
     tables.grow(file.len_bytes().next_multiple_of(header.cluster_bytes()))?;
-    let mut container = Clusters::new(&header, &tables)?;
+    let has_parent = chain.links().len() > 1;
+    let mut container = Clusters::new(&header, has_parent, &tables)?;
     container.check_metadata(&mut tables)?;
     container.find_bases(&in_use)?;
     let shape = Shape {
@@ -109,19 +110,22 @@ impl Expand for Expander {
 }
 
 /// The clusters of an image in use. Numbers of host clusters are called `number` here, those of the guest `unit`.
-struct Clusters {
-    cluster_bits: u32,
+pub(super) struct Clusters {
+    pub(super) cluster_bits: u32,
     has_zero_flag: bool,
-    l1_at: u64,
-    unit_count: u64,
-    refcount_bits: u64,
+    pub(super) has_parent: bool,
+    /// Something refers to clusters that is not looked at here.
+    pub(super) may_have_more: bool,
+    pub(super) l1_at: u64,
+    pub(super) unit_count: u64,
+    pub(super) refcount_bits: u64,
     /// The refcount table: where it lies, and how many entries it has.
-    table_at: u64,
-    table_count: u64,
+    pub(super) table_at: u64,
+    pub(super) table_count: u64,
     /// The refcount table moved since the last commit.
-    table_is_new: bool,
+    pub(super) table_is_new: bool,
     /// L2 tables and refcount blocks that nothing on the storage refers to yet.
-    new_tables: HashSet<u64>,
+    pub(super) new_tables: HashSet<u64>,
     data: Bases,
     l2_tables: Bases,
     refcount_blocks: Bases,
@@ -135,6 +139,11 @@ struct Clusters {
     outgrown: Vec<Storage>,
     /// Clusters about to be counted.
     claimed: Vec<u64>,
+    /// L2 tables that may have become empty, and refcount blocks, by number.
+    pub(super) emptied: BTreeSet<u64>,
+    pub(super) lowered: BTreeSet<u64>,
+    /// All L2 tables were looked at.
+    is_tidied: bool,
 }
 
 /// An L2 entry, and whether its table may be changed.
@@ -145,7 +154,7 @@ struct L2Entry {
 }
 
 impl Clusters {
-    fn new(header: &Header, tables: &Tables) -> Result<Self> {
+    fn new(header: &Header, has_parent: bool, tables: &Tables) -> Result<Self> {
         let cluster_bytes = header.cluster_bytes();
         let table_bytes = u64::from(header.refcount_table_clusters) * cluster_bytes;
         let table_at = header.refcount_table_at.get();
@@ -160,6 +169,8 @@ impl Clusters {
         Ok(Self {
             cluster_bits: header.cluster_bits,
             has_zero_flag: header.version >= 3,
+            has_parent,
+            may_have_more: header.snapshot_count > 0 || header.bitmaps.is_some(),
             l1_at: header.l1_at.get(),
             unit_count: header.virtual_bytes.div_ceil(cluster_bytes),
             refcount_bits: u64::from(header.refcount_bits),
@@ -175,27 +186,30 @@ impl Clusters {
             first_free: 1,
             outgrown: Vec::new(),
             claimed: Vec::new(),
+            emptied: BTreeSet::new(),
+            lowered: BTreeSet::new(),
+            is_tidied: false,
         })
     }
 
-    fn cluster_bytes(&self) -> u64 {
+    pub(super) fn cluster_bytes(&self) -> u64 {
         1 << self.cluster_bits
     }
 
-    fn cluster(&self, at: u64) -> HostSpan {
+    pub(super) fn cluster(&self, at: u64) -> HostSpan {
         Span::new(HostOffset::new(at), self.cluster_bytes())
     }
 
-    fn l2_entry_count(&self) -> u64 {
+    pub(super) fn l2_entry_count(&self) -> u64 {
         self.cluster_bytes() / 8
     }
 
-    fn l1_count(&self) -> u64 {
+    pub(super) fn l1_count(&self) -> u64 {
         self.unit_count.div_ceil(self.l2_entry_count())
     }
 
     /// Clusters that one refcount block counts.
-    fn block_count(&self) -> u64 {
+    pub(super) fn block_count(&self) -> u64 {
         self.cluster_bytes() * 8 / self.refcount_bits
     }
 
@@ -291,7 +305,7 @@ impl Clusters {
 
     // Refcounts.
 
-    fn block_at(&self, tables: &mut Tables, index: u64) -> Result<u64> {
+    pub(super) fn block_at(&self, tables: &mut Tables, index: u64) -> Result<u64> {
         if index >= self.table_count {
             return Ok(0);
         }
@@ -309,12 +323,12 @@ impl Clusters {
     }
 
     /// Where the refcount of `number` lies in its block: byte, shift within it, bytes.
-    fn refcount_place(&self, number: u64) -> (u64, u64, u64) {
+    pub(super) fn refcount_place(&self, number: u64) -> (u64, u64, u64) {
         let bit = number % self.block_count() * self.refcount_bits;
         (bit / 8, bit % 8, self.refcount_bits.div_ceil(8))
     }
 
-    fn refcount(&self, tables: &mut Tables, number: u64) -> Result<u64> {
+    pub(super) fn refcount(&self, tables: &mut Tables, number: u64) -> Result<u64> {
         let block = self.block_at(tables, number / self.block_count())?;
         if block == 0 {
             return Ok(0);
@@ -451,7 +465,7 @@ impl Clusters {
 
     // The mapping.
 
-    fn l1_entry(&self, tables: &Tables, index: u64) -> Result<u64, Missed> {
+    pub(super) fn l1_entry(&self, tables: &Tables, index: u64) -> Result<u64, Missed> {
         let at = self.l1_at + index * 8;
         let word = u64::from_be_bytes(tables.get(at)?);
         let place = word & entry::OFFSET;
@@ -501,7 +515,7 @@ impl Clusters {
         Ok(())
     }
 
-    fn compressed(&self, tables: &Tables, word: u64) -> (HostOffset, u64) {
+    pub(super) fn compressed(&self, tables: &Tables, word: u64) -> (HostOffset, u64) {
         let bits = compressed_offset_bits(self.cluster_bits);
         let at = word & ((1 << bits) - 1);
         let sectors = ((word & !entry::COMPRESSED) >> bits) + 1;
@@ -600,6 +614,9 @@ impl Container for Clusters {
         freed.append(&mut replaced);
         freed.append(&mut self.outgrown);
         tables.put(table + unit % self.l2_entry_count() * 8, &word.to_be_bytes(), stage)?;
+        if to == To::Absent {
+            self.emptied.insert(unit / self.l2_entry_count());
+        }
         let is_kept = matches!((to, old), (To::Data(at), Some(Storage::Unit(old))) if at == old);
         freed.extend(old.filter(|_| !is_kept));
         Ok(())
@@ -616,7 +633,7 @@ impl Container for Clusters {
     fn dying(&mut self, tables: &mut Tables, storage: &Storage) -> Result<Vec<HostSpan>> {
         let mut dying = Vec::new();
         for number in self.numbers(storage) {
-            if self.refcount(tables, number)? == 1 {
+            if self.refcount(tables, number)? == 1 || self.is_uncounted(tables, number)? {
                 dying.push(self.cluster(number << self.cluster_bits));
             }
         }
@@ -625,6 +642,11 @@ impl Container for Clusters {
 
     fn release(&mut self, tables: &mut Tables, storage: &Storage) -> Result<()> {
         for number in self.numbers(storage) {
+            if self.is_uncounted(tables, number)? {
+                tables.forget(self.cluster(number << self.cluster_bits));
+                self.first_free = self.first_free.min(number);
+                continue;
+            }
             let count = self.refcount(tables, number)?;
             let less = count.checked_sub(1).ok_or_else(|| {
                 Error::corrupt("QCOW2 refcount").at(HostOffset::new(number << self.cluster_bits)).field(
@@ -635,6 +657,7 @@ impl Container for Clusters {
             })?;
             self.put_refcount(tables, number, less)?;
             if less == 0 {
+                self.lowered.insert(number / self.block_count());
                 tables.forget(self.cluster(number << self.cluster_bits));
                 self.first_free = self.first_free.min(number);
             }
@@ -646,6 +669,60 @@ impl Container for Clusters {
         self.new_tables.clear();
         self.table_is_new = false;
         Ok(())
+    }
+
+    fn occupancy(&mut self, tables: &mut Tables) -> Result<Option<Occupancy>> {
+        self.find_occupancy(tables)
+    }
+
+    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
+        let is_there = match who {
+            Occupant::Counts(index) => self.block_at(tables, index)? == at.get(),
+            Occupant::Map(index) => {
+                index < self.l1_count()
+                    && tables.looking(|tables| self.l1_entry(tables, index))? == at.get() | entry::COPIED
+            }
+            Occupant::Unit(unit) => {
+                unit < self.unit_count
+                    && tables.looking(|tables| self.lookup(tables, unit))? == Unit::Data(at)
+            }
+        };
+        Ok(is_there && at.get() != 0 && self.refcount(tables, at.get() >> self.cluster_bits)? == 1)
+    }
+
+    /// Only where refcounts are there already: a new block of them could take another one's place.
+    fn claim(&mut self, tables: &mut Tables, at: HostOffset) -> Result<bool> {
+        let number = at.get() >> self.cluster_bits;
+        let is_place = at.get() & (self.cluster_bytes() - 1) == 0
+            && self.block_at(tables, number / self.block_count())? != 0
+            && self.is_free(tables, number)?;
+        if is_place {
+            self.take(tables, number)?;
+        }
+        Ok(is_place)
+    }
+
+    fn refer(&mut self, tables: &mut Tables, who: Occupant, from: HostOffset, to: HostOffset) -> Result<()> {
+        self.move_reference(tables, who, from.get(), to.get())
+    }
+
+    fn leaks(&mut self, tables: &mut Tables) -> Result<Vec<Storage>> {
+        self.find_leaks(tables)
+    }
+
+    fn tidy(&mut self, tables: &mut Tables, freed: &mut Vec<Storage>, when: Tidy) -> Result<()> {
+        match when {
+            Tidy::BeforeMoves if self.is_tidied => Ok(()),
+            Tidy::BeforeMoves => {
+                self.is_tidied = true;
+                self.emptied.extend(0..self.l1_count());
+                self.drop_empty_tables(tables, freed)
+            }
+            Tidy::AtTheEnd => {
+                self.drop_empty_tables(tables, freed)?;
+                self.drop_empty_blocks(tables, freed)
+            }
+        }
     }
 
     /// The end of the last cluster that is counted.

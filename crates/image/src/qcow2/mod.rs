@@ -8,6 +8,7 @@ mod layout;
 mod live;
 mod map;
 mod parse;
+mod settle;
 mod write;
 
 use std::sync::{Arc, Mutex};

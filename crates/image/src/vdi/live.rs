@@ -2,21 +2,23 @@
 //!
 //! Other programs take the header's count of blocks for the next free place, so the blocks in the file must be
 //! those from 0 up to that count: new blocks are appended in the order of their first writes, and a block keeps its
-//! place for good. What is freed is punched out of the host's file instead. The count is written with the data, before the map,
+//! place. What is freed is punched out of the host's file instead, unless somebody is there to fill the gaps
+//! ([`LiveOptions::leaves_gaps`]). The count is written with the data, before the map,
 //! so that a cut may leave a place unused but never one used twice.
 
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use block::{Error, LiveDisk, Result, TargetFile, read_vec};
-use extent::{HostOffset, HostSpan};
+use block::{Error, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_vec};
+use extent::{ExtentSet, HostOffset, HostSpan, Span};
 use uuid::Uuid;
 
 use super::layout::*;
-use super::parse::{self, Header};
+use super::parse::{self, Header, Kind};
 use crate::Chain;
 use crate::live::{
-    Container, InUse, LiveOptions, Missed, Place, Shape, Stage, Storage, Tables, Thin, To, Unit, WriteOut,
+    Container, InUse, LiveOptions, Missed, Movable, Place, Shape, Stage, Storage, Tables, Thin, To, Unit,
+    WriteOut,
 };
 
 /// Map entries read at once.
@@ -38,7 +40,8 @@ pub(crate) fn open_live(
     }
     let shape = Shape { unit_bytes: header.block_bytes, expander: None };
     let uuid = Uuid::new_v4();
-    let container = Blocks::new(header, uuid, &in_use)?;
+    let leaves_gaps = options.leaves_gaps && header.kind == Kind::Dynamic;
+    let container = Blocks { leaves_gaps, ..Blocks::new(header, uuid, &in_use)? };
     let tables = Tables::new(file.clone());
     Ok(Box::new(Thin::new(chain, shape, tables, file, container, Box::new(Out(uuid)), options)))
 }
@@ -65,6 +68,8 @@ struct Blocks {
     /// Counted places that no block has, the lowest last.
     unused: Vec<u32>,
     fresh_from: u64,
+    /// What is freed loses its place.
+    leaves_gaps: bool,
 }
 
 impl Blocks {
@@ -106,7 +111,7 @@ impl Blocks {
         let counted = u32::try_from(counted).map_err(|_| Error::unsupported("VDI of so many blocks"))?;
         let is_unused = |index: &u32| !is_used.get(*index as usize).copied().unwrap_or(false);
         let unused = (0..counted).filter(is_unused).rev().collect();
-        Ok(Self { header, uuid, counted, unused, fresh_from: file.file.len_bytes() })
+        Ok(Self { header, uuid, counted, unused, fresh_from: file.file.len_bytes(), leaves_gaps: false })
     }
 
     fn entry_at(&self, unit: u64) -> u64 {
@@ -180,9 +185,72 @@ impl Container for Blocks {
         Ok(())
     }
 
-    /// Only what has no place can lose it.
-    fn zeros(&self, unit: Unit, _has_parent: bool) -> Option<To> {
-        (unit == Unit::Absent).then_some(To::Zero)
+    /// Only what has no place can lose it, unless gaps are filled.
+    fn zeros(&self, unit: Unit, has_parent: bool) -> Option<To> {
+        match unit {
+            Unit::Absent => Some(To::Zero),
+            _ if self.leaves_gaps && !has_parent => Some(To::Absent),
+            _ => None,
+        }
+    }
+
+    fn head_bytes(&self) -> u64 {
+        self.header.block_extra_bytes
+    }
+
+    fn occupancy(&mut self, tables: &mut Tables) -> Result<Option<Occupancy>> {
+        if self.header.kind != Kind::Dynamic {
+            return Ok(None);
+        }
+        let slot = |number: u32| {
+            let at = self.place(number).get() - self.header.block_extra_bytes;
+            HostOffset::new(at)
+        };
+        let mut movable = Movable::new(self.stride_bytes());
+        for unit in 0..self.header.disk_bytes.div_ceil(self.header.block_bytes) {
+            if let Unit::Data(at) = tables.looking(|tables| self.lookup(tables, unit))? {
+                movable.push(Occupant::Unit(unit), slot(self.number(at)?));
+            }
+        }
+        let Some(movable) = movable.finish() else { return Ok(None) };
+        let data_at = HostOffset::new(self.header.data_at);
+        Ok(Some(Occupancy {
+            unit_bytes: self.header.block_bytes,
+            head_bytes: self.header.block_extra_bytes,
+            align_bytes: self.stride_bytes(),
+            phase_bytes: self.header.data_at % self.stride_bytes(),
+            slots_from: data_at,
+            fixed: [Span::from_zero(self.header.data_at)].into_iter().collect(),
+            movable,
+            unusable: ExtentSet::new(),
+            cut_off: None,
+            units_per_map: None,
+            bytes_per_counts: None,
+            length_multiple_bytes: 1,
+            tail_bytes: 0,
+            length_bytes: tables.len_bytes(),
+            is_dense: true,
+        }))
+    }
+
+    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
+        let Occupant::Unit(unit) = who else { return Ok(false) };
+        let data_at = at.plus(self.header.block_extra_bytes);
+        Ok(tables.looking(|tables| self.lookup(tables, unit))? == Unit::Data(data_at))
+    }
+
+    fn claim(&mut self, _tables: &mut Tables, at: HostOffset) -> Result<bool> {
+        let number = self.number(at.plus(self.header.block_extra_bytes))?;
+        let is_place = self.place(number) == at.plus(self.header.block_extra_bytes);
+        // Mostly the lowest.
+        let found = self.unused.iter().rposition(|unused| *unused == number).filter(|_| is_place);
+        Ok(found.map(|index| self.unused.remove(index)).is_some())
+    }
+
+    fn refer(&mut self, tables: &mut Tables, who: Occupant, _from: HostOffset, to: HostOffset) -> Result<()> {
+        let Occupant::Unit(unit) = who else { return Err(Error::invalid("VDI has no such tables")) };
+        let number = self.number(to.plus(self.header.block_extra_bytes))?;
+        tables.put(self.entry_at(unit), &number.to_le_bytes(), Stage::References)
     }
 
     fn dying(&mut self, _tables: &mut Tables, storage: &Storage) -> Result<Vec<HostSpan>> {

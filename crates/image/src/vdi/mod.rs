@@ -12,6 +12,9 @@ mod open;
 mod parse;
 mod write;
 
+/// [`crate::Facts::variant`] of a disk that finds blocks as they are written.
+pub(crate) const DYNAMIC: &str = "dynamic";
+
 pub(crate) use live::open_live;
 pub(crate) use open::parent_reference;
 pub use open::{open, probe};

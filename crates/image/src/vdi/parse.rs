@@ -24,7 +24,7 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Dynamic => "dynamic",
+            Self::Dynamic => super::DYNAMIC,
             Self::Fixed => "fixed",
             Self::Differencing => "differencing",
         }

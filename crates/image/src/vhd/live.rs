@@ -9,16 +9,18 @@
 
 use std::sync::Arc;
 
-use block::{Error, FileIndex, HostFile, LiveDisk, Result, TargetFile, read_vec};
-use extent::{HostOffset, HostSpan, Span};
+use block::{
+    Error, FileIndex, HostFile, LiveDisk, Occupancy, Occupant, Occupied, Result, TargetFile, read_vec,
+};
+use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 
 use super::layout::{BAT_UNUSED, FOOTER_BYTES, SECTOR_BYTES};
 use super::map::BlockMap;
 use super::parse::{self, Footers, Kind};
 use crate::Chain;
 use crate::live::{
-    Bases, Container, Flat, InUse, LiveOptions, Missed, Part, Place, Shape, Stage, Storage, Tables, Taken,
-    Thin, To, Unit, Votes, WriteOut,
+    Bases, Container, Flat, InUse, LiveOptions, Missed, Movable, Part, Place, Shape, Stage, Storage, Tables,
+    Taken, Thin, To, Unit, Votes, WriteOut,
 };
 
 /// What blocks are aligned to: the least that a host file system allocates.
@@ -60,6 +62,7 @@ impl WriteOut for InOrder {}
 /// The blocks of a dynamic disk in use. Places are those of a block's data; its bitmap lies before it.
 struct Blocks {
     block_bytes: u64,
+    block_count: u64,
     bitmap_bytes: u64,
     bat_at: u64,
     /// From one block's data to the next one's.
@@ -128,6 +131,7 @@ impl Blocks {
         }
         Ok(Self {
             block_bytes,
+            block_count,
             bitmap_bytes,
             bat_at: bat.start().get(),
             stride_bytes,
@@ -268,6 +272,70 @@ impl Container for Blocks {
             self.cut_off = self.cut_off.filter(|cut_off| *cut_off != stored);
         }
         Ok(())
+    }
+
+    fn head_bytes(&self) -> u64 {
+        self.bitmap_bytes
+    }
+
+    fn occupancy(&mut self, tables: &mut Tables) -> Result<Option<Occupancy>> {
+        let slot_bytes = self.bitmap_bytes + self.block_bytes;
+        let mut movable = Movable::new(slot_bytes);
+        let mut is_aligned = true;
+        for unit in 0..self.block_count {
+            if let Unit::Data(at) | Unit::Unmarked(at) = tables.looking(|tables| self.lookup(tables, unit))? {
+                is_aligned &= at.get().is_multiple_of(ALIGN_BYTES);
+                movable.push(Occupant::Unit(unit), self.block(at.get()).start());
+            }
+        }
+        let Some(movable) = movable.finish() else { return Ok(None) };
+        let data = |run: &Occupied, index: u64| run.at.plus(index * slot_bytes + self.bitmap_bytes);
+        let mut slots = Vec::new();
+        for run in &movable {
+            slots.extend((0..run.count).map(|index| self.stored(data(run, index))));
+        }
+        let taken: ExtentSet<Host> = self.taken.pieces().collect();
+        let footers: ExtentSet<Host> = self.old_footers.iter().copied().collect();
+        let align_bytes = if is_aligned { ALIGN_BYTES } else { SECTOR_BYTES };
+        Ok(Some(Occupancy {
+            unit_bytes: self.block_bytes,
+            head_bytes: self.bitmap_bytes,
+            align_bytes,
+            phase_bytes: (align_bytes - self.bitmap_bytes % align_bytes) % align_bytes,
+            slots_from: HostOffset::new(self.data_from),
+            fixed: taken.subtract(&footers).subtract(&slots.into_iter().collect()),
+            movable,
+            unusable: footers,
+            // The file does not end before the whole of it.
+            cut_off: None,
+            units_per_map: None,
+            bytes_per_counts: None,
+            length_multiple_bytes: SECTOR_BYTES,
+            tail_bytes: FOOTER_BYTES,
+            length_bytes: tables.len_bytes(),
+            is_dense: false,
+        }))
+    }
+
+    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
+        let Occupant::Unit(unit) = who else { return Ok(false) };
+        let data_at = at.plus(self.bitmap_bytes);
+        let unit = tables.looking(|tables| self.lookup(tables, unit))?;
+        Ok(unit == Unit::Data(data_at) || unit == Unit::Unmarked(data_at))
+    }
+
+    fn claim(&mut self, _tables: &mut Tables, at: HostOffset) -> Result<bool> {
+        let block = self.block(at.get() + self.bitmap_bytes);
+        let is_place = at.get() >= self.data_from && at.get().is_multiple_of(SECTOR_BYTES);
+        Ok(is_place && self.taken.is_free(block) && self.taken.take(block))
+    }
+
+    /// The bitmap moved with the data, as it is.
+    fn refer(&mut self, tables: &mut Tables, who: Occupant, _from: HostOffset, to: HostOffset) -> Result<()> {
+        let Occupant::Unit(unit) = who else { return Err(Error::invalid("VHD has no such tables")) };
+        let sector = u32::try_from(to.get() / SECTOR_BYTES)
+            .map_err(|_| Error::unsupported("VHD file of more than 2 TiB"))?;
+        tables.put(self.bat_at + unit * 4, &sector.to_be_bytes(), Stage::References)
     }
 
     /// The footer behind the last block.

@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use block::{Error, LiveDisk, Result, TargetFile};
-use extent::{HostOffset, HostSpan, Span};
+use block::{Error, LiveDisk, Occupancy, Occupant, Result, TargetFile};
+use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -23,8 +23,8 @@ use super::parse::{self, Headers, Metadata, Regions, checksum};
 use super::{Parsed, Replayed, layout, log, read_all};
 use crate::Chain;
 use crate::live::{
-    Bases, Container, HOST_BYTES_MAX, InUse, LiveOptions, Missed, Place, Shape, Snapshot, Stage, Storage,
-    Tables, Taken, Thin, To, Unit, Votes, WriteOut, broken,
+    Bases, Container, HOST_BYTES_MAX, InUse, LiveOptions, Missed, Movable, Place, Shape, Snapshot, Stage,
+    Storage, Tables, Taken, Thin, To, Unit, Votes, WriteOut, broken,
 };
 
 /// [`BAT_STATE_MASK`]: zeros (2.5.1.1).
@@ -212,6 +212,60 @@ impl Container for Blocks {
             self.taken.release(stored);
             self.cut_off = self.cut_off.filter(|cut_off| *cut_off != stored);
         }
+        Ok(())
+    }
+
+    fn occupancy(&mut self, tables: &mut Tables) -> Result<Option<Occupancy>> {
+        if self.is_fixed {
+            return Ok(None);
+        }
+        let mut movable = Movable::new(self.shape.block_bytes);
+        for unit in 0..self.shape.block_count {
+            if let Unit::Data(at) = tables.looking(|tables| self.lookup(tables, unit))? {
+                movable.push(Occupant::Unit(unit), at);
+            }
+        }
+        let Some(movable) = movable.finish() else { return Ok(None) };
+        let slots = movable.iter().flat_map(|run| {
+            (0..run.count).map(|index| self.stored(run.at.plus(index * self.shape.block_bytes)))
+        });
+        let taken: ExtentSet<Host> = self.taken.pieces().collect();
+        Ok(Some(Occupancy {
+            unit_bytes: self.shape.block_bytes,
+            head_bytes: 0,
+            align_bytes: MIB,
+            phase_bytes: 0,
+            slots_from: HostOffset::new(self.data_from),
+            fixed: taken.subtract(&slots.collect()),
+            movable,
+            unusable: ExtentSet::new(),
+            cut_off: self.cut_off,
+            units_per_map: None,
+            bytes_per_counts: None,
+            length_multiple_bytes: MIB,
+            tail_bytes: 0,
+            length_bytes: tables.len_bytes(),
+            is_dense: false,
+        }))
+    }
+
+    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
+        let Occupant::Unit(unit) = who else { return Ok(false) };
+        Ok(tables.looking(|tables| self.lookup(tables, unit))? == Unit::Data(at))
+    }
+
+    fn claim(&mut self, _tables: &mut Tables, at: HostOffset) -> Result<bool> {
+        let block = self.block(at);
+        let is_place = at.get() >= self.data_from && at.get().is_multiple_of(MIB);
+        Ok(is_place && self.taken.is_free(block) && self.taken.take(block))
+    }
+
+    fn refer(&mut self, tables: &mut Tables, who: Occupant, from: HostOffset, to: HostOffset) -> Result<()> {
+        let Occupant::Unit(unit) = who else { return Err(Error::invalid("VHDX has no such tables")) };
+        let mut freed = Vec::new();
+        self.set(tables, unit, To::Data(to), &mut freed)?;
+        // The caller frees it.
+        debug_assert_eq!(freed, [Storage::Unit(from)]);
         Ok(())
     }
 

@@ -5,22 +5,24 @@
 
 use std::sync::Arc;
 
-use block::{Error, FileIndex, LiveDisk, Result, TargetFile, read_struct, read_vec};
-use extent::{HostOffset, HostSpan, Span};
+use block::{Error, FileIndex, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_struct, read_vec};
+use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 
 use super::layout::*;
 use super::map::{Compression, Encoding, Grain, Tables as GrainTables};
 use super::open::{LivePart, live_parts};
 use crate::Chain;
 use crate::live::{
-    Bases, Container, Flat, InUse, LiveOptions, Missed, Part, Place, Shape, Stage, Storage, Tables, Taken,
-    Thin, To, Unit, Votes, WriteOut,
+    Bases, Container, Flat, InUse, LiveOptions, Missed, Movable, Part, Place, Shape, Stage, Storage, Tables,
+    Taken, Thin, To, Unit, Votes, WriteOut,
 };
 
 /// Tables count sectors in 32 bits.
 const HOST_BYTES_MAX: u64 = u32::MAX as u64 * SECTOR_BYTES;
 /// The file grows by this, so that not every grain asks the host.
 const GROWTH_BYTES: u64 = 1 << 20;
+/// What a host file system allocates, at least.
+const HOST_BLOCK_BYTES: u64 = 4096;
 /// Digits of a content ID.
 const CID_DIGITS: usize = 8;
 /// How much of a descriptor is searched for the content ID.
@@ -131,6 +133,7 @@ impl WriteOut for Out {
 /// The grains of an extent in use.
 struct Grains {
     grain_bytes: u64,
+    unit_count: u64,
     gtes_per_gt: u64,
     zeroed_grains: bool,
     /// The grain directory, and its redundant copy.
@@ -198,6 +201,7 @@ impl Grains {
         }
         Ok(Self {
             grain_bytes,
+            unit_count: tables.capacity_bytes.div_ceil(grain_bytes),
             gtes_per_gt: tables.gtes_per_gt,
             zeroed_grains,
             directories: directories.into_iter().map(HostOffset::get).collect(),
@@ -324,6 +328,67 @@ impl Container for Grains {
             self.taken.release(stored);
             self.cut_off = self.cut_off.filter(|cut_off| *cut_off != stored);
         }
+        Ok(())
+    }
+
+    fn occupancy(&mut self, tables: &mut Tables) -> Result<Option<Occupancy>> {
+        let mut movable = Movable::new(self.grain_bytes);
+        let mut unit = 0;
+        while unit < self.unit_count {
+            match tables.looking(|tables| self.entry_at(tables, self.directories[0], unit))? {
+                None => unit = (unit / self.gtes_per_gt + 1) * self.gtes_per_gt,
+                Some(_) => {
+                    if let Unit::Data(at) = tables.looking(|tables| self.lookup(tables, unit))? {
+                        movable.push(Occupant::Unit(unit), at);
+                    }
+                    unit += 1;
+                }
+            }
+        }
+        let Some(movable) = movable.finish() else { return Ok(None) };
+        let slots = movable
+            .iter()
+            .flat_map(|run| (0..run.count).map(|index| self.stored(run.at.plus(index * self.grain_bytes))));
+        let taken: ExtentSet<Host> =
+            self.taken.pieces().chain([Span::from_zero(self.metadata_end)]).collect();
+        // As the grains that are there lie among the host's blocks.
+        let align_bytes = self.grain_bytes.min(HOST_BLOCK_BYTES);
+        Ok(Some(Occupancy {
+            unit_bytes: self.grain_bytes,
+            head_bytes: 0,
+            align_bytes,
+            phase_bytes: movable.first().map_or(0, |run| run.at.get() % align_bytes),
+            slots_from: HostOffset::new(self.data_from),
+            fixed: taken.subtract(&slots.collect()),
+            movable,
+            unusable: ExtentSet::new(),
+            cut_off: self.cut_off,
+            units_per_map: None,
+            bytes_per_counts: None,
+            length_multiple_bytes: SECTOR_BYTES,
+            tail_bytes: 0,
+            length_bytes: tables.len_bytes(),
+            is_dense: false,
+        }))
+    }
+
+    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
+        let Occupant::Unit(unit) = who else { return Ok(false) };
+        Ok(tables.looking(|tables| self.lookup(tables, unit))? == Unit::Data(at))
+    }
+
+    fn claim(&mut self, _tables: &mut Tables, at: HostOffset) -> Result<bool> {
+        let grain = Span::new(at, self.grain_bytes);
+        let is_place = at.get() >= self.data_from && at.get().is_multiple_of(SECTOR_BYTES);
+        Ok(is_place && self.taken.is_free(grain) && self.taken.take(grain))
+    }
+
+    fn refer(&mut self, tables: &mut Tables, who: Occupant, from: HostOffset, to: HostOffset) -> Result<()> {
+        let Occupant::Unit(unit) = who else { return Err(Error::invalid("VMDK tables stay")) };
+        let mut freed = Vec::new();
+        self.set(tables, unit, To::Data(to), &mut freed)?;
+        // The caller frees it.
+        debug_assert_eq!(freed, [Storage::Unit(from)]);
         Ok(())
     }
 
