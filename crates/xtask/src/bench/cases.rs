@@ -84,6 +84,8 @@ pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
     cases.push(files_of_ext4(program, inputs));
     cases.push(growth(program, inputs));
     cases.extend(super::moving::all(program, inputs));
+    cases.extend(super::serving::all(program, inputs));
+    cases.extend(super::serving::compacting(program, inputs));
     cases
 }
 

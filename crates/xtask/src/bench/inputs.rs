@@ -77,6 +77,27 @@ with_ntfs() { # MiB of the disk
 done_with_ntfs() { sync -f "$mnt"; release; chmod a+r "$disk"; }
 "#;
 
+/// No file system, and no two bytes that tell anything of each other.
+const RANDOM_BYTES: &str = r#"
+rm -f "$disk"
+head -c "$1M" /dev/urandom > "$disk"
+chmod a+r "$disk"
+"#;
+
+/// ext4 half of whose files were deleted; `$2` is how many files of 16 MiB there were.
+const STALE: &str = r#"
+mib=$1 count=$2
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+mkfs.ext4 -q -F "$disk"
+mount -o loop "$disk" "$mnt"
+for i in $(seq "$count"); do fill "$mnt/$i" 16; done
+sync
+for i in $(seq 1 2 "$count"); do rm "$mnt/$i"; done
+umount "$mnt"
+chmod a+r "$disk"
+"#;
+
 /// NTFS with few files, in a VHD that has storage for every byte.
 const FULL_VHD: &str = r#"
 mib=$1 files=$2
@@ -273,6 +294,32 @@ impl Inputs {
         let args: Vec<_> = args.iter().map(ToString::to_string).collect();
         let path = self.dir.join(format!("{name}-{}.{extension}", args.join("-")));
         Input { path, script, args, needs: None }
+    }
+
+    /// Whether figures mean nothing, and only that everything runs is of interest.
+    pub(super) fn is_tiny(&self) -> bool {
+        self.scale.0 < 0.01
+    }
+
+    /// A disk of random bytes, to be served.
+    pub(super) fn served(&self) -> Input {
+        self.input("served", "raw", RANDOM_BYTES, &[self.scale.mib(1024, 16)])
+    }
+
+    /// Its size.
+    pub(super) fn served_bytes(&self) -> u64 {
+        u64::from(self.scale.mib(1024, 16)) << 20
+    }
+
+    /// Seconds for which it is asked.
+    pub(super) fn served_seconds(&self) -> u32 {
+        self.scale.mib(4, 1)
+    }
+
+    /// 20 GiB of ext4 of which three fifths were written, and half of that deleted.
+    pub(super) fn stale(&self) -> Input {
+        let mib = self.scale.mib(20 << 10, 160);
+        self.input("stale-ext4", "raw", STALE, &[mib, mib / 16 * 3 / 5])
     }
 
     /// 4 GiB of fixed VHD, 30 MB of files.

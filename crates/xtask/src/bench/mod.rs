@@ -7,6 +7,7 @@ mod cases;
 mod inputs;
 mod measure;
 mod moving;
+mod serving;
 
 use std::fs;
 use std::path::PathBuf;
