@@ -11,9 +11,9 @@ use block::{FileIndex, Occupancy, Occupant, Occupied, Run, RunState, UnitMove, p
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span, Virtual, VirtualOffset};
 
 /// Moving takes so little time that any gain is worth it.
-const MOVED_BYTES_ALWAYS: u64 = 256 << 20;
+const MOVED_BYTES_ALWAYS: u64 = 32 << 20;
 /// Above that, the file must get shorter by so many times what moves.
-const GAIN_MIN: u64 = 4;
+const GAIN_MIN: u64 = 16;
 /// What the host may need beyond the disk while units lie in two places.
 const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
 
