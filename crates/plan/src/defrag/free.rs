@@ -23,11 +23,14 @@ const ENOUGH_PERCENT: u64 = 95;
 /// What is aimed at. Above the goal, since edges are whole files.
 const WINDOW_PERCENT: u64 = 97;
 
+/// The windows that are tried to be emptied, as shares of what could be free in one piece.
+const WINDOW_PERCENTS: [u64; 6] = [WINDOW_PERCENT, 93, 88, 75, 55, 30];
+
 /// Emptying and sliding take turns this often.
 const ROUNDS_MAX: usize = 3;
 
 /// How often what was left is tried again. Each time what is free came together once more.
-const TRIALS_MAX: usize = 16;
+const TRIALS_MAX: usize = 4;
 
 /// Cells that are looked at: under a second.
 const EFFORT_MAX: u64 = 60_000_000;
@@ -92,24 +95,25 @@ fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
     largest(work).len_bytes() >= percent(movable_free_bytes(work, &cells), ENOUGH_PERCENT)
 }
 
-/// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere; unless there is
-/// less in one piece then.
+/// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere; then smaller ones,
+/// since what the first left may fit into what is free in the rest of it. A window is left alone unless more is in one piece then.
 fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
-    let cells = Cells::of(work, Purpose::ToFree, effort);
-    let movable_free = movable_free_bytes(work, &cells);
-    let now = largest(work);
-    if now.len_bytes() >= percent(movable_free, ENOUGH_PERCENT) {
-        return Ok(());
-    }
-    let cluster = work.layout.cluster_bytes();
-    let bytes =
-        percent(movable_free, WINDOW_PERCENT).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
-    let windows = cells.windows_by(bytes, gap_bytes(work), effort);
-    let Some(window) = windows.first() else { return Ok(()) };
-    let mut trial = work.clone();
-    clear_what_fits(&mut trial, window.span, None)?;
-    if largest(&trial).len_bytes() > now.len_bytes() {
-        *work = trial;
+    for share in WINDOW_PERCENTS {
+        let cells = Cells::of(work, Purpose::ToFree, effort);
+        let movable_free = movable_free_bytes(work, &cells);
+        let now = largest(work).len_bytes();
+        let cluster = work.layout.cluster_bytes();
+        let bytes = percent(movable_free, share).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
+        if now >= percent(movable_free, ENOUGH_PERCENT).min(bytes) {
+            break;
+        }
+        let windows = cells.windows_by(bytes, gap_bytes(work), effort);
+        let Some(window) = windows.first() else { continue };
+        let mut trial = work.clone();
+        clear_what_fits(&mut trial, window.span, None)?;
+        if largest(&trial).len_bytes() > now {
+            *work = trial;
+        }
     }
     Ok(())
 }
