@@ -54,7 +54,7 @@ fuzz: ## Fuzz each parser for FUZZ_SECONDS
 fuzz-smoke: ## Fuzz each parser for FUZZ_SMOKE_SECONDS
 	scripts/fuzz $(FUZZ_SMOKE_SECONDS)
 
-bench: ## Compare with qemu-img, ntfsclone and partclone (BENCH_SCALE=0.1 for smaller disks)
+bench: ## Compare with those that do the same work (BENCH_SCALE=0.1 for smaller disks)
 	scripts/install-test-tools bench
 	$(CARGO) build --locked --release -p leandisk
 	$(CARGO) run --locked --release -p leandisk-xtask -- bench --scale $(BENCH_SCALE)
