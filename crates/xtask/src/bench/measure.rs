@@ -139,14 +139,14 @@ fn fragmented_files(program: &str, disk: &str) -> Result<Vec<u8>> {
 fn read_all(disk: &str, paths: &[u8]) -> Result<f64> {
     const SCRIPT: &str = r#"
         type=ext4; ! ntfsinfo -m "$1" > /dev/null 2>&1 || type=ntfs-3g
-        mnt=$(mktemp -d); trap 'umount "$mnt"; rmdir "$mnt"' EXIT
+        list=$(realpath "$2")
+        mnt=$(mktemp -d); trap 'cd /; umount "$mnt"; rmdir "$mnt"' EXIT
         mount -t "$type" -o ro,loop "$1" "$mnt"
         sync; echo 3 > /proc/sys/vm/drop_caches
         cd "$mnt"
         begun=$(date +%s%N)
-        xargs -0 -r -a "$2" cat > /dev/null
+        xargs -0 -r -a "$list" cat > /dev/null
         echo $(($(date +%s%N) - begun))
-        cd /
     "#;
     let list = format!("{disk}.list");
     fs::write(&list, paths)?;
