@@ -26,8 +26,11 @@ const WINDOW_PERCENT: u64 = 97;
 /// The windows that are tried to be emptied, as shares of what could be free in one piece.
 const WINDOW_PERCENTS: [u64; 6] = [WINDOW_PERCENT, 93, 88, 75, 55, 30];
 
+/// Emptying is worth it if the largest free extent grows by a part of so many: what is nearly as good already stays.
+const GAIN_PART: u64 = 8;
+
 /// Emptying and sliding take turns this often.
-const ROUNDS_MAX: usize = 3;
+const ROUNDS_MAX: usize = 6;
 
 /// How often what was left is tried again. Each time what is free came together once more.
 const TRIALS_MAX: usize = 4;
@@ -96,7 +99,7 @@ fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
 }
 
 /// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere; then smaller ones,
-/// since what the first left may fit into what is free in the rest of it. A window is left alone unless more is in one piece then.
+/// since what the first left may fit into what is free in the rest of it. A window is left alone unless that gains something.
 fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
     for share in WINDOW_PERCENTS {
         let cells = Cells::of(work, Purpose::ToFree, effort);
@@ -111,7 +114,7 @@ fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
         let Some(window) = windows.first() else { continue };
         let mut trial = work.clone();
         clear_what_fits(&mut trial, window.span, None)?;
-        if largest(&trial).len_bytes() > now {
+        if largest(&trial).len_bytes() >= now.saturating_add(now / GAIN_PART) {
             *work = trial;
         }
     }
