@@ -26,7 +26,7 @@ const WINDOW_PERCENT: u64 = 97;
 /// The windows that are tried to be emptied, as shares of what could be free in one piece.
 const WINDOW_PERCENTS: [u64; 6] = [WINDOW_PERCENT, 93, 88, 75, 55, 30];
 
-/// Emptying is worth it if the largest free extent grows by a part of so many: what is nearly as good already stays.
+/// Emptying is worth it if the goal is reached, or the largest free extent grows by a part of so many: what is nearly as good stays.
 const GAIN_PART: u64 = 8;
 
 /// Emptying and sliding take turns this often.
@@ -56,13 +56,27 @@ pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Brings the free space together.
+/// Brings the free space together: by the largest window alone if that suffices, else by whatever leaves more of it in one piece.
 fn consolidate(work: &mut Work<'_>) -> Result<()> {
+    let mut by_largest = work.clone();
+    consolidate_by(&mut by_largest, &WINDOW_PERCENTS[..1])?;
+    if !is_enough(&by_largest, &mut Effort::new(EFFORT_MAX)) {
+        let mut by_all = work.clone();
+        consolidate_by(&mut by_all, &WINDOW_PERCENTS)?;
+        if largest(&by_all).len_bytes() > largest(&by_largest).len_bytes() {
+            by_largest = by_all;
+        }
+    }
+    *work = by_largest;
+    Ok(())
+}
+
+fn consolidate_by(work: &mut Work<'_>, shares: &[u64]) -> Result<()> {
     let made_room_bytes = work.made_room_bytes;
     let mut effort = Effort::new(EFFORT_MAX);
     for _ in 0..ROUNDS_MAX {
         let before = largest(work).len_bytes();
-        empty_window(work, &mut effort)?;
+        empty_window(work, shares, &mut effort)?;
         let cells = Cells::of(work, Purpose::ToFree, &mut effort);
         let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENT);
         slide(work, goal, u64::MAX, &mut effort)?;
@@ -100,13 +114,13 @@ fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
 
 /// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere; then smaller ones,
 /// since what the first left may fit into what is free in the rest of it. A window is left alone unless that gains something.
-fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
-    for share in WINDOW_PERCENTS {
+fn empty_window(work: &mut Work<'_>, shares: &[u64], effort: &mut Effort) -> Result<()> {
+    for share in shares {
         let cells = Cells::of(work, Purpose::ToFree, effort);
         let movable_free = movable_free_bytes(work, &cells);
         let now = largest(work).len_bytes();
         let cluster = work.layout.cluster_bytes();
-        let bytes = percent(movable_free, share).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
+        let bytes = percent(movable_free, *share).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
         if now >= percent(movable_free, ENOUGH_PERCENT).min(bytes) {
             break;
         }
@@ -114,7 +128,9 @@ fn empty_window(work: &mut Work<'_>, effort: &mut Effort) -> Result<()> {
         let Some(window) = windows.first() else { continue };
         let mut trial = work.clone();
         clear_what_fits(&mut trial, window.span, None)?;
-        if largest(&trial).len_bytes() >= now.saturating_add(now / GAIN_PART) {
+        let then = largest(&trial).len_bytes();
+        let is_enough = then >= percent(movable_free, ENOUGH_PERCENT) && then > now;
+        if is_enough || then >= now.saturating_add(now / GAIN_PART) {
             *work = trial;
         }
     }

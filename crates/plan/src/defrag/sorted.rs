@@ -42,9 +42,14 @@ pub(super) fn sort(work: &mut Work<'_>) -> Result<()> {
     let total_bytes = movable.map(|stream| bytes_of(work, stream)).fold(0, u64::saturating_add);
     let bytes_max = total_bytes.saturating_mul(MOVES_MAX);
     let mut cleared = Cleared::default();
-    for (target, stream) in targets.by_place() {
+    // What could not get out of the way the first time may do so once others lie where they belong.
+    let twice = [targets.by_place(), targets.by_place()];
+    for (target, stream) in twice.into_iter().flatten() {
         if work.moved_bytes() > bytes_max {
             break;
+        }
+        if work.is_locked(stream) {
+            continue;
         }
         let place = Span::new(target, bytes_of(work, stream));
         if is_at(work, stream, target) {
