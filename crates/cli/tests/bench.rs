@@ -330,10 +330,12 @@ fn fragments_are_as_filefrag_and_qemu_count_them() {
                 if phase == "writing" {
                     counted += moved;
                 }
-                let idle = figure(phase, "cpu_idle")[iteration];
-                assert!(
-                    (0.0..=1.0).contains(&idle) && figure(phase, "average_queue_length")[iteration] >= 0.0
-                );
+                assert!(figure(phase, "average_queue_length")[iteration] >= 0.0);
+                // The kernel counts in hundredths of a second, which so little work may not take.
+                if !entry[phase]["cpu_idle"].is_null() {
+                    let idle = figure(phase, "cpu_idle")[iteration];
+                    assert!((0.0..=1.0).contains(&idle), "{idle}");
+                }
             }
         }
     }
