@@ -7,7 +7,7 @@ mod common;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use common::{arg, document, fail, number, succeed};
+use common::{arg, document, fail, number, succeed, unwritten_bytes};
 use testkit::{run, scratch};
 
 const SIZE: u64 = 48 << 20;
@@ -32,14 +32,6 @@ fn check(disk: &Path, format: &str) {
     }
     let read = run("qemu-io", &["-r", "-f", format, "-c", &format!("read -P 0 0 {SIZE}"), arg(disk)]);
     assert!(read.contains(&format!("read {SIZE}/{SIZE}")) && !read.contains("verification failed"), "{read}");
-}
-
-/// Bytes of a file that the host has storage for, but never wrote, as filefrag prints them.
-fn unwritten_bytes(disk: &Path) -> u64 {
-    let lines = run("filefrag", &["-b1", "-v", arg(disk)]);
-    let extents = lines.lines().filter(|line| line.contains("unwritten"));
-    let length = |line: &str| line.split(':').nth(3).and_then(|length| length.trim().parse::<u64>().ok());
-    extents.map(|line| length(line).unwrap_or_else(|| panic!("{line}"))).sum()
 }
 
 #[test]

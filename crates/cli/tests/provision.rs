@@ -7,7 +7,7 @@ mod common;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use common::{arg, document, fail, number, succeed};
+use common::{arg, document, fail, number, succeed, unwritten_bytes};
 use testkit::{run, scratch};
 
 const SIZE: u64 = 32 << 20;
@@ -38,14 +38,6 @@ fn source(dir: &Path) -> std::path::PathBuf {
     args.push(arg(&path));
     run("qemu-io", &args);
     path
-}
-
-/// Bytes of a file that the host has storage for, but never wrote, as filefrag prints them.
-fn unwritten_bytes(disk: &Path) -> u64 {
-    let lines = run("filefrag", &["-b1", "-v", arg(disk)]);
-    let extents = lines.lines().filter(|line| line.contains("unwritten"));
-    let length = |line: &str| line.split(':').nth(3).and_then(|length| length.trim().parse::<u64>().ok());
-    extents.map(|line| length(line).unwrap_or_else(|| panic!("{line}"))).sum()
 }
 
 #[test]

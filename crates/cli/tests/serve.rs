@@ -11,7 +11,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Untouched, arg, assert_only, document, fail, leandisk, number, output, succeed};
+use common::{
+    Untouched, arg, assert_only, document, fail, leandisk, number, output, succeed, unwritten_bytes,
+};
 use serde_json::Value;
 use testkit::{run, scratch};
 
@@ -384,14 +386,6 @@ fn a_server_on_loopback_is_reached() {
 fn allocated_bytes(disk: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     disk.metadata().unwrap().blocks() * 512
-}
-
-/// Bytes that the host has storage for and never wrote.
-fn unwritten_bytes(disk: &Path) -> u64 {
-    let lines = run("filefrag", &["-b1", "-v", arg(disk)]);
-    let extents = lines.lines().filter(|line| line.contains("unwritten"));
-    let length = |line: &str| line.split(':').nth(3).and_then(|length| length.trim().parse::<u64>().ok());
-    extents.map(|line| length(line).unwrap_or_else(|| panic!("{line}"))).sum()
 }
 
 #[test]

@@ -242,7 +242,7 @@ impl Rearrange for Opened {
         Err(Error::unsupported("the toy is only changed in place"))
     }
 
-    fn witnesses(&self) -> Vec<VolumeSpan> {
+    fn witnesses(&self, _batches: &[Relocations]) -> Vec<VolumeSpan> {
         vec![Span::new(Offset::new(WITNESS.0), WITNESS.1)]
     }
 }

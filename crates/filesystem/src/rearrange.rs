@@ -246,9 +246,9 @@ pub trait Rearrange: Send + Sync {
     /// The metadata as they are once all of `relocations` happened to the volume as it was opened.
     fn rewritten(&self, relocations: Arc<Relocations>) -> Result<Box<dyn Rewritten>>;
 
-    /// Spans of bytes that change whenever a guest uses the volume, and that [`Self::edits`] leaves alone: what shows
-    /// that a volume is still as it was left.
-    fn witnesses(&self) -> Vec<VolumeSpan>;
+    /// Spans of bytes that change whenever a guest uses the volume, and that [`Self::edits`] of `batches` leaves alone: what
+    /// shows that a volume is still as it was left.
+    fn witnesses(&self, batches: &[Relocations]) -> Vec<VolumeSpan>;
 }
 
 #[cfg(test)]

@@ -235,3 +235,11 @@ fn fingerprint(path: &Path) -> String {
     let times = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
     format!("{} {} {:o} {times:?} {sum}", meta.ino(), meta.len(), meta.mode())
 }
+
+/// Bytes of a file that the host has storage for, but never wrote, as filefrag prints them.
+pub fn unwritten_bytes(disk: &Path) -> u64 {
+    let lines = run("filefrag", &["-b1", "-v", arg(disk)]);
+    let extents = lines.lines().filter(|line| line.contains("unwritten"));
+    let length = |line: &str| line.split(':').nth(3).and_then(|length| length.trim().parse::<u64>().ok());
+    extents.map(|line| length(line).unwrap_or_else(|| panic!("{line}"))).sum()
+}

@@ -182,7 +182,7 @@ impl RearrangeJob<'_> {
                 room.check_free(release)?;
             }
         }
-        let witnesses: ExtentSet<Volume> = self.rearrange.witnesses().into_iter().collect();
+        let witnesses: ExtentSet<Volume> = self.rearrange.witnesses(self.batches).into_iter().collect();
         let on_disk: Vec<_> = witnesses.iter().map(|span| self.to_virtual(span)).collect();
         let header = Header {
             identity: self.identity.clone(),

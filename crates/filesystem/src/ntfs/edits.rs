@@ -57,13 +57,18 @@ pub(super) fn edits(
     Ok(Edits { patches: editor.sectors.into_patches(), freed: Vec::new() })
 }
 
+/// Where `$MFT`'s own record lies.
+pub(super) fn mft_record(mft: &Mft) -> VolumeSpan {
+    VolumeSpan::new(mft.record_offset(RecordNumber::MFT), mft.geometry.record_bytes)
+}
+
 /// Records cannot change while they move.
 fn check_mft_moves_alone(mft: &Mft, relocations: &Relocations) -> Result<()> {
     let files = relocations.files();
     if !files.contains(&FileId(RecordNumber::MFT.0)) {
         return Ok(());
     }
-    let record = VolumeSpan::new(mft.record_offset(RecordNumber::MFT), mft.geometry.record_bytes);
+    let record = mft_record(mft);
     if files.len() > 1 || relocations.departures(record).next().is_some() {
         return Err(Error::invalid("a relocation of NTFS's $MFT with its own record, or with other files"));
     }

@@ -161,8 +161,15 @@ impl Rearrange for NtfsRearrange {
         Ok(Box::new(NtfsRewritten::new(&self.mft, &self.mirror, &self.bitmap, relocations)?))
     }
 
-    fn witnesses(&self) -> Vec<VolumeSpan> {
-        self.witnesses.clone()
+    fn witnesses(&self, batches: &[Relocations]) -> Vec<VolumeSpan> {
+        let record = edits::mft_record(&self.mft);
+        let mft = FileId(RecordNumber::MFT.0);
+        let moves_mft = batches.iter().flat_map(Relocations::by_source).any(|each| each.file == mft);
+        self.witnesses
+            .iter()
+            .copied()
+            .filter(|span| !moves_mft || span.intersect(&record).is_none())
+            .collect()
     }
 }
 
@@ -207,7 +214,7 @@ fn is_mft_told_at_once(mft: &Mft) -> Result<bool> {
 }
 
 /// The restart pages of the log, which every driver of Windows writes when it mounts; `$Volume`'s record, which holds the
-/// dirty flag; and `$MFT`'s bitmap, which changes with files that are made and deleted.
+/// dirty flag; and `$MFT`'s record and bitmap, which change with files that are made and deleted.
 fn witnesses(mft: &Mft) -> Result<Vec<VolumeSpan>> {
     let mut spans = Vec::new();
     let mut add = |stream: &Stream, at: u64, len_bytes: u64| {
@@ -219,7 +226,9 @@ fn witnesses(mft: &Mft) -> Result<Vec<VolumeSpan>> {
     let log = data_of(mft, RecordNumber::LOG_FILE)?;
     add(&log, 0, log.len_bytes().min(RESTART_PAGES_BYTES))?;
     let record_bytes = mft.geometry.record_bytes;
-    add(&mft.data, RecordNumber::VOLUME.0 * record_bytes, record_bytes)?;
+    for number in [RecordNumber::MFT, RecordNumber::VOLUME] {
+        add(&mft.data, number.0 * record_bytes, record_bytes)?;
+    }
     let record = mft.system_record(RecordNumber::MFT)?;
     if let Some(bits) = mft.stream(&record.view(), ATTR_BITMAP, "")?.filter(|bits| !bits.is_resident()) {
         add(&bits, 0, bits.len_bytes().min(RECORD_BITS_BYTES_MAX))?;

@@ -127,7 +127,7 @@ fn empty_window(work: &mut Work<'_>, shares: &[u64], effort: &mut Effort) -> Res
         let windows = cells.windows_by(bytes, gap_bytes(work), effort);
         let Some(window) = windows.first() else { continue };
         let mut trial = work.clone();
-        clear_what_fits(&mut trial, window.span, None)?;
+        clear_what_fits(&mut trial, window.span)?;
         let then = largest(&trial).len_bytes();
         let is_enough = then >= percent(movable_free, ENOUGH_PERCENT) && then > now;
         if is_enough || then >= now.saturating_add(now / GAIN_PART) {

@@ -194,15 +194,10 @@ pub(super) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -
     Ok(true)
 }
 
-/// Moves of what lies in `window` what fits into gaps elsewhere, largest first, but not into `kept`.
-pub(super) fn clear_what_fits(
-    work: &mut Work<'_>,
-    window: VolumeSpan,
-    kept: Option<VolumeSpan>,
-) -> Result<()> {
+/// Moves of what lies in `window` what fits into gaps elsewhere, largest first.
+pub(super) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan) -> Result<()> {
     let Some(victims) = victims(work, &[window]) else { return Ok(()) };
     work.space.set_aside(window);
-    let kept = kept.map(|kept| work.space.hold(kept)).unwrap_or_default();
     for run in victims {
         if work.space.find(run.bytes, Growth::Limited).is_none() && work.space.would_find(run.bytes) {
             work.close()?;
@@ -212,7 +207,6 @@ pub(super) fn clear_what_fits(
         }
     }
     work.close()?;
-    kept.into_iter().for_each(|part| work.space.give(part));
     work.space.end_aside();
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::Measured;
 use super::inputs::{Input, Inputs};
-use super::measure::Contender;
+use super::measure::{Contender, Sample};
 
 /// What the results are worth: Leandisk's first, then the others' in the order of the contenders.
 type Judge = Box<dyn Fn(&[Measured]) -> Vec<Verdict>>;
@@ -85,7 +85,7 @@ pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
     cases.push(growth(program, inputs));
     cases.extend(super::moving::all(program, inputs));
     cases.extend(super::serving::all(program, inputs));
-    cases.extend(super::serving::compacting(program, inputs));
+    cases.extend(super::compacting::all(program, inputs));
     cases
 }
 
@@ -328,4 +328,9 @@ fn on_loop_device(inputs: &Inputs, source: &Path, name: &str, tool: &str) -> Con
     );
     let command = words(&[&["bash", "-c", &script, name, &text(source), &text(&target)]]);
     Contender { name: name.to_owned(), command, target, as_root: true, around: None }
+}
+
+/// The best of the others' medians.
+pub(super) fn best(others: &[Measured], of: fn(&Sample) -> f64, better: fn(f64, f64) -> f64) -> f64 {
+    others.iter().map(|it| it.median(of)).reduce(better).unwrap_or(f64::NAN)
 }

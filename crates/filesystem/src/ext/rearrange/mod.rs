@@ -168,7 +168,7 @@ impl Rearrange for Arranged {
         Ok(Box::new(rewritten::View::new(&self.source, &self.superblock, &self.pins(), relocations)?))
     }
 
-    fn witnesses(&self) -> Vec<VolumeSpan> {
+    fn witnesses(&self, _batches: &[Relocations]) -> Vec<VolumeSpan> {
         self.witnesses.clone()
     }
 }
