@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{Error, HostFile, LiveDisk, Occupancy, ReadAt, Result, RunState, TargetFile};
+use block::{Error, LiveDisk, Occupancy, ReadAt, Result, RunState};
 use engine::{CompactJob, Unwritten, tidy_up};
-use extent::{ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual, VirtualOffset};
+use extent::{ExtentSet, PackedExtents, Span, Virtual, VirtualOffset};
 use image::live::LiveOptions;
 use image::{Chain, Format, OpenOptions};
 use plan::settle::{MoveWhen, Settling, settle};
@@ -72,66 +72,19 @@ fn index(at: u64) -> usize {
     usize::try_from(at).expect("small")
 }
 
-/// A file of the simulated machine, whose flushes may be left out.
-struct File {
-    disk: SimDisk,
-    is_flushed: bool,
-}
-
-impl ReadAt<Host> for File {
-    fn len_bytes(&self) -> u64 {
-        self.disk.len_bytes()
-    }
-
-    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.disk.read_at(at, buf)
-    }
-}
-
-impl HostFile for File {
-    fn name(&self) -> &str {
-        HostFile::name(&self.disk)
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.disk.allocated_bytes()
-    }
-}
-
-impl TargetFile for File {
-    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
-        self.disk.write_at(at, buf)
-    }
-
-    fn set_len(&self, len_bytes: u64) -> Result<()> {
-        self.disk.set_len(len_bytes)
-    }
-
-    fn reserve(&self, span: HostSpan) -> Result<()> {
-        self.disk.reserve(span)
-    }
-
-    fn zero(&self, span: HostSpan) -> Result<()> {
-        self.disk.zero(span)
-    }
-
-    fn flush(&self) -> Result<()> {
-        if self.is_flushed { self.disk.flush() } else { Ok(()) }
-    }
-}
-
-fn file_of(machine: &SimMachine, pages: Pages, is_flushed: bool) -> Arc<File> {
+fn file_of(machine: &SimMachine, pages: Pages, is_flushed: bool) -> Arc<SimDisk> {
     let disk = machine.disk("image", 1, pages);
     disk.tear_sectors(false);
-    Arc::new(File { disk, is_flushed })
+    disk.leave_out_flushes(!is_flushed);
+    Arc::new(disk)
 }
 
 impl ImageKind {
-    fn chain(self, file: &Arc<File>) -> Result<Chain> {
+    fn chain(self, file: &Arc<SimDisk>) -> Result<Chain> {
         Chain::open(file.clone(), OpenOptions { format: Some(self.format) }, &TestResolver::default())
     }
 
-    fn open(self, file: &Arc<File>, leaves_gaps: bool) -> Result<Box<dyn LiveDisk>> {
+    fn open(self, file: &Arc<SimDisk>, leaves_gaps: bool) -> Result<Box<dyn LiveDisk>> {
         let options = LiveOptions { leaves_gaps, ..LiveOptions::default() };
         image::live::open(self.chain(file)?, vec![file.clone()], options)
     }
@@ -145,7 +98,7 @@ impl ImageKind {
         Span::new(VirtualOffset::new(number * self.unit_bytes), self.unit_bytes)
     }
 
-    fn read_all(self, file: &Arc<File>) -> Result<Vec<u8>> {
+    fn read_all(self, file: &Arc<SimDisk>) -> Result<Vec<u8>> {
         let chain = self.chain(file)?;
         let mut contents = vec![0; index(chain.len_bytes())];
         chain.read_at(VirtualOffset::ZERO, &mut contents)?;
@@ -191,7 +144,7 @@ impl Image {
         disk.close().unwrap();
         drop(disk);
         let contents = kind.read_all(&file).unwrap();
-        Self { kind, pages: file.disk.to_pages(), contents }
+        Self { kind, pages: file.to_pages(), contents }
     }
 }
 
@@ -250,7 +203,7 @@ impl<'a> Compaction<'a> {
         self.settling.moved_bytes
     }
 
-    fn run(&self, file: &Arc<File>) -> Result<()> {
+    fn run(&self, file: &Arc<SimDisk>) -> Result<()> {
         let disk = self.image.kind.open(file, self.is_dense)?;
         let job = CompactJob {
             disk: &*disk,
@@ -262,7 +215,7 @@ impl<'a> Compaction<'a> {
         job.run(&Silent).map(drop)
     }
 
-    fn recover(&self, file: &Arc<File>) -> Result<bool> {
+    fn recover(&self, file: &Arc<SimDisk>) -> Result<bool> {
         let disk = self.image.kind.open(file, false)?;
         disk.discard(Span::from_zero(0))?;
         let is_any = tidy_up(&*disk)?;
@@ -291,7 +244,7 @@ impl<'a> Compaction<'a> {
     }
 
     /// The image is as one that was never interrupted.
-    fn check_order(&self, file: &Arc<File>) -> Result<(), String> {
+    fn check_order(&self, file: &Arc<SimDisk>) -> Result<(), String> {
         let failed = |error: Error| format!("{error:?}");
         let disk = self.image.kind.open(file, false).map_err(failed)?;
         match tidy_up(&*disk).map_err(failed)? {
@@ -343,7 +296,7 @@ impl Explorer<'_> {
             return Err(format!("the run fails by itself: {error:?}"));
         }
         if result.is_ok() {
-            let length = file.disk.len_bytes();
+            let length = file.len_bytes();
             let planned = self.compaction.settling.length_bytes;
             if length != planned {
                 return Err(format!("the file is {length} bytes long, planned {planned}"));
@@ -354,8 +307,8 @@ impl Explorer<'_> {
             let seed = random.next_u64();
             // Killed, what was written is still in the cache.
             let left = match random.below(4) {
-                0 => file.disk.to_pages(),
-                _ => file.disk.cut_pages(seed),
+                0 => file.to_pages(),
+                _ => file.cut_pages(seed),
             };
             self.recovered(&left, result.is_ok(), seed)
                 .map_err(|text| format!("power cut at change {change}, cut {seed:#x}: {text}"))?;
@@ -383,7 +336,7 @@ impl Explorer<'_> {
             let second = file_of(&machine, left.clone(), true);
             machine.die_at_change(1 + random.below(changes));
             _ = self.compaction.recover(&second);
-            let file = file_of(&SimMachine::new(), second.disk.cut_pages(random.next_u64()), true);
+            let file = file_of(&SimMachine::new(), second.cut_pages(random.next_u64()), true);
             self.compaction.recover(&file).map_err(|error| format!("second recovery: {error:?}"))?;
             self.expect(&file, &found).map_err(|text| format!("after a second cut: {text}"))?;
         }
@@ -391,7 +344,7 @@ impl Explorer<'_> {
     }
 
     /// The image that was recovered reads as what was found before, and is in order.
-    fn expect(&self, file: &Arc<File>, found: &[u8]) -> Result<(), String> {
+    fn expect(&self, file: &Arc<SimDisk>, found: &[u8]) -> Result<(), String> {
         let kind = self.compaction.image.kind;
         let now = kind.read_all(file).map_err(|error| format!("after the recovery: {error:?}"))?;
         if now != found {
@@ -406,10 +359,10 @@ impl Explorer<'_> {
 }
 
 /// What QEMU says of it: no error, no leak.
-fn judge(kind: ImageKind, file: &File) -> Result<(), String> {
+fn judge(kind: ImageKind, file: &SimDisk) -> Result<(), String> {
     let dir = scratch();
     let path = dir.path().join("image");
-    std::fs::write(&path, file.disk.to_vec()).unwrap();
+    std::fs::write(&path, file.to_vec()).unwrap();
     let output = std::process::Command::new("qemu-img")
         .args(["check", "-f", kind.driver])
         .arg(&path)

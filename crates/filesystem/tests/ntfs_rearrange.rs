@@ -522,6 +522,22 @@ fn extents_change_places_where_all_is_written_anew() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "in place none of it is free: {error}");
 }
 
+/// `$MFT`'s record shows that a guest used the volume, unless it is what changes.
+#[test]
+fn the_mft_s_record_is_a_witness_unless_it_moves() {
+    let moving = Moving::new(small(&[], |dir| fragmented(dir, 20)).bytes, 1);
+    let mft = moving.streams.iter().find(|stream| stream.file == FileId(0)).unwrap();
+    let record = Span::new(mft.extents[0].span.start(), 1024);
+    let is_watched = |file: FileId| {
+        let to = moving.room.last().unwrap().start();
+        let from = Span::new(to.plus(4096), 4096);
+        let batches = [Relocations::new(vec![Relocation { from, to, file }]).unwrap()];
+        moving.rearrange.witnesses(&batches).iter().any(|span| span.intersect(&record).is_some())
+    };
+    assert!(is_watched(FileId(64)));
+    assert!(!is_watched(FileId(0)));
+}
+
 /// What `edits` says to relocations that are not as they must be.
 #[test]
 fn relocations_that_cannot_be_are_errors() {

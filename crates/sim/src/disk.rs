@@ -64,6 +64,8 @@ struct State {
     faults: Faults,
     random: Random,
     tears: Option<Tears>,
+    /// What is broken asks for flushes, and gets none.
+    leaves_out_flushes: bool,
 }
 
 /// Says whether a cut may leave the front of one of these versions of a sector and the back of the other.
@@ -107,6 +109,7 @@ impl SimDisk {
             faults: Faults::default(),
             random: Random::new(seed),
             tears: None,
+            leaves_out_flushes: false,
         };
         Self { name: format!("{name} (seed {seed:#x})"), seed, clock, state: Mutex::new(state) }
     }
@@ -149,6 +152,11 @@ impl SimDisk {
     /// The same, for sectors of which `tears` says so alone.
     pub fn tear_sectors_if(&self, tears: Tears) {
         self.state().tears = Some(tears);
+    }
+
+    /// Whether flushes do nothing, and do not count as operations: as if who asks for them did not. For mutants.
+    pub fn leave_out_flushes(&self, leaves_out: bool) {
+        self.state().leaves_out_flushes = leaves_out;
     }
 
     /// Makes everything fail that touches `span`.
@@ -474,6 +482,9 @@ impl TargetFile for SimDisk {
     /// A flush that fails leaves everything unflushed.
     fn flush(&self) -> Result<()> {
         let mut state = self.state();
+        if state.leaves_out_flushes {
+            return Ok(());
+        }
         self.begin(&mut state, Operation::Flush, Span::from_zero(0))
             .result()
             .map_err(|kind| self.error("flush", Offset::ZERO, kind))?;
@@ -582,6 +593,20 @@ mod tests {
         disk.write_at(Offset::ZERO, &[2; 512]).unwrap();
         let all: std::collections::BTreeSet<_> = (0..300).map(|seed| disk.cut(seed).to_vec()[0]).collect();
         assert_eq!(all.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_flush_that_is_left_out_keeps_nothing() {
+        let disk = SimDisk::new(1, LEN);
+        disk.write_at(Offset::ZERO, &[1; 512]).unwrap();
+        let before = disk.counters().operations;
+        disk.leave_out_flushes(true);
+        disk.flush().unwrap();
+        assert_eq!(disk.counters().operations, before);
+        assert!((0..50).any(|seed| disk.cut(seed).to_vec()[0] == 0), "what was written may be lost");
+        disk.leave_out_flushes(false);
+        disk.flush().unwrap();
+        assert!((0..50).all(|seed| disk.cut(seed).to_vec()[0] == 1));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{HostFile, LiveDisk, Memory, ReadAt, Result, TargetFile};
-use extent::{Host, HostOffset, HostSpan, VirtualSpan};
+use block::{LiveDisk, Memory, Result, TargetFile};
+use extent::VirtualSpan;
 use image::live::LiveOptions;
 use image::{Chain, OpenOptions};
 use sim::{Random, SimDisk};
@@ -71,69 +71,24 @@ impl Allowed {
     }
 }
 
-/// A simulated disk whose inner flushes may be left out: the mutant that must be caught.
-struct Machine {
-    disk: SimDisk,
-    keeps_order: bool,
-}
-
-impl ReadAt<Host> for Machine {
-    fn len_bytes(&self) -> u64 {
-        self.disk.len_bytes()
-    }
-
-    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.disk.read_at(at, buf)
-    }
-}
-
-impl HostFile for Machine {
-    fn name(&self) -> &str {
-        HostFile::name(&self.disk)
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.disk.allocated_bytes()
-    }
-}
-
-impl TargetFile for Machine {
-    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
-        self.disk.write_at(at, buf)
-    }
-
-    fn set_len(&self, len_bytes: u64) -> Result<()> {
-        self.disk.set_len(len_bytes)
-    }
-
-    fn reserve(&self, span: HostSpan) -> Result<()> {
-        self.disk.reserve(span)
-    }
-
-    fn zero(&self, span: HostSpan) -> Result<()> {
-        self.disk.zero(span)
-    }
-
-    fn flush(&self) -> Result<()> {
-        if self.keeps_order { self.disk.flush() } else { Ok(()) }
-    }
-}
-
-fn open(kind: Kind, machine: &Arc<Machine>) -> Result<Box<dyn LiveDisk>> {
+fn open(kind: Kind, machine: &Arc<SimDisk>) -> Result<Box<dyn LiveDisk>> {
     let options = OpenOptions { format: Some(kind.format) };
     let chain = Chain::open(machine.clone(), options, &TestResolver::default())?;
     image::live::open(chain, vec![machine.clone()], LiveOptions::default())
 }
 
 /// Runs the steps until the machine dies. What was asked of the disk, and what it may hold.
-fn run_until_death(kind: Kind, machine: &Arc<Machine>, steps: &[Step], allowed: &mut Allowed) -> Result<()> {
-    let disk = open(kind, machine)?;
-    for step in steps {
+fn run_until_death(explorer: &Explorer, machine: &Arc<SimDisk>, allowed: &mut Allowed) -> Result<()> {
+    let disk = open(explorer.kind, machine)?;
+    for step in &explorer.steps {
         allowed.begin(step);
         carry_out(&*disk, step)?;
         if matches!(step, Step::Flush) {
-            if !machine.keeps_order {
-                machine.disk.flush()?;
+            // Only what keeps the order within the image is left out.
+            if !explorer.keeps_order {
+                machine.leave_out_flushes(false);
+                machine.flush()?;
+                machine.leave_out_flushes(true);
             }
             allowed.flushed();
         }
@@ -163,27 +118,28 @@ impl Explorer {
         Self { kind, image: std::fs::read(&path).unwrap(), steps, virtual_bytes, keeps_order: true }
     }
 
-    fn machine(&self, seed: u64) -> Arc<Machine> {
+    fn machine(&self, seed: u64) -> Arc<SimDisk> {
         let disk = SimDisk::with_contents(seed, self.image.clone());
-        Arc::new(Machine { disk, keeps_order: self.keeps_order })
+        disk.leave_out_flushes(!self.keeps_order);
+        Arc::new(disk)
     }
 
     /// Operations of the host that the steps take.
     fn operation_count(&self) -> u64 {
         let machine = self.machine(0);
-        run_until_death(self.kind, &machine, &self.steps, &mut Allowed::new(self.virtual_bytes)).unwrap();
-        machine.disk.counters().operations
+        run_until_death(self, &machine, &mut Allowed::new(self.virtual_bytes)).unwrap();
+        machine.counters().operations
     }
 
     /// The machine dies at operation `death`; then each cut is examined.
     fn explore(&self, death: u64, cuts: u64, by_qemu: Option<&Path>) -> Result<(), String> {
         let machine = self.machine(death);
-        machine.disk.die_at_operation(death);
+        machine.die_at_operation(death);
         let mut allowed = Allowed::new(self.virtual_bytes);
-        _ = run_until_death(self.kind, &machine, &self.steps, &mut allowed);
+        _ = run_until_death(self, &machine, &mut allowed);
         for cut in 0..cuts {
             let what = format!("{}: death at {death}, cut {cut}", self.kind.name);
-            let bytes = machine.disk.cut(cut).to_vec();
+            let bytes = machine.cut(cut).to_vec();
             let found = contents_of(Arc::new(Memory::new(bytes.clone())), self.kind.format)
                 .map_err(|error| format!("{what}: {error:?}"))?;
             allowed.check(&found).map_err(|error| format!("{what}: {error}"))?;
@@ -200,7 +156,7 @@ impl Explorer {
 
     /// What a cut left is taken into use again, written, and closed.
     fn go_on(&self, bytes: Vec<u8>, found: &[u8], what: &str) {
-        let machine = Arc::new(Machine { disk: SimDisk::with_contents(1, bytes), keeps_order: true });
+        let machine = Arc::new(SimDisk::with_contents(1, bytes));
         let disk = open(self.kind, &machine).unwrap_or_else(|error| panic!("{what}: {error:?}"));
         let mut expected = found.to_vec();
         for at in [0usize, 70_000 / 512 * 512, expected.len() - 512] {
