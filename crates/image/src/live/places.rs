@@ -109,6 +109,15 @@ impl Taken {
         }
     }
 
+    /// Where what is free from `at` on ends, `end` at the latest.
+    pub(crate) fn free_up_to(&self, at: HostOffset, end: HostOffset) -> HostOffset {
+        if !self.is_free(Span::new(at, 1)) {
+            return at;
+        }
+        let next = self.spans.range(at.get()..).next();
+        next.map_or(end, |(next, _)| end.min(HostOffset::new(*next)))
+    }
+
     /// Takes everything below `end` if there are too many pieces to remember.
     pub(crate) fn bound(&mut self, end: u64) {
         if self.spans.len() > RUN_COUNT_MAX {
@@ -183,6 +192,10 @@ mod tests {
                 model[range].fill(takes);
                 let end = model.iter().rposition(|taken| *taken).map_or(0, |last| last as u64 + 1);
                 prop_assert_eq!(taken.end(), end);
+                let range = index(start)..index(start + len);
+                let free = model[range].iter().take_while(|taken| !**taken).count() as u64;
+                let end = HostOffset::new(start + len);
+                prop_assert_eq!(taken.free_up_to(HostOffset::new(start), end).get(), start + free);
             }
             let fits = |at: &u64| at.is_multiple_of(align)
                 && model[index(*at)..index(at + len)].iter().all(|taken| !taken);

@@ -108,6 +108,12 @@ pub(crate) trait Container: Send + Sync + 'static {
         Ok(())
     }
 
+    /// How much room the unit whose data lie, or lay, at `at` has there: less than others where the last one ends with
+    /// the disk.
+    fn room_bytes(&self, _at: HostOffset, unit_bytes: u64) -> u64 {
+        unit_bytes
+    }
+
     /// What lies before each unit's data and moves with it.
     fn head_bytes(&self) -> u64 {
         0
@@ -517,7 +523,7 @@ impl<C: Container> Thin<C> {
                 continue;
             }
             if !target.place.is_clean {
-                self.file.zero(Span::new(target.place.at, self.shape.unit_bytes))?;
+                self.file.zero(self.room(&target.place))?;
             }
             for edge in [
                 Span::between(whole.start(), target.part.start()),
@@ -527,6 +533,11 @@ impl<C: Container> Thin<C> {
             }
         }
         Ok(())
+    }
+
+    /// All that is the unit's where it lies, behind which another may lie.
+    fn room(&self, place: &Place) -> HostSpan {
+        Span::new(place.at, self.look().container.room_bytes(place.at, self.shape.unit_bytes))
     }
 
     /// Copies `edge` of a unit from where it was to its new place, which reads as zeros.
@@ -609,13 +620,7 @@ impl<C: Container> Thin<C> {
     fn place_zeros(&self, span: VirtualSpan) -> Result<()> {
         let targets = self.allocate(span)?;
         let mut dirty = targets.iter().filter(|target| !target.place.is_clean);
-        // Of a place that it had before it may have a part alone, with another unit behind that.
-        let len_bytes = |target: &Target| match target.old {
-            Unit::Unmarked(_) => target.part.len_bytes(),
-            _ => self.shape.unit_bytes,
-        };
-        let place = |target: &Target| Span::new(target.place.at, len_bytes(target));
-        let zeroed = dirty.try_for_each(|target| self.file.zero(place(target)));
+        let zeroed = dirty.try_for_each(|target| self.file.zero(self.room(&target.place)));
         self.settle(&targets, zeroed)
     }
 

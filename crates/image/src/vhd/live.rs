@@ -72,9 +72,9 @@ struct Blocks {
     footer_at: Option<u64>,
     /// Where footers lay, which are not used for anything else until the disk is closed.
     old_footers: Vec<HostSpan>,
-    /// What the last block takes, if it ends where the disk does.
+    /// What the last block takes, if something else lies where the rest of it would be, behind the disk's end.
     cut_off: Option<HostSpan>,
-    /// Blocks whose bitmaps may have gaps, by number.
+    /// Blocks whose bitmaps may have gaps where they lie or lay, by number.
     unmarked: Vec<bool>,
     /// Behind the last place that a base gives.
     room_end: u64,
@@ -123,6 +123,14 @@ impl Blocks {
             let error = Error::corrupt("VHD BAT").at(span.start());
             Err(error.field("place of block", unit, "one that nothing else has"))
         })?;
+        // The rest of it is not the disk's, but would be if the disk were made larger.
+        let whole = cut_off.map(|cut_off| Span::new(cut_off.start(), bitmap_bytes + block_bytes));
+        let fresh_from = whole.map_or(fresh_from, |whole| fresh_from.max(whole.end().get()));
+        let cut_off = cut_off.zip(whole).and_then(|(cut_off, whole)| {
+            let end = taken.free_up_to(cut_off.end(), whole.end());
+            taken.take(Span::between(cut_off.end(), end));
+            (end < whole.end()).then(|| Span::between(whole.start(), end))
+        });
         let mut bases = votes.into_bases(stride_bytes, SECTOR_BYTES);
         let base = (fresh_from + bitmap_bytes).next_multiple_of(ALIGN_BYTES);
         let room_end = base.saturating_add(block_count * stride_bytes);
@@ -233,14 +241,16 @@ impl Container for Blocks {
 
     fn set(&mut self, tables: &mut Tables, unit: u64, to: To, freed: &mut Vec<Storage>) -> Result<()> {
         let old = tables.looking(|tables| self.lookup(tables, unit))?;
-        if let Unit::Unmarked(at) = old {
-            if to == To::Data(at) {
-                let bitmap = Span::new(self.block(at.get()).start(), self.bitmap_bytes);
-                tables.create(bitmap, 0xff, Stage::Unreferenced);
-            }
-            if let Some(unmarked) = usize::try_from(unit).ok().and_then(|unit| self.unmarked.get_mut(unit)) {
-                *unmarked = false;
-            }
+        if let To::Data(at) = to
+            && let Some(unmarked) = usize::try_from(unit).ok().and_then(|unit| self.unmarked.get_mut(unit))
+            && std::mem::take(unmarked)
+        {
+            // Where it lay, be it that it was freed in between, or in a new place.
+            tables.create(
+                Span::new(self.block(at.get()).start(), self.bitmap_bytes),
+                0xff,
+                Stage::Unreferenced,
+            );
         }
         let entry = match to {
             To::Data(at) => (at.get() - self.bitmap_bytes) / SECTOR_BYTES,
@@ -272,6 +282,10 @@ impl Container for Blocks {
             self.cut_off = self.cut_off.filter(|cut_off| *cut_off != stored);
         }
         Ok(())
+    }
+
+    fn room_bytes(&self, at: HostOffset, _unit_bytes: u64) -> u64 {
+        self.stored(at).len_bytes() - self.bitmap_bytes
     }
 
     fn head_bytes(&self) -> u64 {

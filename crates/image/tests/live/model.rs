@@ -274,9 +274,7 @@ fn bitmaps_of_old_vhd_blocks_are_completed() {
     disk.close().unwrap();
     drop(disk);
     let mut bytes = std::fs::read(&path).unwrap();
-    let bat = index(u64::from_be_bytes(bytes[512 + 16..512 + 24].try_into().unwrap()));
-    let sector = u32::from_be_bytes(bytes[bat..bat + 4].try_into().unwrap());
-    let bitmap = index(u64::from(sector) * 512)..index(u64::from(sector) * 512 + 512);
+    let bitmap = bitmap_of_vhd_block(&bytes, 0);
     bytes[bitmap.clone()].fill(0);
     bytes[bitmap.start] = 0x80;
     std::fs::write(&path, &bytes).unwrap();
@@ -288,4 +286,92 @@ fn bitmaps_of_old_vhd_blocks_are_completed() {
     let mut found = [0; 512];
     disk.read_at(Offset::new(0), &mut found).unwrap();
     assert_eq!(found, [1; 512]);
+}
+
+/// An image of two whole blocks and a short one, made by QEMU.
+fn vhd_with_short_block(dir: &std::path::Path) -> (Kind, std::path::PathBuf) {
+    let kind = Kind { size: (4 << 20) + 3 * 512, ..kind_named("vhd") };
+    (kind, create(kind, dir))
+}
+
+/// A block that was freed has its place back, of which its bitmap may know little.
+#[test]
+fn the_bitmap_of_a_vhd_block_that_was_freed_is_completed() {
+    let dir = scratch();
+    let (kind, path) = vhd_with_short_block(dir.path());
+    let disk = open(&path);
+    disk.write_at(Offset::new(0), &[1; 512]).unwrap();
+    disk.close().unwrap();
+    drop(disk);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let bitmap = bitmap_of_vhd_block(&bytes, 0);
+    bytes[bitmap.clone()].fill(0);
+    std::fs::write(&path, &bytes).unwrap();
+    let disk = open(&path);
+    disk.discard(Span::from_zero(2 << 20)).unwrap();
+    disk.write_at(Offset::new(1 << 20), &[2; 512]).unwrap();
+    disk.close().unwrap();
+    drop(disk);
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(bytes[bitmap_of_vhd_block(&bytes, 0)].iter().all(|byte| *byte == 0xff));
+    let contents = contents_by_qemu(kind, &path);
+    assert_eq!(contents[1 << 20..][..512], [2; 512]);
+    assert!(contents[..1 << 20].iter().all(|byte| *byte == 0));
+}
+
+/// Nothing is laid behind a last block that ends with the disk, where it would go on if the disk were made larger; and where
+/// something does lie there, zeros do not reach it.
+#[test]
+fn behind_a_short_vhd_block_lies_nothing_that_it_could_change() {
+    const BLOCK: u64 = 2 << 20;
+    let dir = scratch();
+    let (kind, path) = vhd_with_short_block(dir.path());
+    let disk = open(&path);
+    disk.write_at(Offset::new(2 * BLOCK), &[3; 3 * 512]).unwrap();
+    disk.write_at(Offset::new(0), &[1; 512]).unwrap();
+    disk.write_at(Offset::new(BLOCK), &[2; 512]).unwrap();
+    disk.close().unwrap();
+    drop(disk);
+    let place = |bytes: &[u8], block| bitmap_of_vhd_block(bytes, block).start;
+    let bytes = std::fs::read(&path).unwrap();
+    let mut places = [0, 1, 2].map(|block| place(&bytes, block));
+    places.sort_unstable();
+    assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= index(BLOCK) + 512), "{places:?}");
+
+    // Another program packed them: the short block first, and one right behind it.
+    let mut packed = std::fs::read(&path).unwrap();
+    let [first, short] = [0, 2].map(|block| place(&packed, block));
+    let bat = index(u64::from_be_bytes(packed[512 + 16..512 + 24].try_into().unwrap()));
+    let low = packed.len().next_multiple_of(512) - 512;
+    let footer = packed[low..].to_vec();
+    let short_bytes = packed[short..short + 4 * 512].to_vec();
+    let first_bytes = packed[first..first + index(BLOCK) + 512].to_vec();
+    packed.truncate(low);
+    for (block, bytes) in [(2, short_bytes), (0, first_bytes)] {
+        let sector = u32::try_from(packed.len() / 512).unwrap();
+        packed[bat + 4 * block..][..4].copy_from_slice(&sector.to_be_bytes());
+        packed.extend(bytes);
+    }
+    packed.extend(footer);
+    std::fs::write(&path, &packed).unwrap();
+    let disk = open(&path);
+    disk.discard(Span::new(Offset::new(2 * BLOCK), 3 * 512)).unwrap();
+    disk.write_at(Offset::new(2 * BLOCK), &[4; 512]).unwrap();
+    disk.zero(Span::new(Offset::new(2 * BLOCK), 3 * 512), false).unwrap();
+    disk.discard(Span::new(Offset::new(2 * BLOCK), 3 * 512)).unwrap();
+    disk.zero(Span::new(Offset::new(2 * BLOCK), 3 * 512), false).unwrap();
+    disk.write_at(Offset::new(2 * BLOCK + 512), &[5; 512]).unwrap();
+    disk.close().unwrap();
+    drop(disk);
+    let contents = contents_by_qemu(kind, &path);
+    assert_eq!(contents[..512], [1; 512]);
+    assert_eq!(contents[index(BLOCK)..][..512], [2; 512]);
+    assert_eq!(contents[index(2 * BLOCK)..][..3 * 512], [[0; 512], [5; 512], [0; 512]].concat());
+}
+
+fn bitmap_of_vhd_block(bytes: &[u8], block: usize) -> std::ops::Range<usize> {
+    let bat = index(u64::from_be_bytes(bytes[512 + 16..512 + 24].try_into().unwrap()));
+    let sector = u32::from_be_bytes(bytes[bat + 4 * block..][..4].try_into().unwrap());
+    let at = index(u64::from(sector) * 512);
+    at..at + 512
 }

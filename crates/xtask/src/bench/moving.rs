@@ -81,14 +81,20 @@ fn ntfs_in_place(program: &Path, inputs: &Inputs) -> Case {
     let input = inputs.fragmented_ntfs();
     Case {
         name: "fragmented NTFS in place".into(),
-        contenders: vec![defrag(program, inputs, &input, "files")],
+        contenders: std::iter::once(defrag(program, inputs, &input, "files"))
+            .chain(linux_defragger(program, inputs, &input))
+            .collect(),
         input,
         judge: Box::new(|results| {
-            vec![
+            let mut verdicts = vec![
                 nothing_left(&results[0]),
                 little_written(&results[0]),
                 no_more_moved_than_fragmented(&results[0]),
-            ]
+            ];
+            if results.len() > 1 {
+                verdicts.push(time("time to that of Linux Defragger", results, &results[1..], 0.2));
+            }
+            verdicts
         }),
     }
 }
@@ -129,6 +135,19 @@ fn e4defrag(program: &Path, inputs: &Inputs, input: &Input) -> Contender {
     let script = "set -eu; PATH=$PATH:/usr/sbin:/sbin; e4defrag \"$1.mnt\" > /dev/null; sync -f \"$1.mnt\"";
     let command = words(&[&["bash", "-c", script, "e4defrag", &text(&target)]]);
     Contender { name: "e4defrag".into(), command, target, as_root: true, around: Some(around) }
+}
+
+/// Linux Defragger, which no distribution has, if `LINUX_DEFRAGGER` says where its sources are.
+fn linux_defragger(program: &Path, inputs: &Inputs, input: &Input) -> Option<Contender> {
+    let sources = std::env::var_os("LINUX_DEFRAGGER")?;
+    let engine = text(&Path::new(&sources).join("gui/ntfs_engine.py"));
+    let target = inputs.target("linux-defragger.raw");
+    let to = text(&target);
+    let script = "set -eu; rm -f \"$2.journal\"; \
+        python3 \"$1\" defrag \"$2\" --write --confirm \"$2\" --journal \"$2.journal\" > /dev/null; rm -f \"$2.journal\"";
+    let command = words(&[&["bash", "-c", script, "linux-defragger", &engine, &to]]);
+    let around = Some(on_a_copy(&text(program), input));
+    Some(Contender { name: "Linux Defragger".into(), command, target, as_root: true, around })
 }
 
 /// Copies the disk before; afterwards has it checked, and says what it looks like.
