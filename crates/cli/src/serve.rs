@@ -245,11 +245,7 @@ impl Opened {
         let again = Chain::open(files[0].clone(), same_format(chain), &handed)?;
         check_all_held(&again, &locks, &files)?;
         check_writable(&again)?;
-        // Where bytes have their places from the start the file does not grow.
-        let is_growing = image::live::gives_back(&again).unit_bytes.is_some();
-        let growth_bytes = if is_growing { growth_bytes(again.len_bytes()) } else { 0 };
-        let files: Vec<_> =
-            files.into_iter().map(|file| provisioned(file, growth_bytes, how.monitor)).collect();
+        let files: Vec<_> = files.into_iter().map(|file| provisioned(file, &again, how.monitor)).collect();
         let counted = |file: &Arc<ProvisionedFile>| -> Arc<dyn TargetFile> {
             Arc::new(Counted::new(file.clone(), how.monitor.clone()))
         };
@@ -272,14 +268,9 @@ impl Opened {
     }
 }
 
-/// What a container grows by at most, or a little more: its disk and what leads to it.
-fn growth_bytes(disk_bytes: u64) -> u64 {
-    disk_bytes.saturating_add(disk_bytes / 256).saturating_add(2 << 20)
-}
-
-fn provisioned(file: Arc<LiveFile>, growth_bytes: u64, monitor: &Arc<Monitor>) -> Arc<ProvisionedFile> {
+fn provisioned(file: Arc<LiveFile>, chain: &Chain, monitor: &Arc<Monitor>) -> Arc<ProvisionedFile> {
     let monitor = monitor.clone();
-    let limit_bytes = ReadAt::<Host>::len_bytes(&*file).saturating_add(growth_bytes);
+    let limit_bytes = image::live::end_max(chain, ReadAt::<Host>::len_bytes(&*file));
     let on_continued = Box::new(move || monitor.prevented_fragment());
     Arc::new(ProvisionedFile::new(file, limit_bytes, on_continued))
 }

@@ -1,5 +1,5 @@
-//! Images that grow beside each other on fresh file systems of the host, through `serve` and through qemu-nbd: in how
-//! many pieces they end, and what they take.
+//! Images that grow beside each other on file systems of the host, fresh ones and aged ones, through `serve` and through
+//! qemu-nbd: in how many pieces they end, and what they take. And in how many writes what is written reaches the device.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{arg, document, leandisk, number};
-use testkit::{HostMount, run, scratch};
+use common::{arg, document, leandisk, number, succeed};
+use testkit::{AgedHost, HostMount, run, scratch};
 
 const MIB: u64 = 1 << 20;
 const DISK_BYTES: u64 = 64 * MIB;
@@ -152,10 +152,16 @@ struct Outcome {
     /// As many of the pieces were there before anything was written.
     made_pieces: u64,
     allocated_bytes: u64,
+    len_bytes: Vec<u64>,
 }
 
 /// Writes images in turns, each in an order of its own, and closes them.
-fn grow(mount: &HostMount, format: &str, start: impl Fn(&Path, &Path) -> Server) -> Outcome {
+fn grow(
+    mount: &HostMount,
+    format: &str,
+    create: impl Fn(&Path, &str),
+    start: impl Fn(&Path, &Path) -> Server,
+) -> Outcome {
     let sockets = scratch();
     let images: Vec<PathBuf> =
         (0..IMAGE_COUNT).map(|index| mount.path().join(format!("{index}.{format}"))).collect();
@@ -177,13 +183,14 @@ fn grow(mount: &HostMount, format: &str, start: impl Fn(&Path, &Path) -> Server)
     }
     servers.into_iter().for_each(Server::stop);
     run("sync", &[]);
-    let mut outcome = Outcome { pieces: 0, made_pieces, allocated_bytes: 0 };
+    let mut outcome = Outcome { pieces: 0, made_pieces, allocated_bytes: 0, len_bytes: Vec::new() };
     for image in &images {
         outcome.pieces += host_extents(image);
         if format != "raw" {
             outcome.pieces +=
                 number(&document("leandisk.analyze/1", &["analyze", arg(image)]), "/image/runs");
         }
+        outcome.len_bytes.push(image.metadata().unwrap().len());
         outcome.allocated_bytes += image.metadata().unwrap().blocks() * 512;
         assert_contents(image, format);
         fs::remove_file(image).unwrap();
@@ -208,10 +215,10 @@ fn images_that_grow_beside_each_other_stay_in_few_pieces() {
         for format in ["raw", "qcow2", "vhdx"] {
             let theirs = {
                 let mount = HostMount::new(filesystem, 600 * MIB);
-                grow(&mount, format, |image, socket| Server::qemu_nbd(image, socket, format))
+                grow(&mount, format, create, |image, socket| Server::qemu_nbd(image, socket, format))
             };
             let mount = HostMount::new(filesystem, 600 * MIB);
-            let ours = grow(&mount, format, Server::leandisk);
+            let ours = grow(&mount, format, create, Server::leandisk);
             let said = format!("{filesystem}, {format}: {} of {} pieces", ours.pieces, theirs.pieces);
             println!("{said}");
             assert!(theirs.pieces > 1000 || (filesystem, format) != ("xfs", "raw"), "{said}");
@@ -222,6 +229,71 @@ fn images_that_grow_beside_each_other_stay_in_few_pieces() {
             let most = theirs.allocated_bytes + (64 << 10);
             assert!(ours.allocated_bytes <= most, "{said}: {} bytes", ours.allocated_bytes);
         }
+    }
+}
+
+/// As many pieces as an image may have of its own where one call reserves it all: its table and its run.
+const OWN_PIECES: u64 = 2;
+
+/// Where free space is in pieces, images that grow at random lie in hardly more of them than if each had been reserved as a
+/// whole, in one call.
+#[test]
+fn on_an_aged_host_images_lie_as_if_they_were_reserved_at_once() {
+    let create = |image: &Path, format: &str| {
+        succeed(&["create", arg(image), &DISK_BYTES.to_string(), "-O", format]);
+        run("sync", &[]);
+    };
+    for (filesystem, format) in [("ext4", "vhdx"), ("xfs", "qcow2")] {
+        let aged = AgedHost::new(filesystem, 600 * MIB);
+        let ours = grow(&aged.mount(), format, create, Server::leandisk);
+        let mount = aged.mount();
+        let at_once: Vec<PathBuf> =
+            (0..IMAGE_COUNT).map(|index| mount.path().join(index.to_string())).collect();
+        for (file, len_bytes) in at_once.iter().zip(&ours.len_bytes) {
+            run("fallocate", &["-l", &len_bytes.to_string(), arg(file)]);
+        }
+        run("sync", &[]);
+        let at_once: u64 = at_once.iter().map(|file| host_extents(file)).sum();
+        let said = format!("{filesystem}, {format}, aged: {} pieces, {at_once} at once", ours.pieces);
+        println!("{said}");
+        assert!(at_once >= 20, "{said}: it is not aged");
+        assert!(ours.pieces * 10 <= at_once * 12 + OWN_PIECES * 10, "{said}");
+    }
+}
+
+/// Small writes are acknowledged one by one and reach the device as large ones, until a flush asks for them: the page cache
+/// joins them.
+#[test]
+fn small_writes_without_flushes_are_joined_on_their_way_to_the_device() {
+    const SMALL_BYTES: u64 = 4096;
+    const SMALL_COUNT: u64 = 2048;
+    let mount = HostMount::new("ext4", 400 * MIB);
+    for format in ["raw", "qcow2"] {
+        let image = mount.path().join(format!("disk.{format}"));
+        create(&image, format);
+        let socket = mount.path().join("socket");
+        let mut server = Server::leandisk(&image, &socket);
+        for (stream_count, from) in [(1, 0), (2, DISK_BYTES / 2)] {
+            let before = mount.device_writes();
+            for number in 0..SMALL_COUNT {
+                let stream = number % stream_count * (DISK_BYTES / 4);
+                let at = from + stream + number / stream_count * SMALL_BYTES;
+                server.client.ask(COMMAND_WRITE, at, &[7; SMALL_BYTES as usize]);
+            }
+            server.client.ask(COMMAND_FLUSH, 0, &[]);
+            let writes = mount.device_writes() - before;
+            println!("{format}, {stream_count} streams: {writes} device writes of {SMALL_COUNT}");
+            assert!(writes > 0 && writes * 8 <= SMALL_COUNT, "{format}, {stream_count}: {writes}");
+        }
+        // Who flushes each of them gets each of them.
+        let before = mount.device_writes();
+        for number in 0..64 {
+            server.client.ask(COMMAND_WRITE, number * SMALL_BYTES, &[8; SMALL_BYTES as usize]);
+            server.client.ask(COMMAND_FLUSH, 0, &[]);
+        }
+        let writes = mount.device_writes() - before;
+        assert!(writes >= 64, "{format}: {writes} for 64 flushes");
+        server.stop();
     }
 }
 

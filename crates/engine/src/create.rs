@@ -18,6 +18,8 @@ use crate::copy::{Monitor, put_all};
 const CHUNK_BYTES: u64 = 2 << 20;
 /// Storage is asked for in one piece across what is no larger than this: sector bitmaps and tables.
 const GAP_BYTES_MAX: u64 = 1 << 20;
+/// The same of a disk that is thin, between tables.
+const TABLE_GAP_BYTES_MAX: u64 = 256 << 10;
 /// What is written at a time. As large as storages like it.
 const WRITE_BYTES: usize = 4 << 20;
 
@@ -63,22 +65,23 @@ impl CreateJob<'_> {
     pub fn run(mut self, monitor: &dyn Monitor) -> Result<CreateTotals> {
         check_provision(&self.writer, self.provision)?;
         let mut totals = CreateTotals::default();
-        let puts = self.writer.start()?;
-        totals.written_bytes += put_all(self.target, &[], puts)?;
-        if self.provision != Provision::Thin {
-            let mut tables = Vec::new();
-            let room = place_all(&mut self.writer, self.virtual_bytes, |put| tables.push(put))?;
-            for span in joined(&room).iter() {
-                self.target.reserve(span)?;
+        let starts = self.writer.start()?;
+        let mut tables = Vec::new();
+        let room = match self.provision {
+            Provision::Thin => ExtentSet::new(),
+            Provision::Lazy | Provision::Eager => {
+                place_all(&mut self.writer, self.virtual_bytes, |put| tables.push(put))?
             }
-            totals.reserved_bytes = room.total_bytes();
-            if self.provision == Provision::Eager {
-                self.zero(&room, monitor)?;
-                totals.zeroed_bytes = room.total_bytes();
-            }
-            totals.written_bytes += put_all(self.target, &[], tables)?;
-        }
+        };
         let end = self.writer.finish()?;
+        self.reserve(&room, &[&starts, &tables, &end.tables, &end.headers])?;
+        totals.reserved_bytes = room.total_bytes();
+        totals.written_bytes += put_all(self.target, &[], starts)?;
+        if self.provision == Provision::Eager {
+            self.zero(&room, monitor)?;
+            totals.zeroed_bytes = room.total_bytes();
+        }
+        totals.written_bytes += put_all(self.target, &[], tables)?;
         totals.written_bytes += put_all(self.target, &[], end.tables)?;
         self.target.set_len(end.len_bytes)?;
         self.target.flush()?;
@@ -88,6 +91,24 @@ impl CreateJob<'_> {
             return Err(Error::interrupted());
         }
         Ok(totals)
+    }
+
+    /// Has the host find storage for `room` and for the tables, these without the small gaps between them: written one by one
+    /// they would lie apart on many hosts, and what grows behind them as well.
+    fn reserve(&self, room: &ExtentSet<Host>, tables: &[&[Put]]) -> Result<()> {
+        let written = tables.iter().flat_map(|puts| puts.iter()).filter_map(|put| match &put.bytes {
+            PutBytes::Owned(bytes) => Some(HostSpan::new(put.at, bytes.len() as u64)),
+            PutBytes::Reserve(len_bytes) => Some(HostSpan::new(put.at, *len_bytes)),
+            // Zeros may be holes.
+            PutBytes::Zero(_) | PutBytes::Chunk(_) => None,
+        });
+        let tables = joined(&written.collect(), TABLE_GAP_BYTES_MAX);
+        if room.is_empty() {
+            tables.iter().for_each(|span| self.target.reserve_ahead(span));
+            return Ok(());
+        }
+        let all: ExtentSet<Host> = room.iter().chain(tables.iter()).collect();
+        joined(&all, GAP_BYTES_MAX).iter().try_for_each(|span| self.target.reserve(span))
     }
 
     /// Writes zeros: `fallocate` leaves blocks that the host would still have to zero when they are first written.
@@ -129,7 +150,7 @@ pub fn check_provision(writer: &AnyWriter, provision: Provision) -> Result<()> {
 pub(crate) fn reserve_all(mut writer: AnyWriter, virtual_bytes: u64, target: &dyn TargetFile) -> Result<()> {
     writer.start()?;
     let room = place_all(&mut writer, virtual_bytes, drop)?;
-    joined(&room).iter().try_for_each(|span| target.reserve(span))
+    joined(&room, GAP_BYTES_MAX).iter().try_for_each(|span| target.reserve(span))
 }
 
 /// Gives every granule its place. Answers where they lie; the tables that say so go to `tables`.
@@ -160,12 +181,12 @@ pub(crate) fn whole_piece(chunk: VirtualSpan, granularity_bytes: u64) -> Piece {
     Piece { at: chunk.start(), len_bytes, bytes: PieceBytes::Plain(range) }
 }
 
-/// The spans, with the tables between them that are too small to be worth a gap.
-fn joined(room: &ExtentSet<Host>) -> ExtentSet<Host> {
+/// The spans, with what lies between them and is no larger than `gap_bytes_max`: too small to be worth a gap.
+fn joined(room: &ExtentSet<Host>, gap_bytes_max: u64) -> ExtentSet<Host> {
     let mut joined: Vec<HostSpan> = Vec::new();
     for span in room.iter() {
         match joined.last_mut() {
-            Some(last) if span.start().get() - last.end().get() <= GAP_BYTES_MAX => {
+            Some(last) if span.start().get() - last.end().get() <= gap_bytes_max => {
                 *last = Span::between(last.start(), span.end());
             }
             _ => joined.push(span),

@@ -1,5 +1,7 @@
-//! Fresh file systems of the host, as images lie on them. Needs root.
+//! File systems of the host, as images lie on them: fresh ones, and ones whose free space is in pieces. Needs root.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::tools::{run, scratch};
 
-/// A fresh file system in a file, mounted as long as the value lives. One at a time in a program.
+/// A file system in a file, mounted as long as the value lives. One at a time in a program.
 pub struct HostMount {
     folder: PathBuf,
     _dir: TempDir,
@@ -17,17 +19,28 @@ pub struct HostMount {
 
 static MOUNTING: Mutex<()> = Mutex::new(());
 
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn make(filesystem: &str, image: &Path, len_bytes: u64) {
+    File::create(image).unwrap().set_len(len_bytes).unwrap();
+    run(&format!("mkfs.{filesystem}"), &["-q", text(image)]);
+}
+
 impl HostMount {
     /// Makes and mounts a file system of `len_bytes`: `ext4`, `xfs` (from 300 MiB) or `btrfs`.
     pub fn new(filesystem: &str, len_bytes: u64) -> Self {
+        Self::of(filesystem, |image| make(filesystem, image, len_bytes))
+    }
+
+    fn of(filesystem: &str, make: impl FnOnce(&Path)) -> Self {
         let alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = scratch();
         let (image, folder) = (dir.path().join("filesystem"), dir.path().join("mounted"));
-        std::fs::File::create(&image).unwrap().set_len(len_bytes).unwrap();
+        make(&image);
         std::fs::create_dir(&folder).unwrap();
-        let [image, to] = [&image, &folder].map(|path| path.to_str().unwrap());
-        run(&format!("mkfs.{filesystem}"), &["-q", image]);
-        run("mount", &["-t", filesystem, "-o", "loop", image, to]);
+        run("mount", &["-t", filesystem, "-o", "loop", text(&image), text(&folder)]);
         Self { folder, _dir: dir, _alone: alone }
     }
 
@@ -41,6 +54,83 @@ impl HostMount {
         let said = run("stat", &["-f", "-c", "%a %S", self.folder.to_str().unwrap()]);
         said.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product()
     }
+}
+
+impl HostMount {
+    /// Writes that its device has done so far. Not on Btrfs, whose files do not tell their device.
+    pub fn device_writes(&self) -> u64 {
+        let device = self.folder.metadata().unwrap().dev();
+        let [major, minor] = [rustix::fs::major(device), rustix::fs::minor(device)];
+        let counters = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).unwrap();
+        // The kernel's Documentation/block/stat.rst: the fifth is "write I/Os".
+        counters.split_whitespace().nth(4).unwrap().parse().unwrap()
+    }
+}
+
+/// A file system whose free space is in pieces, to be mounted in the same state again and again.
+pub struct AgedHost {
+    filesystem: String,
+    image: PathBuf,
+    _dir: TempDir,
+}
+
+/// Small files are of 16 to 512 KiB, in pages.
+const AGED_FILE_PAGES: std::ops::RangeInclusive<u64> = 4..=128;
+/// Files of a folder.
+const AGED_FOLDER_FILES: usize = 64;
+
+impl AgedHost {
+    /// Makes a file system of `len_bytes` as [`HostMount::new`], fills it with small files and erases three fifths of them.
+    pub fn new(filesystem: &str, len_bytes: u64) -> Self {
+        let dir = scratch();
+        let image = dir.path().join("aged");
+        make(filesystem, &image, len_bytes);
+        let mount = HostMount::of(filesystem, |link| std::os::unix::fs::symlink(&image, link).unwrap());
+        age(mount.path());
+        drop(mount);
+        Self { filesystem: filesystem.to_owned(), image, _dir: dir }
+    }
+
+    /// A copy of it, mounted.
+    pub fn mount(&self) -> HostMount {
+        HostMount::of(&self.filesystem, |copy| {
+            run("cp", &["--sparse=always", text(&self.image), text(copy)]);
+        })
+    }
+}
+
+fn age(folder: &Path) {
+    let mut state = 1u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut files = Vec::new();
+    let is_nearly_full = || {
+        let room = rustix::fs::statvfs(folder).unwrap();
+        room.f_bavail < room.f_blocks / 32
+    };
+    while !is_nearly_full() {
+        let folder = folder.join(format!("old-{}", files.len()));
+        std::fs::create_dir(&folder).unwrap();
+        for number in 0..AGED_FOLDER_FILES {
+            let len_pages =
+                AGED_FILE_PAGES.start() + random(AGED_FILE_PAGES.end() - AGED_FILE_PAGES.start() + 1);
+            let path = folder.join(number.to_string());
+            let file = File::create(&path).unwrap();
+            // Their contents are nobody's.
+            let reserved =
+                rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len_pages * 4096);
+            if reserved.is_err() {
+                break;
+            }
+            files.push(path);
+        }
+        // Some count what is free only then.
+        run("sync", &["-f", text(&folder)]);
+    }
+    files.into_iter().filter(|_| random(5) < 3).for_each(|path| std::fs::remove_file(path).unwrap());
+    run("sync", &["-f", text(folder)]);
 }
 
 impl Drop for HostMount {

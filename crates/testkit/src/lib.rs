@@ -19,7 +19,7 @@ mod writing;
 pub use conformance::check_disk;
 pub use files::{TestFile, TestResolver};
 pub use guest::{Guest, Inside, STALE, SWAPPED, as_root, file_contains};
-pub use host_mount::HostMount;
+pub use host_mount::{AgedHost, HostMount};
 pub use hostile::check_hostile;
 pub use tools::{make_luks_image, real_image, real_image_in_zip, run, scratch};
 pub use writing::write_image;

@@ -116,6 +116,21 @@ pub fn gives_back(chain: &Chain) -> GivesBack {
     GivesBack { unit_bytes: Some(unit_bytes), frees_units, head_bytes, can_leave_gaps }
 }
 
+/// Where a file of the top layer, now of `len_bytes`, ends at most once all of the disk is written, as far as that can be
+/// told: what is reserved past it would be given back.
+pub fn end_max(chain: &Chain, len_bytes: u64) -> u64 {
+    let GivesBack { unit_bytes: Some(unit_bytes), head_bytes, .. } = gives_back(chain) else {
+        return len_bytes;
+    };
+    let unit_count = chain.len_bytes().div_ceil(unit_bytes);
+    match chain.facts().format {
+        Format::Qcow2 => qcow2::end_max(len_bytes, unit_count, unit_bytes),
+        Format::Raw | Format::Vhd | Format::Vhdx | Format::Vdi | Format::Vmdk => {
+            len_bytes.saturating_add(unit_count.saturating_mul(unit_bytes.saturating_add(head_bytes)))
+        }
+    }
+}
+
 /// A file in use, to be parsed.
 pub(crate) struct InUse {
     pub(crate) file: Arc<dyn TargetFile>,

@@ -37,6 +37,8 @@ const CHECKED_L1_COUNT_MAX: u64 = 1 << 16;
 const COPIED_IN_FIRST_BYTE: u8 = 0x80;
 /// The file grows by this, so that not every cluster asks the host.
 const GROWTH_BYTES: u64 = 1 << 20;
+/// The width of a refcount in nearly every image.
+const USUAL_REFCOUNT_BITS: u64 = 16;
 
 /// Opens a layer for writing.
 pub(crate) fn open_live(
@@ -144,6 +146,36 @@ pub(super) struct Clusters {
     pub(super) lowered: BTreeSet<u64>,
     /// All L2 tables were looked at.
     is_tidied: bool,
+}
+
+/// Room behind the end for all that may come: L2 tables, refcount blocks, a larger refcount table, the guest's clusters.
+struct Room {
+    blocks_at: u64,
+    table_at: u64,
+    data_at: u64,
+    end: u64,
+}
+
+impl Room {
+    fn new(from: u64, unit_count: u64, cluster_bits: u32, refcount_bits: u64) -> Self {
+        let cluster_bytes = 1u64 << cluster_bits;
+        let data_bytes = unit_count.saturating_mul(cluster_bytes);
+        let l2_bytes = unit_count.div_ceil(cluster_bytes / 8).saturating_mul(cluster_bytes);
+        let blocks_at = from.saturating_add(l2_bytes);
+        let counted = |bytes: u64| (bytes >> cluster_bits).div_ceil(cluster_bytes * 8 / refcount_bits);
+        // What the blocks and the table take has to be counted itself: twice as many is more than enough.
+        let block_count = 2 * counted(blocks_at.saturating_add(data_bytes)) + 2;
+        let table_at = blocks_at.saturating_add(block_count.saturating_mul(cluster_bytes));
+        let table_bytes = (block_count * 8).next_multiple_of(cluster_bytes);
+        let data_at = table_at.saturating_add(table_bytes);
+        Self { blocks_at, table_at, data_at, end: data_at.saturating_add(data_bytes) }
+    }
+}
+
+/// Where a file of `len_bytes` ends at most once all units of its disk are written.
+pub(crate) fn end_max(len_bytes: u64, unit_count: u64, cluster_bytes: u64) -> u64 {
+    let from = len_bytes.checked_next_multiple_of(cluster_bytes).unwrap_or(u64::MAX);
+    Room::new(from, unit_count, cluster_bytes.ilog2(), USUAL_REFCOUNT_BITS).end
 }
 
 /// An L2 entry, and whether its table may be changed.
@@ -283,23 +315,14 @@ impl Clusters {
         Ok(())
     }
 
-    /// Room behind the end: L2 tables, refcount blocks, a larger refcount table, the guest's clusters.
+    /// Room behind the end, see [`Room`].
     fn push_new_bases(&mut self) {
-        let cluster_bytes = self.cluster_bytes();
-        let l2_at = self.fresh_from;
-        let blocks_at = l2_at.saturating_add(self.l1_count() << self.cluster_bits);
-        let data_bytes = self.unit_count << self.cluster_bits;
-        let counted = |bytes: u64| (bytes >> self.cluster_bits).div_ceil(self.block_count());
-        // What the blocks and the table take has to be counted itself: twice as many is more than enough.
-        let block_count = 2 * counted(blocks_at.saturating_add(data_bytes)) + 2;
-        let table_at = blocks_at.saturating_add(block_count << self.cluster_bits);
-        let table_bytes = (block_count * 8).next_multiple_of(cluster_bytes);
-        let data_at = table_at.saturating_add(table_bytes);
-        self.table_place = table_at;
-        if data_at.saturating_add(data_bytes) <= self.limit() {
-            self.l2_tables.push(l2_at);
-            self.refcount_blocks.push(blocks_at);
-            self.data.push(data_at);
+        let room = Room::new(self.fresh_from, self.unit_count, self.cluster_bits, self.refcount_bits);
+        self.table_place = room.table_at;
+        if room.end <= self.limit() {
+            self.l2_tables.push(self.fresh_from);
+            self.refcount_blocks.push(room.blocks_at);
+            self.data.push(room.data_at);
         }
     }
 

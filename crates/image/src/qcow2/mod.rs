@@ -21,7 +21,7 @@ use self::map::Map;
 use self::parse::{Encryption, Header};
 use crate::{Backing, Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
 
-pub(crate) use live::open_live;
+pub(crate) use live::{end_max, open_live};
 pub use write::Qcow2Writer;
 
 /// Whether `file` is one, by its whole header. What Leandisk cannot read is one all the same: opening it tells
