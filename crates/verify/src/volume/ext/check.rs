@@ -16,9 +16,9 @@ use super::inode::{Inode, Kind, inode_error};
 use super::layout::{flags, incompat, ro_compat};
 use super::map::{self, Met, Piece};
 use super::table;
-use crate::volume::{Scope, VolumeReport};
 use crate::volume::bits::{Bits, WINDOW_MAX};
 use crate::volume::tally::{Side, Tally};
+use crate::volume::{Scope, VolumeReport};
 
 /// The most blocks of attributes that inodes share: what they own is then not told apart any more.
 const SHARED_MAX: usize = 1 << 20;

@@ -15,9 +15,9 @@ use super::pairs::{Run, each_run};
 use super::record::{Attribute, Body, Mapped, Record, Reference, record_error, utf16_text};
 use super::state;
 use super::volume::{File, ListEntry, Volume};
-use crate::volume::{Scope, VolumeReport};
 use crate::volume::bits::{Bits, WINDOW_MAX};
 use crate::volume::tally::{Side, Tally};
+use crate::volume::{Scope, VolumeReport};
 
 /// `$Bitmap`.
 const CLUSTER_BITMAP: u64 = 6;
