@@ -63,7 +63,7 @@ fn piece(rest: Range<u64>, step: u64, gap: u64, in_use: Option<&Bits>) -> Option
     };
     let start = rest.clone().find(|index| in_use.has(*index))?;
     let mut end = start + 1;
-    for index in end..rest.end.min(start + step) {
+    for index in start + 1..rest.end.min(start + step) {
         if in_use.has(index) {
             end = index + 1;
         } else if index - end >= gap {
