@@ -22,7 +22,7 @@ use plan::settle::{MoveWhen, Moved as MovedUnits};
 use plan::{Moved, facts_after};
 use report::{CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text, to_json};
 use stack::{HOST_BLOCK_BYTES, Mode, Stack, UsedMaps, Volume};
-use verify::volume::{Contents, Snapshot};
+use verify::volume::{Contents, Snapshot, VolumeReport};
 
 use crate::arguments::{CompactArguments, Move};
 use crate::consolidate;
@@ -99,6 +99,52 @@ struct Scene {
     held: Vec<ExtentSet<Host>>,
     /// What lies where in an image whose units can be moved.
     occupancy: Option<Occupancy>,
+    depth: Depth,
+}
+
+/// What of the volumes must be as it was afterwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Depth {
+    /// Who owns what. It is enough where no table of an image is written: nothing that is kept can change then but by a hole of the
+    /// host, and these are looked for in all of it.
+    Owners,
+    /// All that is not the contents of files.
+    Metadata,
+    /// The contents of files as well.
+    Files,
+}
+
+impl Depth {
+    fn of(chain: &Chain, is_compared: bool) -> Self {
+        match (is_compared, gives_back(chain).unit_bytes) {
+            (true, _) => Self::Files,
+            (false, Some(_)) => Self::Metadata,
+            (false, None) => Self::Owners,
+        }
+    }
+
+    /// The independent check.
+    fn check(self, volume: &Volume) -> Result<VolumeReport> {
+        match self {
+            Self::Owners => verify::volume::check_owners(&volume.source),
+            Self::Metadata | Self::Files => verify::volume::check(&volume.source),
+        }
+    }
+
+    /// All that must stay; `None` for swap space.
+    fn snapshot(self, volume: &Volume, compared: Option<&[FileId]>) -> Result<Option<Snapshot>> {
+        let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
+        let contents = match (self, compared) {
+            (Self::Owners, _) => Contents::Owners,
+            (_, None) => Contents::None,
+            (_, Some(compared)) => Contents::Of(compared),
+        };
+        match Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT) {
+            Ok(snapshot) => Ok(Some(snapshot)),
+            Err(_) if filesystem.facts().filesystem == SWAP => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Scene {
@@ -112,10 +158,11 @@ impl Scene {
         let maps = stack.used_maps(Check::Full)?;
         check_not_hibernated(&stack)?;
         let volumes = stack.volumes().iter().zip(maps.modes());
-        let trust = volumes.map(|(volume, mode)| trust(is_compared, volume, mode)).collect::<Result<_>>()?;
+        let depth = Depth::of(stack.chain(), is_compared);
+        let trust = volumes.map(|(volume, mode)| trust(depth, volume, mode)).collect::<Result<_>>()?;
         // Asked for where it is, the host finds places for all that was written, and what is taken is counted after that.
         let held = held(stack.chain())?;
-        Ok(Self { stack, gate, fingerprints, maps, trust, held, occupancy })
+        Ok(Self { stack, gate, fingerprints, maps, trust, held, occupancy, depth })
     }
 }
 
@@ -197,7 +244,7 @@ struct Found {
 }
 
 /// What speaks against a volume is an answer; only a failure to read is an error.
-fn trust(is_compared: bool, volume: &Volume, mode: &Mode) -> Result<Trust> {
+fn trust(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Trust> {
     if let Some(reason) = mode.reason() {
         return Ok(Err(reason.to_owned()));
     }
@@ -205,9 +252,9 @@ fn trust(is_compared: bool, volume: &Volume, mode: &Mode) -> Result<Trust> {
     if let State::JournalPending(why) = &filesystem.facts().state {
         return Ok(Err(format!("{why}: start the guest and shut it down, so that its journal is empty")));
     }
-    let found = compared(is_compared, volume, mode).and_then(|compared| {
-        let snapshot = snapshot(volume, compared.as_deref())?;
-        let is_sound = match verify::volume::check(&volume.source) {
+    let found = compared(depth, volume, mode).and_then(|compared| {
+        let snapshot = depth.snapshot(volume, compared.as_deref())?;
+        let is_sound = match depth.check(volume) {
             Ok(_) => true,
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
             Err(_) => false,
@@ -222,9 +269,9 @@ fn trust(is_compared: bool, volume: &Volume, mode: &Mode) -> Result<Trust> {
 }
 
 /// If they are compared, all files but those that hold swap, whose contents go.
-fn compared(is_compared: bool, volume: &Volume, mode: &Mode) -> Result<Option<Vec<FileId>>> {
+fn compared(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Option<Vec<FileId>>> {
     let (Mode::UsedOnly(map), Some(filesystem)) = (mode, &volume.filesystem) else { return Ok(None) };
-    if !is_compared || filesystem.facts().filesystem == SWAP {
+    if depth != Depth::Files || filesystem.facts().filesystem == SWAP {
         return Ok(None);
     }
     let mut swap = ExtentSet::new();
@@ -242,17 +289,6 @@ fn compared(is_compared: bool, volume: &Volume, mode: &Mode) -> Result<Option<Ve
         .collect();
     let files: BTreeSet<_> = catalog.streams().map(|stream| stream.stream.file).collect();
     Ok(Some(files.difference(&swap_files).copied().collect()))
-}
-
-/// `None` for swap space.
-fn snapshot(volume: &Volume, compared: Option<&[FileId]>) -> Result<Option<Snapshot>> {
-    let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
-    let contents = compared.map_or(Contents::None, Contents::Of);
-    match Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT) {
-        Ok(snapshot) => Ok(Some(snapshot)),
-        Err(_) if filesystem.facts().filesystem == SWAP => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Why nothing can be done, if no volume can be relied on.
@@ -342,7 +378,7 @@ struct Done {
 
 /// Carries out the plan, then opens the disk anew and compares.
 fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
-    let Scene { stack, gate, fingerprints, trust, .. } = scene;
+    let Scene { stack, gate, fingerprints, trust, depth, .. } = scene;
     let slot_bytes = scene.occupancy.as_ref().map_or(0, Occupancy::slot_bytes);
     let places = places(stack.chain(), &plan.kept, &MovedUnits::new(Vec::new(), slot_bytes))?;
     let edit = open_alone(stack.chain(), gate, fingerprints)?;
@@ -387,9 +423,9 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     for (volume, before) in after.volumes().iter().zip(trust) {
         let Ok(Found { snapshot: Some(before), compared, is_sound }) = before else { continue };
         if *is_sound {
-            verify::volume::check(&volume.source)?;
+            depth.check(volume)?;
         }
-        let now = snapshot(volume, compared.as_deref())?.ok_or_else(lost)?;
+        let now = depth.snapshot(volume, compared.as_deref())?.ok_or_else(lost)?;
         Snapshot::compare_on(before, &now, volume.filesystem.as_deref().ok_or_else(lost)?)?;
     }
     Ok(Done {

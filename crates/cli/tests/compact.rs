@@ -647,6 +647,68 @@ fn a_vhdx_of_hyper_v_stays_valid() {
     succeed(&["info", arg(&image)]);
 }
 
+/// Bytes that were read so far of the device that `folder` is mounted from, as the kernel counts them.
+fn device_read_bytes(folder: &Path) -> u64 {
+    let source = run("findmnt", &["-n", "-o", "SOURCE", arg(folder)]);
+    let name = Path::new(source.trim()).file_name().unwrap().to_str().unwrap().to_owned();
+    let stat = fs::read_to_string(format!("/sys/class/block/{name}/stat")).unwrap();
+    // `Documentation/admin-guide/iostats.rst`: the third field counts sectors of 512 bytes.
+    stat.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap() * 512
+}
+
+/// Files as they are on a system's disk: small ones, some of them as long as swap files, others larger, in many folders.
+const SYSTEM: &str = "
+import os, sys
+data = os.urandom(1 << 20)
+for number in range(1800):
+    folder = f'{sys.argv[1]}/{number % 6}/{number // 30}'
+    os.makedirs(folder, exist_ok=True)
+    size = 40960 + number % 3 * 4096 if number % 6 == 0 else number * 7919 % 50000
+    with open(f'{folder}/file {number}.dat', 'wb') as file:
+        file.write(data[number * 61:][:size])
+for number in range(0, 1800, 7):
+    os.remove(f'{sys.argv[1]}/{number % 6}/{number // 30}/file {number}.dat')
+";
+
+#[test]
+fn of_a_raw_disk_little_is_read() {
+    let work = scratch();
+    let volume = work.path().join("volume");
+    fs::File::create(&volume).unwrap().set_len(160 * MIB).unwrap();
+    run(
+        "mke2fs",
+        &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0", arg(&volume)],
+    );
+    {
+        let mounted = testkit::ext_volume::Mounted::new(&volume, "rw");
+        run("python3", &["-c", SYSTEM, arg(&mounted.dir())]);
+    }
+    let digest = |volume: &Path| {
+        testkit::ext_volume::tree_digest(&testkit::ext_volume::Mounted::new(volume, "ro,noload").dir())
+    };
+    let before = digest(&volume);
+    let host = testkit::HostMount::new("ext4", 320 * MIB);
+    let disk = host.path().join("disk.raw");
+    run("cp", &["--sparse=never", arg(&volume), arg(&disk)]);
+    // Nothing of it stays in memory.
+    run(
+        "dd",
+        &[&format!("of={}", arg(&disk)), "oflag=nocache", "conv=notrunc,fdatasync", "count=0", "status=none"],
+    );
+    let read_before = device_read_bytes(host.path());
+    let done = document("leandisk.compact/1", &["compact", arg(&disk)]);
+    let read = device_read_bytes(host.path()) - read_before;
+    let used = number(&done, "/volumes/0/used_bytes");
+    println!("{read} bytes read of {used}");
+    // 1500 inodes of 256 bytes are read at least, and what the host has to say of its file.
+    assert!(read > 1500 * 256 && read * 50 <= used, "{read} bytes read of {used}");
+    assert!(number(&done, "/freed_bytes") > 50 * MIB, "{done:#}");
+    run("e2fsck", &["-fn", arg(&disk)]);
+    run("cp", &[arg(&disk), arg(&volume)]);
+    drop(host);
+    assert_eq!(digest(&volume), before);
+}
+
 /// Whatever the moment, the files are there, and the image is whole: leaks are the worst.
 #[test]
 fn killed_at_any_moment_the_disk_is_whole() {

@@ -10,8 +10,9 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use common::{Untouched, arg, assert_only, document, fail, leandisk, number, succeed};
@@ -19,7 +20,7 @@ use defrag_common::{
     Inside, Kind, QCOW2, QCOW2_SMALL, RAW, VDI, VHD, VHDX, VMDK, allocated_bytes, digest, fsck, gpt, mbr,
 };
 use serde_json::Value;
-use testkit::{ext_volume, ntfs_volume, run, scratch};
+use testkit::{HostMount, ext_volume, ntfs_volume, run, scratch};
 
 const SCHEMA: &str = "leandisk.compact/1";
 const MIB: u64 = 1 << 20;
@@ -34,6 +35,7 @@ struct Aged {
 }
 
 const SMALL_MIB: u64 = 48;
+const MIDDLE_MIB: u64 = 80;
 const LARGE_MIB: u64 = 160;
 
 /// Kept with the build, under a name that changes with what fills it.
@@ -128,11 +130,15 @@ impl Scene {
 
     /// The files are as they were, and all checkers are content.
     fn check(&self) {
+        Self::check_at(&self.disk, self.kind, &self.aged);
+    }
+
+    fn check_at(disk: &Path, kind: Kind, aged: &Aged) {
         let view = scratch();
         let raw = view.path().join("guest-view");
-        self.kind.extract_guest(&self.disk, &raw);
-        fsck(self.aged.inside, &raw);
-        assert!(digest(self.aged.inside, &raw) == self.aged.digest, "the files of {} differ", self.kind.name);
+        kind.extract_guest(disk, &raw);
+        fsck(aged.inside, &raw);
+        assert!(digest(aged.inside, &raw) == aged.digest, "the files of {} differ", kind.name);
     }
 
     fn journal(&self) -> PathBuf {
@@ -336,6 +342,81 @@ fn two_volumes_with_files_of_every_kind() {
         kind.extract_guest(&disk, &raw);
         fixture.assert_same_files(&raw);
     }
+}
+
+/// The host's room for more than the disk.
+const ROOM_BYTES: u64 = 40 * MIB;
+
+/// What a file system has left, for root, too.
+fn free_bytes(folder: &Path) -> u64 {
+    let said = run("stat", &["-f", "-c", "%f %S", arg(folder)]);
+    said.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product()
+}
+
+/// Takes all room but [`ROOM_BYTES`]; answers what is left.
+fn fill(host: &Path) -> u64 {
+    run("sync", &["-f", arg(host)]);
+    let rest = free_bytes(host).saturating_sub(ROOM_BYTES);
+    if rest > 0 {
+        let filler = host.join(format!("filler {rest}"));
+        run("fallocate", &["-l", &rest.to_string(), arg(&filler)]);
+    }
+    free_bytes(host)
+}
+
+/// Runs the program; answers its document, and the least room that was seen on the host meanwhile.
+fn compact_watched(host: &Path, disk: &Path, more: &[&str]) -> (Value, u64) {
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut least = u64::MAX;
+            while !is_done.load(Ordering::Relaxed) {
+                least = least.min(free_bytes(host));
+            }
+            least
+        });
+        let document = document(SCHEMA, &[&["compact", arg(disk), "--move", "always"], more].concat());
+        is_done.store(true, Ordering::Relaxed);
+        (document, watch.join().unwrap())
+    })
+}
+
+/// On a host with room for half of the disk and no more, first without and then with moving files.
+fn fits_where_little_is_free(kinds: &[(Inside, Kind)]) {
+    let host = HostMount::new("ext4", 256 * MIB);
+    for (inside, kind) in kinds {
+        let aged = aged(*inside, MIDDLE_MIB);
+        let dir = host.path().join("images");
+        fs::create_dir(&dir).unwrap();
+        let disk = kind.make(&aged.raw, &dir);
+        let before = allocated_bytes(&dir);
+        assert!(before > ROOM_BYTES + 16 * MIB, "{}: a copy of {before} would fit", kind.name);
+        let mut moved = [0; 2];
+        for (more, figure) in [(&[][..], "settled_bytes"), (&["--defrag", "--verify"], "moved_bytes")] {
+            let free = fill(host.path());
+            let (done, least) = compact_watched(host.path(), &disk, more);
+            println!("{} {more:?}: {free} free, at least {least}: {done:#}", kind.name);
+            assert!(free <= ROOM_BYTES && least < u64::MAX, "{}: {free}", kind.name);
+            assert!(free.saturating_sub(least) <= 64 * MIB, "{}: {free} -> {least}", kind.name);
+            moved[usize::from(more.contains(&"--defrag"))] = number(&done, &format!("/{figure}"));
+        }
+        let after = allocated_bytes(&dir);
+        assert!(after < before * 3 / 4, "{}: {before} -> {after}", kind.name);
+        assert!(moved[0] + moved[1] > 0 || kind.name == RAW.name, "{}: nothing moved", kind.name);
+        assert_only(&dir, &[kind.name]);
+        Scene::check_at(&disk, *kind, &aged);
+        run("sh", &["-c", &format!("rm -r '{}' '{}/filler '*", dir.display(), host.path().display())]);
+    }
+}
+
+#[test]
+fn tables_need_no_room_on_the_host() {
+    fits_where_little_is_free(&[(Inside::Ext4, QCOW2), (Inside::Ntfs, VHDX), (Inside::Ext4, VMDK)]);
+}
+
+#[test]
+fn blocks_need_no_room_on_the_host() {
+    fits_where_little_is_free(&[(Inside::Ntfs, VHD), (Inside::Ext4, VDI), (Inside::Ntfs, RAW)]);
 }
 
 #[test]

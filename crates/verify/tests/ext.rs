@@ -184,6 +184,20 @@ const DAMAGES: &[(&str, &str, &str, bool)] = &[
     ("an orphan", "ssv last_orphan 20", "last_orphan is 20", false),
 ];
 
+/// Damages of what does not tell who owns what.
+const NOT_OF_OWNERS: [&str; 10] = [
+    "a count of blocks",
+    "a count of links",
+    "a directory's count of links",
+    "a type in a directory",
+    "a name of a free inode",
+    "a lost name",
+    "a parent that is not",
+    "a byte of a directory",
+    "a byte of a hash tree",
+    "a byte of extended attributes",
+];
+
 #[test]
 fn each_kind_of_damage_is_named() {
     let dir = scratch();
@@ -213,6 +227,7 @@ fn each_kind_of_damage_is_named() {
             Err(error) if !error.to_string().contains(wanted) => failures.push(format!("{what}: {error}")),
             Err(_) => {}
         }
+        failures.extend(support::judge_owners(&source(&volume), what, wanted, &NOT_OF_OWNERS));
         if e2fsck(&volume).0 == is_seen {
             failures.push(format!("{what}: seen by e2fsck: {}", !is_seen));
         }

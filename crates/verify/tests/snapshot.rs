@@ -32,6 +32,8 @@ type Change = (&'static str, &'static str, fn(&Path));
 fn check_changes(volume: &Path, mount: fn(&Path, &str) -> Mounted, changes: &[Change]) {
     let before = take(volume, Contents::None);
     compare(&before, volume, Contents::None).unwrap();
+    let owners = take(volume, Contents::Owners);
+    compare(&owners, volume, Contents::Owners).unwrap();
     let copy = volume.with_extension("copy");
     for (path, what, change) in changes {
         fs::copy(volume, &copy).unwrap();
@@ -40,6 +42,8 @@ fn check_changes(volume: &Path, mount: fn(&Path, &str) -> Mounted, changes: &[Ch
         assert_eq!(error.kind(), ErrorKind::Mismatch);
         let text = error.to_string();
         assert!(text.contains(path) && text.contains(what), "{path}, {what}: {text}");
+        // Each leaves a trace in a time at least.
+        compare(&owners, &copy, Contents::Owners).expect_err(path);
         verify::volume::check(&source(&copy)).unwrap();
     }
 }

@@ -1,7 +1,8 @@
 //! Swap files: their contents mean nothing once the guest is off, unless it is hibernated in one.
 //!
 //! They are told by their header, not by their name: a regular file of root's, without holes, whose first page
-//! is a whole and valid swap header for just that size.
+//! is a whole and valid swap header for just that size. Small files are not looked into: they would save less than looking
+//! costs, and no system fits into one.
 
 use block::{Error, Result};
 use extent::{ExtentSet, Span, Volume, VolumeSpan};
@@ -12,8 +13,9 @@ use super::tree::{self, Collector, FileExtent};
 use crate::Source;
 use crate::swap::header::{self, Found, Header};
 
-/// The kernel takes no swap area of less than ten pages.
-pub(super) const SIZE_BYTES_MIN: u64 = 40 << 10;
+/// What is smaller is taken as a file like any other. The kernel takes areas of ten pages, but hibernates only into one that
+/// holds all that is in use, of which its own code and data alone are more.
+pub(super) const SIZE_BYTES_MIN: u64 = 1 << 20;
 /// Swap areas are whole pages, the smallest of which is that large.
 pub(super) const SIZE_STEP_BYTES: u64 = 4096;
 /// How many files are looked into, the largest first.

@@ -16,8 +16,11 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use super::{ext, ntfs, unknown};
 
 /// Whose contents are read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contents<'a> {
+    /// Nobody's; nor names in the directories of ext, nor blocks of attributes: no more than
+    /// [`check_owners`](super::check_owners) reads.
+    Owners,
     /// Nobody's.
     None,
     /// These files', ascending.
@@ -29,7 +32,7 @@ pub enum Contents<'a> {
 impl Contents<'_> {
     pub(super) fn includes(&self, file: u64) -> bool {
         match self {
-            Self::None => false,
+            Self::Owners | Self::None => false,
             Self::Of(files) => files.binary_search(&FileId(file)).is_ok(),
             Self::All => true,
         }

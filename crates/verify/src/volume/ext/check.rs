@@ -16,18 +16,20 @@ use super::inode::{Inode, Kind, inode_error};
 use super::layout::{flags, incompat, ro_compat};
 use super::map::{self, Met, Piece};
 use super::table;
-use crate::volume::VolumeReport;
 use crate::volume::bits::{Bits, WINDOW_MAX};
 use crate::volume::tally::{Side, Tally};
+use crate::volume::{Scope, VolumeReport};
 
 /// The most blocks of attributes that inodes share: what they own is then not told apart any more.
 const SHARED_MAX: usize = 1 << 20;
 /// The inodes of bad blocks and of room for descriptors, which refer to what others own.
-const REFERRING: [u64; 2] = [1, 7];
+const REFERRING: [u64; 2] = [1, RESIZE];
+/// The one of room for descriptors. What its blocks of pointers lead to are other such, in that room, which is the groups' own.
+const RESIZE: u64 = 7;
 const ROOT: u64 = 2;
 
 /// Checks the volume.
-pub(in crate::volume) fn check(source: &Source) -> Result<VolumeReport> {
+pub(in crate::volume) fn check(source: &Source, scope: Scope) -> Result<VolumeReport> {
     let geometry = Geometry::open(source)?;
     let mut report = VolumeReport { filesystem: "ext", ..VolumeReport::default() };
     let clusters = geometry.clusters();
@@ -36,8 +38,9 @@ pub(in crate::volume) fn check(source: &Source) -> Result<VolumeReport> {
         // Whole groups.
         let per_group = geometry.blocks_per_group / geometry.ratio;
         let end = clusters.min(start + (WINDOW_MAX / per_group).max(1) * per_group);
-        let names = || if start == 0 { Tally::new() } else { Tally::Ignored };
-        let mut pass = Pass::new(&geometry, start..end, names(), names());
+        let has_names = start == 0 && scope == Scope::All;
+        let names = || if has_names { Tally::new() } else { Tally::Ignored };
+        let mut pass = Pass::new(&geometry, scope, start..end, names(), names());
         pass.run()?;
         report.used_bytes += pass.owned.count(start..end) * geometry.ratio * geometry.block_bytes;
         if start == 0 {
@@ -52,11 +55,12 @@ pub(in crate::volume) fn check(source: &Source) -> Result<VolumeReport> {
 
 struct Pass<'a> {
     geometry: &'a Geometry,
+    scope: Scope,
     owned: Bits,
     /// How many clusters of the groups without a block bitmap are the groups' own.
     blank_groups: BTreeMap<u64, u64>,
-    /// Blocks of attributes: how often they say that they are referred to, and are.
-    shared: BTreeMap<u64, (u32, u32)>,
+    /// Blocks of attributes: how often they say that they are referred to, if they were read, and are.
+    shared: BTreeMap<u64, (Option<u32>, u32)>,
     /// How often inodes are named, and say that they are.
     links: Tally,
     /// Which directory is in which.
@@ -77,9 +81,10 @@ struct Owned {
 }
 
 impl<'a> Pass<'a> {
-    fn new(geometry: &'a Geometry, window: Range<u64>, links: Tally, parents: Tally) -> Self {
+    fn new(geometry: &'a Geometry, scope: Scope, window: Range<u64>, links: Tally, parents: Tally) -> Self {
         Self {
             geometry,
+            scope,
             owned: Bits::none(window),
             blank_groups: BTreeMap::new(),
             shared: BTreeMap::new(),
@@ -114,7 +119,8 @@ impl<'a> Pass<'a> {
         }
         self.totals(free_clusters, free_inodes)?;
         for (block, (stored, counted)) in &self.shared {
-            if stored != counted {
+            if stored.is_some_and(|stored| stored != *counted) {
+                let stored = stored.unwrap_or_default();
                 let error = Error::corrupt(format!("ext attribute block {block}")).at(geometry.at(*block));
                 return Err(error.field("refcount", stored, counted));
             }
@@ -209,7 +215,8 @@ impl<'a> Pass<'a> {
             ));
         }
         let directories = self.directories;
-        table::each(geometry, &group, |index, bytes, place| {
+        let looked_at = (self.scope == Scope::Owners).then_some(&used);
+        table::each(geometry, &group, looked_at, |index, bytes, place| {
             let inode_number = number * count + index + 1;
             let result = match used.has(index) {
                 true => self.inode(inode_number, bytes),
@@ -232,16 +239,24 @@ impl<'a> Pass<'a> {
         }
         let mut owned = Owned { outside: inode.own_attributes()?, ..Owned::default() };
         let is_directory = inode.kind == Kind::Directory;
-        let is_wide =
-            map::walk(geometry, &inode, &mut |met| self.own(&inode, met, is_directory, &mut owned))?;
-        self.wide_trees += u64::from(is_wide);
+        if self.scope == Scope::Owners && lists_room(geometry, number) {
+            map::roots(geometry, &inode, &mut |met| self.own(&inode, met, false, &mut owned))?;
+        } else {
+            let is_wide =
+                map::walk(geometry, &inode, &mut |met| self.own(&inode, met, is_directory, &mut owned))?;
+            self.wide_trees += u64::from(is_wide);
+        }
         self.attributes(&inode, &mut owned)?;
-        if !REFERRING.contains(&number) {
+        // Blocks of attributes that are not read may say that values lie elsewhere, which count, too.
+        let are_all_known = self.scope == Scope::All || inode.attributes.is_none();
+        if !REFERRING.contains(&number) && are_all_known {
             check_sectors(geometry, &inode, &owned)?;
         }
         if is_directory {
             self.directories += 1;
-            self.directory(&inode, &owned.pieces)?;
+            if self.scope == Scope::All {
+                self.directory(&inode, &owned.pieces)?;
+            }
         } else {
             self.files += 1;
         }
@@ -304,8 +319,14 @@ impl<'a> Pass<'a> {
     fn attributes(&mut self, inode: &Inode<'_>, owned: &mut Owned) -> Result<()> {
         let Some(block) = inode.attributes else { return Ok(()) };
         owned.clusters += 1;
-        let found = attributes::read(self.geometry, block, inode.number)?;
-        owned.outside.extend(&found.outside);
+        let refcount = match self.scope {
+            Scope::Owners => None,
+            Scope::All => {
+                let found = attributes::read(self.geometry, block, inode.number)?;
+                owned.outside.extend(&found.outside);
+                Some(found.refcount)
+            }
+        };
         if let Some((_, counted)) = self.shared.get_mut(&block) {
             *counted += 1;
             return Ok(());
@@ -315,7 +336,10 @@ impl<'a> Pass<'a> {
                 "ext volume with more than {SHARED_MAX} attribute blocks"
             )));
         }
-        self.shared.insert(block, (found.refcount, 1));
+        if !self.geometry.holds(block, 1) {
+            return Err(inode.error().field("attribute block", block, "within the volume"));
+        }
+        self.shared.insert(block, (refcount, 1));
         match self.owned.add(self.clusters(block, 1)) {
             None => Ok(()),
             Some(cluster) => Err(self.twice(inode.error(), cluster)),
@@ -455,6 +479,11 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// Whether the inode lists the volume's room for descriptors.
+pub(super) fn lists_room(geometry: &Geometry, number: u64) -> bool {
+    number == RESIZE && geometry.raw.reserved_gdt_blocks.get() > 0
+}
+
 /// What lies behind a bitmap's last bit is set.
 fn padding(number: u64, bytes: &[u8], count: u64) -> Result<()> {
     let all = bytes.len() as u64 * 8;
@@ -501,7 +530,7 @@ fn compare_names(geometry: &Geometry, pass: &Pass<'_>) -> Result<()> {
         return Ok(());
     }
     let tally = |bucket: Option<u64>| bucket.map_or(Tally::Ignored, Tally::of_bucket);
-    let mut again = Pass::new(geometry, 0..0, tally(links), tally(parents));
+    let mut again = Pass::new(geometry, pass.scope, 0..0, tally(links), tally(parents));
     again.run()?;
     let word = |fact: &[u8], at: usize| u64::from_le_bytes(fact[at..at + 8].try_into().expect("8 bytes"));
     let facts = again.links.differing_facts();

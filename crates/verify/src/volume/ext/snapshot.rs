@@ -5,20 +5,21 @@ use block::Result;
 use filesystem::Source;
 
 use super::attributes;
+use super::check::lists_room;
 use super::directory::Directory;
 use super::geometry::Geometry;
 use super::inode::{Inode, Kind, Map};
 use super::layout::{flags, inode_at};
 use super::map::{self, Met, Piece};
 use super::table;
-use crate::volume::snapshot::{Aspect, Collector, Layout};
+use crate::volume::snapshot::{Aspect, Collector, Contents, Layout};
 
 pub(in crate::volume) fn collect(source: &Source, collector: &mut Collector<'_>) -> Result<()> {
     let geometry = Geometry::open(source)?;
     for number in 0..geometry.groups {
         let group = geometry.group(number)?;
         let used = table::used(&geometry, number, &group)?;
-        table::each(&geometry, &group, |index, bytes, place| {
+        table::each(&geometry, &group, Some(&used), |index, bytes, place| {
             if !used.has(index) {
                 return Ok(());
             }
@@ -58,13 +59,16 @@ fn collect_inode(
 ) -> Result<()> {
     let inode = Inode::parse(geometry, number, bytes)?;
     collector.tell(number, Aspect::Head, &[&kept(&inode), &[u8::from(inode.attributes.is_some())]]);
-    if let Some(block) = inode.attributes {
+    if let Some(block) = inode.attributes.filter(|_| collector.contents != Contents::Owners) {
         let found = attributes::read(geometry, block, number)?;
         collector.tell(number, Aspect::Attributes, &attributes::content(&found.bytes));
     }
+    if collector.contents == Contents::Owners && lists_room(geometry, number) {
+        return Ok(());
+    }
     let mut layout = Layout::default();
     let mut pieces: Vec<Piece> = Vec::new();
-    let keeps_pieces = inode.kind == Kind::Directory;
+    let has_names = inode.kind == Kind::Directory && collector.contents != Contents::Owners;
     // What refers to what others own, and the journal.
     let is_map = [1, 7, u64::from(geometry.raw.journal_inum.get())].contains(&number);
     let has_contents = collector.contents.includes(number) && !is_map;
@@ -72,7 +76,7 @@ fn collect_inode(
     map::walk(geometry, &inode, &mut |met| {
         let Met::Piece(piece) = met else { return Ok(()) };
         layout.push(piece.logical, piece.count, u8::from(piece.is_unwritten));
-        if keeps_pieces {
+        if has_names {
             pieces.push(piece);
         }
         if !has_contents || piece.is_unwritten {
@@ -83,7 +87,7 @@ fn collect_inode(
         collector.piece(number, 0, logical, geometry.at(piece.start), len)
     })?;
     collector.tell(number, Aspect::Layout, &[&layout.finish()]);
-    if inode.kind == Kind::Directory { collect_names(geometry, &inode, &pieces, collector) } else { Ok(()) }
+    if has_names { collect_names(geometry, &inode, &pieces, collector) } else { Ok(()) }
 }
 
 fn collect_names(

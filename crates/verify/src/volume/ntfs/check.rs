@@ -15,9 +15,9 @@ use super::pairs::{Run, each_run};
 use super::record::{Attribute, Body, Mapped, Record, Reference, record_error, utf16_text};
 use super::state;
 use super::volume::{File, ListEntry, Volume};
-use crate::volume::VolumeReport;
 use crate::volume::bits::{Bits, WINDOW_MAX};
 use crate::volume::tally::{Side, Tally};
+use crate::volume::{Scope, VolumeReport};
 
 /// `$Bitmap`.
 const CLUSTER_BITMAP: u64 = 6;
@@ -31,7 +31,7 @@ const MIRRORED: u64 = 4;
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Checks the volume.
-pub(in crate::volume) fn check(source: &Source) -> Result<VolumeReport> {
+pub(in crate::volume) fn check(source: &Source, scope: Scope) -> Result<VolumeReport> {
     let volume = Volume::open(source)?;
     state::check(&volume)?;
     check_mirror(&volume)?;
@@ -40,8 +40,8 @@ pub(in crate::volume) fn check(source: &Source) -> Result<VolumeReport> {
     let mut start = 0;
     while start < volume.cluster_count {
         let end = volume.cluster_count.min(start + WINDOW_MAX);
-        let names = if start == 0 { Tally::new() } else { Tally::Ignored };
-        let mut pass = Pass::new(&volume, &upper_case, start..end, names);
+        let names = if start == 0 && scope == Scope::All { Tally::new() } else { Tally::Ignored };
+        let mut pass = Pass::new(&volume, scope, &upper_case, start..end, names);
         pass.run()?;
         compare_bitmap(&volume, &pass.owned)?;
         report.used_bytes += pass.owned.count(start..end) * volume.cluster_bytes;
@@ -84,6 +84,7 @@ fn check_mirror(volume: &Volume) -> Result<()> {
 
 struct Pass<'a> {
     volume: &'a Volume,
+    scope: Scope,
     upper_case: &'a UpperCase,
     /// The clusters of the window that have an owner.
     owned: Bits,
@@ -97,10 +98,17 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(volume: &'a Volume, upper_case: &'a UpperCase, window: Range<u64>, names: Tally) -> Self {
+    fn new(
+        volume: &'a Volume,
+        scope: Scope,
+        upper_case: &'a UpperCase,
+        window: Range<u64>,
+        names: Tally,
+    ) -> Self {
         let records = || Bits::none(volume.in_use.window());
         Self {
             volume,
+            scope,
             upper_case,
             owned: Bits::none(window),
             extensions: records(),
@@ -177,6 +185,9 @@ impl<'a> Pass<'a> {
             self.stream(file, &list)?;
         }
         self.file_names(file)?;
+        if self.scope == Scope::Owners {
+            return Ok(());
+        }
         let (names, mut count) = (&mut self.names, 0);
         index::check(self.volume, self.upper_case, file, &mut |named, name| {
             count += 1;
@@ -394,7 +405,7 @@ fn compare_bitmap(volume: &Volume, owned: &Bits) -> Result<()> {
 /// Every name has its entry in an index, and every entry its name.
 fn compare_names(volume: &Volume, upper_case: &UpperCase, names: &Tally) -> Result<()> {
     let Some(bucket) = names.differing_bucket() else { return Ok(()) };
-    let mut pass = Pass::new(volume, upper_case, 0..0, Tally::of_bucket(bucket));
+    let mut pass = Pass::new(volume, Scope::All, upper_case, 0..0, Tally::of_bucket(bucket));
     pass.run()?;
     let facts = pass.names.differing_facts();
     // A name that was changed is told by its file, not by the entry that it leaves alone.
