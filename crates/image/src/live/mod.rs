@@ -1,8 +1,8 @@
 //! Disks in use: images written anywhere by many threads at once, growing and shrinking as needed.
 //!
-//! What formats share is here: [`thin`] (reading, writing, freeing whole units, committing), `tables` (the tables' pages
-//! in memory), `places` (where new units go), `settle` (units go elsewhere), `flat` (images whose bytes have their places from the start). What is
-//! a format's own is in its folder, in `live.rs`.
+//! What formats share is here: [`thin`] (images that allocate in units: reading, writing, freeing, committing, moving), [`tables`] (the
+//! tables' pages in memory), [`places`] (where new units go), [`flat`] (images whose bytes have their places from the start). What is a
+//! format's own is in its folder, in `live.rs`.
 //!
 //! Invariants:
 //! - on the storage nothing ever refers to data or tables that are not on stable storage, whatever moment the machine stops;
@@ -34,7 +34,6 @@ pub(crate) fn never() -> bool {
 
 mod flat;
 mod places;
-mod settle;
 mod tables;
 mod thin;
 
@@ -47,9 +46,8 @@ use crate::{Chain, Format, qcow2, vdi, vhd, vhdx, vmdk};
 
 pub(crate) use flat::{Flat, Part};
 pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
-pub(crate) use settle::{Movable, Tidy};
 pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables, index};
-pub(crate) use thin::{Container, Expand, Place, Shape, Storage, Thin, To, Unit, WriteOut};
+pub(crate) use thin::{Container, Expand, Movable, Place, Shape, Storage, Thin, Tidy, To, Unit, WriteOut};
 
 /// Is told where new units lie before they are written, so that the host's storage can be reserved. It is called by the
 /// thread that writes, and must not use the disk.

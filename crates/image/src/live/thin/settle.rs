@@ -11,9 +11,8 @@ use std::sync::atomic::Ordering;
 use block::{Error, HostState, Occupancy, Occupant, Occupied, Result, UnitMove};
 use extent::{HostOffset, HostSpan, Span};
 
-use super::tables::index;
-use super::thin::{Committer, State};
-use super::{Container, Storage, Thin};
+use super::{Committer, Container, State, Storage, Thin};
+use crate::live::tables::index;
 
 /// What is copied at once.
 const COPY_BYTES: u64 = 1 << 20;

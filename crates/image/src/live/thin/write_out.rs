@@ -1,0 +1,54 @@
+//! How changed tables reach the storage: by default where they lie, stage by stage.
+//!
+//! Invariant: when [`WriteOut::write_out`] returns, the snapshot and all data written before are on stable storage; and at no
+//! moment before does the storage hold something that refers to what is not.
+//!
+//! Absent on purpose: when to do so ([`super::commit`]), and logs, which are a format's own.
+
+use block::{Result, TargetFile};
+
+use crate::live::{STAGES, Snapshot, Stage};
+
+/// Brings tables to the storage.
+pub(crate) trait WriteOut: Send {
+    /// Before the very first change.
+    fn begin(&mut self, _file: &dyn TargetFile) -> Result<()> {
+        Ok(())
+    }
+
+    /// Writes a snapshot; on return all of it, and all data written before, is on stable storage.
+    fn write_out(&mut self, file: &dyn TargetFile, snapshot: &Snapshot) -> Result<()> {
+        if broken!(TablesBeforeData) {
+            return STAGES.iter().rev().try_for_each(|stage| write_stage(file, snapshot, *stage));
+        }
+        if !broken!(NoFlushOfData) {
+            file.flush()?;
+        }
+        write_stages(file, snapshot)
+    }
+
+    /// After the last change.
+    fn end(&mut self, _file: &dyn TargetFile) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a snapshot stage by stage with a flush after each. Data goes with the first stage.
+fn write_stages(file: &dyn TargetFile, snapshot: &Snapshot) -> Result<()> {
+    STAGES.iter().try_for_each(|stage| write_stage(file, snapshot, *stage))
+}
+
+fn write_stage(file: &dyn TargetFile, snapshot: &Snapshot, stage: Stage) -> Result<()> {
+    let writes = snapshot.writes(stage);
+    if writes.is_empty() && stage != STAGES[0] {
+        return Ok(());
+    }
+    for (at, bytes) in writes {
+        file.write_at(at, &bytes)?;
+    }
+    let is_last = stage == Stage::References;
+    if (is_last && broken!(NoFlushOfTables)) || (!is_last && broken!(NoFlushOfData)) {
+        return Ok(());
+    }
+    file.flush()
+}
