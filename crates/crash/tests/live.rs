@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use crash::{LIVE_KINDS, LiveSubject, Used, Violation, explore_cuts, explore_threads, live_kind, run_log};
-use image::mutants::{self, Mutant};
+use image::Mutant;
 
 fn expect(name: &str, result: Result<Used, Violation>) -> Used {
     result.unwrap_or_else(|violation| panic!("{name}: {violation}"))

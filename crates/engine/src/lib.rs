@@ -14,7 +14,7 @@ mod copy;
 mod create;
 mod cut;
 #[cfg(feature = "mutants")]
-pub mod mutants;
+mod mutant;
 mod order;
 mod rearrange;
 mod recover;
@@ -24,6 +24,8 @@ pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Counted, Unwritten};
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
 pub use create::{CreateJob, CreateTotals, Provision, check_provision};
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
 pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES};
 pub use recover::{Recovery, recover, tidy_up};
 pub use zeros::{ZeroCount, count_zeros};

@@ -3,10 +3,11 @@
 use block::{EditDisk, LiveDisk, Result, TargetFile};
 use extent::ExtentSet;
 use journal::{Decision, Why};
+use mutants::broken;
 use plan::settle::{MoveWhen, settle};
 
 use crate::compact::batches;
-use crate::rearrange::{apply, broken};
+use crate::rearrange::apply;
 
 /// What happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use crash::{
     CompactOptions, Compaction, Explored, IMAGE_KINDS, Image, Options, Real, Scenario, Subject, Toy,
     Violation, explore, explore_compact, explore_faults,
 };
-use engine::mutants::{self, Mutant};
+use engine::Mutant;
 
 const OPTIONS: Options = Options { cuts_per_change: 24, forges_checksums: false };
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{EditDisk, ErrorKind, Memory, ReadAt, Result, TargetFile};
 use crash::{Scenario, Toy};
-use engine::mutants::{self, Mutant};
+use engine::Mutant;
 use engine::{Monitor, Recovery, recover};
 use extent::{Offset, Virtual, VirtualOffset};
 use journal::Why;

@@ -18,13 +18,13 @@ mod children;
 mod edit;
 mod format;
 mod layer;
+#[cfg(feature = "mutants")]
+mod mutant;
 mod owners;
 mod probe;
 mod write;
 
 pub mod live;
-#[cfg(feature = "mutants")]
-pub mod mutants;
 pub mod qcow2;
 pub mod raw;
 pub mod vdi;
@@ -37,6 +37,8 @@ pub use children::{check_no_children, children};
 pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;
 pub use layer::{Backing, Fact, Facts, Layer, ParentReference, Purpose, Renewal, Resolver};
+#[cfg(feature = "mutants")]
+pub use mutant::{MUTANTS, Mutant};
 pub use probe::{Found, Probe, probe};
 pub use write::{
     AnyWriter, Chunk, CreateOptions, Encoder, Finish, Piece, PieceBytes, Put, PutBytes, Writer, create,

@@ -22,6 +22,7 @@ use block::{Cached, EditDisk, Error, ReadAt, Result, TargetFile, check_bounds};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Offset, VirtualSpan, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Rearrange, Relocations};
 use journal::{Header, Identity, Record};
+use mutants::broken;
 
 use crate::copy::Monitor;
 use moves::Mover;
@@ -35,18 +36,6 @@ const CACHE_BYTES_MAX: u64 = 16 << 20;
 
 /// What to do after a failure that left a committed record behind.
 const HINT_RECOVER: &str = "run `leandisk recover` on the disk before anything else uses it";
-
-/// Asks for a mutant; never there in the program.
-macro_rules! broken {
-    ($mutant:ident) => {{
-        #[cfg(feature = "mutants")]
-        let answer = crate::mutants::is(crate::mutants::Mutant::$mutant);
-        #[cfg(not(feature = "mutants"))]
-        let answer = false;
-        answer
-    }};
-}
-pub(crate) use broken;
 
 /// A change in place to be run.
 pub struct RearrangeJob<'a> {

@@ -10,8 +10,8 @@ use block::{
 };
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
-use super::LiveOptions;
 use super::tables::index;
+use super::{LiveOptions, broken};
 use crate::Chain;
 
 /// A part of the virtual disk and where it lies.

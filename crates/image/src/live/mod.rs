@@ -13,25 +13,6 @@
 //! Absent on purpose: locks between programs, policies on reserving storage ([`Placement`] is where they are told),
 //! repair of images: what is marked dirty or corrupt is refused.
 
-/// Asks for a mutant; never there in the program.
-macro_rules! broken {
-    ($mutant:ident) => {{
-        #[cfg(feature = "mutants")]
-        let answer = crate::mutants::is(crate::mutants::Mutant::$mutant);
-        #[cfg(not(feature = "mutants"))]
-        let answer = crate::live::never();
-        answer
-    }};
-}
-pub(crate) use broken;
-
-/// What [`broken`] answers in the program.
-#[cfg(not(feature = "mutants"))]
-#[inline]
-pub(crate) fn never() -> bool {
-    false
-}
-
 mod flat;
 mod places;
 mod tables;
@@ -45,6 +26,7 @@ use extent::{Host, HostOffset, HostSpan};
 use crate::{Chain, Format, qcow2, vdi, vhd, vhdx, vmdk};
 
 pub(crate) use flat::{Flat, Part};
+pub(crate) use mutants::broken;
 pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
 pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables, index};
 pub(crate) use thin::{Container, Expand, Movable, Place, Shape, Storage, Thin, Tidy, To, Unit, WriteOut};

@@ -9,6 +9,7 @@ use block::Result;
 use extent::{HostOffset, HostSpan, Span, VirtualSpan};
 
 use super::{Container, Thin, To, Unit};
+use crate::live::broken;
 use crate::live::tables::index;
 
 /// Holes of the host smaller than this are not worth a request.

@@ -14,6 +14,7 @@ use block::{FileIndex, Result};
 use extent::{Span, VirtualSpan};
 
 use super::{Container, Place, State, Storage, Thin, To, Unit};
+use crate::live::broken;
 use crate::live::tables::index;
 
 /// A part of one unit, on its way to its place.

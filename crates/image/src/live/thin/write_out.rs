@@ -7,7 +7,7 @@
 
 use block::{Result, TargetFile};
 
-use crate::live::{STAGES, Snapshot, Stage};
+use crate::live::{STAGES, Snapshot, Stage, broken};
 
 /// Brings tables to the storage.
 pub(crate) trait WriteOut: Send {

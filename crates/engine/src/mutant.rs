@@ -1,7 +1,4 @@
-//! Ways to break a change in place, one at a time. Compiled for tests alone: an exploration that does not find each of
-//! them proves nothing.
-
-use std::cell::Cell;
+//! Ways to break a change in place, one at a time. Compiled for tests alone.
 
 /// What is done wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,20 +19,4 @@ pub enum Mutant {
     PlacesNotChecked,
     /// What arrived is not read back.
     NotReadBack,
-}
-
-thread_local! {
-    static CHOSEN: Cell<Option<Mutant>> = const { Cell::new(None) };
-}
-
-/// Runs `act` with the engine broken in this way, on this thread.
-pub fn with<R>(mutant: Option<Mutant>, act: impl FnOnce() -> R) -> R {
-    let before = CHOSEN.replace(mutant);
-    let result = act();
-    CHOSEN.set(before);
-    result
-}
-
-pub(crate) fn is(mutant: Mutant) -> bool {
-    CHOSEN.get() == Some(mutant)
 }
