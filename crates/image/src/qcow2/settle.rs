@@ -7,7 +7,7 @@
 use std::mem::offset_of;
 use std::ops::Range;
 
-use block::{Error, Occupancy, Occupant, Occupied, Result};
+use block::{Error, Occupancy, Occupant, Result};
 use extent::{ExtentSet, Host, HostOffset, Span};
 
 use super::layout::{self, entry};
@@ -97,26 +97,15 @@ impl Clusters {
                 movable.push(Occupant::Map(index), HostOffset::new(at));
             }
         }
-        let Some(movable) = movable.finish() else { return Ok(None) };
         let cluster_bytes = self.cluster_bytes();
-        let slots = |run: &Occupied| Span::new(run.at, run.count * cluster_bytes);
-        let bytes_per_counts = self.block_count() * cluster_bytes;
-        Ok(Some(Occupancy {
-            unit_bytes: cluster_bytes,
-            head_bytes: 0,
+        Ok(movable.occupancy(counted.once_or_more, None, tables.len_bytes()).map(|found| Occupancy {
             align_bytes: cluster_bytes,
-            phase_bytes: 0,
             slots_from: HostOffset::new(cluster_bytes),
-            fixed: counted.once_or_more.subtract(&movable.iter().map(slots).collect()),
-            movable,
             unusable: counted.uncounted,
-            cut_off: None,
             units_per_map: Some(self.l2_entry_count()),
-            bytes_per_counts: Some(bytes_per_counts),
+            bytes_per_counts: Some(self.block_count() * cluster_bytes),
             length_multiple_bytes: cluster_bytes,
-            tail_bytes: 0,
-            length_bytes: tables.len_bytes(),
-            is_dense: false,
+            ..found
         }))
     }
 

@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use block::{Error, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_vec};
-use extent::{ExtentSet, HostOffset, HostSpan, Span};
+use extent::{HostOffset, HostSpan, Span};
 use uuid::Uuid;
 
 use super::layout::*;
@@ -212,31 +212,16 @@ impl Container for Blocks {
                 movable.push(Occupant::Unit(unit), slot(self.number(at)?));
             }
         }
-        let Some(movable) = movable.finish() else { return Ok(None) };
-        let data_at = HostOffset::new(self.header.data_at);
-        Ok(Some(Occupancy {
+        let fixed = [Span::from_zero(self.header.data_at)].into_iter().collect();
+        Ok(movable.occupancy(fixed, None, tables.len_bytes()).map(|found| Occupancy {
             unit_bytes: self.header.block_bytes,
             head_bytes: self.header.block_extra_bytes,
             align_bytes: self.stride_bytes(),
             phase_bytes: self.header.data_at % self.stride_bytes(),
-            slots_from: data_at,
-            fixed: [Span::from_zero(self.header.data_at)].into_iter().collect(),
-            movable,
-            unusable: ExtentSet::new(),
-            cut_off: None,
-            units_per_map: None,
-            bytes_per_counts: None,
-            length_multiple_bytes: 1,
-            tail_bytes: 0,
-            length_bytes: tables.len_bytes(),
+            slots_from: HostOffset::new(self.header.data_at),
             is_dense: true,
+            ..found
         }))
-    }
-
-    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
-        let Occupant::Unit(unit) = who else { return Ok(false) };
-        let data_at = at.plus(self.header.block_extra_bytes);
-        Ok(tables.looking(|tables| self.lookup(tables, unit))? == Unit::Data(data_at))
     }
 
     fn claim(&mut self, _tables: &mut Tables, at: HostOffset) -> Result<bool> {
@@ -245,12 +230,6 @@ impl Container for Blocks {
         // Mostly the lowest.
         let found = self.unused.iter().rposition(|unused| *unused == number).filter(|_| is_place);
         Ok(found.map(|index| self.unused.remove(index)).is_some())
-    }
-
-    fn refer(&mut self, tables: &mut Tables, who: Occupant, _from: HostOffset, to: HostOffset) -> Result<()> {
-        let Occupant::Unit(unit) = who else { return Err(Error::invalid("VDI has no such tables")) };
-        let number = self.number(to.plus(self.header.block_extra_bytes))?;
-        tables.put(self.entry_at(unit), &number.to_le_bytes(), Stage::References)
     }
 
     fn dying(&mut self, _tables: &mut Tables, storage: &Storage) -> Result<Vec<HostSpan>> {

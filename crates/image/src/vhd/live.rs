@@ -9,9 +9,7 @@
 
 use std::sync::Arc;
 
-use block::{
-    Error, FileIndex, HostFile, LiveDisk, Occupancy, Occupant, Occupied, Result, TargetFile, read_vec,
-};
+use block::{Error, FileIndex, HostFile, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_vec};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 
 use super::layout::{BAT_UNUSED, FOOTER_BYTES, SECTOR_BYTES};
@@ -288,40 +286,22 @@ impl Container for Blocks {
                 movable.push(Occupant::Unit(unit), self.block(at.get()).start());
             }
         }
-        let Some(movable) = movable.finish() else { return Ok(None) };
-        let data = |run: &Occupied, index: u64| run.at.plus(index * slot_bytes + self.bitmap_bytes);
-        let mut slots = Vec::new();
-        for run in &movable {
-            slots.extend((0..run.count).map(|index| self.stored(data(run, index))));
-        }
-        let taken: ExtentSet<Host> = self.taken.pieces().collect();
         let footers: ExtentSet<Host> = self.old_footers.iter().copied().collect();
+        let taken = self.taken.pieces().collect::<ExtentSet<Host>>().subtract(&footers);
         let align_bytes = if is_aligned { ALIGN_BYTES } else { SECTOR_BYTES };
-        Ok(Some(Occupancy {
+        Ok(movable.occupancy(taken, self.cut_off, tables.len_bytes()).map(|found| Occupancy {
             unit_bytes: self.block_bytes,
             head_bytes: self.bitmap_bytes,
             align_bytes,
             phase_bytes: (align_bytes - self.bitmap_bytes % align_bytes) % align_bytes,
             slots_from: HostOffset::new(self.data_from),
-            fixed: taken.subtract(&footers).subtract(&slots.into_iter().collect()),
-            movable,
             unusable: footers,
             // The file does not end before the whole of it.
             cut_off: None,
-            units_per_map: None,
-            bytes_per_counts: None,
             length_multiple_bytes: SECTOR_BYTES,
             tail_bytes: FOOTER_BYTES,
-            length_bytes: tables.len_bytes(),
-            is_dense: false,
+            ..found
         }))
-    }
-
-    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
-        let Occupant::Unit(unit) = who else { return Ok(false) };
-        let data_at = at.plus(self.bitmap_bytes);
-        let unit = tables.looking(|tables| self.lookup(tables, unit))?;
-        Ok(unit == Unit::Data(data_at) || unit == Unit::Unmarked(data_at))
     }
 
     fn claim(&mut self, _tables: &mut Tables, at: HostOffset) -> Result<bool> {

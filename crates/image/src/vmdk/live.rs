@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use block::{Error, FileIndex, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_struct, read_vec};
-use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
+use extent::{HostOffset, HostSpan, Span};
 
 use super::layout::*;
 use super::map::{Compression, Encoding, Grain, Tables as GrainTables};
@@ -345,51 +345,22 @@ impl Container for Grains {
                 }
             }
         }
-        let Some(movable) = movable.finish() else { return Ok(None) };
-        let slots = movable
-            .iter()
-            .flat_map(|run| (0..run.count).map(|index| self.stored(run.at.plus(index * self.grain_bytes))));
-        let taken: ExtentSet<Host> =
-            self.taken.pieces().chain([Span::from_zero(self.metadata_end)]).collect();
+        let taken = self.taken.pieces().chain([Span::from_zero(self.metadata_end)]).collect();
         // As the grains that are there lie among the host's blocks.
         let align_bytes = self.grain_bytes.min(HOST_BLOCK_BYTES);
-        Ok(Some(Occupancy {
-            unit_bytes: self.grain_bytes,
-            head_bytes: 0,
+        Ok(movable.occupancy(taken, self.cut_off, tables.len_bytes()).map(|found| Occupancy {
             align_bytes,
-            phase_bytes: movable.first().map_or(0, |run| run.at.get() % align_bytes),
+            phase_bytes: found.movable.first().map_or(0, |run| run.at.get() % align_bytes),
             slots_from: HostOffset::new(self.data_from),
-            fixed: taken.subtract(&slots.collect()),
-            movable,
-            unusable: ExtentSet::new(),
-            cut_off: self.cut_off,
-            units_per_map: None,
-            bytes_per_counts: None,
             length_multiple_bytes: SECTOR_BYTES,
-            tail_bytes: 0,
-            length_bytes: tables.len_bytes(),
-            is_dense: false,
+            ..found
         }))
-    }
-
-    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
-        let Occupant::Unit(unit) = who else { return Ok(false) };
-        Ok(tables.looking(|tables| self.lookup(tables, unit))? == Unit::Data(at))
     }
 
     fn claim(&mut self, _tables: &mut Tables, at: HostOffset) -> Result<bool> {
         let grain = Span::new(at, self.grain_bytes);
         let is_place = at.get() >= self.data_from && at.get().is_multiple_of(SECTOR_BYTES);
         Ok(is_place && self.taken.is_free(grain) && self.taken.take(grain))
-    }
-
-    fn refer(&mut self, tables: &mut Tables, who: Occupant, from: HostOffset, to: HostOffset) -> Result<()> {
-        let Occupant::Unit(unit) = who else { return Err(Error::invalid("VMDK tables stay")) };
-        let mut freed = Vec::new();
-        self.set(tables, unit, To::Data(to), &mut freed)?;
-        // The caller frees it.
-        debug_assert_eq!(freed, [Storage::Unit(from)]);
-        Ok(())
     }
 
     fn finish(&mut self, _tables: &mut Tables) -> Result<u64> {

@@ -100,8 +100,11 @@ pub(crate) trait Container: Send + Sync + 'static {
     }
 
     /// Whether the slot of `who` begins at `at`, and nothing else refers to it.
-    fn lies_at(&self, _tables: &mut Tables, _who: Occupant, _at: HostOffset) -> Result<bool> {
-        Ok(false)
+    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
+        let Occupant::Unit(unit) = who else { return Ok(false) };
+        let data_at = at.plus(self.head_bytes());
+        let found = tables.looking(|tables| self.lookup(tables, unit))?;
+        Ok(found == Unit::Data(data_at) || found == Unit::Unmarked(data_at))
     }
 
     /// Takes the slot at `at`, which is within the file; `false` if it is not free.
@@ -109,15 +112,15 @@ pub(crate) trait Container: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Makes the tables refer to `who` at `to`, where its data are, instead of `from`. A table is copied, too.
-    fn refer(
-        &mut self,
-        _tables: &mut Tables,
-        _who: Occupant,
-        _from: HostOffset,
-        _to: HostOffset,
-    ) -> Result<()> {
-        Err(Error::unsupported("moving units of this format"))
+    /// Makes the tables refer to the slot of `who` at `to`, where its data are, instead of `from`, which the caller frees. A table is
+    /// copied, too.
+    fn refer(&mut self, tables: &mut Tables, who: Occupant, from: HostOffset, to: HostOffset) -> Result<()> {
+        let Occupant::Unit(unit) = who else { return Err(Error::invalid("this format's tables stay")) };
+        let head_bytes = self.head_bytes();
+        let mut freed = Vec::new();
+        self.set(tables, unit, To::Data(to.plus(head_bytes)), &mut freed)?;
+        debug_assert_eq!(freed, [Storage::Unit(from.plus(head_bytes))]);
+        Ok(())
     }
 
     /// What is counted as taken and has nothing that refers to it. All is committed.

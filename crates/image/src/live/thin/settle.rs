@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use block::{Error, HostState, Occupancy, Occupant, Occupied, Result, UnitMove};
-use extent::{HostOffset, HostSpan, Span};
+use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 
 use super::{Committer, Container, State, Storage, Thin};
 use crate::live::tables::index;
@@ -54,7 +54,42 @@ impl Movable {
         }
     }
 
-    /// All of it in order of place; `None` if that is too much to remember, or two have one place.
+    /// What lies where in a file of `len_bytes` of which `taken` is in use: what of it is no slot's is fixed. `None` if what can be
+    /// moved is too much to remember, or two have one place. Where slots may begin, and what follows them, is the format's to add.
+    pub(crate) fn occupancy(
+        self,
+        taken: ExtentSet<Host>,
+        cut_off: Option<HostSpan>,
+        len_bytes: u64,
+    ) -> Option<Occupancy> {
+        let slot_bytes = self.slot_bytes;
+        let movable = self.finish()?;
+        let runs = movable.iter().map(|run| Span::new(run.at, run.count * slot_bytes));
+        let mut slots: ExtentSet<Host> = runs.collect();
+        if let Some(cut_off) = cut_off.filter(|cut_off| slots.contains(cut_off.start())) {
+            let beyond = Span::between(cut_off.end(), cut_off.start().plus(slot_bytes));
+            slots = slots.subtract(&[beyond].into_iter().collect());
+        }
+        Some(Occupancy {
+            unit_bytes: slot_bytes,
+            head_bytes: 0,
+            align_bytes: 1,
+            phase_bytes: 0,
+            slots_from: HostOffset::ZERO,
+            fixed: taken.subtract(&slots),
+            movable,
+            unusable: ExtentSet::new(),
+            cut_off,
+            units_per_map: None,
+            bytes_per_counts: None,
+            length_multiple_bytes: 1,
+            tail_bytes: 0,
+            length_bytes: len_bytes,
+            is_dense: false,
+        })
+    }
+
+    /// All of it in order of place; `None` as above.
     pub(crate) fn finish(mut self) -> Option<Vec<Occupied>> {
         self.runs.sort_unstable_by_key(|run| run.at);
         let end = |run: &Occupied| run.at.plus(run.count * self.slot_bytes);
