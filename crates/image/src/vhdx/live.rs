@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use block::{Error, LiveDisk, Occupancy, Occupant, Result, TargetFile};
-use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
+use extent::{HostOffset, HostSpan, Span};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -225,48 +225,19 @@ impl Container for Blocks {
                 movable.push(Occupant::Unit(unit), at);
             }
         }
-        let Some(movable) = movable.finish() else { return Ok(None) };
-        let slots = movable.iter().flat_map(|run| {
-            (0..run.count).map(|index| self.stored(run.at.plus(index * self.shape.block_bytes)))
-        });
-        let taken: ExtentSet<Host> = self.taken.pieces().collect();
-        Ok(Some(Occupancy {
-            unit_bytes: self.shape.block_bytes,
-            head_bytes: 0,
+        let taken = self.taken.pieces().collect();
+        Ok(movable.occupancy(taken, self.cut_off, tables.len_bytes()).map(|found| Occupancy {
             align_bytes: MIB,
-            phase_bytes: 0,
             slots_from: HostOffset::new(self.data_from),
-            fixed: taken.subtract(&slots.collect()),
-            movable,
-            unusable: ExtentSet::new(),
-            cut_off: self.cut_off,
-            units_per_map: None,
-            bytes_per_counts: None,
             length_multiple_bytes: MIB,
-            tail_bytes: 0,
-            length_bytes: tables.len_bytes(),
-            is_dense: false,
+            ..found
         }))
-    }
-
-    fn lies_at(&self, tables: &mut Tables, who: Occupant, at: HostOffset) -> Result<bool> {
-        let Occupant::Unit(unit) = who else { return Ok(false) };
-        Ok(tables.looking(|tables| self.lookup(tables, unit))? == Unit::Data(at))
     }
 
     fn claim(&mut self, _tables: &mut Tables, at: HostOffset) -> Result<bool> {
         let block = self.block(at);
         let is_place = at.get() >= self.data_from && at.get().is_multiple_of(MIB);
         Ok(is_place && self.taken.is_free(block) && self.taken.take(block))
-    }
-
-    fn refer(&mut self, tables: &mut Tables, who: Occupant, from: HostOffset, to: HostOffset) -> Result<()> {
-        let Occupant::Unit(unit) = who else { return Err(Error::invalid("VHDX has no such tables")) };
-        let mut freed = Vec::new();
-        self.set(tables, unit, To::Data(to), &mut freed)?;
-        // The caller frees it.
-        debug_assert_eq!(freed, [Storage::Unit(from)]);
-        Ok(())
     }
 
     fn finish(&mut self, _tables: &mut Tables) -> Result<u64> {

@@ -90,7 +90,7 @@ impl Movable {
     }
 
     /// All of it in order of place; `None` as above.
-    pub(crate) fn finish(mut self) -> Option<Vec<Occupied>> {
+    fn finish(mut self) -> Option<Vec<Occupied>> {
         self.runs.sort_unstable_by_key(|run| run.at);
         let end = |run: &Occupied| run.at.plus(run.count * self.slot_bytes);
         let is_apart = self.runs.windows(2).all(|pair| end(&pair[0]) <= pair[1].at);
