@@ -26,7 +26,10 @@ mod toy;
 pub use compact::{CompactOptions, Compaction, IMAGE_KINDS, Image, ImageKind, explore_compact};
 pub use explore::{Explored, Options, Violation, explore};
 pub use faults::explore_faults;
-pub use live::{LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_threads, live_kind, run_log};
+pub use live::{
+    Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_reuse, explore_threads,
+    live_kind, run_log,
+};
 pub use real::Real;
 pub use scenario::{Guest, Scenario, Subject};
 pub use toy::Toy;

@@ -7,7 +7,9 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use crash::{LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_threads, live_kind, run_log};
+use crash::{
+    LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_reuse, explore_threads, live_kind, run_log,
+};
 
 /// Requests that a worker takes at a time.
 const SHARE: u64 = 20_000;
@@ -93,6 +95,7 @@ fn work(arguments: &Arguments, kind: LiveKind, shared: &Mutex<Shared>) {
         };
         let result = run_log(&subject, seed, share, Some(JUDGED_EVERY)).and_then(|mut used| {
             used += explore_cuts(&subject, seed, 24, 2, None)?;
+            used += explore_reuse(&subject, seed, 32, 8)?;
             used += explore_threads(&subject, seed, THREAD_COUNT, 2)?;
             Ok(used)
         });

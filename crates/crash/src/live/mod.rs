@@ -4,14 +4,17 @@
 //! host is a simulated one. Every sector that is written holds a word that no other write has, so the log knows of each sector
 //! what it may hold: any version since the last flush after a cut, the last one alone while nothing happened.
 //!
-//! Three ways to look:
+//! Four ways to look:
 //! - [`explore_cuts`] cuts the power at every change that a short list of steps makes, in many ways each, and goes on with what
 //!   was left: what is wrong with tables shows in what is written later;
+//! - [`explore_reuse`] cuts it at the flushes alone, in more ways each, of steps that free units and use their places again;
 //! - [`run_log`] runs as many random steps as asked for, with kills, cuts, and clean ends between them;
 //! - [`explore_threads`] lets many threads write and flush at once.
 //!
 //! Sectors of the guest's own data may be torn anywhere. An image's tables are written by the sector, which storages keep
 //! whole; where a format has checksums (VHDX), everything may be torn.
+//!
+//! A host that leaves out flushes ([`Flushes`]) must be found by them, as each of `image`'s mutants must.
 //!
 //! Absent on purpose: what clients see of it (the tests of `serve`), and changes of disks that nobody uses (the rest of
 //! this crate).
@@ -25,9 +28,9 @@ mod threads;
 
 use crate::Violation;
 
-pub use cuts::explore_cuts;
+pub use cuts::{explore_cuts, explore_reuse};
 pub use session::run_log;
-pub use subject::{LIVE_KINDS, LiveKind, LiveSubject, live_kind};
+pub use subject::{Flushes, LIVE_KINDS, LiveKind, LiveSubject, live_kind};
 pub use threads::explore_threads;
 
 /// How much was looked at.

@@ -7,7 +7,7 @@ use serve::Export;
 use sim::{Pages, Random, SimDisk, SimMachine};
 
 use super::known::Known;
-use super::step::{Step, Trouble};
+use super::step::{AnyStep, Step, Trouble};
 use super::subject::LiveSubject;
 use super::{Used, violation};
 use crate::Violation;
@@ -111,21 +111,27 @@ impl<'a> Session<'a> {
     pub(super) fn step(&mut self, step: &Step) -> Result<bool, String> {
         let (export, _) = self.live.as_ref().expect("it is in use");
         self.used.operations += 1;
-        match step.carry_out(export, &mut self.known) {
+        let flushed = || self.subject.flushed(&self.disk);
+        match step.carry_out(export, &mut self.known, flushed) {
             Ok(()) => {
                 self.used.flushes += u64::from(step.flushes());
                 Ok(true)
             }
             Err(Trouble::Failed(_)) if self.is_dead() => Ok(false),
-            Err(Trouble::Failed(fault)) => Err(format!("{step:x?} fails: {}", fault.message)),
+            Err(Trouble::Failed(text)) => Err(format!("{step:x?} fails: {text}")),
             Err(Trouble::Wrong(text)) => Err(format!("{step:x?}: {text}")),
         }
     }
 
     /// Random steps; `false` if the machine died in one.
     pub(super) fn steps(&mut self, random: &mut Random, count: u64) -> Result<bool, String> {
+        self.steps_of(Step::any, random, count)
+    }
+
+    /// Random steps of this sort; `false` if the machine died in one.
+    pub(super) fn steps_of(&mut self, any: AnyStep, random: &mut Random, count: u64) -> Result<bool, String> {
         for _ in 0..count {
-            let step = Step::any(random, &self.subject.kind, &mut self.write);
+            let step = any(random, &self.subject.kind, &mut self.write);
             if !self.step(&step)? {
                 return Ok(false);
             }
@@ -136,7 +142,7 @@ impl<'a> Session<'a> {
     /// A clean end; `false` if the machine died in it.
     pub(super) fn close(&mut self) -> Result<bool, String> {
         let (_, disk) = self.live.take().expect("it is in use");
-        match disk.close() {
+        match disk.close().and_then(|()| self.subject.closed(&self.disk)) {
             Ok(()) => {
                 self.known.flushed();
                 self.used.closes += 1;

@@ -7,6 +7,12 @@ use sim::Random;
 use super::known::{Change, Known, SECTOR_LEN, sector_of, sectors, word};
 use super::subject::LiveKind;
 
+/// Units that [`Step::any_reuse`] frees and writes.
+const REUSED_UNITS: u64 = 6;
+
+/// How requests are made up. The number of the last write goes up with each.
+pub(super) type AnyStep = fn(&mut Random, &LiveKind, write: &mut u64) -> Step;
+
 /// A request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
@@ -39,15 +45,43 @@ impl Step {
         }
     }
 
+    /// A random one that frees some of a few units, or writes a little into one: what is freed is soon used again.
+    pub(super) fn any_reuse(random: &mut Random, kind: &LiveKind, write: &mut u64) -> Self {
+        let units = kind.len_bytes.div_ceil(kind.unit_bytes).min(REUSED_UNITS);
+        let start = Offset::new(random.below(units) * kind.unit_bytes);
+        let left_bytes = kind.len_bytes - start.get();
+        match random.below(8) {
+            0 => Self::Flush,
+            1..=3 => {
+                let len_bytes = (1 + random.below(REUSED_UNITS / 2)) * kind.unit_bytes;
+                let span = Span::new(start, len_bytes.min(left_bytes));
+                Self::Change { span, change: Change::Zero, may_free: true, fua: false }
+            }
+            _ => {
+                *write += 1;
+                let sector = SECTOR_LEN as u64;
+                let skipped = random.below(kind.unit_bytes.min(left_bytes) / sector) * sector;
+                let span = Span::new(start.plus(skipped), sector);
+                Self::Change { span, change: Change::Write(*write), may_free: false, fua: false }
+            }
+        }
+    }
+
     pub(super) fn flushes(&self) -> bool {
         matches!(self, Self::Flush | Self::Change { fua: true, .. })
     }
 
-    /// Asks; `known` is told before and after.
-    pub(super) fn carry_out(&self, export: &Export, known: &mut Known) -> Result<(), Trouble> {
+    /// Asks; `known` is told before and after. `flushed` comes after each flush that is asked for.
+    pub(super) fn carry_out(
+        &self,
+        export: &Export,
+        known: &mut Known,
+        flushed: impl FnOnce() -> block::Result<()>,
+    ) -> Result<(), Trouble> {
         match *self {
             Self::Flush => {
                 export.flush()?;
+                flushed()?;
                 known.flushed();
             }
             Self::Read(span) => {
@@ -60,6 +94,7 @@ impl Step {
                 ask(export, span, change, may_free, fua)?;
                 known.end(span, change);
                 if fua {
+                    flushed()?;
                     // No more than this was promised.
                     known.flushed_by_fua(span);
                 }
@@ -90,14 +125,20 @@ pub(super) fn ask(
 /// Why a step did not end well.
 pub(super) enum Trouble {
     /// The disk said so.
-    Failed(Fault),
+    Failed(String),
     /// It did, but wrongly.
     Wrong(String),
 }
 
 impl From<Fault> for Trouble {
     fn from(fault: Fault) -> Self {
-        Self::Failed(fault)
+        Self::Failed(fault.message)
+    }
+}
+
+impl From<block::Error> for Trouble {
+    fn from(error: block::Error) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 

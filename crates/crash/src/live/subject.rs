@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use block::{LiveDisk, ReadAt};
+use block::{LiveDisk, ReadAt, TargetFile};
 use extent::Offset;
 use image::live::LiveOptions;
 use image::{Chain, CreateOptions, Format, OpenOptions};
@@ -65,6 +65,7 @@ const fn kind(
 
 const VHDX: &str = "subformat=dynamic,block_size=1M";
 const VHDX_FIXED: &str = "subformat=fixed,block_size=1M";
+const VHD_FIXED: &str = "subformat=fixed,force_size=on";
 const ZEROED: &str = "subformat=monolithicSparse,zeroed_grain=on";
 
 /// All of them. A flat VMDK is two files, whose data is as raw.
@@ -82,9 +83,11 @@ pub const LIVE_KINDS: &[LiveKind] = &[
         has_parent: true,
         ..kind("qcow2-child", Format::Qcow2, "qcow2", "cluster_size=4096", 4 * KIB, 96 * KIB)
     },
+    kind("qcow2-2m", Format::Qcow2, "qcow2", "cluster_size=2M,refcount_bits=64", 2 * MIB, 4 * MIB),
     LiveKind { tears_tables: true, ..kind("vhdx", Format::Vhdx, "vhdx", VHDX, MIB, 2 * MIB) },
     LiveKind { tears_tables: true, ..kind("vhdx-fixed", Format::Vhdx, "vhdx", VHDX_FIXED, MIB, 2 * MIB) },
     LiveKind { is_checked: false, ..kind("vhd", Format::Vhd, "vpc", "", 512 * KIB, 1536 * KIB) },
+    LiveKind { is_checked: false, ..kind("vhd-fixed", Format::Vhd, "vpc", VHD_FIXED, 4 * KIB, 64 * KIB) },
     kind("vdi", Format::Vdi, "vdi", "", MIB, 2 * MIB),
     kind("vmdk", Format::Vmdk, "vmdk", "subformat=monolithicSparse", 64 * KIB, 256 * KIB),
     kind("vmdk-zeroed", Format::Vmdk, "vmdk", ZEROED, 64 * KIB, 256 * KIB),
@@ -95,10 +98,22 @@ pub fn live_kind(name: &str) -> Option<LiveKind> {
     LIVE_KINDS.iter().copied().find(|kind| kind.name == name)
 }
 
+/// Which of the flushes that a disk in use asks for its host carries out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flushes {
+    /// All of them.
+    All,
+    /// One when the disk is closed.
+    AtTheEnd,
+    /// One before a client's flush is answered, and when the disk is closed: none of those that keep an order before.
+    ForClients,
+}
+
 /// A fresh image of a kind.
 pub struct LiveSubject {
     /// Its kind.
     pub kind: LiveKind,
+    flushes: Flushes,
     dir: TempDir,
     /// An empty one, and one whose units lie in disorder; with what the disk reads as.
     images: Vec<(Pages, Vec<u8>)>,
@@ -123,16 +138,22 @@ impl LiveSubject {
             args.extend(["-o", kind.options]);
         }
         args.extend([text(&path), &size]);
-        if kind.format == Format::Vhd {
+        if kind.format == Format::Vhd && kind.options.is_empty() {
             make_vhd(&path, kind);
         } else {
             run("qemu-img", &args);
         }
-        let mut subject = Self { kind, dir, images: Vec::new() };
+        let mut subject = Self { kind, flushes: Flushes::All, dir, images: Vec::new() };
         subject.add_image(&path);
         age(&path, kind);
         subject.add_image(&path);
         subject
+    }
+
+    /// On a host that leaves out some of the flushes: what an exploration must notice.
+    #[must_use]
+    pub fn with(self, flushes: Flushes) -> Self {
+        Self { flushes, ..self }
     }
 
     fn add_image(&mut self, path: &Path) {
@@ -157,7 +178,24 @@ impl LiveSubject {
         } else {
             disk.tear_sectors_if(|a, b| word_of(a).is_some() && word_of(b).is_some());
         }
+        disk.leave_out_flushes(self.flushes != Flushes::All);
         Arc::new(disk)
+    }
+
+    /// A flush that a client asked for was carried out.
+    pub(super) fn flushed(&self, disk: &SimDisk) -> block::Result<()> {
+        if self.flushes == Flushes::ForClients { self.closed(disk) } else { Ok(()) }
+    }
+
+    /// The disk was closed.
+    pub(super) fn closed(&self, disk: &SimDisk) -> block::Result<()> {
+        if self.flushes == Flushes::All {
+            return Ok(());
+        }
+        disk.leave_out_flushes(false);
+        let flushed = disk.flush();
+        disk.leave_out_flushes(true);
+        flushed
     }
 
     fn chain(&self, disk: Arc<SimDisk>) -> block::Result<Chain> {
