@@ -1,4 +1,5 @@
-//! Disks in use: random operations against a model, with QEMU as the judge; cuts of the power at every moment; many threads.
+//! Disks in use on real files: random operations against a model, with QEMU as the judge; many threads; what lies below. Power cuts
+//! are explored by `crash`.
 //!
 //! `LEANDISK_LIVE_ROUNDS` makes the random tests longer (rounds of each format; 1 unless told).
 
@@ -7,8 +8,6 @@
 
 #[path = "live/chains.rs"]
 mod chains;
-#[path = "live/cuts.rs"]
-mod cuts;
 #[path = "live/files.rs"]
 mod files;
 #[path = "live/model.rs"]
