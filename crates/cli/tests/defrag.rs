@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Untouched, arg, assert_only, document, fail, number, succeed};
 use defrag_common::{
-    Fixture, Inside, Kind, QCOW2, QCOW2_SMALL, QCOW2_V2, RAW, VDI, VDI_STATIC, VHD, VHD_FIXED, VHDX,
+    Inside, Kind, QCOW2, QCOW2_SMALL, QCOW2_V2, RAW, Scene, VDI, VDI_STATIC, VHD, VHD_FIXED, VHDX,
     VHDX_FIXED, VMDK, VMDK_FLAT, allocated_bytes, ext4, filefrag, gpt, mbr, ntfs, ntfs_runs, volume,
 };
 use serde_json::Value;
@@ -20,21 +20,7 @@ use testkit::{run, scratch};
 
 const SCHEMA: &str = "leandisk.defrag/1";
 
-/// A disk of a kind in a folder of its own.
-struct Scene {
-    dir: tempfile::TempDir,
-    disk: PathBuf,
-    kind: Kind,
-    fixture: Fixture,
-}
-
 impl Scene {
-    fn new(fixture: Fixture, kind: Kind) -> Self {
-        let dir = scratch();
-        let disk = kind.make(&fixture.raw, dir.path());
-        Self { dir, disk, kind, fixture }
-    }
-
     /// Finds a place on the host for all of a raw disk.
     fn reserve(&self) {
         let len = fs::metadata(&self.disk).unwrap().len().to_string();

@@ -9,7 +9,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use common::{Untouched, arg, document, fail, names_in, number, output, succeed};
 use defrag_common::{
@@ -245,6 +245,39 @@ mod ext_volumes {
     }
 }
 
+/// Another program that has a disk open.
+struct QemuIo {
+    child: Child,
+    stdin: ChildStdin,
+}
+
+impl QemuIo {
+    /// It has read from the disk by now.
+    fn reading(disk: &Path, more: &[&str]) -> Self {
+        let mut child = Command::new("qemu-io")
+            .args(more)
+            .args(["-f", "qcow2", arg(disk)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        writeln!(stdin, "read 0 512").unwrap();
+        let mut said = BufReader::new(child.stdout.as_mut().unwrap());
+        let mut line = String::new();
+        while !line.contains("read 512/512") {
+            line.clear();
+            assert_ne!(said.read_line(&mut line).unwrap(), 0, "qemu-io reads");
+        }
+        Self { child, stdin }
+    }
+
+    fn end(mut self) {
+        drop(self.stdin);
+        self.child.wait().unwrap();
+    }
+}
+
 mod disks {
     use super::*;
 
@@ -342,23 +375,9 @@ mod disks {
     fn that_another_program_writes_to() {
         let dir = scratch();
         let disk = QCOW2.make(&ext4().raw, dir.path());
-        let mut qemu = Command::new("qemu-io")
-            .args(["-f", "qcow2", arg(&disk)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdin = qemu.stdin.take().unwrap();
-        writeln!(stdin, "read 0 512").unwrap();
-        let mut said = BufReader::new(qemu.stdout.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("read 512/512") {
-            line.clear();
-            assert_ne!(said.read_line(&mut line).unwrap(), 0, "qemu-io reads");
-        }
+        let qemu = QemuIo::reading(&disk, &[]);
         refuses_in(dir.path(), &disk, &["in use"]);
-        drop(stdin);
-        qemu.wait().unwrap();
+        qemu.end();
         succeed(&["defrag", arg(&disk)]);
     }
 
@@ -366,22 +385,12 @@ mod disks {
     fn that_another_program_reads() {
         let dir = scratch();
         let disk = QCOW2.make(&ext4().raw, dir.path());
-        let mut qemu = Command::new("qemu-io")
-            .args(["-r", "-f", "qcow2", arg(&disk)])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdin = qemu.stdin.take().unwrap();
-        writeln!(stdin, "read 0 512").unwrap();
-        let mut line = String::new();
-        BufReader::new(qemu.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let qemu = QemuIo::reading(&disk, &["-r"]);
         let before = Untouched::all_in(dir.path());
         let message = fail(3, &["defrag", arg(&disk)]);
         assert!(message.contains("in use"), "{message}");
         before.check(dir.path());
-        drop(stdin);
-        qemu.wait().unwrap();
+        qemu.end();
     }
 
     #[test]

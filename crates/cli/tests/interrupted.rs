@@ -7,12 +7,13 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::{
-    SOURCES, TARGETS, Untouched, arg, assert_same_bytes, fail, leandisk, names_in, output, succeed,
+    SOURCES, TARGETS, Untouched, arg, assert_same_bytes, fail, kill_and_resume, leandisk, names_in, output,
+    succeed,
 };
 use testkit::{Guest, Inside, as_root, run, scratch};
 
@@ -198,60 +199,16 @@ fn killed_at_any_moment_there_is_a_whole_target_or_none() {
 }
 
 /// Sends a signal by name. A process that ended meanwhile is no failure.
-fn signal(child: &Child, name: &str) {
-    let _ = Command::new("kill").args(["-s", name, &child.id().to_string()]).output().unwrap();
-}
-
-/// Waits until `done` or the child's end; answers whether it was `done`.
-fn wait_until(child: &mut Child, done: impl Fn() -> bool) -> bool {
-    let started = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if done() {
-            return true;
-        }
-        assert!(started.elapsed() < Duration::from_secs(60), "nothing happened");
-        sleep(Duration::from_millis(1));
-    }
-    false
-}
-
-/// Progress is stored every 15 s. A copy that is stopped for so long in its midst has it due at once when it goes on.
 #[test]
 fn killed_and_resumed_is_as_never_killed() {
     let from = scratch();
     let source = incompressible(from.path());
-    let stopped: Vec<_> = TARGETS
-        .iter()
-        .map(|target| {
-            let dir = scratch();
-            let mut child = start(&source, &dir.path().join(target.name), target.args);
-            wait_until(&mut child, || !names_in(dir.path()).is_empty());
-            signal(&child, "STOP");
-            (target, dir, child)
-        })
-        .collect();
-    sleep(Duration::from_secs(16));
-    let mut resumed = 0;
-    for (target, dir, mut child) in stopped {
-        let path = dir.path().join(target.name);
-        let progress = dir.path().join(format!(".{}.leandisk-progress", target.name));
-        signal(&child, "CONT");
-        wait_until(&mut child, || progress.exists());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        // A kill after the last step comes too late: the target is whole.
-        if !path.exists() {
-            let output = output(&[&["copy", arg(&source), arg(&path), "--resume"], target.args].concat());
-            let message = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.success(), "{}: {message}", target.name);
-            resumed += u32::from(message.contains("going on after"));
-            common::assert_only(dir.path(), &[target.name]);
-        }
-        let guest_view = dir.path().join("guest-view");
-        target.to_raw(&path, &guest_view);
+    let copy = |target: &Path| ["copy", arg(&source), arg(target)].map(str::to_owned).to_vec();
+    let resumed = kill_and_resume(&TARGETS, copy, &[], |target, path| {
+        let guest_view = path.with_file_name("guest-view");
+        target.to_raw(path, &guest_view);
         assert_same_bytes(&guest_view, &source);
-    }
-    println!("{resumed} copies were resumed");
+    });
     assert!(resumed >= 4, "only {resumed} copies were resumed");
 }
 
@@ -260,15 +217,21 @@ fn a_signal_ends_it_with_130_and_no_target() {
     let from = scratch();
     let source = incompressible(from.path());
     let dir = scratch();
-    for (signal, delay) in [("INT", 40), ("TERM", 80)] {
+    for (name, delay) in [("INT", 40), ("TERM", 80)] {
         let path = dir.path().join("zlib.qcow2");
         // Compression with one thread takes seconds: the signal comes in the middle.
         let child = start(&source, &path, &["--compress", "--threads", "1"]);
+        // It has begun when there is something of the target.
+        let began = Instant::now();
+        while std::fs::read_dir(dir.path()).unwrap().next().is_none() {
+            assert!(began.elapsed() < Duration::from_secs(60), "nothing is made");
+            sleep(Duration::from_millis(5));
+        }
         sleep(Duration::from_millis(delay));
-        self::signal(&child, signal);
+        common::signal(&child, name);
         let output = child.wait_with_output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{signal}: {message}");
+        assert_eq!(output.status.code(), Some(130), "{name}: {message}");
         assert!(!path.exists());
     }
 }

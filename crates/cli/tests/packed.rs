@@ -8,13 +8,10 @@ mod defrag_common;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use common::{
-    TARGETS, Target, Untouched, arg, assert_only, assert_same_bytes, document, leandisk, names_in, number,
-    output, succeed,
+    TARGETS, Target, Untouched, arg, assert_only, assert_same_bytes, document, kill_and_resume, number,
+    succeed,
 };
 use defrag_common::{
     Fixture, Inside, Kind, QCOW2, RAW, VDI, VHD, VHDX, VMDK, ext4, filefrag, gpt, mbr, ntfs, ntfs_runs,
@@ -209,68 +206,19 @@ fn a_packed_volume_can_be_defragmented_and_packed_again() {
     }
 }
 
-fn start(source: &Path, target: &Path, more: &[&str]) -> Child {
-    leandisk()
-        .args(["copy", "-f", "raw", arg(source), arg(target), "--layout", "packed", "--threads", "1"])
-        .args(more)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
-fn wait_until(child: &mut Child, done: impl Fn() -> bool) -> bool {
-    let started = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if done() {
-            return true;
-        }
-        assert!(started.elapsed() < Duration::from_secs(60), "nothing happened");
-        sleep(Duration::from_millis(1));
-    }
-    false
-}
-
-fn signal(child: &Child, name: &str) {
-    let _ = Command::new("kill").args(["-s", name, &child.id().to_string()]).output().unwrap();
-}
-
-/// Progress is stored every 15 s. A copy that is stopped for so long in its midst has it due at once when it goes on.
 #[test]
 fn killed_and_resumed_is_as_never_killed() {
     let source = gpt().raw;
-    let names = ["plain.qcow2", "dynamic.vhdx", "zlib.qcow2", "zstd.qcow2"];
-    let stopped: Vec<_> = names
-        .map(|name| {
-            let (target, dir) = (target(name), scratch());
-            let mut child = start(&source, &dir.path().join(name), target.args);
-            wait_until(&mut child, || !names_in(dir.path()).is_empty());
-            signal(&child, "STOP");
-            (target, dir, child)
-        })
-        .into();
-    sleep(Duration::from_secs(16));
-    let mut resumed = 0;
-    for (target, dir, mut child) in stopped {
-        let path = dir.path().join(target.name);
-        let progress = dir.path().join(format!(".{}.leandisk-progress", target.name));
-        signal(&child, "CONT");
-        wait_until(&mut child, || progress.exists());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        if !path.exists() {
-            let args = ["copy", "-f", "raw", arg(&source), arg(&path), "--layout", "packed", "--resume"];
-            let output = output(&[&args[..], target.args].concat());
-            let message = String::from_utf8(output.stderr).unwrap();
-            assert!(output.status.success(), "{}: {message}", target.name);
-            resumed += u32::from(message.contains("going on after"));
-            assert_only(dir.path(), &[target.name]);
-        }
-        let (whole, resumed) = (dir.path().join("whole.raw"), dir.path().join("resumed.raw"));
+    let copy = |target: &Path| {
+        let args = ["copy", "-f", "raw", arg(&source), arg(target), "--layout", "packed"];
+        args.map(str::to_owned).to_vec()
+    };
+    let targets = ["plain.qcow2", "dynamic.vhdx", "zlib.qcow2", "zstd.qcow2"].map(target);
+    let resumed = kill_and_resume(targets, copy, &["--threads", "1"], |target, path| {
+        let (whole, resumed) = (path.with_file_name("whole.raw"), path.with_file_name("resumed.raw"));
         succeed(&["copy", "-f", "raw", arg(&source), arg(&whole), "--layout", "packed"]);
-        target.to_raw(&path, &resumed);
+        target.to_raw(path, &resumed);
         assert_same_bytes(&whole, &resumed);
-    }
-    println!("{resumed} copies were resumed");
+    });
     assert!(resumed >= 1, "no copy was resumed");
 }

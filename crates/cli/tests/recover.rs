@@ -8,32 +8,20 @@ mod defrag_common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Untouched, arg, assert_only, document, fail, leandisk, number, output, succeed};
-use defrag_common::{Fixture, Inside, Kind, QCOW2, RAW, VDI, VHD, VHDX, VMDK, ext4, ntfs, write_into};
+use common::{
+    Untouched, arg, assert_only, document, fail, leandisk, number, output, signal, succeed, wait_until,
+};
+use defrag_common::{Fixture, Inside, Kind, QCOW2, RAW, Scene, VDI, VHD, VHDX, VMDK, ext4, ntfs, write_into};
 use serde_json::Value;
 use testkit::{ext_volume, file_contains, ntfs_volume, run, scratch};
 
 const SCHEMA: &str = "leandisk.recover/1";
 
-/// A disk of a kind in a folder of its own.
-struct Scene {
-    dir: tempfile::TempDir,
-    disk: PathBuf,
-    kind: Kind,
-    fixture: Fixture,
-}
-
 impl Scene {
-    fn new(fixture: Fixture, kind: Kind) -> Self {
-        let dir = scratch();
-        let disk = kind.make(&fixture.raw, dir.path());
-        Self { dir, disk, kind, fixture }
-    }
-
     fn journal(&self) -> PathBuf {
         self.dir.path().join(format!(".{}.leandisk-journal", self.kind.name))
     }
@@ -47,11 +35,7 @@ impl Scene {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let started = Instant::now();
-        while !self.journal().exists() && child.try_wait().unwrap().is_none() {
-            assert!(started.elapsed() < Duration::from_secs(60), "nothing happened");
-            sleep(Duration::from_micros(100));
-        }
+        wait_until(&mut child, || self.journal().exists());
         let seen = Instant::now();
         while seen.elapsed() < moment && self.journal().exists() {
             sleep(Duration::from_micros(100));
@@ -169,11 +153,7 @@ fn who_changes_a_disk_has_it_alone_and_ends_in_order_when_asked() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let started = Instant::now();
-        while !scene.journal().exists() && child.try_wait().unwrap().is_none() {
-            assert!(started.elapsed() < Duration::from_secs(60), "nothing happened");
-            sleep(Duration::from_micros(100));
-        }
+        wait_until(&mut child, || scene.journal().exists());
         child
     };
     let child = start();
@@ -196,10 +176,6 @@ fn who_changes_a_disk_has_it_alone_and_ends_in_order_when_asked() {
     assert!(matches!(child.wait().unwrap().code(), Some(0 | 130)));
     assert_only(scene.dir.path(), &[RAW.name]);
     scene.check();
-}
-
-fn signal(child: &Child, name: &str) {
-    run("kill", &["-s", name, &child.id().to_string()]);
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! What the end-to-end tests share: the program, its documents, and images made by QEMU.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testkit::run;
+use testkit::{run, scratch};
 
 /// The program, ready to be given arguments. Its surroundings do not reach it.
 pub fn leandisk() -> Command {
@@ -242,4 +244,68 @@ pub fn unwritten_bytes(disk: &Path) -> u64 {
     let extents = lines.lines().filter(|line| line.contains("unwritten"));
     let length = |line: &str| line.split(':').nth(3).and_then(|length| length.trim().parse::<u64>().ok());
     extents.map(|line| length(line).unwrap_or_else(|| panic!("{line}"))).sum()
+}
+
+/// Sends a signal to a child, if it is still there.
+pub fn signal(child: &Child, name: &str) {
+    let _ = Command::new("kill").args(["-s", name, &child.id().to_string()]).output().unwrap();
+}
+
+/// Waits until `done` or the child's end; answers whether it was `done`.
+pub fn wait_until(child: &mut Child, done: impl Fn() -> bool) -> bool {
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if done() {
+            return true;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing happened");
+        sleep(Duration::from_micros(100));
+    }
+    false
+}
+
+/// Kills copies in their midst, resumes them, and has the targets judged; answers how many went on from where they were.
+/// `copy` says how to copy to a path, and `slowly` what the first attempt is asked besides.
+pub fn kill_and_resume<'a>(
+    targets: impl IntoIterator<Item = &'a Target>,
+    copy: impl Fn(&Path) -> Vec<String>,
+    slowly: &[&str],
+    judge: impl Fn(&Target, &Path),
+) -> u32 {
+    let started: Vec<_> = targets
+        .into_iter()
+        .map(|target| {
+            let dir = scratch();
+            let path = dir.path().join(target.name);
+            let args = [copy(&path), target.args.iter().map(ToString::to_string).collect()].concat();
+            let mut command = leandisk();
+            command.args(&args).args(slowly).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut child = command.spawn().unwrap();
+            wait_until(&mut child, || !names_in(dir.path()).is_empty());
+            signal(&child, "STOP");
+            (target, dir, args, child)
+        })
+        .collect();
+    // Progress is stored every 15 s. A copy that is stopped for so long in its midst has it due at once when it goes on.
+    sleep(Duration::from_secs(16));
+    let mut resumed = 0;
+    for (target, dir, args, mut child) in started {
+        let path = dir.path().join(target.name);
+        let progress = dir.path().join(format!(".{}.leandisk-progress", target.name));
+        signal(&child, "CONT");
+        wait_until(&mut child, || progress.exists());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // A kill after the last step comes too late: the target is whole.
+        if !path.exists() {
+            let output = leandisk().args(&args).arg("--resume").output().unwrap();
+            let message = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{}: {message}", target.name);
+            resumed += u32::from(message.contains("going on after"));
+            assert_only(dir.path(), &[target.name]);
+        }
+        judge(target, &path);
+    }
+    println!("{resumed} copies were resumed");
+    resumed
 }

@@ -331,3 +331,19 @@ pub fn volume(document: &Value, index: u64) -> &Value {
     let volumes = document["volumes"].as_array().unwrap();
     volumes.iter().find(|volume| number(volume, "/index") == index).unwrap()
 }
+
+/// A disk of a kind in a folder of its own.
+pub struct Scene {
+    pub dir: tempfile::TempDir,
+    pub disk: PathBuf,
+    pub kind: Kind,
+    pub fixture: Fixture,
+}
+
+impl Scene {
+    pub fn new(fixture: Fixture, kind: Kind) -> Self {
+        let dir = scratch();
+        let disk = kind.make(&fixture.raw, dir.path());
+        Self { dir, disk, kind, fixture }
+    }
+}
