@@ -1,11 +1,7 @@
 //! Disks in use that allocate in units: what the formats share.
 //!
 //! - [`container`]: what is a format's own, and in its folder; [`write_out`]: how its tables reach the storage;
-<<<<<<< HEAD
-//! - [`read`], [`write`], [`free`]: what clients ask for, region by region;
-=======
 //! - [`read`], [`mod@write`], [`free`]: what clients ask for, region by region;
->>>>>>> tidy
 //! - [`commit`]: stable storage, and giving back what was freed;
 //! - [`settle`]: units go elsewhere.
 //!
