@@ -61,11 +61,7 @@ pub(crate) enum Storage {
 
 /// What is a format's own. Every method but `lookup` and `dying` is called with the state alone.
 pub(crate) trait Container: Send + Sync + 'static {
-<<<<<<< HEAD
     /// Before the very first change; see also [`WriteOut::begin`], which comes before.
-=======
-    /// Before the very first change; see also [`super::WriteOut::begin`], which comes before.
->>>>>>> tidy
     fn begin(&mut self, _tables: &mut Tables) -> Result<()> {
         Ok(())
     }
@@ -93,15 +89,12 @@ pub(crate) trait Container: Send + Sync + 'static {
         Ok(())
     }
 
-<<<<<<< HEAD
     /// How much room the unit whose data lie, or lay, at `at` has there: less than others where the last one ends with
     /// the disk.
     fn room_bytes(&self, _at: HostOffset, unit_bytes: u64) -> u64 {
         unit_bytes
     }
 
-=======
->>>>>>> tidy
     /// What lies before each unit's data and moves with it.
     fn head_bytes(&self) -> u64 {
         0
