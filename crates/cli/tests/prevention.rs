@@ -265,7 +265,8 @@ fn on_an_aged_host_images_lie_as_if_they_were_reserved_at_once() {
 /// joins them.
 #[test]
 fn small_writes_without_flushes_are_joined_on_their_way_to_the_device() {
-    const SMALL_BYTES: u64 = 4096;
+    const SMALL: [u8; 4096] = [7; 4096];
+    const SMALL_BYTES: u64 = SMALL.len() as u64;
     const SMALL_COUNT: u64 = 2048;
     let mount = HostMount::new("ext4", 400 * MIB);
     for format in ["raw", "qcow2"] {
@@ -278,7 +279,7 @@ fn small_writes_without_flushes_are_joined_on_their_way_to_the_device() {
             for number in 0..SMALL_COUNT {
                 let stream = number % stream_count * (DISK_BYTES / 4);
                 let at = from + stream + number / stream_count * SMALL_BYTES;
-                server.client.ask(COMMAND_WRITE, at, &[7; SMALL_BYTES as usize]);
+                server.client.ask(COMMAND_WRITE, at, &SMALL);
             }
             server.client.ask(COMMAND_FLUSH, 0, &[]);
             let writes = mount.device_writes() - before;
@@ -288,7 +289,7 @@ fn small_writes_without_flushes_are_joined_on_their_way_to_the_device() {
         // Who flushes each of them gets each of them.
         let before = mount.device_writes();
         for number in 0..64 {
-            server.client.ask(COMMAND_WRITE, number * SMALL_BYTES, &[8; SMALL_BYTES as usize]);
+            server.client.ask(COMMAND_WRITE, number * SMALL_BYTES, &SMALL);
             server.client.ask(COMMAND_FLUSH, 0, &[]);
         }
         let writes = mount.device_writes() - before;
