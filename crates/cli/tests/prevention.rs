@@ -243,8 +243,9 @@ fn on_an_aged_host_images_lie_as_if_they_were_reserved_at_once() {
         succeed(&["create", arg(image), &DISK_BYTES.to_string(), "-O", format]);
         run("sync", &[]);
     };
-    for (filesystem, format) in [("ext4", "vhdx"), ("xfs", "qcow2")] {
-        let aged = AgedHost::new(filesystem, 600 * MIB);
+    // With much room, and with little more than both take.
+    for (filesystem, format, host_bytes) in [("ext4", "vhdx", 600 * MIB), ("xfs", "qcow2", 400 * MIB)] {
+        let aged = AgedHost::new(filesystem, host_bytes);
         let ours = grow(&aged.mount(), format, create, Server::leandisk);
         let mount = aged.mount();
         let at_once: Vec<PathBuf> =
