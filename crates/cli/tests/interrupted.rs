@@ -223,7 +223,7 @@ fn a_signal_ends_it_with_130_and_no_target() {
         let child = start(&source, &path, &["--compress", "--threads", "1"]);
         // It has begun when there is something of the target.
         let began = Instant::now();
-        while std::fs::read_dir(dir.path()).unwrap().next().is_none() {
+        while fs::read_dir(dir.path()).unwrap().next().is_none() {
             assert!(began.elapsed() < Duration::from_secs(60), "nothing is made");
             sleep(Duration::from_millis(5));
         }

@@ -29,8 +29,11 @@ pub(crate) const CHUNK_BYTES: u64 = BLOCK_BYTES * BLOCK_COUNT as u64;
 const CHUNK_COUNT_MAX: usize = 4096;
 /// Reserved and unused at most, whatever room there is.
 const UNUSED_BYTES_MAX: u64 = 4 << 30;
-/// As much of what the file system has left may be reserved and unused: one part of so many.
+/// As much of what the file system has left is reserved at once: one part of so many.
 const ROOM_SHARE: u64 = 2;
+/// So many times what the file system has left may be reserved and unused: three quarters of what would be free without. With less,
+/// disks that are written all over would have no room ahead in their last parts.
+const LEFT_TIMES: u64 = 3;
 /// Of what was reserved so much was used at least, one part of so many, or the next is less.
 const WORTH_SHARE: u64 = 8;
 
@@ -144,7 +147,7 @@ impl Ledger {
         room_bytes: u64,
         limit_bytes: u64,
     ) -> Option<HostSpan> {
-        let may_bytes = (room_bytes / ROOM_SHARE).min(UNUSED_BYTES_MAX).checked_sub(self.unused_bytes())?;
+        let may_bytes = self.may_bytes(room_bytes)?;
         if chunk_span(number).start().get() >= limit_bytes {
             return None;
         }
@@ -161,6 +164,15 @@ impl Ledger {
             len_bytes /= 2;
         }
         None
+    }
+
+    /// What may be reserved at once if `room_bytes` are left; these get less by it.
+    fn may_bytes(&self, room_bytes: u64) -> Option<u64> {
+        let unused_bytes = self.unused_bytes();
+        let at_all = UNUSED_BYTES_MAX.checked_sub(unused_bytes)?;
+        let beside_others =
+            room_bytes.saturating_mul(LEFT_TIMES).checked_sub(unused_bytes)? / (LEFT_TIMES + 1);
+        Some((room_bytes / ROOM_SHARE).min(at_all).min(beside_others))
     }
 
     /// Whether little was used of what was reserved last.
@@ -292,12 +304,23 @@ mod tests {
 
     /// Writes as the file does: looks, reserves, uses. What was reserved for it, if anything.
     fn write(ledger: &mut Ledger, at: HostSpan, free_bytes: u64, now: Millis) -> Option<HostSpan> {
+        write_below(LIMIT, ledger, at, free_bytes, now)
+    }
+
+    /// The same of a file that will end at `limit_bytes`.
+    fn write_below(
+        limit_bytes: u64,
+        ledger: &mut Ledger,
+        at: HostSpan,
+        free_bytes: u64,
+        now: Millis,
+    ) -> Option<HostSpan> {
         for number in ledger.unknown(at) {
             ledger.learn(number, &ExtentSet::new(), now);
         }
         let policy = policy::of(XFS).unwrap();
         let window =
-            ledger.first_hole(at).and_then(|number| ledger.window(number, &policy, free_bytes, LIMIT));
+            ledger.first_hole(at).and_then(|number| ledger.window(number, &policy, free_bytes, limit_bytes));
         if let Some(window) = window {
             for number in ledger.unknown(window) {
                 ledger.learn(number, &ExtentSet::new(), now);
@@ -332,12 +355,35 @@ mod tests {
     #[test]
     fn what_is_unused_never_exceeds_a_share_of_the_room() {
         let mut ledger = Ledger::default();
+        let free_bytes = 1 << 30;
         for number in 0..1000 {
-            write(&mut ledger, span(number << 30, 4096), 1 << 30, 0);
-            assert!(ledger.unused_bytes() <= (1 << 30) / ROOM_SHARE);
+            let room_bytes = free_bytes - ledger.unused_bytes();
+            let window = write(&mut ledger, span(number << 30, 4096), room_bytes, 0);
+            assert!(window.is_none_or(|window| window.len_bytes() <= room_bytes / ROOM_SHARE));
+            assert!(ledger.unused_bytes() <= free_bytes / 4 * 3);
         }
-        assert!(ledger.unused_bytes() > 0);
+        assert!(ledger.unused_bytes() > free_bytes / 2, "what is written all over has most of it");
         assert_eq!(write(&mut ledger, span(5 << 40, 4096), 31 * MIB, 0), None, "too little room for any");
+    }
+
+    #[test]
+    fn two_disks_that_take_most_of_the_room_have_all_of_theirs_ahead() {
+        // Each has a window of 256 MiB and a rest of 44 MiB, and 780 MiB were free.
+        let mut ledgers = [Ledger::default(), Ledger::default()];
+        for at in [0, 256 * MIB] {
+            for index in 0..ledgers.len() {
+                let unused_bytes: u64 = ledgers.iter().map(Ledger::unused_bytes).sum();
+                let room_bytes = 780 * MIB - unused_bytes;
+                let window = write_below(300 * MIB, &mut ledgers[index], span(at, 4096), room_bytes, 0);
+                assert_eq!(
+                    window,
+                    Some(Span::between(
+                        HostOffset::new(at),
+                        HostOffset::new((at + 256 * MIB).min(300 * MIB))
+                    ))
+                );
+            }
+        }
     }
 
     #[test]
