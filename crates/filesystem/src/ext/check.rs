@@ -15,7 +15,7 @@ use extent::{ExtentSet, Volume};
 
 use super::bitmap::{self, Bits};
 use super::group::{self, Group};
-use super::inode::{BlockRoot, Contents, Inode, InodeNumber, inode_at};
+use super::inode::{Inode, InodeNumber, inode_at};
 use super::layout::{inode_flags, special_inode};
 use super::ledger::{Claim, Ledger, Owner};
 use super::superblock::{BlockNumber, GroupNumber, Superblock};
@@ -148,33 +148,10 @@ impl Inodes<'_> {
             (true, true) => Claim::Shared,
             (true, false) => Claim::None,
         };
-        if let (special_inode::RESIZE, Claim::None, Contents::Indirect(root)) =
-            (inode.number, claim, &inode.contents)
-            && superblock.reserved_gdt_blocks > 0
-        {
-            return self.check_room_for_descriptors(inode, root);
-        }
         let mut blocks = Blocks::new(&mut self.ledger, inode.number, claim);
         tree::walk(source, superblock, inode, &mut blocks)?;
         let mapped_to = blocks.without_hole_to;
         self.consider(inode, mapped_to);
-        Ok(())
-    }
-
-    /// The inode that lists the room for descriptors has a block of pointers of its own. What that leads to are parts of groups
-    /// that were checked as such, and megabytes.
-    fn check_room_for_descriptors(&mut self, inode: &Inode, root: &BlockRoot) -> Result<()> {
-        for pointer in root.as_chunks::<4>().0.iter().map(|pointer| u32::from_le_bytes(*pointer)) {
-            let block = BlockNumber::from(pointer);
-            if pointer == 0 {
-                continue;
-            }
-            if !self.ledger.superblock.holds(block, 1) {
-                let what = format!("ext inode {}", inode.number);
-                return Err(Error::corrupt(what).field("block of its map", block, "within the volume"));
-            }
-            self.ledger.own(self.ledger.clusters(block, 1), Owner::Inode(inode.number), Claim::None)?;
-        }
         Ok(())
     }
 

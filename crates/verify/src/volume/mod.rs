@@ -53,8 +53,7 @@ pub fn check(source: &Source) -> Result<VolumeReport> {
 }
 
 /// As [`check`], of what says who owns which clusters, and reads nothing else: bitmaps, counts, and the inodes or records with
-/// their maps. Not looked at are names in directories, which the report then counts none of, blocks of attributes, and the lists
-/// of room for descriptors.
+/// their maps. Not looked at are names in directories, which the report then counts none of, and blocks of attributes.
 pub fn check_owners(source: &Source) -> Result<VolumeReport> {
     check_scope(source, Scope::Owners)
 }

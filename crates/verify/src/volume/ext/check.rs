@@ -23,9 +23,7 @@ use crate::volume::{Scope, VolumeReport};
 /// The most blocks of attributes that inodes share: what they own is then not told apart any more.
 const SHARED_MAX: usize = 1 << 20;
 /// The inodes of bad blocks and of room for descriptors, which refer to what others own.
-const REFERRING: [u64; 2] = [1, RESIZE];
-/// The one of room for descriptors. What its blocks of pointers lead to are other such, in that room, which is the groups' own.
-const RESIZE: u64 = 7;
+const REFERRING: [u64; 2] = [1, 7];
 const ROOT: u64 = 2;
 
 /// Checks the volume.
@@ -239,13 +237,9 @@ impl<'a> Pass<'a> {
         }
         let mut owned = Owned { outside: inode.own_attributes()?, ..Owned::default() };
         let is_directory = inode.kind == Kind::Directory;
-        if self.scope == Scope::Owners && lists_room(geometry, number) {
-            map::roots(geometry, &inode, &mut |met| self.own(&inode, met, false, &mut owned))?;
-        } else {
-            let is_wide =
-                map::walk(geometry, &inode, &mut |met| self.own(&inode, met, is_directory, &mut owned))?;
-            self.wide_trees += u64::from(is_wide);
-        }
+        let is_wide =
+            map::walk(geometry, &inode, &mut |met| self.own(&inode, met, is_directory, &mut owned))?;
+        self.wide_trees += u64::from(is_wide);
         self.attributes(&inode, &mut owned)?;
         // Blocks of attributes that are not read may say that values lie elsewhere, which count, too.
         let are_all_known = self.scope == Scope::All || inode.attributes.is_none();
@@ -477,11 +471,6 @@ impl<'a> Pass<'a> {
         }
         Ok(())
     }
-}
-
-/// Whether the inode lists the volume's room for descriptors.
-pub(super) fn lists_room(geometry: &Geometry, number: u64) -> bool {
-    number == RESIZE && geometry.raw.reserved_gdt_blocks.get() > 0
 }
 
 /// What lies behind a bitmap's last bit is set.

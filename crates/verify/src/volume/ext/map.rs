@@ -62,24 +62,6 @@ pub(super) fn walk(
     Ok(false)
 }
 
-/// Calls `each` with the blocks of pointers that the inode itself names, and reads none of them. It has no other map.
-pub(super) fn roots(
-    geometry: &Geometry,
-    inode: &Inode<'_>,
-    each: &mut dyn FnMut(Met) -> Result<()>,
-) -> Result<()> {
-    if inode.map != Map::Pointers {
-        return Ok(());
-    }
-    for block in words(&inode.raw.block).map(u64::from).filter(|block| *block != 0) {
-        if !geometry.holds(block, 1) {
-            return Err(inode.error().field("block of its map", block, "within the volume"));
-        }
-        each(Met::Node(block))?;
-    }
-    Ok(())
-}
-
 fn is_wide(levels: &[(u64, u64)], per_block: u64) -> bool {
     let has_room = levels.iter().any(|(used, max)| max.saturating_sub(*used) > per_block);
     let fits_above = levels

@@ -5,7 +5,6 @@ use block::Result;
 use filesystem::Source;
 
 use super::attributes;
-use super::check::lists_room;
 use super::directory::Directory;
 use super::geometry::Geometry;
 use super::inode::{Inode, Kind, Map};
@@ -62,9 +61,6 @@ fn collect_inode(
     if let Some(block) = inode.attributes.filter(|_| collector.contents != Contents::Owners) {
         let found = attributes::read(geometry, block, number)?;
         collector.tell(number, Aspect::Attributes, &attributes::content(&found.bytes));
-    }
-    if collector.contents == Contents::Owners && lists_room(geometry, number) {
-        return Ok(());
     }
     let mut layout = Layout::default();
     let mut pieces: Vec<Piece> = Vec::new();
