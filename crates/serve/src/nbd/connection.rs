@@ -302,7 +302,7 @@ impl Connection {
         if is_fast { self.processors + 1 } else { usize::MAX }
     }
 
-    /// How many large buffers may be out: one to work on and one to send for each, so that they stay in the processors' caches.
+    /// How many large buffers may be out for a read to begin: one to work on and one to send for each worker, so that they stay in the processors' caches.
     fn large_max(&self) -> usize {
         self.copies_max().saturating_mul(2)
     }
@@ -570,12 +570,12 @@ impl Receiver<'_, '_> {
     }
 
     /// A buffer; replies are sent first if it must be waited for, as they may be what is waited for.
-    fn buffer(&mut self, len: usize) -> Buffer {
-        if let Some(buffer) = self.connection.memory.try_take(len, self.connection.large_max()) {
+    fn buffer(&mut self, len: usize, large_max: usize) -> Buffer {
+        if let Some(buffer) = self.connection.memory.try_take(len, large_max) {
             return buffer;
         }
         self.send_batch();
-        self.connection.memory.take(len, self.connection.large_max())
+        self.connection.memory.take(len, large_max)
     }
 
     /// Receives a payload; replies are sent first if it must be waited for.
@@ -609,7 +609,9 @@ impl Receiver<'_, '_> {
             Command::Cache => len.min(PIECE_BYTES),
             _ => 0,
         };
-        let mut buffer = (needs > 0).then(|| self.buffer(needs));
+        // A payload is taken off the socket as soon as it is there: bounding those was measured not to help.
+        let large_max = if payload_len > 0 { usize::MAX } else { self.connection.large_max() };
+        let mut buffer = (needs > 0).then(|| self.buffer(needs, large_max));
         if let Some(buffer) = buffer.as_mut()
             && payload_len > 0
         {
@@ -681,7 +683,7 @@ impl Receiver<'_, '_> {
     fn skip(&mut self, len: usize) -> Result<(), End> {
         let mut left = len;
         while left > 0 {
-            let mut buffer = self.buffer(left.min(PIECE_BYTES));
+            let mut buffer = self.buffer(left.min(PIECE_BYTES), usize::MAX);
             self.payload(&mut buffer)?;
             left -= buffer.len();
         }
@@ -698,7 +700,7 @@ impl Receiver<'_, '_> {
     ) -> Result<(), End> {
         let mut result = Ok(());
         for piece in pieces(span) {
-            let mut buffer = self.buffer(piece.1);
+            let mut buffer = self.buffer(piece.1, usize::MAX);
             self.payload(&mut buffer)?;
             if result.is_ok() {
                 result = self.connection.export.do_write(piece.0, &buffer, false);
@@ -736,7 +738,7 @@ impl Receiver<'_, '_> {
             return Ok(());
         }
         for (at, len) in pieces(span) {
-            let mut buffer = self.buffer(len);
+            let mut buffer = self.buffer(len, connection.large_max());
             let is_last = at.get() + len as u64 == span.end().get();
             let result = connection.export.do_read(at, &mut buffer);
             let is_ok = result.is_ok();
