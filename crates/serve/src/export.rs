@@ -74,24 +74,35 @@ const ALLOCATION_COUNT_MAX: usize = 4096;
 /// What is mapped at first; more while little was found.
 const MAP_BYTES: u64 = 64 << 20;
 
-/// A running mean of how long the backend takes, which rises at once and falls slowly.
+/// Whether the backend is as quick as memory: how many of the last requests took longer than copying takes.
+///
+/// Counted rather than averaged: on a busy machine a thread is stopped for milliseconds now and then, which says nothing of the backend
+/// and would spoil a mean for a hundred requests.
 #[derive(Default)]
 pub(crate) struct Speed(AtomicU32);
 
 impl Speed {
     /// Below this, handing a request to another thread takes longer than the request.
-    const FAST_NS: u32 = 40_000;
+    const FAST_NS: u64 = 40_000;
+    /// What is copied in a nanosecond at least.
+    const BYTES_PER_NS: u64 = 1;
+    /// All requests are slow. A request counts for a sixteenth.
+    const ONE: u32 = 1 << 16;
 
     pub(crate) fn is_fast(&self) -> bool {
-        self.0.load(Relaxed) < Self::FAST_NS
+        self.0.load(Relaxed) < Self::ONE / 8
     }
 
-    pub(crate) fn add(&self, took: Duration) {
-        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
-        let mean = self.0.load(Relaxed);
-        // Races lose a sample, which does not matter.
-        let mean = if took > mean { mean + (took - mean) / 4 } else { mean - (mean - took).div_ceil(16) };
-        self.0.store(mean, Relaxed);
+    /// A request for `len_bytes` took so long.
+    pub(crate) fn add(&self, took: Duration, len_bytes: u64) {
+        let fast_ns = Self::FAST_NS + len_bytes / Self::BYTES_PER_NS;
+        let is_slow = took.as_nanos() > u128::from(fast_ns);
+        let share = self.0.load(Relaxed);
+        let next = share - share / 16 + if is_slow { Self::ONE / 16 } else { 0 };
+        // Races lose a sample, which does not matter; most of the time nothing changes, and nothing is written.
+        if next != share {
+            self.0.store(next, Relaxed);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod bench;
 mod crash;
 mod durability;
 mod kill;
+mod overhead;
 
 use clap::Parser;
 
@@ -21,6 +22,9 @@ enum Task {
     Durability(durability::Arguments),
     /// Kill changes in place at random moments, recover, and compare every file
     Kill(kill::Arguments),
+    /// What parts of serving take of the processors, for `bench`
+    #[command(hide = true)]
+    Overhead(overhead::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -29,5 +33,6 @@ fn main() -> anyhow::Result<()> {
         Task::Crash(arguments) => crash::run(&arguments),
         Task::Durability(arguments) => durability::run(&arguments),
         Task::Kill(arguments) => kill::run(&arguments),
+        Task::Overhead(arguments) => overhead::run(&arguments),
     }
 }

@@ -90,11 +90,93 @@ impl Histogram {
 
 /// The most bins of a histogram.
 const BIN_COUNT_MAX: usize = 34;
+/// Classes of magnitudes: eight of them between a power of two and the next, if each magnitude counts as so much larger that the
+/// smallest need no rule of their own.
+const CLASS_COUNT: usize = 512;
+const SHIFTED_BY: u64 = 8;
+/// The most limits within a class.
+const WITHIN_MAX: usize = 2;
+
+/// A set of bins, prepared so that a value's is found without searching and without branches, which a processor could not
+/// foresee: its sign and class tell it but for two limits.
+pub(crate) struct Bins {
+    limits: &'static [i64],
+    /// The limits, and then what no value is above.
+    padded: [i64; BIN_COUNT_MAX + WITHIN_MAX],
+    /// By class, how many limits are below all values in it: those from zero on, and those below zero.
+    starts: [[u8; CLASS_COUNT]; 2],
+}
+
+/// See [`IO_LENGTH`].
+pub(crate) static IO_LENGTH_BINS: Bins = Bins::new(IO_LENGTH);
+/// See [`SEEK_DISTANCE`].
+pub(crate) static SEEK_DISTANCE_BINS: Bins = Bins::new(SEEK_DISTANCE);
+/// See [`MICROSECONDS`].
+pub(crate) static MICROSECONDS_BINS: Bins = Bins::new(MICROSECONDS);
+/// See [`OUTSTANDING`].
+pub(crate) static OUTSTANDING_BINS: Bins = Bins::new(OUTSTANDING);
+
+impl Bins {
+    const fn new(limits: &'static [i64]) -> Self {
+        assert!(!limits.is_empty() && limits.len() < BIN_COUNT_MAX, "one of the sets of bins above");
+        let mut bins =
+            Self { limits, padded: [i64::MAX; BIN_COUNT_MAX + WITHIN_MAX], starts: [[0; CLASS_COUNT]; 2] };
+        let mut index = 0;
+        while index < limits.len() {
+            bins.padded[index] = limits[index];
+            index += 1;
+        }
+        let mut class = 0;
+        while class < CLASS_COUNT {
+            let (first, last) = (magnitude(class), magnitude(class + 1) - 1);
+            bins.starts[0][class] = start(limits, first, last);
+            bins.starts[1][class] = start(limits, -last, -first);
+            class += 1;
+        }
+        bins
+    }
+
+    /// How many limits are below `value`.
+    #[inline]
+    fn bin(&self, value: i64) -> usize {
+        let starts = &self.starts[usize::from(value < 0)];
+        let start = usize::from(starts[class(value.unsigned_abs())]);
+        start + usize::from(self.padded[start] < value) + usize::from(self.padded[start + 1] < value)
+    }
+}
+
+/// How many of `limits` are below `smallest`. From there to below `largest` are two more at most.
+const fn start(limits: &[i64], smallest: i128, largest: i128) -> u8 {
+    let (mut below, mut within, mut index) = (0u8, 0usize, 0usize);
+    while index < limits.len() {
+        // Widening, which `from` is for but cannot be had here.
+        let limit = limits[index] as i128;
+        below += (limit < smallest) as u8;
+        within += (limit >= smallest && limit < largest) as usize;
+        index += 1;
+    }
+    assert!(within <= WITHIN_MAX, "limits that lie too close");
+    below
+}
+
+/// The smallest magnitude of a class.
+const fn magnitude(class: usize) -> i128 {
+    let class = class as i128;
+    ((8 + class % 8) << (class / 8)) - SHIFTED_BY as i128
+}
+
+#[inline]
+fn class(magnitude: u64) -> usize {
+    let shifted = magnitude + SHIFTED_BY;
+    let power = shifted.ilog2() - 3;
+    // The three bits behind the first.
+    power as usize * 8 + usize::try_from(shifted >> power & 7).unwrap_or(0)
+}
 
 /// A histogram that is being counted: as quick as can be, because it is in the way of every I/O.
 #[derive(Clone)]
 pub(crate) struct Tally {
-    limits: &'static [i64],
+    bins: &'static Bins,
     counts: [u64; BIN_COUNT_MAX],
     min: i64,
     max: i64,
@@ -102,39 +184,62 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) const fn new(limits: &'static [i64]) -> Self {
-        assert!(!limits.is_empty() && limits.len() < BIN_COUNT_MAX, "one of the sets of bins above");
-        Self { limits, counts: [0; BIN_COUNT_MAX], min: i64::MAX, max: i64::MIN, sum: 0 }
+    pub(crate) const fn new(bins: &'static Bins) -> Self {
+        Self { bins, counts: [0; BIN_COUNT_MAX], min: i64::MAX, max: i64::MIN, sum: 0 }
     }
 
     /// Counts `value`.
+    #[inline]
     pub(crate) fn record(&mut self, value: i64) {
-        self.counts[self.bin(value)] += 1;
+        self.counts[self.bins.bin(value)] += 1;
         self.min = self.min.min(value);
         self.max = self.max.max(value);
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// How many limits are below `value`. A binary search without branches, which a processor could not foresee.
-    fn bin(&self, value: i64) -> usize {
-        let mut base = 0;
-        let mut len = self.limits.len();
-        while len > 1 {
-            let half = len / 2;
-            base += usize::from(self.limits[base + half - 1] < value) * half;
-            len -= half;
-        }
-        base + usize::from(self.limits[base] < value)
-    }
-
     pub(crate) fn histogram(&self) -> Histogram {
         let is_empty = self.min > self.max;
+        let limits = self.bins.limits;
         Histogram {
-            limits: self.limits.to_vec(),
-            counts: self.counts[..=self.limits.len()].to_vec(),
+            limits: limits.to_vec(),
+            counts: self.counts[..=limits.len()].to_vec(),
             min: (!is_empty).then_some(self.min),
             max: (!is_empty).then_some(self.max),
             sum: self.sum,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: [&Bins; 4] = [&IO_LENGTH_BINS, &SEEK_DISTANCE_BINS, &MICROSECONDS_BINS, &OUTSTANDING_BINS];
+
+    fn check(bins: &Bins, value: i64) {
+        let expected = bins.limits.iter().filter(|limit| **limit < value).count();
+        assert_eq!(bins.bin(value), expected, "{value} among {:?}", bins.limits);
+    }
+
+    #[test]
+    fn values_around_limits_and_ends_fall_where_counting_says() {
+        for bins in ALL {
+            for limit in bins.limits.iter().chain(&[0, i64::MAX - 9, i64::MIN + 9]) {
+                (limit - 9..=limit + 9).for_each(|value| check(bins, value));
+            }
+            for power in 0..63 {
+                (-2..=2).for_each(|more| check(bins, (1i64 << power).wrapping_add(more)));
+                (-2..=2).for_each(|more| check(bins, (-1i64 << power).wrapping_add(more)));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_falls_where_counting_says(value: i64, shift in 0u32..64) {
+            ALL.into_iter().for_each(|bins| check(bins, value >> shift));
         }
     }
 }

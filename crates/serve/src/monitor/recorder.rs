@@ -4,7 +4,9 @@
 
 use hdrhistogram::Histogram as Hdr;
 
-use super::bins::{BLOCK_BYTES, IO_LENGTH, MICROSECONDS, OUTSTANDING, SEEK_DISTANCE, Tally};
+use super::bins::{
+    BLOCK_BYTES, IO_LENGTH_BINS, MICROSECONDS_BINS, OUTSTANDING_BINS, SEEK_DISTANCE_BINS, Tally,
+};
 use super::snapshot::{Counts, Latencies, Snapshot, Split};
 
 /// How many earlier I/Os a seek is measured against.
@@ -67,19 +69,23 @@ impl Default for Kind {
             previous: None,
             arrived_ns: None,
             under_way: 0,
-            seek_distance: Tally::new(SEEK_DISTANCE),
-            seek_distance_last16: Tally::new(SEEK_DISTANCE),
-            interarrival: Tally::new(MICROSECONDS),
-            outstanding: Tally::new(OUTSTANDING),
+            seek_distance: Tally::new(&SEEK_DISTANCE_BINS),
+            seek_distance_last16: Tally::new(&SEEK_DISTANCE_BINS),
+            interarrival: Tally::new(&MICROSECONDS_BINS),
+            outstanding: Tally::new(&OUTSTANDING_BINS),
         }
     }
 }
 
-/// A distance as a number that is the smaller, the closer it is; of two as close, forwards is smaller. Blocks are so small
-/// that nothing wraps; saying so lets the compiler do several at once.
-fn closeness(block: i64, from: i64) -> u64 {
-    let distance = block.wrapping_sub(from);
-    distance.unsigned_abs().wrapping_shl(1) | u64::from(distance < 0)
+/// The distance to `block` from the closest of `from`; of two as close, forwards. Blocks are so small that nothing wraps but what is
+/// meant to: a distance in the other direction, to be larger than any.
+fn closest(block: i64, from: &[i64]) -> i64 {
+    let (mut forwards, mut backwards) = (u64::MAX, u64::MAX);
+    for from in from {
+        forwards = forwards.min(block.wrapping_sub(*from).cast_unsigned());
+        backwards = backwards.min(from.wrapping_sub(block).cast_unsigned());
+    }
+    if forwards <= backwards { signed(forwards) } else { -signed(backwards) }
 }
 
 impl Kind {
@@ -87,10 +93,7 @@ impl Kind {
     fn arrive(&mut self, first_block: i64, last_block: i64, at_ns: u64) {
         if let Some(previous) = self.previous {
             self.seek_distance.record(first_block - previous);
-            let closest =
-                self.last_blocks.iter().fold(u64::MAX, |min, block| min.min(closeness(first_block, *block)));
-            let distance = signed(closest >> 1);
-            self.seek_distance_last16.record(if closest & 1 == 1 { -distance } else { distance });
+            self.seek_distance_last16.record(closest(first_block, &self.last_blocks));
         } else {
             // Until there are 16, the first stands for those that are missing.
             self.last_blocks = [last_block; WINDOW_COUNT];
@@ -122,8 +125,8 @@ struct Direct {
 impl Default for Direct {
     fn default() -> Self {
         Self {
-            io_length: Tally::new(IO_LENGTH),
-            latency: Tally::new(MICROSECONDS),
+            io_length: Tally::new(&IO_LENGTH_BINS),
+            latency: Tally::new(&MICROSECONDS_BINS),
             latency_fine: Hdr::new_with_bounds(1, LATENCY_NS_MAX, LATENCY_DIGITS)
                 .expect("bounds that hdrhistogram takes"),
             count: 0,
@@ -250,7 +253,7 @@ fn signed(value: u64) -> i64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::bins::Histogram;
+    use super::super::bins::{Histogram, IO_LENGTH, MICROSECONDS, OUTSTANDING, SEEK_DISTANCE};
     use super::*;
 
     /// The bin of a value by looking at each limit in turn.

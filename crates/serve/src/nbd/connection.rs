@@ -1,11 +1,13 @@
 //! One connection: the handshake by a deadline, then requests.
 //!
 //! The receiving thread does what is quick itself and sends the replies to all that came together at once. What may take
-//! long goes to workers, of which there are as many as were ever busy at a time.
+//! long goes to workers, of which there are as many as were ever busy at a time. While the backend is as quick as memory, few of them
+//! move bytes at a time, with few large buffers: see `docs/decisions/serving-order.md`.
 //!
 //! Invariants:
 //! - a request counts as in flight until its reply was handed to the kernel; no more than [`IN_FLIGHT_MAX`] are;
 //! - workers never wait for memory: a request has its buffer before it is handed over;
+//! - jobs begin in the order in which they came, but that one which may take long waits for none that moves bytes;
 //! - the receiving thread sends all replies that it holds before it waits for anything.
 
 use std::collections::VecDeque;
@@ -30,8 +32,8 @@ use crate::trace::{Event as Traced, Op};
 
 /// The most requests of a connection whose replies are not sent.
 const IN_FLIGHT_MAX: usize = 64;
-/// Replies are sent when they are so many bytes, though more requests are there.
-const BATCH_BYTES: usize = 256 << 10;
+/// Replies are sent when they are so many bytes, though more requests are there: the client works on these meanwhile.
+const BATCH_BYTES: usize = 64 << 10;
 /// Longer ones are worth another thread, even if nothing waits for the storage.
 const INLINE_BYTES_MAX: u32 = 64 << 10;
 
@@ -62,6 +64,7 @@ pub(crate) fn serve(mut transport: Transport, setting: &Setting) {
             session,
             export: export.clone(),
             workers_max: setting.workers,
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
             work: Mutex::default(),
             job_is_there: Condvar::new(),
             there_is_room: Condvar::new(),
@@ -154,12 +157,38 @@ struct Ended {
     is_ok: bool,
 }
 
+impl Job {
+    /// Whether it does nothing but move bytes.
+    fn copies(&self) -> bool {
+        matches!(self.command, Command::Read { .. } | Command::Write { fua: false })
+    }
+}
+
 #[derive(Default)]
 struct Work {
     jobs: VecDeque<Job>,
+    /// Of the jobs that workers have, how many copy.
+    copying: usize,
     idle: usize,
     workers: usize,
     is_over: bool,
+}
+
+impl Work {
+    /// How many jobs may begin, if `copies_max` may copy at a time.
+    fn ready_count(&self, copies_max: usize) -> usize {
+        let copies = self.jobs.iter().filter(|job| job.copies()).count();
+        self.jobs.len() - copies + copies.min(copies_max.saturating_sub(self.copying))
+    }
+
+    /// The first job that may begin.
+    fn take(&mut self, copies_max: usize) -> Option<Job> {
+        let may_copy = self.copying < copies_max;
+        let at = self.jobs.iter().position(|job| may_copy || !job.copies())?;
+        let job = self.jobs.remove(at)?;
+        self.copying += usize::from(job.copies());
+        Some(job)
+    }
 }
 
 #[derive(Default)]
@@ -169,6 +198,20 @@ struct Outbox {
     is_broken: bool,
 }
 
+impl Outbox {
+    /// The first replies that are sent together: no more bytes than another reply would wait for gladly, and one at least.
+    fn take(&mut self) -> Vec<Reply> {
+        let mut bytes = 0;
+        let is_last = |reply: &Reply| {
+            bytes += reply.message.len();
+            bytes >= BATCH_BYTES
+        };
+        let count = self.replies.iter().position(is_last).map_or(self.replies.len(), |last| last + 1);
+        let rest = self.replies.split_off(count);
+        std::mem::replace(&mut self.replies, rest)
+    }
+}
+
 struct Connection {
     transport: Transport,
     export: Arc<Export>,
@@ -176,6 +219,7 @@ struct Connection {
     style: Style,
     memory: Arc<Memory>,
     workers_max: usize,
+    processors: usize,
     work: Mutex<Work>,
     job_is_there: Condvar,
     there_is_room: Condvar,
@@ -230,10 +274,15 @@ impl Connection {
     fn work(&self) {
         let mut work = lock(&self.work);
         loop {
-            if let Some(job) = work.jobs.pop_front() {
+            if let Some(job) = work.take(self.copies_max()) {
+                if work.idle > 0 && work.ready_count(self.copies_max()) > 0 {
+                    self.job_is_there.notify_one();
+                }
                 drop(work);
+                let copies = job.copies();
                 self.post(vec![self.perform(job)]);
                 work = lock(&self.work);
+                work.copying -= usize::from(copies);
             } else if work.is_over {
                 return;
             } else {
@@ -242,6 +291,20 @@ impl Connection {
                 work.idle -= 1;
             }
         }
+    }
+
+    /// How many workers may copy at a time. While the backend is as quick as memory, more than there are processors, and one that
+    /// sends, would only stop each other within requests, which are then answered late. One that has to be waited for is asked as much
+    /// as it can be.
+    fn copies_max(&self) -> usize {
+        let export = &self.export;
+        let is_fast = export.read_speed.is_fast() && export.write_speed.is_fast();
+        if is_fast { self.processors + 1 } else { usize::MAX }
+    }
+
+    /// How many large buffers may be out for a read to begin: one to work on and one to send for each worker, so that they stay in the processors' caches.
+    fn large_max(&self) -> usize {
+        self.copies_max().saturating_mul(2)
     }
 
     /// Has `replies` sent, by this thread or by the one that is sending.
@@ -257,7 +320,7 @@ impl Connection {
         }
         outbox.is_sending = true;
         while !outbox.replies.is_empty() {
-            let replies = std::mem::take(&mut outbox.replies);
+            let replies = outbox.take();
             let is_broken = outbox.is_broken;
             drop(outbox);
             let is_sent = self.send(replies, is_broken);
@@ -347,18 +410,19 @@ impl Connection {
         cookie: u64,
     ) -> Result<Message, Fault> {
         let export = &self.export;
+        let len_bytes = span.len_bytes();
         let began = Instant::now();
         match (command, buffer) {
             (Command::Read { .. }, Some(mut buffer)) => {
                 export.do_read(span.start(), &mut buffer)?;
-                export.read_speed.add(began.elapsed());
+                export.read_speed.add(began.elapsed(), len_bytes);
                 return Ok(self.style.data(cookie, span.start().get(), buffer, true));
             }
             (Command::Read { .. }, None) => return Ok(self.style.no_data(cookie)),
             (Command::Write { fua }, buffer) => {
                 export.do_write(span.start(), buffer.as_deref().unwrap_or(&[]), fua)?;
                 if !fua {
-                    export.write_speed.add(began.elapsed());
+                    export.write_speed.add(began.elapsed(), len_bytes);
                 }
             }
             (Command::Flush, _) => export.flush()?,
@@ -506,12 +570,12 @@ impl Receiver<'_, '_> {
     }
 
     /// A buffer; replies are sent first if it must be waited for, as they may be what is waited for.
-    fn buffer(&mut self, len: usize) -> Buffer {
-        if let Some(buffer) = self.connection.memory.try_take(len) {
+    fn buffer(&mut self, len: usize, large_max: usize) -> Buffer {
+        if let Some(buffer) = self.connection.memory.try_take(len, large_max) {
             return buffer;
         }
         self.send_batch();
-        self.connection.memory.take(len)
+        self.connection.memory.take(len, large_max)
     }
 
     /// Receives a payload; replies are sent first if it must be waited for.
@@ -545,7 +609,9 @@ impl Receiver<'_, '_> {
             Command::Cache => len.min(PIECE_BYTES),
             _ => 0,
         };
-        let mut buffer = (needs > 0).then(|| self.buffer(needs));
+        // A payload is taken off the socket as soon as it is there: bounding those was measured not to help.
+        let large_max = if payload_len > 0 { usize::MAX } else { self.connection.large_max() };
+        let mut buffer = (needs > 0).then(|| self.buffer(needs, large_max));
         if let Some(buffer) = buffer.as_mut()
             && payload_len > 0
         {
@@ -576,10 +642,13 @@ impl Receiver<'_, '_> {
         let connection = self.connection;
         let mut work = lock(&connection.work);
         work.jobs.push_back(job);
-        let needs_worker = work.jobs.len() > work.idle && work.workers < connection.workers_max;
+        let ready = work.ready_count(connection.copies_max());
+        let needs_worker = ready > work.idle && work.workers < connection.workers_max;
         work.workers += usize::from(needs_worker);
         drop(work);
-        connection.job_is_there.notify_one();
+        if ready > 0 {
+            connection.job_is_there.notify_one();
+        }
         if needs_worker {
             let worker = std::thread::Builder::new().name("nbd worker".into());
             if worker.spawn_scoped(self.scope, move || connection.work()).is_err() {
@@ -614,7 +683,7 @@ impl Receiver<'_, '_> {
     fn skip(&mut self, len: usize) -> Result<(), End> {
         let mut left = len;
         while left > 0 {
-            let mut buffer = self.buffer(left.min(PIECE_BYTES));
+            let mut buffer = self.buffer(left.min(PIECE_BYTES), usize::MAX);
             self.payload(&mut buffer)?;
             left -= buffer.len();
         }
@@ -631,7 +700,7 @@ impl Receiver<'_, '_> {
     ) -> Result<(), End> {
         let mut result = Ok(());
         for piece in pieces(span) {
-            let mut buffer = self.buffer(piece.1);
+            let mut buffer = self.buffer(piece.1, usize::MAX);
             self.payload(&mut buffer)?;
             if result.is_ok() {
                 result = self.connection.export.do_write(piece.0, &buffer, false);
@@ -669,7 +738,7 @@ impl Receiver<'_, '_> {
             return Ok(());
         }
         for (at, len) in pieces(span) {
-            let mut buffer = self.buffer(len);
+            let mut buffer = self.buffer(len, connection.large_max());
             let is_last = at.get() + len as u64 == span.end().get();
             let result = connection.export.do_read(at, &mut buffer);
             let is_ok = result.is_ok();
@@ -689,7 +758,7 @@ impl Receiver<'_, '_> {
     /// Sends one head and all pieces. A failure after the first piece ends the connection: the head has promised success.
     fn whole_read(&mut self, request: Request, span: VirtualSpan) -> Result<bool, End> {
         let connection = self.connection;
-        let mut buffer = connection.memory.take(PIECE_BYTES);
+        let mut buffer = connection.memory.take(PIECE_BYTES, usize::MAX);
         let _wire = lock(&connection.wire);
         let mut is_first = true;
         for (at, len) in pieces(span) {

@@ -1,8 +1,8 @@
 //! Buffers for what is read and written, bounded per connection and in all.
 //!
 //! A connection has small buffers, at most one a request in flight; one large buffer that is always its own; and what it can
-//! get of the large ones that all share. Asking for a shared one never waits, so that a connection which holds many
-//! can make another one slower but never stop it.
+//! get of the large ones that all share, or fewer where the caller says so. Asking for a shared one never waits, so that a connection
+//! which holds many can make another one slower but never stop it.
 //!
 //! Buffers are aligned, for backends that go past the page cache, and used again.
 
@@ -78,7 +78,8 @@ struct Held {
 pub(crate) struct Memory {
     pool: Arc<Pool>,
     held: Mutex<Held>,
-    own_is_back: Condvar,
+    /// A large buffer.
+    one_is_back: Condvar,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,7 +91,7 @@ enum Kind {
 
 impl Memory {
     pub(crate) fn new(pool: Arc<Pool>) -> Arc<Self> {
-        Arc::new(Self { pool, held: Mutex::default(), own_is_back: Condvar::new() })
+        Arc::new(Self { pool, held: Mutex::default(), one_is_back: Condvar::new() })
     }
 
     fn buffer(self: &Arc<Self>, bytes: Vec<u8>, len: usize, kind: Kind) -> Buffer {
@@ -98,8 +99,9 @@ impl Memory {
         Buffer { bytes, start, len, kind, home: self.clone() }
     }
 
-    /// A buffer of `len` bytes, at most [`PIECE_BYTES`], if there is one at once. Its contents are old.
-    pub(crate) fn try_take(self: &Arc<Self>, len: usize) -> Option<Buffer> {
+    /// A buffer of `len` bytes, at most [`PIECE_BYTES`], if there is one at once and, of the large ones, fewer than `large_max` are
+    /// out. Its contents are old.
+    pub(crate) fn try_take(self: &Arc<Self>, len: usize, large_max: usize) -> Option<Buffer> {
         assert!(len <= PIECE_BYTES, "longer requests are done in pieces");
         if len <= SMALL_BYTES {
             let bytes = lock(&self.held).small.pop_front();
@@ -113,7 +115,7 @@ impl Memory {
             drop(held);
             return Some(self.buffer(bytes.unwrap_or_else(|| allocate(PIECE_BYTES)), len, Kind::Own));
         }
-        if held.shared_count >= SHARED_COUNT_PER_CONNECTION {
+        if held.shared_count >= large_max.saturating_sub(1).min(SHARED_COUNT_PER_CONNECTION) {
             return None;
         }
         let bytes = self.pool.take()?;
@@ -122,15 +124,16 @@ impl Memory {
         Some(self.buffer(bytes, len, Kind::Shared))
     }
 
-    /// The same, waiting until the connection's own buffer is back. The caller must hold none that it does not pass on.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Buffer {
+    /// The same, waiting until one is back. The caller must hold none that it does not pass on.
+    pub(crate) fn take(self: &Arc<Self>, len: usize, large_max: usize) -> Buffer {
         loop {
-            if let Some(buffer) = self.try_take(len) {
+            if let Some(buffer) = self.try_take(len, large_max) {
                 return buffer;
             }
             let mut held = lock(&self.held);
-            while held.is_own_out {
-                held = self.own_is_back.wait(held).unwrap_or_else(PoisonError::into_inner);
+            let shared_count = held.shared_count;
+            while held.is_own_out && held.shared_count >= shared_count {
+                held = self.one_is_back.wait(held).unwrap_or_else(PoisonError::into_inner);
             }
         }
     }
@@ -167,13 +170,14 @@ impl Drop for Buffer {
             Kind::Shared => {
                 self.home.pool.give_back(bytes);
                 lock(&self.home.held).shared_count -= 1;
+                self.home.one_is_back.notify_all();
             }
             Kind::Own => {
                 let mut held = lock(&self.home.held);
                 held.own = Some(bytes);
                 held.is_own_out = false;
                 drop(held);
-                self.home.own_is_back.notify_all();
+                self.home.one_is_back.notify_all();
             }
         }
     }
@@ -183,20 +187,39 @@ impl Drop for Buffer {
 mod tests {
     use super::*;
 
+    const MANY: usize = usize::MAX;
+
+    #[test]
+    fn as_many_large_ones_are_out_as_the_caller_says() {
+        let memory = Memory::new(Pool::new(9 * PIECE_BYTES));
+        let mut held: Vec<Buffer> = std::iter::from_fn(|| memory.try_take(PIECE_BYTES, 3)).collect();
+        assert_eq!(held.len(), 3);
+        assert!(memory.try_take(SMALL_BYTES, 3).is_some(), "small ones are not counted");
+        // A shared one that is back will do.
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| memory.take(PIECE_BYTES, 3).len());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            held.truncate(2);
+            assert_eq!(waiting.join().expect("it comes to its end"), PIECE_BYTES);
+        });
+        assert!(memory.try_take(PIECE_BYTES, 3).is_some());
+        assert!(memory.try_take(PIECE_BYTES, 0).is_none(), "its own is out");
+    }
+
     #[test]
     fn one_that_holds_all_it_can_does_not_stop_another() {
         let pool = Pool::new(4 * PIECE_BYTES);
         let greedy = Memory::new(pool.clone());
-        let held: Vec<Buffer> = std::iter::from_fn(|| greedy.try_take(PIECE_BYTES)).collect();
+        let held: Vec<Buffer> = std::iter::from_fn(|| greedy.try_take(PIECE_BYTES, MANY)).collect();
         assert_eq!(held.len(), 5, "its own, and all that is shared");
         let other = Memory::new(pool);
-        let own = other.try_take(PIECE_BYTES).expect("its own");
-        assert!(other.try_take(PIECE_BYTES).is_none());
+        let own = other.try_take(PIECE_BYTES, MANY).expect("its own");
+        assert!(other.try_take(PIECE_BYTES, MANY).is_none());
         drop(own);
-        assert!(other.try_take(PIECE_BYTES).is_some());
+        assert!(other.try_take(PIECE_BYTES, MANY).is_some());
         drop(held);
         assert_eq!(
-            std::iter::from_fn(|| other.try_take(SMALL_BYTES + 1))
+            std::iter::from_fn(|| other.try_take(SMALL_BYTES + 1, MANY))
                 .take(9)
                 .map(Box::new)
                 .collect::<Vec<_>>()
@@ -209,7 +232,7 @@ mod tests {
     fn buffers_are_aligned() {
         let memory = Memory::new(Pool::new(PIECE_BYTES));
         for len in [1, SMALL_BYTES, PIECE_BYTES] {
-            let buffer = memory.take(len);
+            let buffer = memory.take(len, MANY);
             assert_eq!((buffer.len(), buffer.as_ptr().align_offset(ALIGN_BYTES)), (len, 0));
         }
     }

@@ -68,12 +68,12 @@ fn titled(snapshot: &Snapshot) -> [(&'static str, &Histogram); 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::monitor::{IO_LENGTH, Tally};
+    use crate::monitor::{IO_LENGTH_BINS, Tally};
 
     #[test]
     fn a_paragraph_is_laid_out_as_vscsistats_does() {
         let mut snapshot = Snapshot::default();
-        let mut tally = Tally::new(IO_LENGTH);
+        let mut tally = Tally::new(&IO_LENGTH_BINS);
         [512, 4096, 4096, 1 << 20].into_iter().for_each(|len| tally.record(len));
         snapshot.io_length.all = tally.histogram();
         let export = ExportStats {

@@ -159,7 +159,7 @@ fn escape(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::monitor::{MICROSECONDS, Tally};
+    use crate::monitor::{MICROSECONDS_BINS, Tally};
 
     #[test]
     fn times_are_exact_seconds() {
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn labels_are_escaped_and_buckets_cumulative() {
         let mut snapshot = Snapshot::default();
-        let mut tally = Tally::new(MICROSECONDS);
+        let mut tally = Tally::new(&MICROSECONDS_BINS);
         [5, 50].into_iter().for_each(|latency| tally.record(latency));
         snapshot.latency.reads = tally.histogram();
         let export = ExportStats {

@@ -85,6 +85,7 @@ pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
     cases.push(growth(program, inputs));
     cases.extend(super::moving::all(program, inputs));
     cases.extend(super::serving::all(program, inputs));
+    cases.extend(super::processor::all(program, inputs));
     cases.extend(super::compacting::all(program, inputs));
     cases
 }

@@ -8,6 +8,7 @@ mod compacting;
 mod inputs;
 mod measure;
 mod moving;
+mod processor;
 mod serving;
 
 use std::fs;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::overhead::median;
 use cases::{Case, Verdict};
 pub(crate) use inputs::{Inputs, Scale};
 pub(crate) use measure::shell_as_root;
@@ -86,6 +88,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// The median of the ratios of `one` to `other`, run by run: what the machine did meanwhile hit both of a pair alike.
+fn median_ratio(one: &Measured, other: &Measured, of: fn(&Sample) -> f64) -> f64 {
+    median(one.samples.iter().zip(&other.samples).map(|(one, other)| of(one) / of(other)).collect())
+}
+
 /// A contender with its runs.
 struct Measured {
     name: String,
@@ -95,9 +102,7 @@ struct Measured {
 impl Measured {
     /// The median of something.
     fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
-        let mut values: Vec<_> = self.samples.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values[values.len() / 2]
+        median(self.samples.iter().map(of).collect())
     }
 
     /// The last run.
