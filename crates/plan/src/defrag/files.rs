@@ -12,6 +12,7 @@ use block::Result;
 use extent::VolumeSpan;
 
 use super::free;
+use super::rolling;
 use super::room::{Away, Cells, Effort, Placement, Purpose, clear, fill, ways};
 use super::space::Growth;
 use super::work::{Run, Work};
@@ -48,7 +49,9 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
         if left.is_empty() {
             return Ok(());
         }
-        let is_stuck = left.len() == before && !make_room(work, &mut left, &mut effort)?;
+        let is_stuck = left.len() == before
+            && !rolling::roll(work, &mut left, &mut effort)?
+            && !make_room(work, &mut left, &mut effort)?;
         if is_stuck && !extend_free(work, &left, &mut sliding_effort)? {
             break;
         }

@@ -24,7 +24,7 @@ const ENOUGH_PERCENT: u64 = 95;
 const WINDOW_PERCENT: u64 = 97;
 
 /// The windows that are tried to be emptied, as shares of what could be free in one piece.
-const WINDOW_PERCENTS: [u64; 6] = [WINDOW_PERCENT, 93, 88, 75, 55, 30];
+const WINDOW_PERCENTS: [u64; 8] = [WINDOW_PERCENT, 96, ENOUGH_PERCENT, 93, 88, 75, 55, 30];
 
 /// Emptying is worth it if the goal is reached, or the largest free extent grows by a part of so many: what is nearly as good stays.
 const GAIN_PART: u64 = 8;
@@ -37,6 +37,12 @@ const TRIALS_MAX: usize = 4;
 
 /// Cells that are looked at: under a second.
 const EFFORT_MAX: u64 = 60_000_000;
+
+/// So many percent of what could be free in one piece, in clusters.
+fn window_bytes(work: &Work<'_>, movable_free: u64, share: u64) -> u64 {
+    let cluster = work.layout.cluster_bytes();
+    percent(movable_free, share).div_ceil(cluster).saturating_mul(cluster).min(movable_free)
+}
 
 /// Brings the free space together; and streams that were left, which it may hold now, and it together again.
 pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
@@ -56,18 +62,23 @@ pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Brings the free space together: by the largest window alone if that suffices, else by whatever leaves more of it in one piece.
+/// Brings the free space together: by the largest window alone if that suffices, else by whatever leaves more of it in one piece; if
+/// that is enough, or much more than before.
 fn consolidate(work: &mut Work<'_>) -> Result<()> {
-    let mut by_largest = work.clone();
-    consolidate_by(&mut by_largest, &WINDOW_PERCENTS[..1])?;
-    if !is_enough(&by_largest, &mut Effort::new(EFFORT_MAX)) {
+    let is_done = |work: &Work<'_>| is_enough(work, &mut Effort::new(EFFORT_MAX));
+    let mut best = work.clone();
+    consolidate_by(&mut best, &WINDOW_PERCENTS[..1])?;
+    if !is_done(&best) {
         let mut by_all = work.clone();
         consolidate_by(&mut by_all, &WINDOW_PERCENTS)?;
-        if largest(&by_all).len_bytes() > largest(&by_largest).len_bytes() {
-            by_largest = by_all;
+        if largest(&by_all).len_bytes() > largest(&best).len_bytes() {
+            best = by_all;
         }
     }
-    *work = by_largest;
+    let (before, after) = (largest(work).len_bytes(), largest(&best).len_bytes());
+    if after > before && (after >= before.saturating_add(before / GAIN_PART) || is_done(&best)) {
+        *work = best;
+    }
     Ok(())
 }
 
@@ -115,39 +126,24 @@ fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
 /// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere; then smaller ones,
 /// since what the first left may fit into what is free in the rest of it. A window is left alone unless that gains something.
 fn empty_window(work: &mut Work<'_>, shares: &[u64], effort: &mut Effort) -> Result<()> {
+    let mut cells = Cells::of(work, Purpose::ToFree, effort);
     for share in shares {
-        let cells = Cells::of(work, Purpose::ToFree, effort);
         let movable_free = movable_free_bytes(work, &cells);
         let now = largest(work).len_bytes();
-        let cluster = work.layout.cluster_bytes();
-        let bytes = percent(movable_free, *share).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
+        let bytes = window_bytes(work, movable_free, *share);
         if now >= percent(movable_free, ENOUGH_PERCENT).min(bytes) {
             break;
         }
-        let windows = cells.windows_by(bytes, gap_bytes(work), effort);
+        let windows = cells.windows_by(bytes, work.space.gap_bytes(), effort);
         let Some(window) = windows.first() else { continue };
         let mut trial = work.clone();
-        clear_what_fits(&mut trial, window.span)?;
-        let then = largest(&trial).len_bytes();
-        let is_enough = then >= percent(movable_free, ENOUGH_PERCENT) && then > now;
-        if is_enough || then >= now.saturating_add(now / GAIN_PART) {
+        clear_what_fits(&mut trial, window.span, effort)?;
+        if largest(&trial).len_bytes() > now {
             *work = trial;
+            cells = Cells::of(work, Purpose::ToFree, effort);
         }
     }
     Ok(())
-}
-
-/// Half of what is free is in gaps of at least this size.
-fn gap_bytes(work: &Work<'_>) -> u64 {
-    let mut gaps: Vec<_> = work.space.free().iter().map(|gap| gap.len_bytes()).collect();
-    gaps.sort_unstable();
-    let mut rest = work.space.free().total_bytes() / 2;
-    let half = gaps.iter().rev().find(|gap| {
-        let is_half = **gap >= rest;
-        rest = rest.saturating_sub(**gap);
-        is_half
-    });
-    half.copied().unwrap_or(0)
 }
 
 /// A side of the largest free extent.
