@@ -67,12 +67,14 @@ pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
 fn consolidate(work: &mut Work<'_>) -> Result<()> {
     let is_done = |work: &Work<'_>| is_enough(work, &mut Effort::new(EFFORT_MAX));
     let mut best = work.clone();
-    consolidate_by(&mut best, &WINDOW_PERCENTS[..1])?;
-    if !is_done(&best) {
-        let mut by_all = work.clone();
-        consolidate_by(&mut by_all, &WINDOW_PERCENTS)?;
-        if largest(&by_all).len_bytes() > largest(&best).len_bytes() {
-            best = by_all;
+    for shares in [&WINDOW_PERCENTS[..1], &WINDOW_PERCENTS] {
+        let mut trial = work.clone();
+        consolidate_by(&mut trial, shares)?;
+        if largest(&trial).len_bytes() > largest(&best).len_bytes() {
+            best = trial;
+        }
+        if is_done(&best) {
+            break;
         }
     }
     let (before, after) = (largest(work).len_bytes(), largest(&best).len_bytes());

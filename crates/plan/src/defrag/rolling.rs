@@ -36,6 +36,9 @@ const CIRCLES_PART: u64 = 32;
 /// Gaps are joined for windows out of which one part in so many of what is free has to go.
 const CLEARED_PART: u64 = 2;
 
+/// No more than one part in so many of all windows moves to join gaps for what leaves them.
+const WIDENING_PART: u64 = 4;
+
 /// A stream on its way.
 struct Rolling {
     stream: usize,
@@ -88,6 +91,8 @@ struct All {
     rolling: Vec<Rolling>,
     streams: BTreeSet<usize>,
     has_widened: Widened,
+    /// How much may still move to join gaps.
+    widening_bytes_left: u64,
 }
 
 /// For what gaps were joined since something moved in.
@@ -119,6 +124,8 @@ impl All {
         });
         Self {
             streams: rolling.iter().map(|each| each.stream).collect(),
+            widening_bytes_left: rolling.iter().map(|each| each.window.len_bytes()).sum::<u64>()
+                / WIDENING_PART,
             rolling,
             has_widened: Widened::default(),
         }
@@ -152,7 +159,12 @@ impl All {
         let mut bytes = work.space.held().total_bytes() / CLEARED_PART;
         for each in self.rolling.iter_mut().filter(|each| !each.is_cleared) {
             let others = runs_within(work, each.window, |stream| !self.streams.contains(&stream));
-            bytes = bytes.saturating_sub(others.iter().map(|run| run.bytes).sum());
+            let others_bytes = others.iter().map(|run| run.bytes).sum();
+            // Joining gaps is of no use.
+            if others_bytes > work.space.held().total_bytes() {
+                continue;
+            }
+            bytes = bytes.saturating_sub(others_bytes);
             if !effort.spend(lookup_effort(others.len())) || (bytes == 0 && misfits.count > 0) {
                 break;
             }
@@ -163,7 +175,7 @@ impl All {
         if has_cleared || misfits.count == 0 || std::mem::replace(&mut self.has_widened.for_windows, true) {
             return Ok(has_cleared);
         }
-        widen(work, &misfits, &self.windows(), u64::MAX, effort)
+        self.widen(work, &misfits, effort)
     }
 
     /// Has some of what runs wait for step outside, what is shortest first. Whether anything could.
@@ -201,11 +213,18 @@ impl All {
         {
             return Ok(moved_bytes > 0);
         }
-        widen(work, &shortest, &self.windows(), u64::MAX, effort)
+        self.widen(work, &shortest, effort)
     }
 
-    fn windows(&self) -> Vec<VolumeSpan> {
-        self.rolling.iter().map(|each| each.window).collect()
+    fn widen(&mut self, work: &mut Work<'_>, misfits: &Misfits, effort: &mut Effort) -> Result<bool> {
+        if self.widening_bytes_left == 0 {
+            return Ok(false);
+        }
+        let moved_bytes = work.moved_bytes();
+        let windows: Vec<_> = self.rolling.iter().map(|each| each.window).collect();
+        let has_widened = widen(work, misfits, &windows, u64::MAX, effort)?;
+        self.widening_bytes_left = self.widening_bytes_left.saturating_sub(work.moved_bytes() - moved_bytes);
+        Ok(has_widened)
     }
 }
 
