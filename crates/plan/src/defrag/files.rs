@@ -5,7 +5,7 @@
 //!    if a little has to move out of the way first;
 //! 2. it goes as a whole to the free extent that fits it most tightly;
 //! 3. once what others left is free: again;
-//! 4. others make room for it, or slide together;
+//! 4. others make room for it: for all at once, so that one can have what another leaves; then for one alone; or they slide together;
 //! 5. it is brought into fewer runs.
 
 use block::Result;

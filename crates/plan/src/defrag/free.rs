@@ -3,7 +3,7 @@
 //! *Movable free space* is what could be in one piece: all that is free, or the longest stretch of the volume without anything
 //! that stays, if that is less. Until [`ENOUGH_PERCENT`] of it is one free extent:
 //! 1. the window of that size with the least in it is emptied into the gaps elsewhere, what is largest first, each to the gap
-//!    that it fits most tightly, as far as they fit;
+//!    that it fits most tightly, as far as they fit; then gaps are joined for what does not;
 //! 2. what lies beside the largest free extent slides away from it: to the gap where sliding began if it fits in there,
 //!    otherwise to the extent's other end.
 //!
@@ -38,12 +38,6 @@ const TRIALS_MAX: usize = 4;
 /// Cells that are looked at: under a second.
 const EFFORT_MAX: u64 = 60_000_000;
 
-/// So many percent of what could be free in one piece, in clusters.
-fn window_bytes(work: &Work<'_>, movable_free: u64, share: u64) -> u64 {
-    let cluster = work.layout.cluster_bytes();
-    percent(movable_free, share).div_ceil(cluster).saturating_mul(cluster).min(movable_free)
-}
-
 /// Brings the free space together; and streams that were left, which it may hold now, and it together again.
 pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
     consolidate(work)?;
@@ -66,6 +60,9 @@ pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
 /// that is enough, or much more than before.
 fn consolidate(work: &mut Work<'_>) -> Result<()> {
     let is_done = |work: &Work<'_>| is_enough(work, &mut Effort::new(EFFORT_MAX));
+    if is_done(work) {
+        return Ok(());
+    }
     let mut best = work.clone();
     for shares in [&WINDOW_PERCENTS[..1], &WINDOW_PERCENTS] {
         let mut trial = work.clone();
@@ -146,6 +143,12 @@ fn empty_window(work: &mut Work<'_>, shares: &[u64], effort: &mut Effort) -> Res
         }
     }
     Ok(())
+}
+
+/// So many percent of what could be free in one piece, in clusters.
+fn window_bytes(work: &Work<'_>, movable_free: u64, share: u64) -> u64 {
+    let cluster = work.layout.cluster_bytes();
+    percent(movable_free, share).div_ceil(cluster).saturating_mul(cluster).min(movable_free)
 }
 
 /// A side of the largest free extent.

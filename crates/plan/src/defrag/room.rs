@@ -4,7 +4,7 @@
 //! - what is moved away are whole runs, to places that are free and allocated: it is in no more pieces than before;
 //! - a window is cleared in full or nothing of it moves; until it is filled nobody else is given a part of it.
 //!
-//! Absent on purpose: making room for what makes room.
+//! Absent on purpose: making room for what makes room, but for gaps that are joined ([`super::widening`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -293,6 +293,9 @@ struct Cell {
     is_struck: bool,
 }
 
+/// For streams that roll gaps are joined: as many times as large as the largest is what may get out of their way.
+const JOINED_MAX: u64 = 4;
+
 /// What counts as free, and as movable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
@@ -319,10 +322,11 @@ impl Cells {
         effort: &mut Effort,
     ) -> Self {
         let largest = work.space.held().largest().map_or(0, |span| span.len_bytes());
-        let fits = |cell: &Cell| !cell.is_used || cell.span.len_bytes() <= largest;
+        let fits = |cell: &Cell, most: u64| !cell.is_used || cell.span.len_bytes() <= most;
+        let joined = largest.saturating_mul(JOINED_MAX);
         let may_move = |cell: &Cell| match purpose {
-            Purpose::ToFill => fits(cell) && !work.space.is_thin(cell.span),
-            Purpose::ToRoll => fits(cell) && work.space.is_little_growth(cell.span),
+            Purpose::ToFill => fits(cell, largest) && !work.space.is_thin(cell.span),
+            Purpose::ToRoll => fits(cell, joined) && work.space.is_little_growth(cell.span),
             Purpose::ToFree => work.space.has_storage_for(cell.span.len_bytes()),
         };
         let mut free =
