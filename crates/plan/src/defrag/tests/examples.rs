@@ -103,22 +103,6 @@ fn a_stream_rolls_into_what_it_leaves_itself() {
 }
 
 #[test]
-fn streams_roll_into_what_others_leave() {
-    let mut model = Model::new(80);
-    // Two streams of eight with a file of one behind each piece; a window has the fewest others in it where streams were.
-    let pieces = |first: u64| [0, 6, 12, 18].map(|at| (first + at, 2));
-    let (one, two) = (model.add_dense(&pieces(0)), model.add_dense(&pieces(3)));
-    for start in (2..24).step_by(3) {
-        model.add_dense(&[(start, 1)]);
-    }
-    keep(&mut model, &[24..25, 32..80]);
-    (25..32).step_by(2).for_each(|at| model.cells[at] = Cell::Kept);
-    let (plan, now) = planned(&model, &options(Goal::Files));
-    assert_eq!((now.run_count(one), now.run_count(two)), (1, 1), "{plan:?}");
-    assert!(plan.moved_bytes <= plan.before.fragmented_bytes + plan.made_room_bytes);
-}
-
-#[test]
 fn gaps_are_joined_for_what_fits_none() {
     let mut model = Model::new(20);
     let file = model.add_dense(&[(0, 2), (5, 2)]);
