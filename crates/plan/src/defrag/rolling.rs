@@ -62,6 +62,7 @@ pub(super) fn roll(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effo
             continue;
         }
         if all.clear(work, effort)? || all.break_circles(work, effort)? {
+            all.look_again(work);
             continue;
         }
         let is_last = |each: &Rolling| each.is_cleared && each.waiting.is_empty();
@@ -128,6 +129,13 @@ impl All {
                 / WIDENING_PART,
             rolling,
             has_widened: Widened::default(),
+        }
+    }
+
+    /// What is in the way steps aside as a run, and may take along what was in its place and became one with it.
+    fn look_again(&mut self, work: &Work<'_>) {
+        for each in &mut self.rolling {
+            each.waiting = waiting(work, each.stream, each.window);
         }
     }
 
