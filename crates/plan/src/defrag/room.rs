@@ -222,7 +222,7 @@ pub(super) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan, effort: &
         }
         work.close()?;
         let heavy_bytes = work.space.gap_bytes();
-        if misfits.count >= count_before || !widen(work, &misfits, &[], heavy_bytes, effort)? {
+        if misfits.count >= count_before || !widen(work, &misfits, &[window], heavy_bytes, effort)? {
             break;
         }
         count_before = misfits.count;
