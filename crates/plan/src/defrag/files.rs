@@ -189,7 +189,7 @@ fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<boo
 fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
     let mut cleared = Vec::new();
     let mut rest = Vec::new();
-    let mut cells = Cells::of(work, Purpose::ToFill, effort);
+    let mut cells = Cells::of(work, Purpose::Fill, effort);
     let mut failures = 0;
     while let Some(stream) = left.pop() {
         let ways = ways(work, stream, Some(&cells), u64::MAX, effort);

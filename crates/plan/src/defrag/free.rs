@@ -87,7 +87,7 @@ fn consolidate_by(work: &mut Work<'_>, shares: &[u64]) -> Result<()> {
     for _ in 0..ROUNDS_MAX {
         let before = largest(work).len_bytes();
         empty_window(work, shares, &mut effort)?;
-        let cells = Cells::of(work, Purpose::ToFree, &mut effort);
+        let cells = Cells::of(work, Purpose::Free, &mut effort);
         let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENT);
         slide(work, goal, u64::MAX, &mut effort)?;
         if is_enough(work, &mut effort) || largest(work).len_bytes() <= before || effort.is_spent() {
@@ -108,7 +108,7 @@ fn percent(bytes: u64, percent: u64) -> u64 {
 
 /// What of the free space could be in one piece by now.
 pub(super) fn movable_bytes(work: &Work<'_>) -> u64 {
-    let cells = Cells::of(work, Purpose::ToFree, &mut Effort::new(EFFORT_MAX));
+    let cells = Cells::of(work, Purpose::Free, &mut Effort::new(EFFORT_MAX));
     movable_free_bytes(work, &cells)
 }
 
@@ -118,14 +118,14 @@ fn movable_free_bytes(work: &Work<'_>, cells: &Cells) -> u64 {
 }
 
 fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
-    let cells = Cells::of(work, Purpose::ToFree, effort);
+    let cells = Cells::of(work, Purpose::Free, effort);
     largest(work).len_bytes() >= percent(movable_free_bytes(work, &cells), ENOUGH_PERCENT)
 }
 
 /// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere; then smaller ones,
 /// since what the first left may fit into what is free in the rest of it. A window is left alone unless that gains something.
 fn empty_window(work: &mut Work<'_>, shares: &[u64], effort: &mut Effort) -> Result<()> {
-    let mut cells = Cells::of(work, Purpose::ToFree, effort);
+    let mut cells = Cells::of(work, Purpose::Free, effort);
     for share in shares {
         let movable_free = movable_free_bytes(work, &cells);
         let now = largest(work).len_bytes();
@@ -139,7 +139,7 @@ fn empty_window(work: &mut Work<'_>, shares: &[u64], effort: &mut Effort) -> Res
         clear_what_fits(&mut trial, window.span, effort)?;
         if largest(&trial).len_bytes() > now {
             *work = trial;
-            cells = Cells::of(work, Purpose::ToFree, effort);
+            cells = Cells::of(work, Purpose::Free, effort);
         }
     }
     Ok(())
@@ -177,7 +177,7 @@ fn slide(work: &mut Work<'_>, goal_bytes: u64, cost_bytes_max: u64, effort: &mut
     for side in [Side::Before, Side::After] {
         let extent = largest(work);
         let need = goal_bytes.saturating_sub(extent.len_bytes());
-        let regions = Cells::of(work, Purpose::ToFree, effort).regions();
+        let regions = Cells::of(work, Purpose::Free, effort).regions();
         let region = regions.iter().find(|region| region.covers(&extent)).filter(|_| need > 0);
         let gap = region.and_then(|region| nearest_gap(work, side, region, extent, need));
         let sliding = gap.map(|gap| Sliding::of(work, side, gap, extent));

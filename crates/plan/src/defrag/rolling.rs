@@ -108,7 +108,7 @@ impl All {
         let streams = left.iter().copied().filter(|stream| !work.layout.moves_together(*stream));
         let streams: Vec<_> = streams.take(STREAMS_MAX).collect();
         let leaving: BTreeSet<_> = streams.iter().copied().collect();
-        let mut cells = Cells::without(work, Purpose::ToRoll, |stream| leaving.contains(&stream), effort);
+        let mut cells = Cells::without(work, Purpose::Roll, |stream| leaving.contains(&stream), effort);
         let mut rolling = Vec::new();
         for stream in streams {
             let Some((cost_bytes, window)) = cheapest_window(work, stream, &cells, effort) else { continue };

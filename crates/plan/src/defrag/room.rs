@@ -208,8 +208,7 @@ pub(super) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -
 pub(super) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan, effort: &mut Effort) -> Result<()> {
     work.space.set_aside(window);
     let mut count_before = usize::MAX;
-    loop {
-        let Some(victims) = victims(work, &[window]) else { break };
+    while let Some(victims) = victims(work, &[window]) {
         let mut misfits = Misfits::default();
         for run in victims {
             if work.space.find(run.bytes, Growth::Limited).is_none() && work.space.would_find(run.bytes) {
@@ -300,11 +299,11 @@ const JOINED_MAX: u64 = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// To be written: only what is allocated.
-    ToFill,
+    Fill,
     /// To be written little by little: gaps may be without storage, if that is little.
-    ToRoll,
+    Roll,
     /// To be free.
-    ToFree,
+    Free,
 }
 
 impl Cells {
@@ -325,9 +324,9 @@ impl Cells {
         let fits = |cell: &Cell, most: u64| !cell.is_used || cell.span.len_bytes() <= most;
         let joined = largest.saturating_mul(JOINED_MAX);
         let may_move = |cell: &Cell| match purpose {
-            Purpose::ToFill => fits(cell, largest) && !work.space.is_thin(cell.span),
-            Purpose::ToRoll => fits(cell, joined) && work.space.is_little_growth(cell.span),
-            Purpose::ToFree => work.space.has_storage_for(cell.span.len_bytes()),
+            Purpose::Fill => fits(cell, largest) && !work.space.is_thin(cell.span),
+            Purpose::Roll => fits(cell, joined) && work.space.is_little_growth(cell.span),
+            Purpose::Free => work.space.has_storage_for(cell.span.len_bytes()),
         };
         let mut free =
             free_spans(work, purpose).map(|span| Cell { span, is_used: false, is_struck: false }).peekable();
@@ -441,9 +440,9 @@ impl Cells {
 fn free_spans<'a>(work: &'a Work<'_>, purpose: Purpose) -> Box<dyn Iterator<Item = VolumeSpan> + 'a> {
     let space = &work.space;
     match purpose {
-        Purpose::ToFill => Box::new(space.held().iter()),
-        Purpose::ToFree => Box::new(space.free().iter()),
-        Purpose::ToRoll => Box::new(space.free().iter().flat_map(|span| {
+        Purpose::Fill => Box::new(space.held().iter()),
+        Purpose::Free => Box::new(space.free().iter()),
+        Purpose::Roll => Box::new(space.free().iter().flat_map(|span| {
             let whole = space.is_little_growth(span).then_some(span);
             let parts = whole.is_none().then(|| space.held().within(span));
             whole.into_iter().chain(parts.into_iter().flatten())

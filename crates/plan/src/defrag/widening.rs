@@ -88,7 +88,7 @@ pub(super) fn widen(
         return Ok(false);
     }
     work.close()?;
-    let mut cells = Cells::of(work, Purpose::ToFill, effort);
+    let mut cells = Cells::of(work, Purpose::Fill, effort);
     windows.iter().for_each(|window| cells.strike(*window));
     let tried_max = misfits.count.saturating_mul(TRIED_PART);
     let candidates = cells.cheapest(misfits.largest_bytes, heavy_bytes, tried_max, effort);
