@@ -45,6 +45,6 @@ fn elsewhere(work: &Work<'_>, rest: Range<usize>, run_count: usize, effort: &mut
     }
     let bytes = work.layout.bytes_of(rest);
     let free = work.space.find(bytes, Growth::Never);
-    let windows = Cells::of(work, Purpose::ToFill, effort).windows(bytes, effort);
+    let windows = Cells::of(work, Purpose::Fill, effort).windows(bytes, effort);
     free.into_iter().chain(windows.into_iter().map(|window| window.span)).collect()
 }

@@ -5,13 +5,14 @@
 //!    if a little has to move out of the way first;
 //! 2. it goes as a whole to the free extent that fits it most tightly;
 //! 3. once what others left is free: again;
-//! 4. others make room for it, or slide together;
+//! 4. others make room for it: for all at once, so that one can have what another leaves; then for one alone; or they slide together;
 //! 5. it is brought into fewer runs.
 
 use block::Result;
 use extent::VolumeSpan;
 
 use super::free;
+use super::rolling;
 use super::room::{Away, Cells, Effort, Placement, Purpose, clear, fill, ways};
 use super::space::Growth;
 use super::work::{Run, Work};
@@ -48,7 +49,9 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
         if left.is_empty() {
             return Ok(());
         }
-        let is_stuck = left.len() == before && !make_room(work, &mut left, &mut effort)?;
+        let is_stuck = left.len() == before
+            && !rolling::roll(work, &mut left, &mut effort)?
+            && !make_room(work, &mut left, &mut effort)?;
         if is_stuck && !extend_free(work, &left, &mut sliding_effort)? {
             break;
         }
@@ -186,7 +189,7 @@ fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<boo
 fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
     let mut cleared = Vec::new();
     let mut rest = Vec::new();
-    let mut cells = Cells::of(work, Purpose::ToFill, effort);
+    let mut cells = Cells::of(work, Purpose::Fill, effort);
     let mut failures = 0;
     while let Some(stream) = left.pop() {
         let ways = ways(work, stream, Some(&cells), u64::MAX, effort);

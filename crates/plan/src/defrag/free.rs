@@ -3,7 +3,7 @@
 //! *Movable free space* is what could be in one piece: all that is free, or the longest stretch of the volume without anything
 //! that stays, if that is less. Until [`ENOUGH_PERCENT`] of it is one free extent:
 //! 1. the window of that size with the least in it is emptied into the gaps elsewhere, what is largest first, each to the gap
-//!    that it fits most tightly, as far as they fit;
+//!    that it fits most tightly, as far as they fit; then gaps are joined for what does not;
 //! 2. what lies beside the largest free extent slides away from it: to the gap where sliding began if it fits in there,
 //!    otherwise to the extent's other end.
 //!
@@ -24,7 +24,7 @@ const ENOUGH_PERCENT: u64 = 95;
 const WINDOW_PERCENT: u64 = 97;
 
 /// The windows that are tried to be emptied, as shares of what could be free in one piece.
-const WINDOW_PERCENTS: [u64; 6] = [WINDOW_PERCENT, 93, 88, 75, 55, 30];
+const WINDOW_PERCENTS: [u64; 8] = [WINDOW_PERCENT, 96, ENOUGH_PERCENT, 93, 88, 75, 55, 30];
 
 /// Emptying is worth it if the goal is reached, or the largest free extent grows by a part of so many: what is nearly as good stays.
 const GAIN_PART: u64 = 8;
@@ -56,18 +56,28 @@ pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Brings the free space together: by the largest window alone if that suffices, else by whatever leaves more of it in one piece.
+/// Brings the free space together: by the largest window alone if that suffices, else by whatever leaves more of it in one piece; if
+/// that is enough, or much more than before.
 fn consolidate(work: &mut Work<'_>) -> Result<()> {
-    let mut by_largest = work.clone();
-    consolidate_by(&mut by_largest, &WINDOW_PERCENTS[..1])?;
-    if !is_enough(&by_largest, &mut Effort::new(EFFORT_MAX)) {
-        let mut by_all = work.clone();
-        consolidate_by(&mut by_all, &WINDOW_PERCENTS)?;
-        if largest(&by_all).len_bytes() > largest(&by_largest).len_bytes() {
-            by_largest = by_all;
+    let is_done = |work: &Work<'_>| is_enough(work, &mut Effort::new(EFFORT_MAX));
+    if is_done(work) {
+        return Ok(());
+    }
+    let mut best = work.clone();
+    for shares in [&WINDOW_PERCENTS[..1], &WINDOW_PERCENTS] {
+        let mut trial = work.clone();
+        consolidate_by(&mut trial, shares)?;
+        if largest(&trial).len_bytes() > largest(&best).len_bytes() {
+            best = trial;
+        }
+        if is_done(&best) {
+            break;
         }
     }
-    *work = by_largest;
+    let (before, after) = (largest(work).len_bytes(), largest(&best).len_bytes());
+    if after > before && (after >= before.saturating_add(before / GAIN_PART) || is_done(&best)) {
+        *work = best;
+    }
     Ok(())
 }
 
@@ -77,7 +87,7 @@ fn consolidate_by(work: &mut Work<'_>, shares: &[u64]) -> Result<()> {
     for _ in 0..ROUNDS_MAX {
         let before = largest(work).len_bytes();
         empty_window(work, shares, &mut effort)?;
-        let cells = Cells::of(work, Purpose::ToFree, &mut effort);
+        let cells = Cells::of(work, Purpose::Free, &mut effort);
         let goal = percent(movable_free_bytes(work, &cells), WINDOW_PERCENT);
         slide(work, goal, u64::MAX, &mut effort)?;
         if is_enough(work, &mut effort) || largest(work).len_bytes() <= before || effort.is_spent() {
@@ -98,7 +108,7 @@ fn percent(bytes: u64, percent: u64) -> u64 {
 
 /// What of the free space could be in one piece by now.
 pub(super) fn movable_bytes(work: &Work<'_>) -> u64 {
-    let cells = Cells::of(work, Purpose::ToFree, &mut Effort::new(EFFORT_MAX));
+    let cells = Cells::of(work, Purpose::Free, &mut Effort::new(EFFORT_MAX));
     movable_free_bytes(work, &cells)
 }
 
@@ -108,46 +118,37 @@ fn movable_free_bytes(work: &Work<'_>, cells: &Cells) -> u64 {
 }
 
 fn is_enough(work: &Work<'_>, effort: &mut Effort) -> bool {
-    let cells = Cells::of(work, Purpose::ToFree, effort);
+    let cells = Cells::of(work, Purpose::Free, effort);
     largest(work).len_bytes() >= percent(movable_free_bytes(work, &cells), ENOUGH_PERCENT)
 }
 
 /// Empties the window of the size of the goal with the least in it, as far as that fits into the gaps elsewhere; then smaller ones,
 /// since what the first left may fit into what is free in the rest of it. A window is left alone unless that gains something.
 fn empty_window(work: &mut Work<'_>, shares: &[u64], effort: &mut Effort) -> Result<()> {
+    let mut cells = Cells::of(work, Purpose::Free, effort);
     for share in shares {
-        let cells = Cells::of(work, Purpose::ToFree, effort);
         let movable_free = movable_free_bytes(work, &cells);
         let now = largest(work).len_bytes();
-        let cluster = work.layout.cluster_bytes();
-        let bytes = percent(movable_free, *share).div_ceil(cluster).saturating_mul(cluster).min(movable_free);
+        let bytes = window_bytes(work, movable_free, *share);
         if now >= percent(movable_free, ENOUGH_PERCENT).min(bytes) {
             break;
         }
-        let windows = cells.windows_by(bytes, gap_bytes(work), effort);
+        let windows = cells.windows_by(bytes, work.space.gap_bytes(), effort);
         let Some(window) = windows.first() else { continue };
         let mut trial = work.clone();
-        clear_what_fits(&mut trial, window.span)?;
-        let then = largest(&trial).len_bytes();
-        let is_enough = then >= percent(movable_free, ENOUGH_PERCENT) && then > now;
-        if is_enough || then >= now.saturating_add(now / GAIN_PART) {
+        clear_what_fits(&mut trial, window.span, effort)?;
+        if largest(&trial).len_bytes() > now {
             *work = trial;
+            cells = Cells::of(work, Purpose::Free, effort);
         }
     }
     Ok(())
 }
 
-/// Half of what is free is in gaps of at least this size.
-fn gap_bytes(work: &Work<'_>) -> u64 {
-    let mut gaps: Vec<_> = work.space.free().iter().map(|gap| gap.len_bytes()).collect();
-    gaps.sort_unstable();
-    let mut rest = work.space.free().total_bytes() / 2;
-    let half = gaps.iter().rev().find(|gap| {
-        let is_half = **gap >= rest;
-        rest = rest.saturating_sub(**gap);
-        is_half
-    });
-    half.copied().unwrap_or(0)
+/// So many percent of what could be free in one piece, in clusters.
+fn window_bytes(work: &Work<'_>, movable_free: u64, share: u64) -> u64 {
+    let cluster = work.layout.cluster_bytes();
+    percent(movable_free, share).div_ceil(cluster).saturating_mul(cluster).min(movable_free)
 }
 
 /// A side of the largest free extent.
@@ -176,7 +177,7 @@ fn slide(work: &mut Work<'_>, goal_bytes: u64, cost_bytes_max: u64, effort: &mut
     for side in [Side::Before, Side::After] {
         let extent = largest(work);
         let need = goal_bytes.saturating_sub(extent.len_bytes());
-        let regions = Cells::of(work, Purpose::ToFree, effort).regions();
+        let regions = Cells::of(work, Purpose::Free, effort).regions();
         let region = regions.iter().find(|region| region.covers(&extent)).filter(|_| need > 0);
         let gap = region.and_then(|region| nearest_gap(work, side, region, extent, need));
         let sliding = gap.map(|gap| Sliding::of(work, side, gap, extent));

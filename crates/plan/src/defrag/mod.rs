@@ -14,12 +14,14 @@ mod first_fit;
 mod free;
 mod layout;
 mod packed;
+mod rolling;
 mod room;
 mod sorted;
 mod space;
 mod spans;
 #[cfg(test)]
 mod tests;
+mod widening;
 mod work;
 
 use block::Result;

@@ -4,7 +4,7 @@
 //! - what is moved away are whole runs, to places that are free and allocated: it is in no more pieces than before;
 //! - a window is cleared in full or nothing of it moves; until it is filled nobody else is given a part of it.
 //!
-//! Absent on purpose: making room for what makes room.
+//! Absent on purpose: making room for what makes room, but for gaps that are joined ([`super::widening`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,6 +13,8 @@ use block::Result;
 use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 
 use super::space::Growth;
+use super::spans::Spans;
+use super::widening::{Misfits, widen};
 use super::work::{Run, Work};
 
 /// How many windows are tried for one stream.
@@ -96,6 +98,14 @@ pub(super) fn ways(
 
 /// Looking an extent up takes as long as looking at this many cells.
 const EXTENT_EFFORT: u64 = 4;
+
+/// What looking so many extents up takes.
+pub(super) fn lookup_effort(extent_count: usize) -> u64 {
+    extent_count as u64 * EXTENT_EFFORT
+}
+
+/// Sorting a window among others takes as long as looking at this many cells.
+const SORT_EFFORT: u64 = 8;
 
 /// How much planning may still look at, so that no volume, however it looks, makes it take forever.
 #[derive(Debug)]
@@ -194,19 +204,28 @@ pub(super) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -
     Ok(true)
 }
 
-/// Moves of what lies in `window` what fits into gaps elsewhere, largest first.
-pub(super) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan) -> Result<()> {
-    let Some(victims) = victims(work, &[window]) else { return Ok(()) };
+/// Moves of what lies in `window` what fits into gaps elsewhere, largest first. Where gaps are too small, some are joined.
+pub(super) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan, effort: &mut Effort) -> Result<()> {
     work.space.set_aside(window);
-    for run in victims {
-        if work.space.find(run.bytes, Growth::Limited).is_none() && work.space.would_find(run.bytes) {
-            work.close()?;
+    let mut count_before = usize::MAX;
+    while let Some(victims) = victims(work, &[window]) {
+        let mut misfits = Misfits::default();
+        for run in victims {
+            if work.space.find(run.bytes, Growth::Limited).is_none() && work.space.would_find(run.bytes) {
+                work.close()?;
+            }
+            match work.space.find(run.bytes, Growth::Limited) {
+                Some(place) => work.move_to(run.extents, place)?,
+                None => misfits.count(&run),
+            }
         }
-        if let Some(place) = work.space.find(run.bytes, Growth::Limited) {
-            work.move_to(run.extents, place)?;
+        work.close()?;
+        let heavy_bytes = work.space.gap_bytes();
+        if misfits.count >= count_before || !widen(work, &misfits, &[window], heavy_bytes, effort)? {
+            break;
         }
+        count_before = misfits.count;
     }
-    work.close()?;
     work.space.end_aside();
     Ok(())
 }
@@ -273,32 +292,46 @@ struct Cell {
     is_struck: bool,
 }
 
+/// For streams that roll gaps are joined: as many times as large as the largest is what may get out of their way.
+const JOINED_MAX: u64 = 4;
+
 /// What counts as free, and as movable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// To be written: only what is allocated.
-    ToFill,
+    Fill,
+    /// To be written little by little: gaps may be without storage, if that is little.
+    Roll,
     /// To be free.
-    ToFree,
+    Free,
 }
 
 impl Cells {
-    /// Those of the volume as it is by now. What could go nowhere stays: for what is larger than every free extent there is no
-    /// place, and for what is larger than what a thin container may grow by there is no storage.
+    /// Those of the volume as it is by now. What could go nowhere stays: for a run that is larger than every free extent there is no
+    /// place, and for one that is larger than what a thin container may grow by there is no storage.
     pub(super) fn of(work: &Work<'_>, purpose: Purpose, effort: &mut Effort) -> Self {
+        Self::without(work, purpose, |_| false, effort)
+    }
+
+    /// As [`Self::of`], where what belongs to streams that are `leaving` counts as free, since it goes anyhow.
+    pub(super) fn without(
+        work: &Work<'_>,
+        purpose: Purpose,
+        is_leaving: impl Fn(usize) -> bool,
+        effort: &mut Effort,
+    ) -> Self {
         let largest = work.space.held().largest().map_or(0, |span| span.len_bytes());
-        let movable = work.extents_by_place().filter(|extent| !work.is_locked(work.owner(*extent)));
-        let movable = movable.map(|extent| work.span(extent)).filter(|span| match purpose {
-            Purpose::ToFill => span.len_bytes() <= largest && !work.space.is_thin(*span),
-            Purpose::ToFree => work.space.has_storage_for(span.len_bytes()),
-        });
-        let free = match purpose {
-            Purpose::ToFill => work.space.held(),
-            Purpose::ToFree => work.space.free(),
+        let fits = |cell: &Cell, most: u64| !cell.is_used || cell.span.len_bytes() <= most;
+        let joined = largest.saturating_mul(JOINED_MAX);
+        let may_move = |cell: &Cell| match purpose {
+            Purpose::Fill => fits(cell, largest) && !work.space.is_thin(cell.span),
+            Purpose::Roll => fits(cell, joined) && work.space.is_little_growth(cell.span),
+            Purpose::Free => work.space.has_storage_for(cell.span.len_bytes()),
         };
-        let mut free = free.iter().map(|span| Cell { span, is_used: false, is_struck: false }).peekable();
+        let mut free =
+            free_spans(work, purpose).map(|span| Cell { span, is_used: false, is_struck: false }).peekable();
         let mut cells = Vec::new();
-        for used in movable.map(|span| Cell { span, is_used: true, is_struck: false }) {
+        for used in runs_by_place(work, is_leaving).filter(may_move) {
             while let Some(cell) = free.next_if(|cell| cell.span.start() < used.span.start()) {
                 cells.push(cell);
             }
@@ -307,6 +340,17 @@ impl Cells {
         cells.extend(free);
         effort.spend(cells.len() as u64 * EXTENT_EFFORT);
         Self { cells }
+    }
+
+    /// Bytes of what has to move out of `span`; `None` if something in it stays.
+    pub(super) fn cost_of(&self, span: VolumeSpan) -> Option<u64> {
+        let first = self.cells.partition_point(|cell| cell.span.end() <= span.start());
+        let (mut covered, mut cost) = (0, 0u64);
+        for cell in self.cells[first..].iter().take_while(|cell| cell.span.start() < span.end()) {
+            covered += cell.span.intersect(&span).filter(|_| !cell.is_struck)?.len_bytes();
+            cost += if cell.is_used { cell.span.len_bytes() } else { 0 };
+        }
+        (covered == span.len_bytes()).then_some(cost)
     }
 
     /// Leaves what lies in `span`, or partly so, out of windows from now on.
@@ -331,6 +375,35 @@ impl Cells {
     /// As [`Self::windows`], where what is larger than `heavy_bytes` costs [`HEAVY_COST`] times its bytes.
     pub(super) fn windows_by(&self, bytes: u64, heavy_bytes: u64, effort: &mut Effort) -> Vec<Window> {
         let mut best: Vec<Window> = Vec::new();
+        self.each_window(bytes, heavy_bytes, effort, |window| keep_best(&mut best, window));
+        best
+    }
+
+    /// So many disjoint windows of `bytes`, the cheapest as in [`Self::windows_by`] first.
+    pub(super) fn cheapest(
+        &self,
+        bytes: u64,
+        heavy_bytes: u64,
+        count: usize,
+        effort: &mut Effort,
+    ) -> Vec<VolumeSpan> {
+        let mut all = Vec::new();
+        self.each_window(bytes, heavy_bytes, effort, |window| all.push((window.cost_bytes, window.span)));
+        effort.spend(all.len() as u64 * SORT_EFFORT);
+        all.sort_unstable();
+        let mut chosen = Spans::default();
+        let is_apart = |span: &VolumeSpan| {
+            let is_apart = chosen.within(*span).next().is_none();
+            if is_apart {
+                chosen.insert(*span);
+            }
+            is_apart
+        };
+        all.into_iter().map(|(_, span)| span).filter(is_apart).take(count).collect()
+    }
+
+    /// Shows every window of `bytes`, ascending.
+    fn each_window(&self, bytes: u64, heavy_bytes: u64, effort: &mut Effort, mut each: impl FnMut(Window)) {
         let (mut next, mut sum, mut cost) = (0, 0u64, 0u64);
         let used = |cell: &Cell| match cell.span.len_bytes() {
             _ if !cell.is_used => 0,
@@ -338,7 +411,7 @@ impl Cells {
             bytes => bytes,
         };
         if !effort.spend(self.cells.len() as u64 * 2) {
-            return best;
+            return;
         }
         for (index, first) in self.cells.iter().enumerate() {
             if next <= index {
@@ -353,16 +426,50 @@ impl Cells {
                 next += 1;
             }
             if sum >= bytes {
-                let span = VolumeSpan::new(first.span.start(), bytes);
-                keep_best(&mut best, Window { span, cost_bytes: cost });
+                each(Window { span: VolumeSpan::new(first.span.start(), bytes), cost_bytes: cost });
             }
             if next > index {
                 sum -= first.span.len_bytes();
                 cost -= used(first);
             }
         }
-        best
     }
+}
+
+/// What counts as free, ascending.
+fn free_spans<'a>(work: &'a Work<'_>, purpose: Purpose) -> Box<dyn Iterator<Item = VolumeSpan> + 'a> {
+    let space = &work.space;
+    match purpose {
+        Purpose::Fill => Box::new(space.held().iter()),
+        Purpose::Free => Box::new(space.free().iter()),
+        Purpose::Roll => Box::new(space.free().iter().flat_map(|span| {
+            let whole = space.is_little_growth(span).then_some(span);
+            let parts = whole.is_none().then(|| space.held().within(span));
+            whole.into_iter().chain(parts.into_iter().flatten())
+        })),
+    }
+}
+
+/// Runs that may move, by where they lie: neighbours of one stream are one cell.
+fn runs_by_place<'a>(
+    work: &'a Work<'_>,
+    is_leaving: impl Fn(usize) -> bool + 'a,
+) -> impl Iterator<Item = Cell> + 'a {
+    let mut extents =
+        work.extents_by_place().filter(|extent| !work.is_locked(work.owner(*extent))).peekable();
+    std::iter::from_fn(move || {
+        let mut last = extents.next()?;
+        let owner = work.owner(last);
+        let mut span = work.span(last);
+        let follows = |last: usize, span: VolumeSpan, next: usize| {
+            next == last + 1 && work.owner(next) == owner && work.span(next).start() == span.end()
+        };
+        while let Some(next) = extents.next_if(|next| follows(last, span, *next)) {
+            span = Span::between(span.start(), work.span(next).end());
+            last = next;
+        }
+        Some(Cell { span, is_used: !is_leaving(owner), is_struck: false })
+    })
 }
 
 /// Keeps the cheapest disjoint windows, sorted by cost.

@@ -14,6 +14,9 @@ use super::spans::Spans;
 /// How many free extents are looked at where one choice differs from another in what it costs.
 const LOOKED_AT_MAX: usize = 64;
 
+/// What the container may grow by, as a part of all that it may, for one of many gaps.
+const LITTLE_PART: u64 = 16;
+
 /// Whether the container may grow for a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Growth {
@@ -83,6 +86,17 @@ impl Space {
         self.held.as_ref().unwrap_or(&self.free)
     }
 
+    /// Half of what is free is in gaps of at least this size.
+    pub(super) fn gap_bytes(&self) -> u64 {
+        let mut rest = self.free.total_bytes() / 2;
+        let half = self.free.lengths_down().find(|gap| {
+            let is_half = *gap >= rest;
+            rest = rest.saturating_sub(*gap);
+            is_half
+        });
+        half.unwrap_or(0)
+    }
+
     /// How many bytes more than before the container takes by now.
     pub(super) fn growth_bytes(&self) -> u64 {
         self.growth_bytes
@@ -115,6 +129,25 @@ impl Space {
     /// Whether a part of `span` is not allocated, free or not.
     pub(super) fn is_thin(&self, span: VolumeSpan) -> bool {
         self.thin.within(span).next().is_some()
+    }
+
+    /// Whether writing `span` makes the container grow by so little that there could be many of its kind.
+    pub(super) fn is_little_growth(&self, span: VolumeSpan) -> bool {
+        self.growth_of(span) <= self.growth_bytes_max / LITTLE_PART
+    }
+
+    /// Whether the container could take all of `span` at once.
+    pub(super) fn has_storage_at(&self, span: VolumeSpan) -> bool {
+        self.affords(self.growth_of(span))
+    }
+
+    /// Counts that `span`, which was kept from others, is written. `false`, and nothing counted, if the container must not grow by that.
+    pub(super) fn write_kept(&mut self, span: VolumeSpan) -> bool {
+        let is_affordable = self.has_storage_at(span);
+        if is_affordable && self.held.is_some() {
+            self.grow(span);
+        }
+        is_affordable
     }
 
     /// The place in the tightest free extent for `len_bytes`.
@@ -150,7 +183,8 @@ impl Space {
     /// Whether `len_bytes` in one piece could be written anywhere, however much is free.
     pub(super) fn has_storage_for(&self, len_bytes: u64) -> bool {
         let held = || self.held().largest().map_or(0, |span| span.len_bytes());
-        self.held.is_none() || len_bytes <= self.growth_bytes_max || len_bytes <= held()
+        let has_storage = self.held.is_none() || len_bytes <= self.growth_bytes_max || len_bytes <= held();
+        has_storage || self.find_growing(len_bytes).is_some()
     }
 
     /// Whether `len_bytes` would find a place if the container took no more than before, as it will once the batch is closed.

@@ -86,6 +86,11 @@ impl Spans {
         self.by_len.last().map(|(len, start)| span_at(*start, *len))
     }
 
+    /// The lengths of all spans, the longest first.
+    pub(super) fn lengths_down(&self) -> impl Iterator<Item = u64> + '_ {
+        self.by_len.iter().rev().map(|(len, _)| *len)
+    }
+
     /// Adds what is not held yet of `span`, all or nothing of it. Panics if a part is held.
     pub(super) fn insert(&mut self, span: VolumeSpan) {
         if span.is_empty() {

@@ -90,6 +90,51 @@ fn others_make_room_where_no_free_extent_is_large_enough() {
 }
 
 #[test]
+fn a_stream_rolls_into_what_it_leaves_itself() {
+    let mut model = Model::new(40);
+    // Six are free in one piece, which take what is between the first four pieces, one after the other.
+    let file = model.add_dense(&[(0, 2), (4, 2), (8, 2), (12, 2)]);
+    let others = [2, 6, 10, 14].map(|start| model.add_dense(&[(start, 2)]));
+    keep(&mut model, std::slice::from_ref(&(22..40)));
+    let (plan, now) = planned(&model, &options(Goal::Files));
+    assert_eq!(now.streams[file].extents, [(0, 0, 2), (2, 2, 2), (4, 4, 2), (6, 6, 2)]);
+    assert_eq!(now.streams[others[2]].extents[0].1, 10, "what is not in the way stays");
+    assert_eq!((plan.moved_bytes, plan.made_room_bytes), (10 * CLUSTER, 4 * CLUSTER));
+}
+
+#[test]
+fn gaps_are_joined_for_what_fits_none() {
+    let mut model = Model::new(20);
+    let file = model.add_dense(&[(0, 2), (5, 2)]);
+    let between = model.add_dense(&[(2, 3)]);
+    // Free are two, two, and one; what is between the first two fits into the last.
+    let small = model.add_dense(&[(10, 1)]);
+    keep(&mut model, &[7..8, 13..14, 15..20]);
+    let (plan, now) = planned(&model, &options(Goal::Files));
+    assert_eq!(now.run_count(file), 1, "{plan:?}");
+    assert_eq!((now.streams[small].extents[0].1, now.streams[between].extents[0].1), (14, 8));
+    assert_eq!((plan.moved_bytes, plan.made_room_bytes), (6 * CLUSTER, 4 * CLUSTER));
+}
+
+#[test]
+fn a_window_takes_a_little_storage_at_a_time() {
+    let mut model = Model::new(60);
+    let file = model.add_dense(&[(0, 2), (4, 2), (8, 2), (12, 2)]);
+    for start in [2, 6, 10, 14] {
+        model.add_dense(&[(start, 1)]);
+    }
+    keep(&mut model, std::slice::from_ref(&(24..60)));
+    // One cluster of each gap is without storage.
+    [3, 7, 11, 15].into_iter().for_each(|at| model.backing[at] = Backing::Unallocated);
+    (17..24).step_by(2).for_each(|at| model.cells[at] = Cell::Kept);
+    let options = DefragOptions { growth_bytes_max: 16 * CLUSTER, ..options(Goal::Files) };
+    let (plan, now) = planned(&model, &options);
+    assert_eq!(now.run_count(file), 1, "{plan:?}");
+    assert_eq!(plan.growth_left_bytes, 0, "{plan:?}");
+    assert!((1..=2 * CLUSTER).contains(&plan.growth_bytes), "{plan:?}");
+}
+
+#[test]
 fn a_stream_that_cannot_be_whole_gets_fewer_runs_and_is_counted() {
     let mut model = Model::new(100);
     // 95 % full: free are 3 and 2, and of its runs of 1, 2, 3 and 5 the first two fit together.

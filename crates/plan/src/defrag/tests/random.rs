@@ -235,6 +235,11 @@ proptest! {
         let is_plain = kind.thin_percent == 0
             && !kind.spans_holes
             && longest_region(&model) == model.cells.len() as u64;
+        if kind.thin_percent == 0 && plan.left.is_empty() {
+            let again = plan_in_place(&now.layout(), &options, &Hints::default()).unwrap();
+            let is_enough = plan.after.largest_free_extent_bytes >= plan.movable_free_bytes * 95 / 100;
+            prop_assert!(again.batches.is_empty() || !is_enough, "{again:?}");
+        }
         if is_plain && files.after.largest_free_extent_bytes >= 2 * largest_run * CLUSTER {
             prop_assert!(plan.after.largest_free_extent_bytes >= free * CLUSTER * 95 / 100);
         }
