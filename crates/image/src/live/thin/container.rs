@@ -61,7 +61,7 @@ pub(crate) enum Storage {
 
 /// What is a format's own. Every method but `lookup` and `dying` is called with the state alone.
 pub(crate) trait Container: Send + Sync + 'static {
-    /// Before the very first change; see also [`WriteOut::begin`], which comes before.
+    /// Before the very first change; see also [`super::WriteOut::begin`], which comes before.
     fn begin(&mut self, _tables: &mut Tables) -> Result<()> {
         Ok(())
     }
