@@ -10,7 +10,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 # Seconds that each parser is fuzzed.
 FUZZ_SECONDS ?= 300
-FUZZ_SMOKE_SECONDS ?= 5
+FUZZ_SMOKE_SECONDS ?= 3
 # Share of the full size of the benchmark's disks.
 BENCH_SCALE ?= 1
 # Disks that `make crash` recovers and compares.
