@@ -146,8 +146,9 @@ fn linux_defragger(program: &Path, inputs: &Inputs, input: &Input) -> Option<Con
     let script = "set -eu; rm -f \"$2.journal\"; \
         python3 \"$1\" defrag \"$2\" --write --confirm \"$2\" --journal \"$2.journal\" > /dev/null; rm -f \"$2.journal\"";
     let command = words(&[&["bash", "-c", script, "linux-defragger", &engine, &to]]);
-    let around = Some(on_a_copy(&text(program), input));
-    Some(Contender { name: "Linux Defragger".into(), command, target, as_root: true, around })
+    // It models nothing that could stand beside what is measured.
+    let around = Around { reading_by: None, ..on_a_copy(&text(program), input) };
+    Some(Contender { name: "Linux Defragger".into(), command, target, as_root: true, around: Some(around) })
 }
 
 /// Copies the disk before; afterwards has it checked, and says what it looks like.
