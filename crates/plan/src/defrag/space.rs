@@ -14,6 +14,9 @@ use super::spans::Spans;
 /// How many free extents are looked at where one choice differs from another in what it costs.
 const LOOKED_AT_MAX: usize = 64;
 
+/// Few files are smaller than this: a free extent of less is of little use.
+const SLIVER_BYTES: u64 = 16 << 10;
+
 /// What the container may grow by, as a part of all that it may, for one of many gaps.
 const LITTLE_PART: u64 = 16;
 
@@ -157,6 +160,20 @@ impl Space {
             Growth::Never => held,
             Growth::Limited => held.or_else(|| self.find_growing(len_bytes)),
         }
+    }
+
+    /// A place without growth that leaves no sliver in which nothing would fit, if there is one that is not much larger than
+    /// needed; otherwise the tightest.
+    pub(super) fn find_without_sliver(&self, len_bytes: u64) -> Option<VolumeSpan> {
+        let held = self.held();
+        let tightest = held.best_fit(len_bytes)?;
+        let with_rest = || held.best_fit(len_bytes.saturating_add(SLIVER_BYTES));
+        let is_near = |span: &VolumeSpan| {
+            span.len_bytes() <= len_bytes.saturating_mul(2).saturating_add(2 * SLIVER_BYTES)
+        };
+        let leaves_none = tightest.len_bytes() == len_bytes;
+        let found = if leaves_none { tightest } else { with_rest().filter(is_near).unwrap_or(tightest) };
+        Some(span_at(found.start().get(), len_bytes))
     }
 
     /// As [`Self::find`], within `home`, without growth.

@@ -58,7 +58,7 @@ pub(super) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Mi
     let mut places = Vec::new();
     let before = misfits.count;
     for run in &runs {
-        if let Some(place) = work.space.find(run.bytes, Growth::Never) {
+        if let Some(place) = work.space.find_without_sliver(run.bytes) {
             work.space.take(place);
             places.push(place);
         } else {
