@@ -10,7 +10,6 @@ use block::Result;
 use extent::{Span, VolumeSpan};
 
 use super::room::{Cells, Effort, Purpose};
-use super::space::Growth;
 use super::work::{Run, Work};
 
 /// The runs that lie in `span`, or partly so, of streams that `is_meant` says; largest first.
