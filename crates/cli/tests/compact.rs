@@ -242,28 +242,21 @@ fn a_raw_disk_takes_what_its_guest_uses() {
     }
 }
 
+const WITHOUT_JOURNAL: &[&str] = &["-O", "^has_journal"];
+
+/// Makes an empty ext4 volume, all of whose inode tables are written.
+fn make_ext4(volume: &Path, len_bytes: u64, more: &[&str]) {
+    fs::File::create(volume).unwrap().set_len(len_bytes).unwrap();
+    let options = ["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0"];
+    run("mke2fs", &[&options, more, &[arg(volume)]].concat());
+}
+
 /// Two files in turn, block by block: every second block of the volume is free afterwards.
 #[test]
 fn scattered_free_space_goes_as_far_as_units_allow() {
     let dir = scratch();
     let volume = dir.path().join("volume");
-    fs::File::create(&volume).unwrap().set_len(32 * MIB).unwrap();
-    run(
-        "mke2fs",
-        &[
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-b",
-            "4096",
-            "-E",
-            "nodiscard,lazy_itable_init=0",
-            "-O",
-            "^has_journal",
-            arg(&volume),
-        ],
-    );
+    make_ext4(&volume, 32 * MIB, WITHOUT_JOURNAL);
     {
         let mounted = testkit::ext_volume::Mounted::new(&volume, "rw,nodelalloc");
         let [kept, gone] = ["kept", "gone"].map(|name| mounted.dir().join(name));
@@ -334,11 +327,7 @@ fn ntfs_with_every_feature_stays_as_it_was() {
 fn a_file_is_cut_off_where_its_end_is_free() {
     let dir = scratch();
     let volume = dir.path().join("volume");
-    fs::File::create(&volume).unwrap().set_len(32 * MIB).unwrap();
-    run(
-        "mke2fs",
-        &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "nodiscard", "-O", "^has_journal", arg(&volume)],
-    );
+    make_ext4(&volume, 32 * MIB, WITHOUT_JOURNAL);
     {
         let mounted = testkit::ext_volume::Mounted::new(&volume, "rw");
         fs::write(mounted.dir().join("kept"), [7; 100_000]).unwrap();
@@ -378,11 +367,7 @@ fn a_file_is_cut_off_where_its_end_is_free() {
 fn what_lies_at_the_end_moves_into_gaps_and_the_file_is_cut_off() {
     let dir = scratch();
     let volume = dir.path().join("volume");
-    fs::File::create(&volume).unwrap().set_len(64 * MIB).unwrap();
-    run(
-        "mke2fs",
-        &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "nodiscard", "-O", "^has_journal", arg(&volume)],
-    );
+    make_ext4(&volume, 64 * MIB, WITHOUT_JOURNAL);
     {
         let mounted = testkit::ext_volume::Mounted::new(&volume, "rw");
         let script = format!(
@@ -581,11 +566,7 @@ fn a_vhd_of_hyper_v_stays_valid() {
     assert_eq!((number(&own, "/freed_bytes"), number(&own, "/written_bytes")), (0, 0));
     let work = scratch();
     let volume = work.path().join("volume");
-    fs::File::create(&volume).unwrap().set_len(10 * MIB).unwrap();
-    run(
-        "mke2fs",
-        &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "nodiscard", "-O", "^has_journal", arg(&volume)],
-    );
+    make_ext4(&volume, 10 * MIB, WITHOUT_JOURNAL);
     let digest = |volume: &Path| {
         testkit::ext_volume::tree_digest(&testkit::ext_volume::Mounted::new(volume, "ro").dir())
     };
@@ -674,11 +655,7 @@ for number in range(0, 1800, 7):
 fn of_a_raw_disk_little_is_read() {
     let work = scratch();
     let volume = work.path().join("volume");
-    fs::File::create(&volume).unwrap().set_len(160 * MIB).unwrap();
-    run(
-        "mke2fs",
-        &["-q", "-F", "-t", "ext4", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0", arg(&volume)],
-    );
+    make_ext4(&volume, 160 * MIB, &[]);
     {
         let mounted = testkit::ext_volume::Mounted::new(&volume, "rw");
         run("python3", &["-c", SYSTEM, arg(&mounted.dir())]);

@@ -362,12 +362,12 @@ impl Explorer<'_> {
 fn judge(kind: ImageKind, file: &SimDisk) -> Result<(), String> {
     let dir = scratch();
     let path = dir.path().join("image");
-    std::fs::write(&path, file.to_vec()).unwrap();
+    std::fs::write(&path, file.to_vec()).map_err(|error| format!("{}: {error}", path.display()))?;
     let output = std::process::Command::new("qemu-img")
         .args(["check", "-f", kind.driver])
         .arg(&path)
         .output()
-        .unwrap_or_else(|error| panic!("qemu-img: {error}"));
+        .map_err(|error| format!("qemu-img: {error}"))?;
     match output.status.success() {
         true => Ok(()),
         false => Err(format!(

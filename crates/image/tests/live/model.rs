@@ -269,15 +269,7 @@ fn bitmaps_of_old_vhd_blocks_are_completed() {
     let kind = kind_named("vhd");
     let dir = scratch();
     let path = create(kind, dir.path());
-    let disk = open(&path);
-    disk.write_at(Offset::new(0), &[1; 512]).unwrap();
-    disk.close().unwrap();
-    drop(disk);
-    let mut bytes = std::fs::read(&path).unwrap();
-    let bitmap = bitmap_of_vhd_block(&bytes, 0);
-    bytes[bitmap.clone()].fill(0);
-    bytes[bitmap.start] = 0x80;
-    std::fs::write(&path, &bytes).unwrap();
+    let bitmap = write_first_sector_alone(&path);
     let disk = open(&path);
     disk.write_at(Offset::new(1 << 20), &[2; 512]).unwrap();
     disk.flush().unwrap();
@@ -286,6 +278,20 @@ fn bitmaps_of_old_vhd_blocks_are_completed() {
     let mut found = [0; 512];
     disk.read_at(Offset::new(0), &mut found).unwrap();
     assert_eq!(found, [1; 512]);
+}
+
+/// Writes the first sector of a VHD whose bitmap then knows of no other. Where that bitmap lies.
+fn write_first_sector_alone(path: &std::path::Path) -> std::ops::Range<usize> {
+    let disk = open(path);
+    disk.write_at(Offset::new(0), &[1; 512]).unwrap();
+    disk.close().unwrap();
+    drop(disk);
+    let mut bytes = std::fs::read(path).unwrap();
+    let bitmap = bitmap_of_vhd_block(&bytes, 0);
+    bytes[bitmap.clone()].fill(0);
+    bytes[bitmap.start] = 0x80;
+    std::fs::write(path, &bytes).unwrap();
+    bitmap
 }
 
 /// An image of two whole blocks and a short one, made by QEMU.
@@ -299,14 +305,7 @@ fn vhd_with_short_block(dir: &std::path::Path) -> (Kind, std::path::PathBuf) {
 fn the_bitmap_of_a_vhd_block_that_was_freed_is_completed() {
     let dir = scratch();
     let (kind, path) = vhd_with_short_block(dir.path());
-    let disk = open(&path);
-    disk.write_at(Offset::new(0), &[1; 512]).unwrap();
-    disk.close().unwrap();
-    drop(disk);
-    let mut bytes = std::fs::read(&path).unwrap();
-    let bitmap = bitmap_of_vhd_block(&bytes, 0);
-    bytes[bitmap.clone()].fill(0);
-    std::fs::write(&path, &bytes).unwrap();
+    write_first_sector_alone(&path);
     let disk = open(&path);
     disk.discard(Span::from_zero(2 << 20)).unwrap();
     disk.write_at(Offset::new(1 << 20), &[2; 512]).unwrap();

@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 use block::Result;
 use extent::{Span, VolumeOffset, VolumeSpan};
 
-use super::room::{Cells, Effort, Purpose, lookup_effort};
+use super::room::{Cells, Effort, Purpose, lookup_effort, runs_within};
 use super::space::Growth;
 use super::spans::Spans;
-use super::widening::{Misfits, free_within, runs_within, step_outside, widen};
+use super::widening::{Misfits, free_within, step_outside, widen};
 use super::work::{Run, Work};
 
 /// So many streams roll at once.
@@ -65,12 +65,12 @@ pub(super) fn roll(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effo
             all.look_again(work);
             continue;
         }
-        let is_last = |each: &Rolling| each.is_cleared && each.waiting.is_empty();
+        let is_done = |each: &Rolling| each.is_cleared && each.waiting.is_empty();
         let Some(given_up) = all
             .rolling
             .iter()
             .rposition(|each| !each.is_cleared)
-            .or_else(|| all.rolling.iter().rposition(|each| !is_last(each)))
+            .or_else(|| all.rolling.iter().rposition(|each| !is_done(each)))
         else {
             break;
         };
@@ -166,7 +166,7 @@ impl All {
         let mut misfits = Misfits::default();
         let mut bytes = work.space.held().total_bytes() / CLEARED_PART;
         for each in self.rolling.iter_mut().filter(|each| !each.is_cleared) {
-            let others = runs_within(work, each.window, |stream| !self.streams.contains(&stream));
+            let others = runs_within(work, &[each.window], |stream| !self.streams.contains(&stream));
             let others_bytes = others.iter().map(|run| run.bytes).sum();
             // Joining gaps is of no use.
             if others_bytes > work.space.held().total_bytes() {
@@ -201,7 +201,7 @@ impl All {
         let mut moved_bytes = 0;
         let mut shortest = Misfits::default();
         for (_, place) in places {
-            let runs = runs_within(work, place, |_| true);
+            let runs = runs_within(work, &[place], |_| true);
             let bytes: u64 = runs.iter().map(|run| run.bytes).sum();
             let mut misfits = Misfits::default();
             if step_outside(work, runs, &mut misfits)? {

@@ -157,23 +157,32 @@ fn clearing_cost(
     (covered + work.space.held().bytes_within(span) == span.len_bytes()).then_some(cost)
 }
 
-/// The runs that lie in `spans`, or partly so, largest first. `None` if one of them stays.
-fn victims(work: &Work<'_>, spans: &[VolumeSpan]) -> Option<Vec<Run>> {
+/// The runs that lie in `spans`, or partly so, of streams that `is_meant` says; largest first.
+pub(super) fn runs_within(
+    work: &Work<'_>,
+    spans: &[VolumeSpan],
+    is_meant: impl Fn(usize) -> bool,
+) -> Vec<Run> {
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();
     for extent in spans.iter().flat_map(|span| work.extents_within(*span)) {
-        if seen.contains(&extent) {
-            continue;
+        if is_meant(work.owner(extent)) && !seen.contains(&extent) {
+            let run = work.moving_with(extent);
+            seen.extend(run.extents.clone());
+            all.push(run);
         }
-        if work.is_locked(work.owner(extent)) {
-            return None;
-        }
-        let run = work.moving_with(extent);
-        seen.extend(run.extents.clone());
-        all.push(run);
     }
     all.sort_by_key(|run| (std::cmp::Reverse(run.bytes), run.extents.start));
-    Some(all)
+    all
+}
+
+/// All runs that lie in `spans`, or partly so, largest first. `None` if one of them stays.
+fn victims(work: &Work<'_>, spans: &[VolumeSpan]) -> Option<Vec<Run>> {
+    let mut extents = spans.iter().flat_map(|span| work.extents_within(*span));
+    if extents.any(|extent| work.is_locked(work.owner(extent))) {
+        return None;
+    }
+    Some(runs_within(work, spans, |_| true))
 }
 
 /// Where what is moved away goes.

@@ -4,28 +4,11 @@
 //!
 //! Invariants are those of [`super::room`]: whole runs move, to places that are free and allocated; what a window is cleared for gets it.
 
-use std::collections::BTreeSet;
-
 use block::Result;
 use extent::{Span, VolumeSpan};
 
-use super::room::{Cells, Effort, Purpose};
+use super::room::{Cells, Effort, Purpose, runs_within};
 use super::work::{Run, Work};
-
-/// The runs that lie in `span`, or partly so, of streams that `is_meant` says; largest first.
-pub(super) fn runs_within(work: &Work<'_>, span: VolumeSpan, is_meant: impl Fn(usize) -> bool) -> Vec<Run> {
-    let mut seen = BTreeSet::new();
-    let mut all = Vec::new();
-    for extent in work.extents_within(span) {
-        if is_meant(work.owner(extent)) && !seen.contains(&extent) {
-            let run = work.moving_with(extent);
-            seen.extend(run.extents.clone());
-            all.push(run);
-        }
-    }
-    all.sort_by_key(|run| (std::cmp::Reverse(run.bytes), run.extents.start));
-    all
-}
 
 /// For each misfit so many places are tried.
 const TRIED_PART: usize = 4;
@@ -52,7 +35,7 @@ impl Misfits {
     }
 }
 
-/// Moves runs to where they fit most tightly, all or none of them. Whether they did. What did not fit is counted.
+/// Moves runs to where they fit most tightly without leaving slivers, all or none of them. Whether they did. What did not fit is counted.
 pub(super) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Misfits) -> Result<bool> {
     let mut places = Vec::new();
     let before = misfits.count;
@@ -94,7 +77,7 @@ pub(super) fn widen(
     let mut joined = Vec::new();
     let moved_bytes = work.moved_bytes();
     for span in candidates {
-        let runs = runs_within(work, span, |_| true);
+        let runs = runs_within(work, &[span], |_| true);
         let is_busy = runs.iter().any(|run| run.extents.clone().any(|extent| work.is_in_batch(extent)));
         if is_busy || runs.is_empty() {
             continue;

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::cases::{Case, Verdict, best, text, words};
 use super::inputs::Inputs;
 use super::measure::{Around, Contender, Sample};
+use super::serving::SERVE;
 use super::{Measured, median_ratio};
 
 /// What is asked of disks: name, fio's pattern, bytes of a request, share of the disk's size in percent, whether nothing was written
@@ -21,20 +22,10 @@ const SHARE_MAX: f64 = 1.05;
 /// The same for statistics.
 const STATISTICS_MAX: f64 = 1.01;
 
-/// `$1` serves the image `$2` of the format `$3`, and fio asks it for each byte once, as `$4` says, `$5` bytes and 32 requests at a time,
-/// of `$6` in all; `$7` is Leandisk. `times` tells the processor time of children that ended, so that the server's is what it adds.
-const SERVED: &str = r#"
-set -euo pipefail
-socket=$(mktemp -u)
-case $1 in
-    leandisk) "$7" serve "$2" -f "$3" --socket "$socket" > /dev/null 2>&1 & ;;
-    qemu-nbd) qemu-nbd -t -e 16 -f "$3" -k "$socket" "$2" & ;;
-    nbdkit) nbdkit -f -U "$socket" file "$2" & ;;
-esac
-server=$!
-trap 'kill $server || :; rm -f "$socket"' EXIT
-until [ -S "$socket" ]; do sleep 0.02; done
-fio --name=bench --ioengine=nbd --uri="nbd+unix:///?socket=$socket" --rw="$4" --bs="$5" --iodepth=32 --size="$6" --end_fsync=1 > /dev/null
+/// After [`SERVE`], fio asks for each byte once, as `$1` says, `$2` bytes and 32 requests at a time, of `$3` in all. `times` tells the
+/// processor time of children that ended, so that the server's is what it adds.
+const ASKED: &str = r#"
+fio --name=bench --ioengine=nbd --uri="nbd+unix:///?socket=$socket" --rw="$1" --bs="$2" --iodepth=32 --size="$3" --end_fsync=1 > /dev/null
 times > "$socket.before"
 trap - EXIT
 kill $server
@@ -101,8 +92,8 @@ fn served(
     let program = text(program);
     let contender = |server: &&str| {
         let target = inputs.target(&format!("served.{format}"));
-        let arguments = [*server, &text(&target), format, pattern, bytes, &asked, &program];
-        let command = words(&[&["bash", "-c", SERVED, "bench"], &arguments]);
+        let arguments = [*server, &text(&target), format, &program, pattern, bytes, &asked];
+        let command = words(&[&["bash", "-c", &[SERVE, ASKED].concat(), "bench"], &arguments]);
         let before = format!("{make}; chmod a+rw \"$1\"; sync");
         let around = Around { before, after: "echo null".into(), reading_by: None };
         Contender { name: (*server).into(), command, target, as_root: true, around: Some(around) }

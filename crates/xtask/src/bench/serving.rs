@@ -14,20 +14,24 @@ const PATTERNS: [(&str, &str, &str); 4] = [
     ("random write of 4 KiB", "randwrite", "4k"),
 ];
 
-/// `$1` serves the image `$2` of the format `$3`, and fio asks it as `$4` says, `$5` bytes and `$6` requests at a time, with `$7`
-/// more arguments; `$8` is Leandisk. What fio prints is printed.
-const SERVED: &str = r#"
+/// Has `$1` serve the image `$2` of the format `$3`; `$4` is Leandisk. These arguments are gone then, `$socket` and `$server` tell where and who.
+pub(super) const SERVE: &str = r#"
 set -euo pipefail
 socket=$(mktemp -u)
 case $1 in
-    leandisk) "$8" serve "$2" -f "$3" --socket "$socket" > /dev/null 2>&1 & ;;
+    leandisk) "$4" serve "$2" -f "$3" --socket "$socket" > /dev/null 2>&1 & ;;
     qemu-nbd) qemu-nbd -t -e 16 -f "$3" -k "$socket" "$2" & ;;
     nbdkit) nbdkit -f -U "$socket" file "$2" & ;;
 esac
 server=$!
 trap 'kill $server; wait $server || :; rm -f "$socket"' EXIT
 until [ -S "$socket" ]; do sleep 0.02; done
-fio --name=bench --ioengine=nbd --uri="nbd+unix:///?socket=$socket" --rw="$4" --bs="$5" --iodepth="$6" $7 --output-format=json |
+shift 4
+"#;
+
+/// Then fio asks it as `$1` says, `$2` bytes and `$3` requests at a time, with `$4` more arguments. What fio prints is printed.
+const ASKED: &str = r#"
+fio --name=bench --ioengine=nbd --uri="nbd+unix:///?socket=$socket" --rw="$1" --bs="$2" --iodepth="$3" $4 --output-format=json |
     sed -n '/^{/,$p'
 "#;
 
@@ -143,7 +147,7 @@ fn contender(
     let [format, pattern, bytes, depth] = how;
     let target = inputs.target(&format!("served.{format}"));
     let (program, image) = (text(program), text(&target));
-    let arguments = [server, &image, format, pattern, bytes, depth, more, &program];
+    let arguments = [server, &image, format, &program, pattern, bytes, depth, more];
     let around = Around {
         before: format!("{make}; chmod a+rw \"$1\"; sync"),
         after: "echo null".into(),
@@ -151,7 +155,7 @@ fn contender(
     };
     Contender {
         name: server.into(),
-        command: words(&[&["bash", "-c", SERVED, "bench"], &arguments]),
+        command: words(&[&["bash", "-c", &[SERVE, ASKED].concat(), "bench"], &arguments]),
         target,
         as_root: true,
         around: Some(around),

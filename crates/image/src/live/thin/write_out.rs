@@ -21,10 +21,7 @@ pub(crate) trait WriteOut: Send {
         if broken!(TablesBeforeData) {
             return STAGES.iter().rev().try_for_each(|stage| write_stage(file, snapshot, *stage));
         }
-        if !broken!(NoFlushOfData) {
-            file.flush()?;
-        }
-        write_stages(file, snapshot)
+        STAGES.iter().try_for_each(|stage| write_stage(file, snapshot, *stage))
     }
 
     /// After the last change.
@@ -33,11 +30,7 @@ pub(crate) trait WriteOut: Send {
     }
 }
 
-/// Writes a snapshot stage by stage with a flush after each. Data goes with the first stage.
-fn write_stages(file: &dyn TargetFile, snapshot: &Snapshot) -> Result<()> {
-    STAGES.iter().try_for_each(|stage| write_stage(file, snapshot, *stage))
-}
-
+/// Writes a stage, and flushes it. Data go with the first one, which is flushed though it be empty.
 fn write_stage(file: &dyn TargetFile, snapshot: &Snapshot, stage: Stage) -> Result<()> {
     let writes = snapshot.writes(stage);
     if writes.is_empty() && stage != STAGES[0] {
