@@ -68,6 +68,16 @@ pub trait Resolver: Send + Sync {
     }
 }
 
+/// Grants nothing: for an image that stands alone.
+#[derive(Clone, Copy, Debug)]
+pub struct NoFiles;
+
+impl Resolver for NoFiles {
+    fn open(&self, _from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
+        Err(Error::refused("an image that should stand alone names another file").path(name))
+    }
+}
+
 /// What lies under a span of a virtual disk, for who wants to write there without anything being allocated in the
 /// image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

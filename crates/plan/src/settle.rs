@@ -12,8 +12,8 @@ use extent::{ExtentSet, Host, HostOffset, HostSpan, Span, Virtual, VirtualOffset
 
 /// Moving takes so little time that any gain is worth it.
 const MOVED_BYTES_ALWAYS: u64 = 32 << 20;
-/// Above that, the file must get shorter by so many times what moves.
-const GAIN_MIN: u64 = 16;
+/// Above that, the file must get shorter by so many times what moves: holes give the storage back already.
+const GAIN_MIN: u64 = 64;
 /// What the host may need beyond the disk while units lie in two places.
 const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
 

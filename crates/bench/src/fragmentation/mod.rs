@@ -12,12 +12,11 @@ mod workload;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use block::{Error, HostFile as _, ReadAt as _, Result};
 use engine::{Monitor, Provision};
 use extent::Span;
-use image::{Chain, Format, OpenOptions, Purpose, Resolver};
+use image::{Chain, Format, NoFiles, OpenOptions};
 use os::SourceFile;
 use stack::Layers;
 
@@ -335,7 +334,7 @@ impl FragmentationFacts {
     fn add_image(&mut self, image: &Image) -> Result<Option<String>> {
         let file = SourceFile::open(&image.path)?;
         self.allocated_bytes += file.allocated_bytes()?;
-        let chain = Chain::open(file.clone(), OpenOptions { format: Some(image.format) }, &Lone)?;
+        let chain = Chain::open(file.clone(), OpenOptions { format: Some(image.format) }, &NoFiles)?;
         let layers = Layers::of(&chain)?;
         self.container_runs += layers.image_runs().len() as u64;
         self.host_extents = self.host_extents.zip(layers.host_extent_count()).map(|(sum, count)| sum + count);
@@ -348,19 +347,6 @@ impl FragmentationFacts {
 fn read_bytes(devices: Option<&Devices>) -> u64 {
     let request = devices.and_then(Devices::request_bytes).unwrap_or(READ_BYTES_MAX);
     1 << request.clamp(READ_BYTES_MIN, READ_BYTES_MAX).ilog2()
-}
-
-/// An image that stands on no other.
-struct Lone;
-
-impl Resolver for Lone {
-    fn open(&self, _: &dyn block::HostFile, name: &str, _: Purpose) -> Result<Arc<dyn block::HostFile>> {
-        Err(Error::refused("a disk made for a measurement names another file").path(name))
-    }
-
-    fn siblings(&self, _: &dyn block::HostFile) -> Result<Vec<String>> {
-        Ok(Vec::new())
-    }
 }
 
 /// Can be cancelled, and counts nothing.

@@ -8,6 +8,7 @@
 //! Absent on purpose: what the bytes mean, and when to flush between the stages.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,11 +63,31 @@ struct Page {
     is_busy: bool,
 }
 
+/// Spreads page numbers. An image that has many fall together gains nothing by it: no more than [`PAGE_COUNT_MAX`] are kept.
+#[derive(Default)]
+struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 divided by the golden ratio: what is close goes far apart, in the upper bits above all.
+        let spread = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ spread >> 32;
+    }
+}
+
 /// See the module's page.
 pub(crate) struct Tables {
     file: Arc<dyn TargetFile>,
     len_bytes: u64,
-    pages: HashMap<u64, Page>,
+    pages: HashMap<u64, Page, BuildHasherDefault<PageHasher>>,
     dirty: BTreeSet<u64>,
     clock: AtomicU64,
 }
@@ -126,7 +147,7 @@ impl Tables {
     /// The tables of `file` as it is now.
     pub(crate) fn new(file: Arc<dyn TargetFile>) -> Self {
         let len_bytes = file.len_bytes();
-        let (pages, dirty) = (HashMap::new(), BTreeSet::new());
+        let (pages, dirty) = (HashMap::default(), BTreeSet::new());
         Self { file, len_bytes, pages, dirty, clock: AtomicU64::new(0) }
     }
 
@@ -271,10 +292,14 @@ impl Tables {
 
     /// Says that `span` holds no table any more: what was changed there is not written.
     pub(crate) fn forget(&mut self, span: HostSpan) {
-        for (number, from, range) in pieces(span.start().get(), index(span.len_bytes())) {
+        let numbers = span.start().get() / PAGE_BYTES..span.end().get().div_ceil(PAGE_BYTES);
+        let changed: Vec<u64> = self.dirty.range(numbers).copied().collect();
+        for number in changed {
             let Some(page) = self.pages.get_mut(&number) else { continue };
-            let sector = index(SECTOR_BYTES);
-            for index in from / sector..(from + range.len()).div_ceil(sector) {
+            let of_page = Span::new(HostOffset::new(number * PAGE_BYTES), PAGE_BYTES);
+            let Some(part) = of_page.intersect(&span) else { continue };
+            let within = |at: HostOffset| at.get() - of_page.start().get();
+            for index in within(part.start()) / SECTOR_BYTES..within(part.end()).div_ceil(SECTOR_BYTES) {
                 page.dirty.iter_mut().for_each(|dirty| *dirty &= !(1 << index));
             }
             if page.dirty == [0; 3] {

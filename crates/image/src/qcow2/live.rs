@@ -357,8 +357,13 @@ impl Clusters {
             return Ok(0);
         }
         let (byte, shift, len_bytes) = self.refcount_place(number);
-        let bytes = tables.read_vec(Span::new(HostOffset::new(block + byte), len_bytes))?;
-        let word = bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let at = block + byte;
+        let word = match len_bytes {
+            1 => u8::from_be_bytes(tables.read(at)?).into(),
+            2 => u16::from_be_bytes(tables.read(at)?).into(),
+            4 => u32::from_be_bytes(tables.read(at)?).into(),
+            _ => u64::from_be_bytes(tables.read(at)?),
+        };
         Ok(if self.refcount_bits < 8 { word >> shift & ((1 << self.refcount_bits) - 1) } else { word })
     }
 

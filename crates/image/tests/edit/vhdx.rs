@@ -1,16 +1,9 @@
 //! The headers of a VHDX through power cuts: at every moment one of them is valid.
 
+use image::NoFiles;
 use sim::SimDisk;
 
 use super::*;
-
-struct NoFiles;
-
-impl Resolver for NoFiles {
-    fn open(&self, _from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
-        Err(Error::refused(format!("no file '{name}'")))
-    }
-}
 
 fn open_sim(disk: &Arc<SimDisk>) -> Result<Edit> {
     let options = OpenOptions { format: Some(Format::Vhdx) };

@@ -3,9 +3,9 @@
 use std::fs;
 use std::sync::Arc;
 
-use block::{Disk, Error, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunState};
+use block::{Disk, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunState};
 use extent::{Offset, Span};
-use image::{Chain, OpenOptions, Purpose, Resolver, qcow2};
+use image::{Chain, NoFiles, OpenOptions, qcow2};
 use testkit::{TestResolver, check_hostile, scratch};
 
 use super::{check_against_qemu, compress_by_qemu, make, mixed_contents, open, word};
@@ -92,18 +92,9 @@ fn a_last_cluster_cut_short_ends_in_zeros() {
     assert_eq!(open(&path).map(Span::from_zero(512)).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// Opens nothing.
-struct Nothing;
-
-impl Resolver for Nothing {
-    fn open(&self, _from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
-        Err(Error::refused(format!("'{name}' is not granted")))
-    }
-}
-
 /// Opens, maps and reads some of an image.
 fn look(file: Arc<dyn HostFile>) -> Result<()> {
-    let chain = Chain::open(file, OpenOptions::default(), &Nothing)?;
+    let chain = Chain::open(file, OpenOptions::default(), &NoFiles)?;
     chain.check_readable()?;
     let end = chain.len_bytes();
     let mut buf = vec![0; 70_000];

@@ -90,19 +90,15 @@ impl Histogram {
 
 /// The most bins of a histogram.
 const BIN_COUNT_MAX: usize = 34;
-/// Classes of magnitudes: eight of them between a power of two and the next, if each magnitude counts as so much larger that the
-/// smallest need no rule of their own.
+/// Classes of magnitudes: each below 16 is one, from there on eight lie between a power of two and the next.
 const CLASS_COUNT: usize = 512;
-const SHIFTED_BY: u64 = 8;
-/// The most limits within a class.
-const WITHIN_MAX: usize = 2;
 
 /// A set of bins, prepared so that a value's is found without searching and without branches, which a processor could not
-/// foresee: its sign and class tell it but for two limits.
+/// foresee: its sign and class tell it but for one limit.
 pub(crate) struct Bins {
     limits: &'static [i64],
     /// The limits, and then what no value is above.
-    padded: [i64; BIN_COUNT_MAX + WITHIN_MAX],
+    padded: [i64; BIN_COUNT_MAX],
     /// By class, how many limits are below all values in it: those from zero on, and those below zero.
     starts: [[u8; CLASS_COUNT]; 2],
 }
@@ -119,8 +115,7 @@ pub(crate) static OUTSTANDING_BINS: Bins = Bins::new(OUTSTANDING);
 impl Bins {
     const fn new(limits: &'static [i64]) -> Self {
         assert!(!limits.is_empty() && limits.len() < BIN_COUNT_MAX, "one of the sets of bins above");
-        let mut bins =
-            Self { limits, padded: [i64::MAX; BIN_COUNT_MAX + WITHIN_MAX], starts: [[0; CLASS_COUNT]; 2] };
+        let mut bins = Self { limits, padded: [i64::MAX; BIN_COUNT_MAX], starts: [[0; CLASS_COUNT]; 2] };
         let mut index = 0;
         while index < limits.len() {
             bins.padded[index] = limits[index];
@@ -141,71 +136,106 @@ impl Bins {
     fn bin(&self, value: i64) -> usize {
         let starts = &self.starts[usize::from(value < 0)];
         let start = usize::from(starts[class(value.unsigned_abs())]);
-        start + usize::from(self.padded[start] < value) + usize::from(self.padded[start + 1] < value)
+        start + usize::from(self.padded[start] < value)
     }
 }
 
-/// How many of `limits` are below `smallest`. From there to below `largest` are two more at most.
+/// How many of `limits` are below `smallest`. From there to below `largest` is one more at most.
 const fn start(limits: &[i64], smallest: i128, largest: i128) -> u8 {
-    let (mut below, mut within, mut index) = (0u8, 0usize, 0usize);
+    let (mut below, mut within, mut index) = (0u8, 0u8, 0usize);
     while index < limits.len() {
         // Widening, which `from` is for but cannot be had here.
         let limit = limits[index] as i128;
         below += (limit < smallest) as u8;
-        within += (limit >= smallest && limit < largest) as usize;
+        within += (limit >= smallest && limit < largest) as u8;
         index += 1;
     }
-    assert!(within <= WITHIN_MAX, "limits that lie too close");
+    assert!(within <= 1, "limits that lie too close");
     below
 }
 
 /// The smallest magnitude of a class.
 const fn magnitude(class: usize) -> i128 {
     let class = class as i128;
-    ((8 + class % 8) << (class / 8)) - SHIFTED_BY as i128
+    if class < 16 { class } else { (8 + class % 8) << (class / 8 - 1) }
 }
 
 #[inline]
 fn class(magnitude: u64) -> usize {
-    let shifted = magnitude + SHIFTED_BY;
-    let power = shifted.ilog2() - 3;
-    // The three bits behind the first.
-    power as usize * 8 + usize::try_from(shifted >> power & 7).unwrap_or(0)
+    let power = (magnitude | 8).ilog2() - 3;
+    // The first four bits, the first of which counts for the power as well.
+    power as usize * 8 + usize::try_from(magnitude >> power).unwrap_or(0)
 }
+
+/// Values that wait to be counted together: finding the bin of each is a chain of loads, and many chains go on beside each other.
+const WAITING_COUNT: usize = 32;
 
 /// A histogram that is being counted: as quick as can be, because it is in the way of every I/O.
 #[derive(Clone)]
 pub(crate) struct Tally {
     bins: &'static Bins,
+    waiting: [i64; WAITING_COUNT],
+    waiting_count: usize,
+    counted: Counted,
+}
+
+/// What a [`Tally`] counted.
+#[derive(Clone)]
+struct Counted {
     counts: [u64; BIN_COUNT_MAX],
     min: i64,
     max: i64,
     sum: i64,
 }
 
+impl Counted {
+    #[inline]
+    fn add(&mut self, bins: &Bins, values: &[i64]) {
+        let mut places = [0; WAITING_COUNT];
+        let (mut min, mut max, mut sum) = (self.min, self.max, i128::from(self.sum));
+        for (place, value) in places.iter_mut().zip(values) {
+            *place = bins.bin(*value);
+            min = min.min(*value);
+            max = max.max(*value);
+            sum += i128::from(*value);
+        }
+        for place in &places[..values.len()] {
+            self.counts[*place] += 1;
+        }
+        let bounded = sum.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+        (self.min, self.max, self.sum) = (min, max, i64::try_from(bounded).unwrap_or(i64::MAX));
+    }
+}
+
 impl Tally {
     pub(crate) const fn new(bins: &'static Bins) -> Self {
-        Self { bins, counts: [0; BIN_COUNT_MAX], min: i64::MAX, max: i64::MIN, sum: 0 }
+        let counted = Counted { counts: [0; BIN_COUNT_MAX], min: i64::MAX, max: i64::MIN, sum: 0 };
+        Self { bins, waiting: [0; WAITING_COUNT], waiting_count: 0, counted }
     }
 
     /// Counts `value`.
     #[inline]
     pub(crate) fn record(&mut self, value: i64) {
-        self.counts[self.bins.bin(value)] += 1;
-        self.min = self.min.min(value);
-        self.max = self.max.max(value);
-        self.sum = self.sum.saturating_add(value);
+        let index = self.waiting_count % WAITING_COUNT;
+        self.waiting[index] = value;
+        self.waiting_count = index + 1;
+        if self.waiting_count == WAITING_COUNT {
+            self.waiting_count = 0;
+            self.counted.add(self.bins, &self.waiting);
+        }
     }
 
     pub(crate) fn histogram(&self) -> Histogram {
-        let is_empty = self.min > self.max;
+        let mut counted = self.counted.clone();
+        counted.add(self.bins, &self.waiting[..self.waiting_count]);
+        let is_empty = counted.min > counted.max;
         let limits = self.bins.limits;
         Histogram {
             limits: limits.to_vec(),
-            counts: self.counts[..=limits.len()].to_vec(),
-            min: (!is_empty).then_some(self.min),
-            max: (!is_empty).then_some(self.max),
-            sum: self.sum,
+            counts: counted.counts[..=limits.len()].to_vec(),
+            min: (!is_empty).then_some(counted.min),
+            max: (!is_empty).then_some(counted.max),
+            sum: counted.sum,
         }
     }
 }

@@ -8,10 +8,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use block::{Error, HostFile, LiveDisk, ReadAt, TargetFile};
+use block::{LiveDisk, ReadAt, TargetFile};
 use extent::Host as OfHost;
 use image::live::LiveOptions;
-use image::{Chain, Format, OpenOptions, Purpose, Resolver};
+use image::{Chain, Format, NoFiles, OpenOptions};
 use os::{LiveFile, ProvisionedFile};
 use serve::Export;
 use serve::monitor::{Counted, Monitor};
@@ -54,7 +54,7 @@ impl Served {
         let mut disks = Vec::new();
         let mut list = Vec::new();
         for (name, monitor) in exports {
-            let chain = Chain::open(file.clone(), OpenOptions { format: Some(format) }, &Lone)?;
+            let chain = Chain::open(file.clone(), OpenOptions { format: Some(format) }, &NoFiles)?;
             let growth_bytes = match format {
                 Format::Raw => 0,
                 _ => chain.len_bytes() + chain.len_bytes() / 256 + (2 << 20),
@@ -109,15 +109,6 @@ impl Served {
         }
         self.reserved.iter().try_for_each(|file| file.give_back())?;
         Ok(())
-    }
-}
-
-/// An image that stands on no other.
-struct Lone;
-
-impl Resolver for Lone {
-    fn open(&self, _: &dyn HostFile, name: &str, _: Purpose) -> block::Result<Arc<dyn HostFile>> {
-        Err(Error::refused("a disk made for a measurement names another file").path(name))
     }
 }
 

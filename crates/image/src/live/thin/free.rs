@@ -6,7 +6,7 @@
 //! Absent on purpose: looking for zeros in what is written.
 
 use block::Result;
-use extent::{HostOffset, HostSpan, Span, VirtualSpan};
+use extent::{ExtentSet, HostOffset, HostSpan, Span, Virtual, VirtualSpan};
 
 use super::{Container, Thin, To, Unit};
 use crate::live::broken;
@@ -56,12 +56,13 @@ impl<C: Container> Thin<C> {
     }
 
     pub(super) fn discard_region(&self, span: VirtualSpan) -> Result<()> {
-        for part in span.split(self.shape.unit_bytes) {
-            let unit = part.start().get() / self.shape.unit_bytes;
-            if part == self.unit_span(unit) {
-                self.zero_region(part, true)?;
-                continue;
-            }
+        let is_whole =
+            |part: &VirtualSpan| *part == self.unit_span(part.start().get() / self.shape.unit_bytes);
+        let whole: ExtentSet<Virtual> = span.split(self.shape.unit_bytes).filter(is_whole).collect();
+        for units in whole.iter() {
+            self.zero_region(units, true)?;
+        }
+        for part in span.split(self.shape.unit_bytes).filter(|part| !is_whole(part)) {
             let _shared = self.region(part).read().expect("no writer panicked");
             self.check_not_closed()?;
             if let [Unit::Data(at)] = self.units(part)?[..] {
