@@ -88,6 +88,9 @@ impl Speed {
     const BYTES_PER_NS: u64 = 1;
     /// All requests are slow. A request counts for a sixteenth.
     const ONE: u32 = 1 << 16;
+    /// Requests up to this take so little time that they are seldom stopped within: one that is slow was waiting for the backend, and
+    /// what comes next would wait behind it. It counts for four.
+    const SMALL_BYTES_MAX: u64 = 64 << 10;
 
     pub(crate) fn is_fast(&self) -> bool {
         self.0.load(Relaxed) < Self::ONE / 8
@@ -98,7 +101,9 @@ impl Speed {
         let fast_ns = Self::FAST_NS + len_bytes / Self::BYTES_PER_NS;
         let is_slow = took.as_nanos() > u128::from(fast_ns);
         let share = self.0.load(Relaxed);
-        let next = share - share / 16 + if is_slow { Self::ONE / 16 } else { 0 };
+        let weight = if len_bytes <= Self::SMALL_BYTES_MAX { 4 } else { 1 };
+        let added = if is_slow { Self::ONE / 16 * weight } else { 0 };
+        let next = (share - share / 16 + added).min(Self::ONE);
         // Races lose a sample, which does not matter; most of the time nothing changes, and nothing is written.
         if next != share {
             self.0.store(next, Relaxed);
