@@ -74,6 +74,10 @@ const ALLOCATION_COUNT_MAX: usize = 4096;
 /// What is mapped at first; more while little was found.
 const MAP_BYTES: u64 = 64 << 20;
 
+/// Longer requests are worth another thread, even if nothing waits for the storage. These are seldom stopped within, so one that is
+/// slow was waiting for the backend, and the next would wait behind it: it counts for four.
+pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
+
 /// Whether the backend is as quick as memory: how many of the last requests took longer than copying takes.
 ///
 /// Counted rather than averaged: on a busy machine a thread is stopped for milliseconds now and then, which says nothing of the backend
@@ -88,9 +92,6 @@ impl Speed {
     const BYTES_PER_NS: u64 = 1;
     /// All requests are slow. A request counts for a sixteenth.
     const ONE: u32 = 1 << 16;
-    /// Requests up to this take so little time that they are seldom stopped within: one that is slow was waiting for the backend, and
-    /// what comes next would wait behind it. It counts for four.
-    const SMALL_BYTES_MAX: u64 = 64 << 10;
 
     pub(crate) fn is_fast(&self) -> bool {
         self.0.load(Relaxed) < Self::ONE / 8
@@ -101,7 +102,7 @@ impl Speed {
         let fast_ns = Self::FAST_NS + len_bytes / Self::BYTES_PER_NS;
         let is_slow = took.as_nanos() > u128::from(fast_ns);
         let share = self.0.load(Relaxed);
-        let weight = if len_bytes <= Self::SMALL_BYTES_MAX { 4 } else { 1 };
+        let weight = if len_bytes <= SMALL_BYTES_MAX { 4 } else { 1 };
         let added = if is_slow { Self::ONE / 16 * weight } else { 0 };
         let next = (share - share / 16 + added).min(Self::ONE);
         // Races lose a sample, which does not matter; most of the time nothing changes, and nothing is written.
@@ -390,5 +391,34 @@ fn push_allocation(found: &mut Vec<Allocation>, run: &Run, window: &VirtualSpan)
             last.span = extent::Span::<Virtual>::between(last.span.start(), run.span.end());
         }
         _ => found.push(Allocation { span: run.span, is_hole, is_zero }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_small_slow_request_is_enough_and_a_large_one_is_not() {
+        let (slow, quick) = (Duration::from_millis(9), Duration::from_micros(1));
+        let speed = Speed::default();
+        speed.add(slow, 1 << 20);
+        assert!(speed.is_fast());
+        speed.add(slow, 1 << 20);
+        assert!(!speed.is_fast(), "two of eight");
+        let speed = Speed::default();
+        speed.add(slow, SMALL_BYTES_MAX);
+        assert!(!speed.is_fast());
+        for _ in 0..16 {
+            speed.add(quick, 4096);
+        }
+        assert!(speed.is_fast(), "it is forgotten");
+        for _ in 0..1000 {
+            speed.add(slow, 4096);
+        }
+        for _ in 0..40 {
+            speed.add(quick, 4096);
+        }
+        assert!(speed.is_fast(), "so are many");
     }
 }

@@ -192,6 +192,7 @@ fn fio_verifies_what_it_wrote() {
         "fio",
         &[
             "--name=mixed",
+            "--verify_state_save=0",
             "--ioengine=nbd",
             &uri,
             "--rw=randrw",

@@ -63,7 +63,8 @@ struct Page {
     is_busy: bool,
 }
 
-/// Spreads page numbers. An image that has many fall together gains nothing by it: no more than [`PAGE_COUNT_MAX`] are kept.
+/// Spreads page numbers without a key: an image made so that many fall together slows its own disk, and no more than
+/// [`PAGE_COUNT_MAX`] are kept.
 #[derive(Default)]
 struct PageHasher(u64);
 
@@ -293,13 +294,14 @@ impl Tables {
     /// Says that `span` holds no table any more: what was changed there is not written.
     pub(crate) fn forget(&mut self, span: HostSpan) {
         let numbers = span.start().get() / PAGE_BYTES..span.end().get().div_ceil(PAGE_BYTES);
-        let changed: Vec<u64> = self.dirty.range(numbers).copied().collect();
-        for number in changed {
+        // Most of what is freed held no table.
+        if self.dirty.range(numbers).next().is_none() {
+            return;
+        }
+        for (number, from, range) in pieces(span.start().get(), index(span.len_bytes())) {
             let Some(page) = self.pages.get_mut(&number) else { continue };
-            let of_page = Span::new(HostOffset::new(number * PAGE_BYTES), PAGE_BYTES);
-            let Some(part) = of_page.intersect(&span) else { continue };
-            let within = |at: HostOffset| at.get() - of_page.start().get();
-            for index in within(part.start()) / SECTOR_BYTES..within(part.end()).div_ceil(SECTOR_BYTES) {
+            let sector = index(SECTOR_BYTES);
+            for index in from / sector..(from + range.len()).div_ceil(sector) {
                 page.dirty.iter_mut().for_each(|dirty| *dirty &= !(1 << index));
             }
             if page.dirty == [0; 3] {

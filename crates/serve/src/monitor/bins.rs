@@ -176,19 +176,19 @@ pub(crate) struct Tally {
     bins: &'static Bins,
     waiting: [i64; WAITING_COUNT],
     waiting_count: usize,
-    counted: Counted,
+    totals: Totals,
 }
 
 /// What a [`Tally`] counted.
 #[derive(Clone)]
-struct Counted {
+struct Totals {
     counts: [u64; BIN_COUNT_MAX],
     min: i64,
     max: i64,
     sum: i64,
 }
 
-impl Counted {
+impl Totals {
     #[inline]
     fn add(&mut self, bins: &Bins, values: &[i64]) {
         let mut places = [0; WAITING_COUNT];
@@ -202,15 +202,15 @@ impl Counted {
         for place in &places[..values.len()] {
             self.counts[*place] += 1;
         }
-        let bounded = sum.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-        (self.min, self.max, self.sum) = (min, max, i64::try_from(bounded).unwrap_or(i64::MAX));
+        let bound = if sum < 0 { i64::MIN } else { i64::MAX };
+        (self.min, self.max, self.sum) = (min, max, i64::try_from(sum).unwrap_or(bound));
     }
 }
 
 impl Tally {
     pub(crate) const fn new(bins: &'static Bins) -> Self {
-        let counted = Counted { counts: [0; BIN_COUNT_MAX], min: i64::MAX, max: i64::MIN, sum: 0 };
-        Self { bins, waiting: [0; WAITING_COUNT], waiting_count: 0, counted }
+        let totals = Totals { counts: [0; BIN_COUNT_MAX], min: i64::MAX, max: i64::MIN, sum: 0 };
+        Self { bins, waiting: [0; WAITING_COUNT], waiting_count: 0, totals }
     }
 
     /// Counts `value`.
@@ -221,21 +221,21 @@ impl Tally {
         self.waiting_count = index + 1;
         if self.waiting_count == WAITING_COUNT {
             self.waiting_count = 0;
-            self.counted.add(self.bins, &self.waiting);
+            self.totals.add(self.bins, &self.waiting);
         }
     }
 
     pub(crate) fn histogram(&self) -> Histogram {
-        let mut counted = self.counted.clone();
-        counted.add(self.bins, &self.waiting[..self.waiting_count]);
-        let is_empty = counted.min > counted.max;
+        let mut totals = self.totals.clone();
+        totals.add(self.bins, &self.waiting[..self.waiting_count]);
+        let is_empty = totals.min > totals.max;
         let limits = self.bins.limits;
         Histogram {
             limits: limits.to_vec(),
-            counts: counted.counts[..=limits.len()].to_vec(),
-            min: (!is_empty).then_some(counted.min),
-            max: (!is_empty).then_some(counted.max),
-            sum: counted.sum,
+            counts: totals.counts[..=limits.len()].to_vec(),
+            min: (!is_empty).then_some(totals.min),
+            max: (!is_empty).then_some(totals.max),
+            sum: totals.sum,
         }
     }
 }

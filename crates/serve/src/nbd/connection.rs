@@ -26,7 +26,7 @@ use super::reply::{Message, Style};
 use super::request::{Command, Errno, Request};
 use super::server::Exports;
 use super::transport::Transport;
-use crate::export::{Export, Fault, FaultKind, Speed};
+use crate::export::{Export, Fault, FaultKind, SMALL_BYTES_MAX, Speed};
 use crate::monitor::{Completion, Direction, Io};
 use crate::trace::{Event as Traced, Op};
 
@@ -34,8 +34,6 @@ use crate::trace::{Event as Traced, Op};
 const IN_FLIGHT_MAX: usize = 64;
 /// Replies are sent when they are so many bytes, though more requests are there: the client works on these meanwhile.
 const BATCH_BYTES: usize = 64 << 10;
-/// Longer ones are worth another thread, even if nothing waits for the storage.
-const INLINE_BYTES_MAX: u32 = 64 << 10;
 
 /// What a connection is given.
 pub(crate) struct Setting {
@@ -459,7 +457,7 @@ impl Connection {
 
     /// Whether it will probably be done sooner than handed over.
     fn is_quick(&self, command: Command, len_bytes: u32) -> bool {
-        let is_quick = |speed: &Speed| len_bytes <= INLINE_BYTES_MAX && speed.is_fast();
+        let is_quick = |speed: &Speed| u64::from(len_bytes) <= SMALL_BYTES_MAX && speed.is_fast();
         match command {
             Command::Read { .. } => is_quick(&self.export.read_speed),
             Command::Write { fua: false } => is_quick(&self.export.write_speed),

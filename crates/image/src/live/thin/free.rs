@@ -6,7 +6,7 @@
 //! Absent on purpose: looking for zeros in what is written.
 
 use block::Result;
-use extent::{ExtentSet, HostOffset, HostSpan, Span, Virtual, VirtualSpan};
+use extent::{HostOffset, HostSpan, Span, VirtualOffset, VirtualSpan};
 
 use super::{Container, Thin, To, Unit};
 use crate::live::broken;
@@ -56,13 +56,11 @@ impl<C: Container> Thin<C> {
     }
 
     pub(super) fn discard_region(&self, span: VirtualSpan) -> Result<()> {
-        let is_whole =
-            |part: &VirtualSpan| *part == self.unit_span(part.start().get() / self.shape.unit_bytes);
-        let whole: ExtentSet<Virtual> = span.split(self.shape.unit_bytes).filter(is_whole).collect();
-        for units in whole.iter() {
-            self.zero_region(units, true)?;
+        let whole = self.whole_units(span);
+        if !whole.is_empty() {
+            self.zero_region(whole, true)?;
         }
-        for part in span.split(self.shape.unit_bytes).filter(|part| !is_whole(part)) {
+        for part in span.split(self.shape.unit_bytes).filter(|part| !whole.covers(part)) {
             let _shared = self.region(part).read().expect("no writer panicked");
             self.check_not_closed()?;
             if let [Unit::Data(at)] = self.units(part)?[..] {
@@ -70,6 +68,17 @@ impl<C: Container> Thin<C> {
             }
         }
         Ok(())
+    }
+
+    /// The whole units within `span`, which lie together. The last one may end with the disk.
+    fn whole_units(&self, span: VirtualSpan) -> VirtualSpan {
+        let unit_bytes = self.shape.unit_bytes;
+        let start = span.start().get().next_multiple_of(unit_bytes);
+        let end = match span.end().get() {
+            end if end == self.virtual_bytes => end,
+            end => end / unit_bytes * unit_bytes,
+        };
+        Span::between(VirtualOffset::new(start), VirtualOffset::new(end))
     }
 
     /// Punches the whole blocks of the host within `span`.
