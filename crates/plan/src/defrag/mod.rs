@@ -163,8 +163,7 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
         }
         Goal::Units => consolidate::empty_units(&mut work, options)?,
         Goal::Pack => {
-            sorted::sort(&mut work)?;
-            files::gather(&mut work)?;
+            sorted::sort_and_gather(&mut work)?;
             // Where much is not allocated there was little room to sort in.
             if work.space.is_mostly_thin() || !work.fragmented().is_empty() {
                 free::consolidate_and_gather(&mut work)?;

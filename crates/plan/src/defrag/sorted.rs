@@ -5,12 +5,14 @@
 //! it, stays where it is.
 //!
 //! A stream that lies in its order already stays, if between it and the one before there is but a little free space:
-//! so sorting a second time moves nothing, and one file less does not shift all that follow it.
+//! so one file less does not shift all that follow it. Room for growth counts as such free space; and what is sorted is sorted again
+//! until nothing moves: so sorting a second time moves nothing.
 
 use block::Result;
 use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::FileId;
 
+use super::files;
 use super::first_fit::FirstFit;
 use super::room::{Away, Placement, clear, fill};
 use super::work::Work;
@@ -28,19 +30,38 @@ const GROWTH_ROOM_BYTES_MAX: u64 = 16 << 20;
 /// Free space up to this is left in front of a stream that lies in its order.
 const GAP_BYTES_MAX: u64 = 16 << 20;
 
-/// All such gaps together are at most this part of the free space: one twentieth keeps 95 % of it in one piece.
+/// All such gaps, room for growth included, are at most this part of the free space: one twentieth keeps 95 % of it in one piece.
 const GAPS_PART: u64 = 20;
 
 /// Sorting moves at most this many times what there is to sort: what makes room moves more than once.
 const MOVES_MAX: u64 = 4;
 
-/// Sorts as far as space allows.
-pub(super) fn sort(work: &mut Work<'_>) -> Result<()> {
-    let targets = Targets::of(work);
+/// Sorting is repeated at most so often. The second time seldom moves anything.
+const ROUNDS_MAX: usize = 8;
+
+/// Sorts as far as space allows, and brings together what is left in pieces.
+pub(super) fn sort_and_gather(work: &mut Work<'_>) -> Result<()> {
     let streams = 0..work.layout.stream_count();
-    let movable = streams.filter(|stream| !work.is_locked(*stream));
-    let total_bytes = movable.map(|stream| bytes_of(work, stream)).fold(0, u64::saturating_add);
+    let movable: Vec<_> = streams.filter(|stream| !work.is_locked(*stream)).collect();
+    let total_bytes = movable.iter().map(|stream| bytes_of(work, *stream)).fold(0, u64::saturating_add);
     let bytes_max = total_bytes.saturating_mul(MOVES_MAX);
+    for _ in 0..ROUNDS_MAX {
+        let moved_bytes = work.moved_bytes();
+        movable.iter().for_each(|stream| work.set_locked(*stream, false));
+        sort(work, bytes_max)?;
+        files::gather(work)?;
+        // While the container is larger than before, each batch gives back what is free: the places of others.
+        if work.moved_bytes() == moved_bytes || work.space.growth_bytes() > 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Sorts until so many bytes have moved.
+fn sort(work: &mut Work<'_>, bytes_max: u64) -> Result<()> {
+    let made_room_bytes = work.made_room_bytes;
+    let targets = Targets::of(work);
     let mut cleared = Cleared::default();
     // What could not get out of the way the first time may do so once others lie where they belong.
     let twice = [targets.by_place(), targets.by_place()];
@@ -70,7 +91,7 @@ pub(super) fn sort(work: &mut Work<'_>) -> Result<()> {
     }
     cleared.fill(work)?;
     // What moved out of the way made room for the order, not for one file.
-    work.made_room_bytes = 0;
+    work.made_room_bytes = made_room_bytes;
     Ok(())
 }
 
@@ -142,7 +163,9 @@ impl Targets {
             }
             places[stream] = Some(place.start());
             let rest = Span::between(place.end(), end).len_bytes();
-            at[region] = place.end().plus(growth_room(work, stream).min(rest));
+            let room_bytes = growth_room(work, stream, rest.min(gaps_left));
+            gaps_left -= room_bytes;
+            at[region] = place.end().plus(room_bytes);
             lacks.set(region, u64::MAX - Span::between(at[region], end).len_bytes());
         }
         Self { places }
@@ -198,11 +221,11 @@ fn kept_place(
 }
 
 /// Bytes left free behind a stream that is likely to grow.
-fn growth_room(work: &Work<'_>, stream: usize) -> u64 {
+fn growth_room(work: &Work<'_>, stream: usize, bytes_max: u64) -> u64 {
     let layout = work.layout;
     if !layout.is_counted(stream) || work.runs(stream).len() <= GROWING_RUNS {
         return 0;
     }
-    let room = (bytes_of(work, stream) / GROWTH_ROOM_PART).min(GROWTH_ROOM_BYTES_MAX);
+    let room = (bytes_of(work, stream) / GROWTH_ROOM_PART).min(GROWTH_ROOM_BYTES_MAX).min(bytes_max);
     room / layout.cluster_bytes() * layout.cluster_bytes()
 }
