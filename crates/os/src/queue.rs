@@ -28,7 +28,11 @@ pub struct Queue {
 pub fn queue_of(path: impl AsRef<Path>) -> Option<Queue> {
     let metadata = fs::metadata(path).ok()?;
     let is_device = FileType::from_raw_mode(metadata.mode()) == FileType::BlockDevice;
-    let device = if is_device { metadata.rdev() } else { metadata.dev() };
+    queue_of_device(if is_device { metadata.rdev() } else { metadata.dev() })
+}
+
+/// The queue of the block device of this number.
+pub(crate) fn queue_of_device(device: u64) -> Option<Queue> {
     let folder =
         queue_folder(&Path::new("/sys/dev/block").join(format!("{}:{}", major(device), minor(device))))?;
     let number =

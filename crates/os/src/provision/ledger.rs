@@ -25,6 +25,11 @@ const BLOCK_BYTES: u64 = 4096;
 pub(crate) const BLOCK_COUNT: usize = 4096;
 /// The least that is looked at and reserved at once.
 pub(crate) const CHUNK_BYTES: u64 = BLOCK_BYTES * BLOCK_COUNT as u64;
+/// Blocks of what is written to the device at once.
+const STRETCH_BLOCKS: usize = BLOCK_COUNT / 4;
+const STRETCH_BYTES: u64 = CHUNK_BYTES / 4;
+/// What was written outside of such stretches is much from here on.
+const SCATTERED_BYTES_MAX: u64 = 128 << 20;
 /// Chunks with holes that are remembered at most: some 4 MiB.
 const CHUNK_COUNT_MAX: usize = 4096;
 /// Reserved and unused at most, whatever room there is.
@@ -51,6 +56,17 @@ struct Chunk {
     touched: Millis,
 }
 
+/// What a write used.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Used {
+    /// Any of it was reserved and unused.
+    pub(crate) was_reserved: bool,
+    /// Stretches, aligned and of 4 MiB, in which nothing is left unused.
+    pub(crate) whole: Vec<HostSpan>,
+    /// Much was used elsewhere since this was last said.
+    pub(crate) is_much_scattered: bool,
+}
+
 /// See the module's page.
 #[derive(Default)]
 pub(crate) struct Ledger {
@@ -63,6 +79,8 @@ pub(crate) struct Ledger {
     returned_bytes: u64,
     /// How often in a row little of what was reserved was used.
     waste_count: u32,
+    /// Written into what was reserved, outside of whole stretches.
+    scattered_bytes: u64,
 }
 
 fn chunks_of(span: HostSpan) -> Range<u64> {
@@ -211,14 +229,22 @@ impl Ledger {
         }
     }
 
-    /// `span` is about to be written: says whether any of it was reserved and unused.
-    pub(crate) fn used(&mut self, span: HostSpan, now: Millis) -> bool {
+    /// `span` is about to be written.
+    pub(crate) fn used(&mut self, span: HostSpan, now: Millis) -> Used {
         let mut taken = 0;
+        let mut whole = Vec::new();
         for number in chunks_of(span) {
             let Some(chunk) = self.chunks.get_mut(&number) else { continue };
             let blocks = touched(number, span);
             chunk.holes.clear(&blocks);
-            taken += chunk.unused.clear(&blocks);
+            let taken_here = chunk.unused.clear(&blocks);
+            if taken_here > 0 {
+                let stretches = blocks.start / STRETCH_BLOCKS..blocks.end.div_ceil(STRETCH_BLOCKS);
+                let stretches = stretches.map(|index| index * STRETCH_BLOCKS..(index + 1) * STRETCH_BLOCKS);
+                let is_whole = |blocks: &Range<Block>| !chunk.unused.any(blocks) && !chunk.holes.any(blocks);
+                whole.extend(stretches.filter(is_whole).map(|blocks| blocks_span(number, &blocks)));
+            }
+            taken += taken_here;
             chunk.touched = now;
             if chunk.holes.is_empty() && chunk.unused.is_empty() {
                 self.chunks.remove(&number);
@@ -227,7 +253,13 @@ impl Ledger {
         }
         self.unused_blocks -= taken;
         self.consumed_bytes = self.consumed_bytes.saturating_add(taken * BLOCK_BYTES);
-        taken > 0
+        self.scattered_bytes += taken * BLOCK_BYTES;
+        self.scattered_bytes = self.scattered_bytes.saturating_sub(whole.len() as u64 * STRETCH_BYTES);
+        let is_much_scattered = self.scattered_bytes >= SCATTERED_BYTES_MAX;
+        if is_much_scattered {
+            self.scattered_bytes = 0;
+        }
+        Used { was_reserved: taken > 0, whole, is_much_scattered }
     }
 
     /// The storage of `span` is about to go.
@@ -350,6 +382,44 @@ mod tests {
             .count();
         assert_eq!(count, 1);
         assert_eq!(ledger.unused_bytes(), 0);
+    }
+
+    #[test]
+    fn stretches_are_whole_once_their_last_block_is_used() {
+        let mut ledger = Ledger::default();
+        write(&mut ledger, span(5 * MIB, MIB), 1 << 40, 0);
+        let whole = |ledger: &mut Ledger, start, len_bytes| ledger.used(span(start, len_bytes), 0).whole;
+        assert_eq!(whole(&mut ledger, 0, 3 * MIB), []);
+        assert_eq!(whole(&mut ledger, 2 * MIB, 3 * MIB), [span(0, 4 * MIB)], "the second lacks two MiB");
+        assert_eq!(
+            whole(&mut ledger, 6 * MIB, 6 * MIB + 1),
+            [span(4 * MIB, 4 * MIB), span(8 * MIB, 4 * MIB)]
+        );
+        assert_eq!(whole(&mut ledger, 0, 12 * MIB), [], "once");
+        assert_eq!(whole(&mut ledger, 12 * MIB, 4 * MIB), [span(12 * MIB, 4 * MIB)], "a chunk's last");
+        ledger.learn(100, &[chunk_span(100)].into_iter().collect(), 0);
+        assert_eq!(ledger.used(chunk_span(100), 0), Used::default(), "it was not reserved here");
+    }
+
+    #[test]
+    fn what_is_scattered_adds_up() {
+        let mut ledger = Ledger::default();
+        let steps = (0..2 * SCATTERED_BYTES_MAX).step_by(1 << 20);
+        let much: Vec<u64> = steps
+            .filter(|start| {
+                write(&mut ledger, span(start * 2, 4096), 1 << 40, 0);
+                ledger.used(span(start * 2, 1 << 20), 0).is_much_scattered
+            })
+            .collect();
+        assert_eq!(much, [SCATTERED_BYTES_MAX, 2 * SCATTERED_BYTES_MAX].map(|bytes| bytes - MIB));
+        let steps = (0..2 * SCATTERED_BYTES_MAX).step_by(1 << 20);
+        assert!(
+            !steps.map(|start| (2 << 30) + start).any(|start| {
+                write(&mut ledger, span(start, 4096), 1 << 40, 0);
+                ledger.used(span(start, 1 << 20), 0).is_much_scattered
+            }),
+            "a stream is not scattered"
+        );
     }
 
     #[test]

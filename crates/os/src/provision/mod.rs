@@ -5,6 +5,8 @@
 //! was reserved and is not used goes back: when nobody wrote near it for some seconds, when the file is closed, and when
 //! the host is full.
 //!
+//! What was written there for the first time goes to the device early (`writeback`).
+//!
 //! Invariants:
 //! - contents never change: what is reserved is allocated and unwritten, so that it reads as zeros as before, and what
 //!   goes back was never written;
@@ -18,6 +20,7 @@
 mod bits;
 mod ledger;
 mod policy;
+mod writeback;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -27,9 +30,11 @@ use block::{Error, HostFile, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Span};
 
 use crate::LiveFile;
-use ledger::{Ledger, Millis};
+use crate::queue::queue_of_device;
+use ledger::{Ledger, Millis, Used};
 pub(crate) use policy::BTRFS_MAGIC;
 use policy::Policy;
+use writeback::Writeback;
 
 /// What nobody wrote near for so long goes back.
 const IDLE: Duration = Duration::from_secs(4);
@@ -53,6 +58,8 @@ struct Shared {
     file: Arc<LiveFile>,
     limit_bytes: u64,
     policy: Option<Policy>,
+    /// The device does not mind where it writes: none that says that it rotates, but for virtual ones, which do not know.
+    takes_scattered: bool,
     on_continued: OnContinued,
     began: Instant,
     /// Reserving failed for good.
@@ -69,6 +76,8 @@ struct State {
     ledger: Ledger,
     /// A thread looks for what is idle.
     is_watched: bool,
+    /// As soon as anything was reserved.
+    writeback: Option<Writeback>,
 }
 
 impl ProvisionedFile {
@@ -77,11 +86,13 @@ impl ProvisionedFile {
     pub fn new(file: Arc<LiveFile>, limit_bytes: u64, on_continued: OnContinued) -> Self {
         let magic = crate::fiemap::filesystem_magic(file.std_file());
         let policy = magic.and_then(policy::of).filter(|_| !file.is_block_device());
+        let device = rustix::fs::fstat(file.std_file()).ok().and_then(|stat| queue_of_device(stat.st_dev));
         Self {
             shared: Arc::new(Shared {
                 file,
                 limit_bytes,
                 policy,
+                takes_scattered: device.is_some_and(|queue| !queue.is_rotational || queue.is_virtual),
                 on_continued,
                 began: Instant::now(),
                 is_off: AtomicBool::new(false),
@@ -124,8 +135,12 @@ impl Shared {
         let Some(policy) = self.policy.filter(|_| !span.is_empty()) else { return change() };
         let changed = {
             let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-            self.prepare(&policy, span);
-            change()
+            let used = self.prepare(&policy, span);
+            let changed = change();
+            if changed.is_ok() {
+                self.write_back(&used);
+            }
+            changed
         };
         match changed {
             Err(error) if is_full(&error) && self.give_back(Millis::MAX).is_ok_and(|given| given) => {
@@ -139,7 +154,7 @@ impl Shared {
     }
 
     /// Reserves storage for `span` and around it, and counts `span` as used.
-    fn prepare(self: &Arc<Self>, policy: &Policy, span: HostSpan) {
+    fn prepare(self: &Arc<Self>, policy: &Policy, span: HostSpan) -> Used {
         let now = self.now();
         let mut state = self.state();
         if !self.is_off.load(Ordering::Relaxed)
@@ -148,10 +163,24 @@ impl Shared {
         {
             self.back_off();
         }
-        if state.ledger.used(span, now) {
-            drop(state);
+        let used = state.ledger.used(span, now);
+        drop(state);
+        if used.was_reserved {
             (self.on_continued)();
         }
+        used
+    }
+
+    /// Has the device begin with what is worth it by now.
+    fn write_back(&self, used: &Used) {
+        let is_all = used.is_much_scattered && self.takes_scattered;
+        if used.whole.is_empty() && !is_all {
+            return;
+        }
+        let all = is_all.then(|| Span::from_zero(self.file.len_bytes()));
+        let mut state = self.state();
+        let writeback = state.writeback.get_or_insert_with(|| Writeback::new(self.file.clone()));
+        used.whole.iter().copied().chain(all).for_each(|span| writeback.begin(span));
     }
 
     fn back_off(&self) {

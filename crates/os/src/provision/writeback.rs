@@ -1,0 +1,70 @@
+//! Has the kernel begin to write what was written for the first time to storage that was reserved for it, as soon as neighbours
+//! are there, rather than all of it once somebody flushes: the device would stand idle until then.
+//!
+//! Nothing is waited for and nothing becomes stable by it: flushes do what they do without it, and tell of errors as they do
+//! without it (`sync_file_range(2)`, which takes none away from them).
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use extent::HostSpan;
+
+use crate::LiveFile;
+
+/// So many spans wait at most. If the device has more to do anyhow, the rest is left to the kernel.
+const WAITING_COUNT_MAX: usize = 16;
+
+/// How far it stands back behind other threads.
+const NICE: i32 = 10;
+
+/// A thread of its own, since the call waits while the device's queue is full.
+pub(super) struct Writeback {
+    /// There until it is dropped, as is the thread.
+    spans: Option<SyncSender<HostSpan>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writeback {
+    /// For `file`. If there can be no thread, nothing is begun early.
+    pub(super) fn new(file: Arc<LiveFile>) -> Self {
+        let (spans, waiting) = sync_channel::<HostSpan>(WAITING_COUNT_MAX);
+        let run = move || {
+            // Requests come first. Of this thread alone (nice(2), "C library/kernel differences").
+            let _ = rustix::process::nice(NICE);
+            waiting.iter().for_each(|span| begin(&file, span));
+        };
+        let thread = std::thread::Builder::new().name("writeback".to_owned()).spawn(run).ok();
+        Self { spans: Some(spans), thread }
+    }
+
+    /// Has `span`, which was written, be written by the device, too.
+    pub(super) fn begin(&self, span: HostSpan) {
+        if let Some(spans) = &self.spans {
+            // What does not fit is written by the next flush.
+            let _ = spans.try_send(span);
+        }
+    }
+}
+
+impl Drop for Writeback {
+    fn drop(&mut self) {
+        self.spans = None;
+        if let Some(thread) = self.thread.take() {
+            // It holds the file, which is to be closed when this is gone.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn begin(file: &LiveFile, span: HostSpan) {
+    let (Ok(start), Ok(len)) = (span.start().get().try_into(), span.len_bytes().try_into()) else { return };
+    // SAFETY: the call has arguments by value; the descriptor is open as long as `file` is borrowed.
+    #[allow(unsafe_code)]
+    let result = unsafe {
+        libc::sync_file_range(file.std_file().as_raw_fd(), start, len, libc::SYNC_FILE_RANGE_WRITE)
+    };
+    // Where it is not known or does not help, nothing is lost.
+    let _ = result;
+}
