@@ -76,7 +76,7 @@ struct State {
     ledger: Ledger,
     /// A thread looks for what is idle.
     is_watched: bool,
-    /// As soon as anything was reserved.
+    /// Once there was something to begin with.
     writeback: Option<Writeback>,
 }
 

@@ -6,7 +6,7 @@
 //!
 //! A stream that lies in its order already stays, if between it and the one before there is but a little free space:
 //! so one file less does not shift all that follow it. Room for growth counts as such free space; and what is sorted is sorted again
-//! until nothing moves: so sorting a second time moves nothing.
+//! until nothing moves: so a second time moves nothing.
 
 use block::Result;
 use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
