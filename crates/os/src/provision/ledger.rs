@@ -25,9 +25,9 @@ const BLOCK_BYTES: u64 = 4096;
 pub(crate) const BLOCK_COUNT: usize = 4096;
 /// The least that is looked at and reserved at once.
 pub(crate) const CHUNK_BYTES: u64 = BLOCK_BYTES * BLOCK_COUNT as u64;
-/// Blocks of what is written to the device at once.
+/// Blocks of what goes to the device at once.
 const STRETCH_BLOCKS: usize = BLOCK_COUNT / 4;
-const STRETCH_BYTES: u64 = CHUNK_BYTES / 4;
+const STRETCH_BYTES: u64 = BLOCK_BYTES * STRETCH_BLOCKS as u64;
 /// What was written outside of such stretches is much from here on.
 const SCATTERED_BYTES_MAX: u64 = 128 << 20;
 /// Chunks with holes that are remembered at most: some 4 MiB.

@@ -19,15 +19,11 @@ const WAITING_COUNT_MAX: usize = 16;
 /// How far it stands back behind other threads.
 const NICE: i32 = 10;
 
-/// A thread of its own, since the call waits while the device's queue is full.
-pub(super) struct Writeback {
-    /// There until it is dropped, as is the thread.
-    spans: Option<SyncSender<HostSpan>>,
-    thread: Option<JoinHandle<()>>,
-}
+/// A thread of its own, since the call waits while the device's queue is full. `None` if there can be none: nothing is begun early then.
+pub(super) struct Writeback(Option<(SyncSender<HostSpan>, JoinHandle<()>)>);
 
 impl Writeback {
-    /// For `file`. If there can be no thread, nothing is begun early.
+    /// For `file`.
     pub(super) fn new(file: Arc<LiveFile>) -> Self {
         let (spans, waiting) = sync_channel::<HostSpan>(WAITING_COUNT_MAX);
         let run = move || {
@@ -35,13 +31,13 @@ impl Writeback {
             let _ = rustix::process::nice(NICE);
             waiting.iter().for_each(|span| begin(&file, span));
         };
-        let thread = std::thread::Builder::new().name("writeback".to_owned()).spawn(run).ok();
-        Self { spans: Some(spans), thread }
+        let thread = std::thread::Builder::new().name("writeback".to_owned()).spawn(run);
+        Self(thread.ok().map(|thread| (spans, thread)))
     }
 
     /// Has `span`, which was written, be written by the device, too.
     pub(super) fn begin(&self, span: HostSpan) {
-        if let Some(spans) = &self.spans {
+        if let Some((spans, _)) = &self.0 {
             // What does not fit is written by the next flush.
             let _ = spans.try_send(span);
         }
@@ -50,8 +46,8 @@ impl Writeback {
 
 impl Drop for Writeback {
     fn drop(&mut self) {
-        self.spans = None;
-        if let Some(thread) = self.thread.take() {
+        if let Some((spans, thread)) = self.0.take() {
+            drop(spans);
             // It holds the file, which is to be closed when this is gone.
             let _ = thread.join();
         }

@@ -36,7 +36,7 @@ const GAPS_PART: u64 = 20;
 /// Sorting moves at most this many times what there is to sort: what makes room moves more than once.
 const MOVES_MAX: u64 = 4;
 
-/// Sorting is repeated at most so often. The second time seldom moves anything.
+/// Sorting is repeated at most so often.
 const ROUNDS_MAX: usize = 8;
 
 /// Sorts as far as space allows, and brings together what is left in pieces.
