@@ -299,6 +299,27 @@ fn small_writes_without_flushes_are_joined_on_their_way_to_the_device() {
     }
 }
 
+/// Nobody flushes, and what is dirty is neither much nor old: the kernel would leave it for half a minute.
+#[test]
+fn first_writes_go_to_the_device_before_anyone_flushes() {
+    const WRITTEN_BYTES: u64 = 32 * MIB;
+    let mount = HostMount::new("xfs", 400 * MIB);
+    let image = mount.path().join("disk.raw");
+    create(&image, "raw");
+    let socket = mount.path().join("socket");
+    let mut server = Server::leandisk(&image, &socket);
+    let before = mount.device_written_bytes();
+    for number in 0..WRITTEN_BYTES / WRITE_BYTES {
+        server.client.ask(COMMAND_WRITE, number * WRITE_BYTES, &pattern(number));
+    }
+    let asked = Instant::now();
+    while mount.device_written_bytes() - before < WRITTEN_BYTES {
+        assert!(asked.elapsed() < Duration::from_secs(10), "{}", mount.device_written_bytes() - before);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.stop();
+}
+
 /// A thin disk is thin again a few seconds after it was written, and its monitor knows what was saved.
 #[test]
 fn nothing_is_left_reserved_ten_seconds_after_the_last_write() {

@@ -59,11 +59,20 @@ impl HostMount {
 impl HostMount {
     /// Writes that its device has done so far. Not on Btrfs, whose files do not tell their device.
     pub fn device_writes(&self) -> u64 {
+        self.device_counter(4)
+    }
+
+    /// Bytes of these.
+    pub fn device_written_bytes(&self) -> u64 {
+        self.device_counter(6) * 512
+    }
+
+    /// The kernel's Documentation/block/stat.rst: the fifth, number 4, is "write I/Os", number 6 "write sectors", of 512 bytes.
+    fn device_counter(&self, number: usize) -> u64 {
         let device = self.folder.metadata().unwrap().dev();
         let [major, minor] = [rustix::fs::major(device), rustix::fs::minor(device)];
         let counters = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).unwrap();
-        // The kernel's Documentation/block/stat.rst: the fifth is "write I/Os".
-        counters.split_whitespace().nth(4).unwrap().parse().unwrap()
+        counters.split_whitespace().nth(number).unwrap().parse().unwrap()
     }
 }
 
