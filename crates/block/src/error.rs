@@ -133,6 +133,11 @@ impl Error {
         self
     }
 
+    /// What went wrong, without where and in which field.
+    pub fn message(&self) -> &str {
+        &self.0.what
+    }
+
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

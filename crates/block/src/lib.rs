@@ -18,5 +18,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use memory::Memory;
 pub use occupancy::{Occupancy, Occupant, Occupied, UnitMove};
 pub use overlay::Overlay;
-pub use read::{HostExtent, HostFile, HostState, ReadAt, TargetFile, check_bounds, read_struct, read_vec};
+pub use read::{
+    Fingerprint, HostExtent, HostFile, HostState, ReadAt, TargetFile, User, check_bounds, read_struct,
+    read_vec,
+};
 pub use run::{Disk, EditDisk, FileIndex, LiveDisk, Run, RunState, push_run};

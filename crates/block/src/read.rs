@@ -1,5 +1,6 @@
 //! The traits of files and of anything else that can be read by position.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use extent::{DeviceOffset, Extent, Host, HostOffset, HostSpan, Offset, Space, Span};
@@ -56,10 +57,57 @@ pub struct HostExtent {
     pub is_written: bool,
 }
 
+/// What changes when a file's contents do. Taken before and after, to see that nobody wrote in between. A block device has no
+/// such times: only its size is in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint {
+    /// Length.
+    pub len_bytes: u64,
+    /// When contents were last changed, in nanoseconds since 1970. Whoever may write the file can set it back.
+    pub modified_ns: i128,
+    /// When contents or attributes were last changed, in nanoseconds since 1970. The kernel alone sets it.
+    pub changed_ns: i128,
+    /// What [`HostFile::identity`] answers.
+    pub identity: (u64, u64),
+}
+
+/// Somebody else who uses a host file or block device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct User {
+    /// Whether they write to it, or may at any moment: what is read meanwhile may not fit together, and may lack what is still
+    /// on its way. Others read it, or only have it attached: it must not change beneath them.
+    pub writes: bool,
+    /// In words that follow the file's name: `is in use by 'qemu-system-x86' (process 12)`.
+    pub text: String,
+    /// What ends that.
+    pub hint: String,
+}
+
 /// A file or block device of the host, opened for reading only.
 pub trait HostFile: ReadAt<Host> {
-    /// Its name for messages.
+    /// Its name for messages: text, so not always what opens it.
     fn name(&self) -> &str;
+
+    /// The path that it was opened by, byte for byte.
+    fn path(&self) -> &Path {
+        Path::new(self.name())
+    }
+
+    /// What to compare to see whether it was changed; asked of the open file, whatever its name means by now. `None` if there is
+    /// no such thing.
+    fn fingerprint(&self) -> Result<Option<Fingerprint>> {
+        Ok(None)
+    }
+
+    /// The same of the moment when it was opened.
+    fn fingerprint_when_opened(&self) -> Option<Fingerprint> {
+        None
+    }
+
+    /// Who else uses it at this moment, as far as the host tells.
+    fn users(&self) -> Vec<User> {
+        Vec::new()
+    }
 
     /// Bytes that it occupies on the host.
     fn allocated_bytes(&self) -> Result<u64>;
@@ -81,6 +129,11 @@ pub trait HostFile: ReadAt<Host> {
         None
     }
 
+    /// How many names it has in its file system: hard links.
+    fn name_count(&self) -> u64 {
+        1
+    }
+
     /// What tells it from every other file, under any name: device and inode. `None` if there is no such thing.
     fn identity(&self) -> Option<(u64, u64)> {
         None
@@ -100,6 +153,26 @@ macro_rules! host_file_by_pointer {
         impl<T: HostFile + ?Sized> HostFile for $pointer {
             fn name(&self) -> &str {
                 (**self).name()
+            }
+
+            fn path(&self) -> &Path {
+                (**self).path()
+            }
+
+            fn fingerprint(&self) -> Result<Option<Fingerprint>> {
+                (**self).fingerprint()
+            }
+
+            fn fingerprint_when_opened(&self) -> Option<Fingerprint> {
+                (**self).fingerprint_when_opened()
+            }
+
+            fn users(&self) -> Vec<User> {
+                (**self).users()
+            }
+
+            fn name_count(&self) -> u64 {
+                (**self).name_count()
             }
 
             fn allocated_bytes(&self) -> Result<u64> {

@@ -558,6 +558,10 @@ pub(crate) struct CopyArguments {
     /// Replace an existing target
     #[arg(long)]
     pub(crate) force: bool,
+    /// Copy a disk although another program writes to it, or has it mounted: the copy holds what the disk's file holds, which may be
+    /// older than what the guest sees, and may not fit together
+    #[arg(long)]
+    pub(crate) in_use: bool,
     /// Read and write through the page cache: for a source that lies in it already
     #[arg(long)]
     pub(crate) page_cache: bool,

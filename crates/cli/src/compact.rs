@@ -11,11 +11,12 @@ use block::{
     Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, RunState, TargetFile,
     UnitMove,
 };
+use claims::{Act, Seen};
 use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome};
 use extent::{ExtentSet, Host, PackedExtents, Span, Virtual, VolumeSpan};
 use filesystem::{Catalog, Check, FileId, State, Use};
 use image::live::{LiveOptions, gives_back};
-use image::{Chain, Edit, EditTarget, check_no_children};
+use image::{Chain, Edit, EditTarget};
 use os::{JournalFile, LiveFile, journal_path};
 use plan::compact::{CompactPlan, CompactPlanner, CompactShape, FileFacts};
 use plan::settle::{MoveWhen, Moved as MovedUnits};
@@ -26,9 +27,8 @@ use verify::volume::{Contents, Snapshot, VolumeReport};
 
 use crate::arguments::{CompactArguments, Move};
 use crate::consolidate;
-use crate::copy::{check_not_in_use, check_unchanged, source_fingerprints};
 use crate::defrag::{InPlace, Prepared, carry_out};
-use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost};
+use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_usable, lost};
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
 struct Scene {
     stack: Stack,
     gate: Gate,
-    fingerprints: Vec<Option<(u64, i64, i64)>>,
+    seen: Seen,
     maps: UsedMaps,
     trust: Vec<Trust>,
     held: Vec<ExtentSet<Host>>,
@@ -153,8 +153,19 @@ impl Scene {
         // Metadata are read more than once: by who plans, and by who checks.
         let stack = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
+        let seen = Seen::of(stack.chain());
         let occupancy = check_possible(arguments, &stack, &gate)?;
-        let fingerprints = source_fingerprints(stack.chain());
+        let chain = stack.chain().clone();
+        seen.clone().explain(&chain, Self::survey(stack, gate, seen, occupancy, is_compared))
+    }
+
+    fn survey(
+        stack: Stack,
+        gate: Gate,
+        seen: Seen,
+        occupancy: Option<Occupancy>,
+        is_compared: bool,
+    ) -> Result<Self> {
         let maps = stack.used_maps(Check::Full)?;
         check_not_hibernated(&stack)?;
         let volumes = stack.volumes().iter().zip(maps.modes());
@@ -162,7 +173,7 @@ impl Scene {
         let trust = volumes.map(|(volume, mode)| trust(depth, volume, mode)).collect::<Result<_>>()?;
         // Asked for where it is, the host finds places for all that was written, and what is taken is counted after that.
         let held = held(stack.chain())?;
-        Ok(Self { stack, gate, fingerprints, maps, trust, held, occupancy, depth })
+        Ok(Self { stack, gate, seen, maps, trust, held, occupancy, depth })
     }
 }
 
@@ -203,7 +214,7 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
             journal: None,
             progress: arguments.progress,
         };
-        outcomes = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.fingerprints)?.1;
+        outcomes = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.seen)?.1;
     }
     if !arguments.dry_run && (moves || arguments.verify) {
         *scene = Scene::open(arguments, arguments.verify)?;
@@ -214,9 +225,8 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
 /// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at. What lies where in an
 /// image whose units can be moved.
 fn check_possible(arguments: &CompactArguments, stack: &Stack, gate: &Gate) -> Result<Option<Occupancy>> {
-    check_not_in_use(stack.chain())?;
+    check_claims(stack.chain(), gate, Act::Change)?;
     Edit::check(stack.chain())?;
-    check_no_children(stack.chain(), gate)?;
     check_usable(&arguments.disk, &arguments.open)?.occupancy()
 }
 
@@ -378,10 +388,10 @@ struct Done {
 
 /// Carries out the plan, then opens the disk anew and compares.
 fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
-    let Scene { stack, gate, fingerprints, trust, depth, .. } = scene;
+    let Scene { stack, gate, seen, trust, depth, .. } = scene;
     let slot_bytes = scene.occupancy.as_ref().map_or(0, Occupancy::slot_bytes);
     let places = places(stack.chain(), &plan.kept, &MovedUnits::new(Vec::new(), slot_bytes))?;
-    let edit = open_alone(stack.chain(), gate, fingerprints)?;
+    let edit = open_alone(stack.chain(), gate, seen)?;
     let cancelled = cancel_on_signal()?;
     // From before the first write until the disk is closed: what is killed in between may leave marks in the image that only
     // `recover` takes for its own. Without tables there is nothing to leave.
@@ -469,15 +479,15 @@ fn places(chain: &Chain, kept: &PackedExtents<Virtual>, moved: &MovedUnits) -> R
 }
 
 /// Opens the disk's files for this program alone. Nothing is written yet.
-fn open_alone(chain: &Chain, gate: &Gate, fingerprints: &[Option<(u64, i64, i64)>]) -> Result<Edit> {
+fn open_alone(chain: &Chain, gate: &Gate, seen: &Seen) -> Result<Edit> {
     let mut opened = Vec::new();
     let mut open = |file: &dyn HostFile| {
-        let file = Arc::new(LiveFile::open(file.name())?);
+        let file = Arc::new(LiveFile::open(file.path())?);
         opened.push(file.clone());
         Ok(file as Arc<dyn EditTarget>)
     };
     let edit = Edit::open(chain, gate, &mut open)?;
-    check_unchanged(chain, fingerprints)?;
+    seen.check_before_change(chain)?;
     opened.iter().try_for_each(|file| file.check_gives_back())?;
     Ok(edit)
 }

@@ -1,13 +1,14 @@
 //! `leandisk copy`: facts, plan, execution, proof.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use block::{Disk, Error, ErrorKind, ReadAt, Result, TargetFile};
+use block::{Disk, Error, ErrorKind, HostFile, ReadAt, Result, TargetFile};
+use claims::{Act, Seen};
 use engine::{Checkpoint, CopyJob, CopyOutcome};
 use extent::Virtual;
 use filesystem::Check;
@@ -18,7 +19,7 @@ use report::{CopySubject, copy_document, copy_text, to_json};
 use stack::{Arranged, Stack, UsedMaps};
 
 use crate::arguments::{CopyArguments, Layout, OpenArguments, Provision};
-use crate::disk::{Caching, OpenDisk, check_nothing_pending, open_chain};
+use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_replaceable, open_chain};
 use crate::pack::pack;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
@@ -36,10 +37,13 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let writer = image::create(target_format, options.clone())?;
     check_provision(arguments, &writer)?;
     check_target_is_no_source(arguments, stack.chain())?;
-    // What is in the journal of a disk that is replaced would be held against the new one.
-    check_nothing_pending(&arguments.target)?;
+    check_replaceable(&arguments.target, &arguments.open)?;
     warn_of_sectors(stack.chain().sector_bytes(), target_format);
-    let before = source_fingerprints(stack.chain());
+    let before = Seen::of(stack.chain());
+    if !arguments.in_use {
+        check_claims(stack.chain(), &Gate::new(&arguments.source, &arguments.open)?, Act::Read)
+            .map_err(or_in_use)?;
+    }
 
     let maps = stack.used_maps(if arguments.keep_free && arguments.keep_swap {
         Check::Quick
@@ -68,7 +72,6 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let done = if arguments.dry_run {
         None
     } else {
-        check_not_in_use(stack.chain())?;
         Some(execute(arguments, &disk, source, &plan, writer, target_format, &before)?)
     };
 
@@ -162,41 +165,25 @@ fn create_options(arguments: &CopyArguments, stack: &Stack, format: Format) -> R
 
 /// Even `--force` does not write a disk over one of the files it is read from.
 fn check_target_is_no_source(arguments: &CopyArguments, source: &Chain) -> Result<()> {
-    let Ok(metadata) = arguments.target.metadata() else { return Ok(()) };
-    let target = (metadata.dev(), metadata.ino());
-    let same = |name: &str| {
-        let source = Path::new(name).metadata();
-        source
-            .is_ok_and(|source| (source.dev(), source.ino()) == target || is_same_device(&source, &metadata))
+    let target = os::storage_of(&arguments.target);
+    let is_same = |file: &dyn HostFile| {
+        // A partition lies on its disk, and a loop device on its file: either way round.
+        let source = os::storage_of(file.path());
+        file.identity().is_some_and(|identity| target.contains(&identity))
+            || target.first().is_some_and(|target| source.contains(target))
     };
-    match source.files().iter().find(|file| same(file.name())) {
+    match source.files().iter().find(|file| is_same(&***file)) {
         Some(file) => Err(Error::refused(format!("the target is the source's own file {}", file.name()))),
         None => Ok(()),
     }
 }
 
-fn is_same_device(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
-    a.file_type().is_block_device() && b.file_type().is_block_device() && a.rdev() == b.rdev()
-}
-
-pub(crate) fn check_not_in_use(source: &Chain) -> Result<()> {
-    for file in source.files() {
-        if let Some(holder) = os::in_use_by_writer(Path::new(file.name())) {
-            return Err(Error::refused(format!("in use: {holder}"))
-                .path(file.name())
-                .hint("shut the guest down, or copy from a snapshot"));
-        }
-    }
-    Ok(())
-}
-
-/// Length and times of each of the source's files, to see whether they changed while being read.
-pub(crate) fn source_fingerprints(source: &Chain) -> Vec<Option<(u64, i64, i64)>> {
-    let fingerprint = |path: &Path| {
-        let metadata = path.metadata().ok()?;
-        Some((metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
-    };
-    source.files().iter().map(|file| fingerprint(Path::new(file.name()))).collect()
+/// Says how to copy a disk in use all the same.
+fn or_in_use(error: Error) -> Error {
+    let first = error.hint_text().map(|hint| format!("{hint}; or ")).unwrap_or_default();
+    error.hint(format!(
+        "{first}copy a snapshot of it; --in-use copies what its file holds at this moment, which may not fit together"
+    ))
 }
 
 /// What a copy left behind.
@@ -227,7 +214,7 @@ fn execute(
     plan: &CopyPlan,
     writer: AnyWriter,
     format: Format,
-    before: &[Option<(u64, i64, i64)>],
+    before: &Seen,
 ) -> Result<Done> {
     let cancelled = cancel_on_signal()?;
     let checkpoint_path = checkpoint_path(&arguments.target);
@@ -250,7 +237,7 @@ fn execute(
     };
     let result = job.run(&progress).and_then(|outcome| {
         progress.finish();
-        check_unchanged(disk.stack.chain(), before)?;
+        check_unchanged(arguments, disk.stack.chain(), before)?;
         if arguments.verify {
             verify_target(arguments, &target, format, &outcome, cancelled)?;
         }
@@ -316,12 +303,7 @@ fn checkpoint_path(target: &Path) -> PathBuf {
 }
 
 /// What a resumed copy must agree with: the source as it was, the plan, and all that shapes the target.
-fn job_identity(
-    arguments: &CopyArguments,
-    plan: &CopyPlan,
-    before: &[Option<(u64, i64, i64)>],
-    format: Format,
-) -> String {
+fn job_identity(arguments: &CopyArguments, plan: &CopyPlan, before: &Seen, format: Format) -> String {
     let reads = verify::window_hash(format!("{:?} {:?}", plan.reads, plan.fills).as_bytes()).unwrap_or(0);
     let CopyArguments { source, target_option, compress, verify, layout, provision, .. } = arguments;
     format!(
@@ -329,12 +311,17 @@ fn job_identity(
     )
 }
 
-pub(crate) fn check_unchanged(source: &Chain, before: &[Option<(u64, i64, i64)>]) -> Result<()> {
-    if source_fingerprints(source) == before {
-        return Ok(());
+/// With `--in-use` it is known that the source changes.
+fn check_unchanged(arguments: &CopyArguments, source: &Chain, before: &Seen) -> Result<()> {
+    match before.check_after_reading(source) {
+        Err(_) if arguments.in_use => {
+            eprintln!(
+                "leandisk: warning: the source changed while it was copied: the copy is of no single moment"
+            );
+            Ok(())
+        }
+        checked => checked,
     }
-    Err(Error::mismatch("the source changed while it was read")
-        .hint("is a guest running on it? Copy a snapshot"))
 }
 
 /// Opens what was written as any disk is opened, and compares.

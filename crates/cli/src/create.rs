@@ -8,9 +8,9 @@ use image::{CreateOptions, Format};
 use os::{NewFile, SourceFile};
 use report::{CreateSubject, create_document, create_text, to_json};
 
-use crate::arguments::CreateArguments;
+use crate::arguments::{CreateArguments, OpenArguments};
 use crate::copy::format_keys;
-use crate::disk::check_nothing_pending;
+use crate::disk::check_replaceable;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
@@ -40,8 +40,7 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
     if arguments.disk.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(Error::refused("only a file is made, or replaced").path(arguments.disk.display()));
     }
-    // What is in the journal of a disk that is replaced would be held against the new one.
-    check_nothing_pending(&arguments.disk)?;
+    check_replaceable(&arguments.disk, &OpenArguments { format: None, allow_path: Vec::new() })?;
     let cancelled = cancel_on_signal()?;
     let target = NewFile::create_direct(&arguments.disk, arguments.force)?;
     // A disk in use is written over and over.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
+use claims::{Act, Seen};
 use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES};
 use extent::{ExtentSet, Span, VolumeOffset};
 use filesystem::{Check, FileSystem, Rearrange};
 use image::live::LiveOptions;
-use image::{Chain, Edit, EditTarget, check_no_children};
+use image::{Chain, Edit, EditTarget};
 use journal::Identity;
 use os::{JournalFile, LiveFile};
 use plan::defrag::{BackingMap, DefragOptions, DefragPlan, Hints, LayoutFigures, plan_in_place};
@@ -23,8 +24,7 @@ use stack::{HOST_BLOCK_BYTES, Stack, Survey, Volume};
 use verify::volume::{Contents, Snapshot};
 
 use crate::arguments::{DefragArguments, Goal, OpenArguments, ProgressStyle, RecoverArguments};
-use crate::copy::check_not_in_use;
-use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost, open_chain};
+use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_usable, lost, open_chain};
 use crate::pack::read_layout;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
@@ -41,25 +41,24 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
     // Metadata are read more than once: by who surveys, who plans, and who checks. The proof reads from the storage.
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?;
     let stack = &disk.stack;
-    // Before anything is believed of it.
-    let fingerprints = crate::copy::source_fingerprints(stack.chain());
-    check_not_in_use(stack.chain())?;
+    let seen = Seen::of(stack.chain());
     let gate = Gate::new(&arguments.disk, &arguments.open)?;
+    check_claims(stack.chain(), &gate, Act::Change)?;
     Edit::check(stack.chain())?;
-    check_no_children(stack.chain(), &gate)?;
     check_volume_number(arguments, stack)?;
     if is_thin(stack.chain())? {
         check_usable(&arguments.disk, &arguments.open)?;
     }
 
-    let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
-    let prepared: Vec<_> = (0..stack.volumes().len())
-        .map(|index| prepare(arguments, stack, &survey, index))
-        .collect::<Result<_>>()?;
+    let found = stack.used_maps(Check::Quick).and_then(|maps| stack.survey(&maps));
+    let survey = seen.explain(stack.chain(), found)?;
+    let prepared: Result<Vec<_>> =
+        (0..stack.volumes().len()).map(|index| prepare(arguments, stack, &survey, index)).collect();
+    let prepared = seen.explain(stack.chain(), prepared)?;
     let proof = match arguments.dry_run {
         true => None,
         false => {
-            let (after, outcomes) = carry_out(&arguments.in_place(), stack, &gate, &prepared, &fingerprints)?;
+            let (after, outcomes) = carry_out(&arguments.in_place(), stack, &gate, &prepared, &seen)?;
             let survey = after.survey(&after.used_maps(Check::Quick)?)?;
             Some(Proof { survey, outcomes })
         }
@@ -228,7 +227,7 @@ pub(crate) fn carry_out(
     stack: &Stack,
     gate: &Gate,
     prepared: &[Prepared],
-    fingerprints: &[Option<(u64, i64, i64)>],
+    seen: &Seen,
 ) -> Result<(Stack, Vec<RearrangeOutcome>)> {
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
     let mut snapshots = Vec::new();
@@ -248,7 +247,7 @@ pub(crate) fn carry_out(
         };
         let edit = Changing::open(again.as_ref().unwrap_or(stack.chain()), gate)?;
         if !is_changed {
-            crate::copy::check_unchanged(stack.chain(), fingerprints)?;
+            seen.check_before_change(stack.chain())?;
         }
         outcomes[index] = change(how, stack, edit, ready, index)?;
         is_changed = true;
@@ -271,7 +270,7 @@ fn snapshot(how: &InPlace<'_>, volume: &Volume) -> Result<Snapshot> {
 }
 
 fn open_live(file: &dyn HostFile) -> Result<Arc<dyn EditTarget>> {
-    Ok(Arc::new(LiveFile::open(file.name())?))
+    Ok(Arc::new(LiveFile::open(file.path())?))
 }
 
 /// Whether the image has places that it can give and take back.
@@ -458,7 +457,7 @@ pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
     let document = if let Some(journal) = journal {
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
-        check_not_in_use(&chain)?;
+        check_claims(&chain, &gate, Act::Change)?;
         let opened = Changing::open_interrupted(&chain, &gate)?;
         // What is refused is refused before a byte changes.
         journal::decide(&journal, &opened)?;

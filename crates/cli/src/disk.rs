@@ -1,9 +1,11 @@
 //! Opening a disk from the command line.
 
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
 use block::{Error, HostFile, LiveDisk, Result, TargetFile};
+use claims::{Act, Claims};
 use engine::Unwritten;
 use image::live::LiveOptions;
 use image::{Chain, OpenOptions, Purpose, Resolver};
@@ -23,9 +25,6 @@ pub(crate) enum Caching {
     Metadata,
 }
 
-/// The most names of a folder that are looked at for an image's parent.
-const SIBLING_COUNT_MAX: usize = 4096;
-
 /// An open disk with what is needed to see whether it changes meanwhile.
 pub(crate) struct OpenDisk {
     pub(crate) stack: Stack,
@@ -38,11 +37,7 @@ impl OpenDisk {
         check_nothing_pending(path)?;
         let disk = Self::open_as_it_is(path, arguments, caching)?;
         // A parent may be what was changed.
-        disk.stack
-            .chain()
-            .files()
-            .iter()
-            .try_for_each(|file| check_nothing_pending(Path::new(file.name())))?;
+        disk.stack.chain().files().iter().try_for_each(|file| check_nothing_pending(file.path()))?;
         Ok(disk)
     }
 
@@ -77,6 +72,22 @@ pub(crate) fn check_usable(path: &Path, arguments: &OpenArguments) -> Result<Box
     let files = chain.links()[0].layer.files().iter();
     let files = files.map(|file| Arc::new(Unwritten::new(file.clone())) as Arc<dyn TargetFile>).collect();
     image::live::open(chain, files, LiveOptions::default())
+}
+
+/// `Refused` if somebody else needs the disk in a way that forbids the act.
+pub(crate) fn check_claims(chain: &Chain, gate: &Gate, act: Act) -> Result<()> {
+    Claims::on_disk(chain, gate).check(act)
+}
+
+/// `Refused` if the file at `path`, if there is one, must not be replaced by another.
+pub(crate) fn check_replaceable(path: &Path, arguments: &OpenArguments) -> Result<()> {
+    // What is in the journal of a disk that is replaced would be held against the new one.
+    check_nothing_pending(path)?;
+    if !path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return Ok(());
+    }
+    let file: Arc<dyn HostFile> = SourceFile::open_for_metadata(path)?;
+    Claims::on_file(&file, &Gate::new(path, arguments)?).check(Act::Replace)
 }
 
 /// What is wrong if a volume is not there any more after a change of it.
@@ -114,16 +125,18 @@ impl Gate {
 
 impl Resolver for Gate {
     fn open(&self, from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
-        Ok(self.granted.open(from.name(), name)?)
+        Ok(self.granted.open(from.path(), name)?)
     }
 
-    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<String>> {
-        let folder = Path::new(from.name()).parent().filter(|folder| !folder.as_os_str().is_empty());
+    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<OsString>> {
+        let folder = from.path().parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
-        let entries =
-            std::fs::read_dir(folder).map_err(|error| Error::io("list", error).path(folder.display()))?;
-        let names =
-            entries.take(SIBLING_COUNT_MAX).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        Ok(names.collect())
+        let failed = |error| Error::io("list", error).path(folder.display());
+        let entries = std::fs::read_dir(folder).map_err(failed)?;
+        entries.map(|entry| entry.map(|entry| entry.file_name()).map_err(failed)).collect()
+    }
+
+    fn open_sibling(&self, from: &dyn HostFile, name: &OsStr) -> Result<Arc<dyn HostFile>> {
+        Ok(self.granted.open_beside(from.path(), name)?)
     }
 }

@@ -8,15 +8,17 @@
 //!
 //! Absent on purpose: several disks in one process.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
 use bench::DiskInUse;
 use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
+use claims::Act;
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
-use image::{Chain, Format, OpenOptions, Purpose, Resolver, check_no_children};
+use image::{Chain, Format, OpenOptions, Purpose, Resolver};
 use os::{Kept, LiveFile, ProvisionedFile, ReadLock};
 use report::printable;
 use serve::Export;
@@ -28,8 +30,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::{OpenArguments, Provision, ServeArguments};
-use crate::copy::check_not_in_use;
-use crate::disk::{Caching, Gate, check_nothing_pending, open_chain};
+use crate::disk::{Caching, Gate, check_claims, check_nothing_pending, open_chain};
 use crate::progress::cancel_on_signal;
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<()> {
@@ -212,7 +213,6 @@ impl Opened {
         check_nothing_pending(&arguments.disk)?;
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
-        check_not_in_use(&chain)?;
         let promised = arguments.provision.map_or_else(|| os::kept(&arguments.disk), Provision::kept);
         if arguments.read_only {
             Self::read_only(&chain, &gate)
@@ -222,6 +222,7 @@ impl Opened {
     }
 
     fn read_only(chain: &Chain, gate: &Gate) -> Result<Self> {
+        check_claims(chain, gate, Act::Read)?;
         let locks = lock_for_reading(chain.files())?;
         // What was parsed before the locks may have changed since.
         let chain = Chain::open(chain.files()[0].clone(), same_format(chain), gate)?;
@@ -237,7 +238,7 @@ impl Opened {
 
     fn writable(chain: &Chain, gate: &Gate, how: How<'_>) -> Result<Self> {
         check_writable(chain)?;
-        check_no_children(chain, gate)?;
+        check_claims(chain, gate, Act::Change)?;
         let own = chain.links()[0].layer.files();
         let files = own.iter().map(|file| open_live(&**file, &how)).collect::<Result<Vec<_>>>()?;
         let locks = lock_for_reading(&chain.files()[own.len()..])?;
@@ -300,8 +301,8 @@ fn check_writable(chain: &Chain) -> Result<()> {
 
 fn open_live(file: &dyn HostFile, how: &How<'_>) -> Result<Arc<LiveFile>> {
     let opened = match how.caching {
-        Caching::Direct => LiveFile::open_direct(file.name())?,
-        Caching::PageCache | Caching::Metadata => LiveFile::open(file.name())?,
+        Caching::Direct => LiveFile::open_direct(file.path())?,
+        Caching::PageCache | Caching::Metadata => LiveFile::open(file.path())?,
     };
     let opened = opened.keeping(how.kept);
     if opened.identity() == file.identity() {
@@ -325,7 +326,7 @@ struct Held {
 
 fn lock_for_reading(files: &[Arc<dyn HostFile>]) -> Result<Vec<Held>> {
     let hold =
-        |file: &Arc<dyn HostFile>| Ok(Held { lock: ReadLock::take(file.name())?, identity: file.identity() });
+        |file: &Arc<dyn HostFile>| Ok(Held { lock: ReadLock::take(file.path())?, identity: file.identity() });
     files.iter().map(hold).collect()
 }
 
@@ -355,8 +356,12 @@ impl Resolver for Handed<'_> {
         Ok(own.map_or(found, |file| file.clone() as Arc<dyn HostFile>))
     }
 
-    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<String>> {
+    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<OsString>> {
         self.gate.siblings(from)
+    }
+
+    fn open_sibling(&self, from: &dyn HostFile, name: &OsStr) -> Result<Arc<dyn HostFile>> {
+        self.gate.open_sibling(from, name)
     }
 }
 

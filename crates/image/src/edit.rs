@@ -9,6 +9,7 @@
 //! Absent on purpose: allocating (of what is not there yet), which is what an image's own program does; the order of
 //! writes and their journal, which are an engine's; how files are opened and locked, which is the caller's.
 
+use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -321,7 +322,11 @@ impl Resolver for Opened<'_> {
         }
     }
 
-    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<String>> {
+    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<OsString>> {
         self.resolver.siblings(from)
+    }
+
+    fn open_sibling(&self, from: &dyn HostFile, name: &OsStr) -> Result<Arc<dyn HostFile>> {
+        self.resolver.open_sibling(from, name)
     }
 }

@@ -1,5 +1,6 @@
 //! One image file of a chain, as its format's parser presents it.
 
+use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use block::{Error, HostFile, Result, Run, RunState};
@@ -61,10 +62,18 @@ pub trait Resolver: Send + Sync {
     /// names it); `Io` if the machine failed.
     fn open(&self, from: &dyn HostFile, name: &str, purpose: Purpose) -> Result<Arc<dyn HostFile>>;
 
-    /// The names of the files in the folder of `from`, as [`Resolver::open`] takes them: for VDI, whose images
-    /// know their parent's UUID but not its name. At most 4096 are looked at; none by default.
-    fn siblings(&self, _from: &dyn HostFile) -> Result<Vec<String>> {
+    /// The names of all files in the folder of `from`; none by default. For VDI, whose images know their parent's UUID but not its
+    /// name, and to see which images need a disk.
+    fn siblings(&self, _from: &dyn HostFile) -> Result<Vec<OsString>> {
         Ok(Vec::new())
+    }
+
+    /// Opens one of [`Resolver::siblings`], as [`Resolver::open`] does. A name need not be text.
+    fn open_sibling(&self, from: &dyn HostFile, name: &OsStr) -> Result<Arc<dyn HostFile>> {
+        match name.to_str() {
+            Some(name) => self.open(from, name, Purpose::Parent),
+            None => Err(Error::unsupported("a file's name that is not UTF-8").path(from.name())),
+        }
     }
 }
 

@@ -14,14 +14,16 @@
 //! Absent on purpose: file systems, operating-system code, policy about what to copy.
 
 mod chain;
-mod children;
+
 mod edit;
 mod format;
 mod layer;
 #[cfg(feature = "mutants")]
 mod mutant;
+mod old_qemu;
 mod owners;
 mod probe;
+mod relatives;
 mod write;
 
 pub mod live;
@@ -33,13 +35,13 @@ pub mod vhdx;
 pub mod vmdk;
 
 pub use chain::{Chain, Link, OpenOptions};
-pub use children::{check_no_children, children};
 pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;
 pub use layer::{Backing, Fact, Facts, Layer, NoFiles, ParentReference, Purpose, Renewal, Resolver};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use probe::{Found, Probe, probe};
+pub use relatives::{Relation, Relative, relatives, relatives_of_file};
 pub use write::{
     AnyWriter, Chunk, CreateOptions, Encoder, Finish, Piece, PieceBytes, Put, PutBytes, Writer, create,
 };

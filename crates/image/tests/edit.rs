@@ -15,10 +15,10 @@ use os::EditFile;
 use sim::Random;
 use testkit::{TestFile, real_image, run, scratch};
 
-#[path = "edit/children.rs"]
-mod children;
 #[path = "edit/refused.rs"]
 mod refused;
+#[path = "edit/relatives.rs"]
+mod relatives;
 mod vhd_shared;
 #[path = "edit/vhdx.rs"]
 mod vhdx;
@@ -38,16 +38,21 @@ struct Folder;
 
 impl Resolver for Folder {
     fn open(&self, from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
-        let path = Path::new(from.name()).parent().unwrap().join(name);
+        let path = from.path().parent().unwrap().join(name);
         if !path.is_file() {
             return Err(Error::refused(format!("refers to '{name}', which does not exist")));
         }
         Ok(TestFile::open(path))
     }
 
-    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<String>> {
-        let entries = fs::read_dir(Path::new(from.name()).parent().unwrap()).unwrap();
-        Ok(entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+    fn open_sibling(&self, from: &dyn HostFile, name: &std::ffi::OsStr) -> Result<Arc<dyn HostFile>> {
+        let path = from.path().parent().unwrap().join(name);
+        if path.is_file() { Ok(TestFile::open(path)) } else { Err(Error::refused("is no file")) }
+    }
+
+    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<std::ffi::OsString>> {
+        let entries = fs::read_dir(from.path().parent().unwrap()).unwrap();
+        Ok(entries.map(|entry| entry.unwrap().file_name()).collect())
     }
 }
 

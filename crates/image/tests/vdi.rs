@@ -27,12 +27,9 @@ impl Resolver for Folder {
         self.0.open(from, name, purpose)
     }
 
-    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<String>> {
+    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<std::ffi::OsString>> {
         let dir = Path::new(from.name()).parent().unwrap();
-        Ok(std::fs::read_dir(dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect())
+        Ok(std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect())
     }
 }
 

@@ -10,16 +10,16 @@
 
 use std::path::Path;
 
-use block::{Error, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
+use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
 use extent::{Extent, Host, HostOffset, HostSpan, Span};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
+use crate::SourceFile;
 use crate::direct::Direct;
 use crate::flushed::Flushed;
 use crate::locks;
 use crate::raw_file::{Kind, OPEN_FLAGS, RawFile, io_error, is_unsupported};
-use crate::{Fingerprint, SourceFile};
 
 /// A file or block device held alone, for reading and writing.
 pub struct EditFile {
@@ -57,11 +57,6 @@ impl EditFile {
     /// The same file; aligned reads and writes go past the page cache where the file system can do that.
     pub(crate) fn with_direct(self) -> Self {
         Self { source: self.source.with_direct_for(OFlags::RDWR), ..self }
-    }
-
-    /// What to compare to see whether the file was changed since.
-    pub fn fingerprint(&self) -> Result<Fingerprint> {
-        self.source.fingerprint()
     }
 
     /// Gives the storage of `span` back to the host; it reads as zeros then. `false`, and nothing changed, where that
@@ -154,6 +149,14 @@ impl ReadAt<Host> for EditFile {
 impl HostFile for EditFile {
     fn name(&self) -> &str {
         self.source.name()
+    }
+
+    fn path(&self) -> &Path {
+        self.source.path()
+    }
+
+    fn fingerprint(&self) -> Result<Option<Fingerprint>> {
+        self.source.fingerprint()
     }
 
     fn allocated_bytes(&self) -> Result<u64> {

@@ -8,12 +8,12 @@
 //! itself a block device grants no folder: its neighbours in `/dev` are other people's disks. The root folder
 //! grants only what lies directly in it.
 
-use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use block::{Error, Result};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
@@ -53,8 +53,6 @@ pub struct Granted {
     grants: Vec<Grant>,
     /// The folder that a refusal names.
     folder: PathBuf,
-    /// The true paths of opened files whose names are not UTF-8 and differ from it.
-    paths: Mutex<HashMap<String, PathBuf>>,
 }
 
 impl Granted {
@@ -73,32 +71,34 @@ impl Granted {
             // A folder that the user spells out is granted as it is, even the root.
             grants.push(if canonical.is_dir() { Grant::Below(canonical) } else { Grant::File(canonical) });
         }
-        let granted = Self { grants, folder, paths: Mutex::default() };
-        granted.remember(disk_path);
-        Ok(granted)
+        Ok(Self { grants, folder })
     }
 
-    /// Opens what the image opened as `from_name` calls `reference`. A relative one counts from the image's
+    /// Opens what the image opened by the path `from` calls `reference`. A relative one counts from the image's
     /// own folder.
     ///
     /// `Refused` if it is not granted, does not exist, or is no file name; `Io` if the machine failed.
-    pub fn open(&self, from_name: &str, reference: &str) -> Result<Arc<SourceFile>> {
-        check_reference(reference).map_err(|error| error.path(from_name))?;
-        let from = self.path_of(from_name);
-        let path = from.parent().unwrap_or(Path::new("")).join(reference);
-        let canonical = canonicalize(&path, reference).map_err(|error| error.path(from_name))?;
+    pub fn open(&self, from: &Path, reference: &str) -> Result<Arc<SourceFile>> {
+        check_reference(reference).map_err(|error| error.path(from.display()))?;
+        self.open_beside(from, OsStr::new(reference))
+    }
+
+    /// Opens the file `name` in the folder of `from`, or by its whole path, as [`Granted::open`] does; a name that the file system
+    /// gave, which is no reference of an image's.
+    pub fn open_beside(&self, from: &Path, name: &OsStr) -> Result<Arc<SourceFile>> {
+        let path = from.parent().unwrap_or(Path::new("")).join(name);
+        let (reference, from_name) = (name.to_string_lossy(), from.display());
+        let canonical = canonicalize(&path, &reference).map_err(|error| error.path(&from_name))?;
         if !self.covers(&canonical) {
             let folder = canonical.parent().unwrap_or(&canonical).display().to_string();
             return Err(Error::refused(format!(
                 "refers to '{reference}', which lies outside {}",
                 self.folder.display()
             ))
-            .path(from_name)
+            .path(&from_name)
             .hint(format!("--allow-path {folder}")));
         }
-        let file = self.open_canonical(&canonical, &path)?;
-        self.remember(&path);
-        Ok(Arc::new(file))
+        self.open_canonical(&canonical, &path).map(Arc::new)
     }
 
     fn covers(&self, canonical: &Path) -> bool {
@@ -131,19 +131,6 @@ impl Granted {
             return Err(changed_meanwhile(canonical));
         }
         Ok(fd)
-    }
-
-    /// Names are text; a path that is not is kept beside.
-    fn remember(&self, path: &Path) {
-        if path.to_str().is_none() {
-            let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
-            paths.insert(path.to_string_lossy().into_owned(), path.to_owned());
-        }
-    }
-
-    fn path_of(&self, name: &str) -> PathBuf {
-        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
-        paths.get(name).cloned().unwrap_or_else(|| PathBuf::from(name))
     }
 }
 
@@ -231,7 +218,7 @@ mod tests {
         }
 
         fn open(&self, reference: &str) -> Result<Arc<SourceFile>> {
-            self.granted(&[]).open(self.disk.to_str().unwrap(), reference)
+            self.granted(&[]).open(&self.disk, reference)
         }
 
         #[track_caller]
@@ -270,10 +257,10 @@ mod tests {
     fn a_parent_s_own_reference_counts_from_its_folder() {
         let place = place();
         let granted = place.granted(&[]);
-        let deep = granted.open(place.disk.to_str().unwrap(), "deep/base").unwrap();
-        assert_eq!(contents(&granted.open(deep.name(), "base").unwrap()), "in/deep/base");
-        assert_eq!(contents(&granted.open(deep.name(), "../base").unwrap()), "in/base");
-        assert!(granted.open(deep.name(), "../../out/secret").is_err());
+        let deep = granted.open(&place.disk, "deep/base").unwrap();
+        assert_eq!(contents(&granted.open(deep.path(), "base").unwrap()), "in/deep/base");
+        assert_eq!(contents(&granted.open(deep.path(), "../base").unwrap()), "in/base");
+        assert!(granted.open(deep.path(), "../../out/secret").is_err());
     }
 
     #[test]
@@ -306,7 +293,7 @@ mod tests {
     fn what_is_granted_besides_opens_and_nothing_more() {
         let place = place();
         std::fs::write(place.root.join("out/other"), "other").unwrap();
-        let from = place.disk.to_str().unwrap();
+        let from = &place.disk;
         let folder = place.granted(&["out"]);
         assert_eq!(contents(&folder.open(from, "../out/secret").unwrap()), "out/secret");
         assert!(folder.open(from, "../in-but-longer/secret").is_err());
@@ -398,22 +385,22 @@ mod tests {
         symlink(&place.disk, place.root.join("out/disk")).unwrap();
         let disk = place.root.join("out/disk");
         let granted = Granted::new(&disk, &[]).unwrap();
-        assert_eq!(contents(&granted.open(disk.to_str().unwrap(), "secret").unwrap()), "out/secret");
-        assert!(granted.open(disk.to_str().unwrap(), "../in/base").is_err());
+        assert_eq!(contents(&granted.open(&disk, "secret").unwrap()), "out/secret");
+        assert!(granted.open(&disk, "../in/base").is_err());
     }
 
     #[test]
     fn a_name_that_is_not_text_still_has_a_folder() {
         use std::os::unix::ffi::OsStrExt;
         let place = place();
-        let folder = place.root.join(std::ffi::OsStr::from_bytes(b"n\xffme"));
+        let folder = place.root.join(OsStr::from_bytes(b"n\xffme"));
         std::fs::create_dir(&folder).unwrap();
         for file in ["disk", "base"] {
             std::fs::write(folder.join(file), file).unwrap();
         }
         let granted = Granted::new(&folder.join("disk"), &[]).unwrap();
         let disk = SourceFile::open(folder.join("disk")).unwrap();
-        assert_eq!(contents(&granted.open(disk.name(), "base").unwrap()), "base");
+        assert_eq!(contents(&granted.open(disk.path(), "base").unwrap()), "base");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::{Error, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
+use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
 use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::FallocateFlags;
 
@@ -149,6 +149,14 @@ impl ReadAt<Host> for LiveFile {
 impl HostFile for LiveFile {
     fn name(&self) -> &str {
         self.file.name()
+    }
+
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn fingerprint(&self) -> Result<Option<Fingerprint>> {
+        self.file.fingerprint()
     }
 
     fn allocated_bytes(&self) -> Result<u64> {

@@ -1,4 +1,4 @@
-//! Who else uses an image, as far as that can be known.
+//! Locks on images, as QEMU takes them: whom they tell of, and taking them. `users` asks of all others.
 //!
 //! QEMU takes shared byte-range locks on an image that say what it does and what it lets others do
 //! (`block/file-posix.c`, `raw_apply_lock_bytes` and `raw_check_lock_bytes`): byte 100 + n for permission n that it holds
@@ -6,20 +6,18 @@
 //! in `include/block/block-common.h`; bit 1 is `BLK_PERM_WRITE`, bit 3 `BLK_PERM_RESIZE`. Who opens an image takes its locks
 //! first and then looks for those that speak against it, so that of two at the same time at least one sees the other.
 //!
-//! Programs that take no locks are seen by a lease, which the kernel does not give on a file that is open for writing.
-//!
 //! Absent on purpose: waiting for locks; breaking those of others.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use block::{Error, Result};
 use rustix::fs::OFlags;
 
 use crate::raw_file::{Kind, RawFile};
+use crate::users;
 
 /// `RAW_LOCK_PERM_BASE` + the number of each permission that changes the contents.
 const QEMU_WRITE_BYTES: [libc::off_t; 2] = [100 + 1, 100 + 3];
@@ -28,37 +26,21 @@ const QEMU_BASES: [libc::off_t; 2] = [100, 200];
 /// More permissions than QEMU has: it locks the bytes of those that it knows.
 const QEMU_PERMISSION_COUNT: libc::off_t = 64;
 
-/// Says who holds `path` open for writing, if locks tell. `None` means that nobody who locks does; programs
-/// that take no locks are not seen.
-pub fn in_use_by_writer(path: impl AsRef<Path>) -> Option<String> {
-    writer_of(&RawFile::open(path.as_ref(), OFlags::RDONLY).ok()?.file)
+/// Whether somebody who locks as QEMU does may change the file's contents or its length.
+pub(crate) fn is_written(file: &File) -> bool {
+    QEMU_WRITE_BYTES.iter().any(|byte| is_locked(file, *byte, 1))
 }
 
-pub(crate) fn writer_of(file: &File) -> Option<String> {
-    QEMU_WRITE_BYTES
-        .iter()
-        .any(|byte| is_locked(file, *byte, 1))
-        .then(|| "another program (QEMU or one like it) has it open for writing".to_owned())
+/// Whether somebody who locks as QEMU does reads the file, and lets nobody change it.
+pub(crate) fn is_read(file: &File) -> bool {
+    QEMU_READER_BYTES.iter().any(|byte| is_locked(file, *byte, 1))
 }
 
-/// Fails with `Refused` if somebody uses the file `raw`, which is open for reading only: writes to it, or has it as a
-/// disk.
+/// Fails with `Refused` if somebody uses `raw`, which is open for reading only: writes to it, or has it as a disk. A device
+/// says so itself when it is claimed.
 pub(crate) fn check_unused(raw: &RawFile) -> Result<()> {
-    if raw.kind == Kind::BlockDevice {
-        return Ok(());
-    }
-    if let Some(device) = loop_device_of(&raw.file) {
-        return Err(Error::refused(format!("is in use: attached as {device}"))
-            .path(&raw.name)
-            .hint(format!("unmount what is on it, then 'losetup -d {device}'")));
-    }
-    let lock_folder = format!("{}.lck", raw.name);
-    if fs::read_dir(&lock_folder).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(Error::refused("is in use by VMware, which made a lock beside it")
-            .path(&raw.name)
-            .hint(format!("close the machine; if none runs, remove {lock_folder}")));
-    }
-    if is_open_for_writing(&raw.file) { Err(in_use(raw)) } else { Ok(()) }
+    let user = if raw.kind == Kind::BlockDevice { None } else { users::of(raw).into_iter().next() };
+    user.map_or(Ok(()), |user| Err(Error::refused(user.text).path(&raw.name).hint(user.hint)))
 }
 
 /// Takes `raw` for this process alone: no QEMU can open it from now on, not even for reading, and no other Leandisk.
@@ -102,68 +84,32 @@ impl ReadLock {
                 _ => {}
             }
         }
-        if writer_of(&raw.file).is_some() { Err(in_use(&raw)) } else { Ok(Self { _file: raw }) }
+        if is_written(&raw.file) { Err(in_use(&raw)) } else { Ok(Self { _file: raw }) }
     }
 }
 
 fn in_use(raw: &RawFile) -> Error {
-    let holders = holders(&raw.file);
-    let by = match &holders[..] {
-        [] => "another program".to_owned(),
-        [first] => first.clone(),
-        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
-    };
-    Error::refused(format!("is in use by {by}"))
+    Error::refused(format!("is in use by {}", users::holders(&raw.file)))
         .path(&raw.name)
         .hint("shut down what uses it, then try again")
 }
 
-/// The programs that have the file open, this one left out, as far as `/proc` shows them.
-fn holders(file: &File) -> Vec<String> {
-    let Ok(own) = file.metadata() else { return Vec::new() };
-    let is_same =
-        |path: &Path| fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()));
-    let own_process = std::process::id();
-    let mut holders = Vec::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(id) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let mut open_files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        if id != own_process && open_files.any(|entry| is_same(&entry.path())) {
-            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            holders.push(format!("'{}' (process {id})", name.trim_end()));
-        }
-    }
-    holders
-}
-
-/// The loop device that `file` is attached as.
-fn loop_device_of(file: &File) -> Option<String> {
-    let own = file.metadata().ok()?;
-    fs::read_dir("/sys/block").ok()?.flatten().find_map(|device| {
-        let name = device.file_name().into_string().ok().filter(|name| name.starts_with("loop"))?;
-        let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-        let backing = fs::metadata(backing.trim_end_matches('\n')).ok()?;
-        ((backing.dev(), backing.ino()) == (own.dev(), own.ino())).then(|| format!("/dev/{name}"))
-    })
-}
-
-/// Whether anybody has `file`, which is open for reading only, open for writing: then the kernel gives no lease for
-/// reading (fcntl(2), `F_SETLEASE`). Where that tells nothing (network file systems, files of others), nobody is seen.
-fn is_open_for_writing(file: &File) -> bool {
+/// Whether anybody has `file`, which is open for reading only, open for writing, or mapped for it: then the kernel gives no
+/// lease for reading (fcntl(2), `F_SETLEASE`). `None` where that tells nothing: network file systems, files of others.
+pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     let is_remote = ["nfs", "cifs", "ceph", "gfs2"];
     if crate::fiemap::filesystem_name(file).is_some_and(|name| is_remote.contains(&&*name)) {
         // These say the same when their server gave no lease.
-        return false;
+        return None;
     }
     // Were somebody to open the file in the moment of the lease, the kernel would send a signal: one that is ignored
     // unless asked for.
     let asked =
         fcntl(file, F_SETSIG, libc::SIGURG).and_then(|()| fcntl(file, libc::F_SETLEASE, libc::F_RDLCK));
     match asked {
-        Ok(()) => fcntl(file, libc::F_SETLEASE, libc::F_UNLCK).is_err(),
-        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        Ok(()) => Some(fcntl(file, libc::F_SETLEASE, libc::F_UNLCK).is_err()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(true),
+        Err(_) => None,
     }
 }
 

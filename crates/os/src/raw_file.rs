@@ -5,7 +5,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use block::{Error, Result, check_bounds};
 use extent::{HostOffset, HostSpan};
@@ -44,6 +44,9 @@ pub(crate) const OPEN_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOCTTY).unio
 /// An open file or block device with what its errors need.
 pub(crate) struct RawFile {
     pub(crate) file: File,
+    /// Byte for byte as it was given.
+    pub(crate) path: PathBuf,
+    /// The path as text, for messages.
     pub(crate) name: String,
     pub(crate) kind: Kind,
     /// A second descriptor that goes past the page cache.
@@ -69,7 +72,8 @@ impl RawFile {
     pub(crate) fn adopt(fd: OwnedFd, path: &Path) -> Result<Self> {
         let stat = rustix::fs::fstat(&fd).map_err(|error| io_error("stat", path, error))?;
         let kind = Kind::of(&stat, path)?;
-        Ok(Self { file: File::from(fd), name: path.to_string_lossy().into_owned(), kind, direct: None })
+        let name = path.to_string_lossy().into_owned();
+        Ok(Self { file: File::from(fd), path: path.to_owned(), name, kind, direct: None })
     }
 
     /// An error of `what` at `at`.

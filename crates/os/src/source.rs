@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use block::{Error, HostExtent, HostFile, HostState, ReadAt, Result};
+use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, User};
 use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::{Advice, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -17,22 +17,10 @@ pub struct SourceFile {
     /// The length when it was opened; what grows later is not seen.
     len_bytes: u64,
     identity: (u64, u64),
+    /// Taken before anything was read.
+    opened: Fingerprint,
     /// What the host's file system said last: most questions are about the next window of the same extent.
     last_extent: Mutex<Option<Extent<Host, HostState>>>,
-}
-
-/// What changes when a file's contents do. Taken before and after, to see that nobody wrote in between. A
-/// block device has no such times: only its size is in it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fingerprint {
-    /// Length.
-    pub len_bytes: u64,
-    /// When contents were last changed, in nanoseconds since 1970.
-    pub modified_ns: i128,
-    /// When contents or attributes were last changed, in nanoseconds since 1970.
-    pub changed_ns: i128,
-    /// The inode's number.
-    pub inode: u64,
 }
 
 impl SourceFile {
@@ -67,14 +55,9 @@ impl SourceFile {
     }
 
     pub(crate) fn from_raw(raw: RawFile) -> Result<Self> {
-        let stat = raw.stat()?;
-        // A block device is the same one under every node that names it.
-        let identity = match raw.kind {
-            Kind::Regular => (stat.st_dev, stat.st_ino),
-            Kind::BlockDevice => (u64::MAX, stat.st_rdev),
-        };
-        let len_bytes = raw.current_len_bytes()?;
-        Ok(Self { raw, len_bytes, identity, last_extent: Mutex::new(None) })
+        let opened = fingerprint_of(&raw)?;
+        let Fingerprint { len_bytes, identity, .. } = opened;
+        Ok(Self { raw, len_bytes, identity, opened, last_extent: Mutex::new(None) })
     }
 
     pub(crate) fn raw(&self) -> &RawFile {
@@ -84,30 +67,6 @@ impl SourceFile {
     /// Has the file system asked anew: what was a hole may have been written.
     pub(crate) fn forget_extent(&self) {
         *self.last_extent.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// What to compare to see whether the file was changed.
-    pub fn fingerprint(&self) -> Result<Fingerprint> {
-        let len_bytes = self.raw.current_len_bytes()?;
-        let stat = self.raw.stat()?;
-        let ns = |seconds: i64, ns: u64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
-        Ok(match self.raw.kind {
-            Kind::Regular => Fingerprint {
-                len_bytes,
-                modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
-                changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
-                inode: stat.st_ino,
-            },
-            Kind::BlockDevice => {
-                Fingerprint { len_bytes, modified_ns: 0, changed_ns: 0, inode: stat.st_rdev }
-            }
-        })
-    }
-
-    /// Who else has the file open for writing, in words, as far as locks tell; see
-    /// [`in_use_by_writer`](crate::in_use_by_writer).
-    pub fn in_use_by_writer(&self) -> Option<String> {
-        crate::locks::writer_of(&self.raw.file)
     }
 
     /// Reads past the page cache. `false`, and nothing read, where that cannot be done.
@@ -155,6 +114,24 @@ impl SourceFile {
     }
 }
 
+fn fingerprint_of(raw: &RawFile) -> Result<Fingerprint> {
+    let stat = raw.stat()?;
+    let ns = |seconds: i64, ns: u64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+    let len_bytes = raw.current_len_bytes()?;
+    Ok(match raw.kind {
+        Kind::Regular => Fingerprint {
+            len_bytes,
+            modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
+            changed_ns: ns(stat.st_ctime, stat.st_ctime_nsec),
+            identity: (stat.st_dev, stat.st_ino),
+        },
+        // A block device is the same one under every node that names it.
+        Kind::BlockDevice => {
+            Fingerprint { len_bytes, modified_ns: 0, changed_ns: 0, identity: (u64::MAX, stat.st_rdev) }
+        }
+    })
+}
+
 impl ReadAt<Host> for SourceFile {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
@@ -168,6 +145,29 @@ impl ReadAt<Host> for SourceFile {
 impl HostFile for SourceFile {
     fn name(&self) -> &str {
         &self.raw.name
+    }
+
+    fn path(&self) -> &Path {
+        &self.raw.path
+    }
+
+    fn fingerprint(&self) -> Result<Option<Fingerprint>> {
+        fingerprint_of(&self.raw).map(Some)
+    }
+
+    fn fingerprint_when_opened(&self) -> Option<Fingerprint> {
+        Some(self.opened)
+    }
+
+    fn users(&self) -> Vec<User> {
+        crate::users::of(&self.raw)
+    }
+
+    fn name_count(&self) -> u64 {
+        match self.raw.kind {
+            Kind::Regular => self.raw.stat().map_or(1, |stat| stat.st_nlink.into()),
+            Kind::BlockDevice => 1,
+        }
     }
 
     fn allocated_bytes(&self) -> Result<u64> {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use block::{ErrorKind, HostFile, HostState, ReadAt, TargetFile};
 use extent::{Offset, Span};
@@ -128,8 +128,8 @@ fn a_device_is_a_source_too() {
     // Its neighbours are not granted.
     let granted = Granted::new(device.device.as_ref(), &[]).unwrap();
     let name = device.device.strip_prefix("/dev/").unwrap();
-    assert_eq!(granted.open(&device.device, name).err().unwrap().kind(), ErrorKind::Refused);
+    assert_eq!(granted.open(Path::new(&device.device), name).err().unwrap().kind(), ErrorKind::Refused);
     let granted = Granted::new(device.device.as_ref(), &[PathBuf::from(&device.device)]).unwrap();
-    granted.open(&device.device, name).unwrap();
+    granted.open(Path::new(&device.device), name).unwrap();
     drop(File::open(&device.file));
 }

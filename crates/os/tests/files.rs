@@ -8,7 +8,7 @@ use std::path::Path;
 
 use block::{ErrorKind, HostFile, HostState, ReadAt, TargetFile};
 use extent::{HostSpan, Offset, Span};
-use os::{AlignedBuffer, NewFile, SourceFile, in_use_by_writer};
+use os::{AlignedBuffer, NewFile, SourceFile};
 
 fn span(start: u64, len_bytes: u64) -> HostSpan {
     Span::new(Offset::new(start), len_bytes)
@@ -235,14 +235,19 @@ fn direct_and_buffered_agree() {
     assert!(tail[..] == expected[(1 << 20) - 1..]);
 }
 
+/// Whether somebody writes, of each who uses the file.
+fn writers(path: &Path) -> Vec<bool> {
+    SourceFile::open(path).unwrap().users().iter().map(|user| user.writes).collect()
+}
+
 #[test]
 fn a_running_guest_is_seen() {
     let dir = testkit::scratch();
     let path = dir.path().join("disk.qcow2");
     let name = path.to_str().unwrap();
     testkit::run("qemu-img", &["create", "-q", "-f", "qcow2", name, "16M"]);
-    assert_eq!(in_use_by_writer(&path), None);
-    for (flags, is_seen) in [(&[][..], true), (&["-r"][..], false)] {
+    assert!(writers(&path).is_empty());
+    for (flags, writes) in [(&[][..], true), (&["-r"][..], false)] {
         let mut guest = std::process::Command::new("qemu-io")
             .args(flags)
             .args(["-f", "qcow2", name])
@@ -255,14 +260,98 @@ fn a_running_guest_is_seen() {
         writeln!(guest.stdin.as_mut().unwrap(), "length").unwrap();
         let mut line = String::new();
         BufReader::new(guest.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let (writer, of_file) =
-            (in_use_by_writer(&path), SourceFile::open(&path).unwrap().in_use_by_writer());
+        let users = SourceFile::open(&path).unwrap().users();
         drop(guest.stdin.take());
         guest.wait().unwrap();
-        assert_eq!(writer.is_some(), is_seen, "qemu-io {flags:?} answered {line:?}");
-        assert_eq!(of_file.is_some(), is_seen);
+        assert_eq!(users.len(), 1, "qemu-io {flags:?} answered {line:?}: {users:?}");
+        assert_eq!(users[0].writes, writes);
+        assert!(users[0].text.contains("'qemu-io'"), "{users:?}");
     }
-    assert_eq!(in_use_by_writer(&path), None);
+    assert!(writers(&path).is_empty());
+}
+
+/// A program in Python that has opened `path` in its way, until the value goes.
+struct Opener(std::process::Child);
+
+impl Opener {
+    fn start(path: &Path, open: &str) -> Self {
+        use std::io::{BufRead, BufReader};
+        let program = format!("import mmap, os, sys\n{open}\nprint('open', flush=True)\nsys.stdin.read()");
+        let mut command = std::process::Command::new("/usr/bin/python3");
+        command.arg("-c").arg(program).arg(path);
+        command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "open\n");
+        Self(child)
+    }
+}
+
+impl Drop for Opener {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn programs_that_take_no_locks_are_seen_whatever_the_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = testkit::scratch();
+    for name in [&b"disk.raw"[..], b"disk \xff\xfe.raw"] {
+        let path = dir.path().join(std::ffi::OsStr::from_bytes(name));
+        std::fs::write(&path, [1; 8192]).unwrap();
+        assert!(writers(&path).is_empty());
+        for (open, expected) in [
+            ("fd = os.open(os.fsencode(sys.argv[1]), os.O_RDWR)", &[true][..]),
+            // What is mapped stays so after it was closed.
+            (
+                "fd = os.open(os.fsencode(sys.argv[1]), os.O_RDWR); m = mmap.mmap(fd, 4096); os.close(fd)",
+                &[true],
+            ),
+            ("fd = os.open(os.fsencode(sys.argv[1]), os.O_RDONLY)", &[]),
+            (
+                "fd = os.open(os.fsencode(sys.argv[1]), os.O_RDONLY); m = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)",
+                &[],
+            ),
+        ] {
+            let opener = Opener::start(&path, open);
+            let users = SourceFile::open(&path).unwrap().users();
+            let found: Vec<_> = users.iter().map(|user| user.writes).collect();
+            assert_eq!(found, expected, "{open}: {users:?}");
+            let is_named = users.iter().all(|user| user.text.contains(&format!("process {}", opener.0.id())));
+            assert!(is_named, "{open}: {users:?}");
+        }
+        assert!(writers(&path).is_empty());
+    }
+}
+
+#[test]
+fn a_loop_device_writes_once_it_is_mounted() {
+    let dir = testkit::scratch();
+    let path = dir.path().join("disk.raw");
+    let name = path.to_str().unwrap();
+    File::create(&path).unwrap().set_len(16 << 20).unwrap();
+    testkit::run("mkfs.ext4", &["-q", "-F", name]);
+    let mount = dir.path().join("mount");
+    std::fs::create_dir(&mount).unwrap();
+    let device = testkit::run("losetup", &["-f", "--show", name]).trim().to_owned();
+    let attached = SourceFile::open(&path).unwrap().users();
+    testkit::run("mount", &[&device, mount.to_str().unwrap()]);
+    let mounted = SourceFile::open(&path).unwrap().users();
+    let of_device = SourceFile::open(&device).map(|file| file.users());
+    testkit::run("umount", &[&device]);
+    testkit::run("losetup", &["-d", &device]);
+    assert_eq!((attached.len(), attached[0].writes), (1, false), "{attached:?}");
+    assert!(attached[0].text.contains(&device) && attached[0].hint.contains("losetup -d"), "{attached:?}");
+    assert_eq!((mounted.len(), mounted[0].writes), (1, true), "{mounted:?}");
+    assert!(mounted[0].text.contains(mount.to_str().unwrap()), "{mounted:?}");
+    // Only root may open it.
+    if let Ok(users) = of_device {
+        assert!(users[0].writes && users[0].text.contains("mounted at"), "{users:?}");
+    }
+    assert!(writers(&path).is_empty());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use block::{HostFile, Result};
+use claims::{Act, Claim, Claims};
 use image::Link;
 use serde::Serialize;
 use stack::{Stack, UsedMaps};
@@ -25,6 +26,8 @@ pub struct InfoDocument {
     unreadable: Option<String>,
     /// Top first, each parent after its child.
     images: Vec<ImageInfo>,
+    /// Who else needs the disk's files.
+    claims: Vec<ClaimInfo>,
     partition_table: TableInfo,
     volumes: Vec<VolumeInfo>,
 }
@@ -49,6 +52,18 @@ struct FileInfo {
     path: String,
     size_bytes: u64,
     allocated_bytes: u64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ClaimInfo {
+    kind: &'static str,
+    path: String,
+    /// Follows the path: `is in use by ...`.
+    text: String,
+    /// What is refused for it: `read`, `change`, `replace`.
+    forbids: Vec<&'static str>,
+    /// What ends it.
+    hint: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -92,7 +107,7 @@ struct PartitionInfo {
 }
 
 /// The facts of an open disk. `maps` are quickly checked ones.
-pub fn info_document(path: &str, stack: &Stack, maps: &UsedMaps) -> Result<InfoDocument> {
+pub fn info_document(path: &str, stack: &Stack, maps: &UsedMaps, claims: &Claims) -> Result<InfoDocument> {
     let chain = stack.chain();
     let facts = chain.facts();
     let mut allocated_bytes = 0;
@@ -109,6 +124,7 @@ pub fn info_document(path: &str, stack: &Stack, maps: &UsedMaps) -> Result<InfoD
         sector_bytes: facts.sector_bytes,
         unreadable: chain.check_readable().err().map(|error| error.to_string()),
         images: chain.links().iter().map(image_info).collect::<Result<_>>()?,
+        claims: claims.iter().map(claim_info).collect(),
         partition_table: TableInfo {
             scheme: match table.scheme {
                 Scheme::None => "none",
@@ -139,6 +155,17 @@ fn image_info(link: &Link) -> Result<ImageInfo> {
         files: link.layer.files().iter().map(|file| file_info(&**file)).collect::<Result<_>>()?,
         details: facts.details.iter().cloned().collect(),
     })
+}
+
+fn claim_info(claim: &Claim) -> ClaimInfo {
+    let acts = [(Act::Read, "read"), (Act::Change, "change"), (Act::Replace, "replace")];
+    ClaimInfo {
+        kind: claim.kind.word(),
+        path: claim.file.clone(),
+        text: claim.text.clone(),
+        forbids: acts.into_iter().filter(|(act, _)| claim.forbids(*act)).map(|(_, word)| word).collect(),
+        hint: claim.hint.clone(),
+    }
 }
 
 fn file_info(file: &dyn HostFile) -> Result<FileInfo> {
@@ -205,6 +232,9 @@ pub fn info_text(document: &InfoDocument, palette: Palette) -> String {
     for (depth, image) in document.images.iter().enumerate() {
         image_text(&mut out, depth, image, palette);
     }
+    for claim in &document.claims {
+        claim_text(&mut out, claim, palette);
+    }
     table_text(&mut out, document, palette);
     let last = document.volumes.len();
     for volume in &document.volumes {
@@ -240,6 +270,17 @@ fn image_text(out: &mut String, depth: usize, image: &ImageInfo, palette: Palett
     if !details.is_empty() {
         let _ = writeln!(out, "│    {}", palette.faint(&details.join(", ")));
     }
+}
+
+fn claim_text(out: &mut String, claim: &ClaimInfo, palette: Palette) {
+    let text = format!("{} {}", printable(&claim.path), printable(&claim.text));
+    let _ = writeln!(out, "├─ {}", palette.warning(&text));
+    let refuses = match claim.forbids.first() {
+        Some(&"read") => "copy refuses it (--in-use copies it all the same), and nothing changes it",
+        Some(_) => "copy takes it; nothing changes it in place",
+        None => "copy takes it",
+    };
+    let _ = writeln!(out, "│    {refuses}");
 }
 
 fn table_text(out: &mut String, document: &InfoDocument, palette: Palette) {

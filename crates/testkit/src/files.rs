@@ -11,6 +11,7 @@ use image::{Purpose, Resolver};
 
 /// A file opened for reading.
 pub struct TestFile {
+    path: PathBuf,
     name: String,
     file: File,
 }
@@ -20,7 +21,7 @@ impl TestFile {
     pub fn open(path: impl AsRef<Path>) -> Arc<dyn HostFile> {
         let path = path.as_ref();
         let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        Arc::new(Self { name: path.display().to_string(), file })
+        Arc::new(Self { path: path.to_owned(), name: path.display().to_string(), file })
     }
 }
 
@@ -40,6 +41,10 @@ impl ReadAt<Host> for TestFile {
 impl HostFile for TestFile {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
     }
 
     fn allocated_bytes(&self) -> Result<u64> {

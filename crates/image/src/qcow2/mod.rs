@@ -19,6 +19,7 @@ use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
 use self::compress::Decompressor;
 use self::map::Map;
 use self::parse::{Encryption, Header};
+use crate::relatives::{References, parent_named};
 use crate::{Backing, Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
 
 pub(crate) use live::{end_max, open_live};
@@ -40,17 +41,13 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
     }
 }
 
-/// What `file` says of its parent, if it is one of these and has one.
-pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentReference>> {
+/// What `file` says of others, if it is one of these. Features that are not known do not matter for that.
+pub(crate) fn references(file: &dyn HostFile) -> Result<References> {
     if !parse::has_magic(file)? {
-        return Ok(None);
+        return Ok(References::default());
     }
-    let backing = parse::read_backing(file)?;
-    Ok(backing.map(|backing| ParentReference {
-        names: vec![backing.name],
-        format: backing.format,
-        ids: Vec::new(),
-    }))
+    let parse::Names { backing, data } = parse::read_names(file)?;
+    Ok(References { parent: backing.map(|name| parent_named(name, None)), data: data.into_iter().collect() })
 }
 
 /// Opens one layer. `resolver` opens the further files it consists of; its parent is not opened here.

@@ -65,6 +65,12 @@ pub(super) struct Backing {
     pub(super) format: Option<Format>,
 }
 
+/// The names of the other files that an image needs: text, as far as they are.
+pub(super) struct Names {
+    pub(super) backing: Option<String>,
+    pub(super) data: Option<String>,
+}
+
 /// The file that holds the guest's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct DataFile {
@@ -114,11 +120,17 @@ pub(super) fn has_magic(file: &(impl ReadAt<Host> + ?Sized)) -> Result<bool> {
 
 /// The layer below as the header names it, whatever else the image holds and however new it is: a program that knows
 /// its features can open it.
-pub(super) fn read_backing(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Option<Backing>> {
+pub(super) fn read_names(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Names> {
     let head = read_start(file, size_of::<layout::Header>() as u64)?;
     let raw = raw_header(&head)?;
     let cluster = read_start(file, 1 << raw.cluster_bits.get())?;
-    backing(&raw, &cluster, None)
+    let shown = |bytes: &[u8]| String::from_utf8_lossy(up_to_zero(bytes)).into_owned();
+    let has_data_file = raw.incompatible_features.get() & incompatible::EXTERNAL_DATA != 0;
+    let data = Extensions::parse(&raw, &cluster).ok().and_then(|extensions| extensions.data_file_name);
+    Ok(Names {
+        backing: backing_name(&raw, &cluster)?.map(shown).filter(|name| !name.is_empty()),
+        data: data.filter(|_| has_data_file).map(|name| shown(&name)),
+    })
 }
 
 /// Reads and validates the header.
@@ -316,6 +328,17 @@ fn compression(raw: &layout::Header) -> Result<Compression> {
 }
 
 fn backing(raw: &layout::Header, cluster: &[u8], format: Option<Vec<u8>>) -> Result<Option<Backing>> {
+    let Some(bytes) = backing_name(raw, cluster)? else { return Ok(None) };
+    let name = text(bytes, "backing file's name")?;
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let format = format.map(|format| backing_format(&text(&format, "backing file's format")?)).transpose()?;
+    Ok(Some(Backing { name, format: format.flatten() }))
+}
+
+/// The bytes of the backing file's name.
+fn backing_name<'a>(raw: &layout::Header, cluster: &'a [u8]) -> Result<Option<&'a [u8]>> {
     let (offset, len) = (raw.backing_file_offset.get(), raw.backing_file_size.get());
     if offset == 0 || len == 0 {
         return Ok(None);
@@ -332,12 +355,7 @@ fn backing(raw: &layout::Header, cluster: &[u8], format: Option<Vec<u8>>) -> Res
             let expected = format!("a name of {len} bytes within the first cluster");
             corrupt().field("backing_file_offset", format!("{offset:#x}"), expected)
         })?;
-    let name = text(bytes, "backing file's name")?;
-    if name.is_empty() {
-        return Ok(None);
-    }
-    let format = format.map(|format| backing_format(&text(&format, "backing file's format")?)).transpose()?;
-    Ok(Some(Backing { name, format: format.flatten() }))
+    Ok(Some(bytes))
 }
 
 /// The format by QEMU's name of it. One that is not known must not be probed: an encrypted disk would pass for
@@ -366,10 +384,14 @@ fn data_file(raw: &layout::Header, name: Option<Vec<u8>>) -> Result<Option<DataF
     Ok(Some(DataFile { name, is_raw }))
 }
 
+fn up_to_zero(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    &bytes[..end]
+}
+
 /// Text up to the first zero byte, which ends it for QEMU.
 fn text(bytes: &[u8], what: &str) -> Result<String> {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    String::from_utf8(bytes[..end].to_vec())
+    String::from_utf8(up_to_zero(bytes).to_vec())
         .map_err(|_| Error::unsupported(format!("QCOW2 {what} that is not UTF-8")))
 }
 

@@ -78,9 +78,9 @@ fn facts(header: &Header) -> Facts {
 fn find_parent(file: &dyn HostFile, header: &Header, resolver: &dyn Resolver) -> Result<ParentReference> {
     let uuid = header.uuid_linkage;
     let by_uuid = [format!("{{{uuid}}}.vdi"), format!("{uuid}.vdi")];
-    let beside = resolver.siblings(file)?.into_iter().take(CANDIDATE_COUNT_MAX);
+    let beside = resolver.siblings(file)?.into_iter().filter_map(|name| name.into_string().ok());
     let is_vdi = |name: &String| name.to_ascii_lowercase().ends_with(".vdi");
-    for name in by_uuid.into_iter().chain(beside.filter(is_vdi)) {
+    for name in by_uuid.into_iter().chain(beside.filter(is_vdi).take(CANDIDATE_COUNT_MAX)) {
         let Some(candidate) = candidate(file, &name, resolver)? else { continue };
         if candidate.uuid_create != uuid {
             continue;

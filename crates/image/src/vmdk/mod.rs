@@ -15,6 +15,6 @@ mod parse;
 mod write;
 
 pub(crate) use live::open_live;
-pub(crate) use open::parent_reference;
+pub(crate) use open::references;
 pub use open::{open, probe};
 pub use write::VmdkWriter;

@@ -11,6 +11,7 @@ use super::edit;
 use super::layout::SECTOR_BYTES;
 use super::map::{Compression, Map, Part, Source, Tables};
 use super::parse::{self, Magic, SparseExtent};
+use crate::relatives::References;
 use crate::{Facts, Format, Layer, ParentReference, Probe, Purpose, Renewal, Resolver};
 
 /// How much of a text is looked at to tell whether it is a descriptor.
@@ -123,14 +124,21 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
     }
 }
 
-/// What `file` says of its parent, if it is one of these and has one.
-pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentReference>> {
-    let descriptor = match entrance(file)? {
-        Entrance::Text => Some(read_text(file)?),
-        Entrance::Hosted => embedded(file, parse::hosted_header(file, HostOffset::ZERO)?.descriptor)?,
-        Entrance::Cowd | Entrance::SeSparse | Entrance::FlatData | Entrance::None => None,
+/// What `file` says of others, if it is one of these.
+pub(crate) fn references(file: &dyn HostFile) -> Result<References> {
+    let (descriptor, is_alone) = match entrance(file)? {
+        Entrance::Text => (Some(read_text(file)?), false),
+        Entrance::Hosted => {
+            let header = parse::hosted_header(file, HostOffset::ZERO)?;
+            // One that holds the data itself names the file that it was made as.
+            (embedded(file, header.descriptor)?, header.capacity_sectors != 0)
+        }
+        Entrance::Cowd | Entrance::SeSparse | Entrance::FlatData | Entrance::None => (None, true),
     };
-    Ok(descriptor.and_then(|descriptor| descriptor.parent).map(reference))
+    let Some(Descriptor { parent, extents, .. }) = descriptor else { return Ok(References::default()) };
+    let names = extents.into_iter().map(|extent| extent.name).filter(|name| !name.is_empty());
+    let data = if is_alone { Vec::new() } else { names.collect() };
+    Ok(References { parent: parent.map(reference), data })
 }
 
 fn reference(parent: descriptor::Parent) -> ParentReference {

@@ -1,0 +1,392 @@
+//! Who else uses a host file or block device, as far as the kernel tells.
+//!
+//! - QEMU, and whoever locks as it does, by its locks (`locks`).
+//! - Programs that take no locks by a lease, which the kernel does not give on a file that is open for writing, nor on one that is
+//!   mapped for writing only (fcntl(2), `F_SETLEASE`); where it gives no answer, by what `/proc` shows of other processes.
+//! - The kernel itself: loop devices, mounts, swap, and devices that stand on others, from `/proc` and `/sys`.
+//! - VMware by the lock that it leaves beside an image.
+//!
+//! Invariant: asking changes nothing, and takes nothing that another program would have to wait for.
+//!
+//! Absent on purpose: other machines. What uses a file over a network file system is seen only if it locks.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use block::User;
+
+use crate::locks;
+use crate::raw_file::{Kind, RawFile};
+
+/// The most devices that stand on one another that are followed.
+const DEPTH_MAX: usize = 16;
+
+/// Who else uses `raw`, who writes to it first.
+pub(crate) fn of(raw: &RawFile) -> Vec<User> {
+    let mut users = match raw.kind {
+        Kind::Regular => of_file(raw),
+        Kind::BlockDevice => of_device(raw),
+    };
+    users.sort_by_key(|user| !user.writes);
+    users
+}
+
+fn of_file(raw: &RawFile) -> Vec<User> {
+    let mut users: Vec<User> = loop_devices_of(&raw.file).map(|device| attached(&device)).collect();
+    let lock_folder = raw.path.with_file_name({
+        let mut name = raw.path.file_name().unwrap_or_default().to_owned();
+        name.push(".lck");
+        name
+    });
+    if fs::read_dir(&lock_folder).is_ok_and(|mut entries| entries.next().is_some()) {
+        users.push(User {
+            writes: true,
+            text: "is in use by VMware, which made a lock beside it".into(),
+            hint: format!("close the machine; if none runs, remove {}", lock_folder.display()),
+        });
+    }
+    // The loop device's own writing is told already.
+    let is_told = users.iter().any(|user| user.writes);
+    users.extend(locker(&raw.file).or_else(|| writer(&raw.file, is_told || !users.is_empty())));
+    users
+}
+
+fn of_device(raw: &RawFile) -> Vec<User> {
+    let Ok(stat) = raw.stat() else { return Vec::new() };
+    let device = Device { number: stat.st_rdev };
+    let mut users: Vec<User> = device.usage(0).into_iter().map(Usage::user).collect();
+    users.extend(locker(&raw.file));
+    if users.is_empty() && is_claimed(&raw.path) {
+        users.push(Usage { writes: true, what: "mounted or held by another program".into() }.user());
+    }
+    users
+}
+
+/// Who locks the file as QEMU does.
+fn locker(file: &File) -> Option<User> {
+    let writes = locks::is_written(file);
+    let by = |processes: Vec<Process>| match &processes[..] {
+        [] if writes => "another program (QEMU or one like it), which has it open for writing".to_owned(),
+        [] => "another program (QEMU or one like it), which reads it".to_owned(),
+        processes => named(processes),
+    };
+    (writes || locks::is_read(file)).then(|| User {
+        writes,
+        text: format!("is in use by {}", by(processes(file))),
+        hint: "shut down what uses it, then try again".into(),
+    })
+}
+
+/// Who has the file open for writing without a lock. A loop device has, and `is_known` says that there is one.
+fn writer(file: &File, is_known: bool) -> Option<User> {
+    let is_written = match locks::is_open_for_writing(file) {
+        Some(false) => return None,
+        told => told.is_some(),
+    };
+    let processes: Vec<_> = processes(file).into_iter().filter(|process| process.writes).collect();
+    if processes.is_empty() && (is_known || !is_written) {
+        return None;
+    }
+    let by = if processes.is_empty() { "another program".to_owned() } else { named(&processes) };
+    Some(User {
+        writes: true,
+        text: format!("is in use by {by}, which has it open for writing"),
+        hint: "shut down what uses it, then try again".into(),
+    })
+}
+
+/// The programs that have the file open, this one left out, in words: of one that is open for writing here, which nobody else
+/// can be asked about.
+pub(crate) fn holders(file: &File) -> String {
+    named(&processes(file))
+}
+
+fn named(processes: &[Process]) -> String {
+    match processes {
+        [] => "another program".to_owned(),
+        [first] => first.text(),
+        [first, rest @ ..] => format!("{} and {} more", first.text(), rest.len()),
+    }
+}
+
+/// A process that has something open.
+struct Process {
+    id: u32,
+    name: String,
+    writes: bool,
+}
+
+impl Process {
+    fn text(&self) -> String {
+        format!("'{}' (process {})", self.name, self.id)
+    }
+}
+
+/// What tells files and devices from each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    File { device: u64, inode: u64 },
+    Device(u64),
+}
+
+impl Wanted {
+    fn is(self, metadata: &fs::Metadata) -> bool {
+        match self {
+            Self::File { device, inode } => (metadata.dev(), metadata.ino()) == (device, inode),
+            Self::Device(number) => metadata.file_type().is_block_device() && metadata.rdev() == number,
+        }
+    }
+}
+
+/// The processes that have the file open or mapped, this one left out, as far as `/proc` shows them.
+fn processes(file: &File) -> Vec<Process> {
+    let Ok(own) = file.metadata() else { return Vec::new() };
+    let wanted = match own.file_type().is_block_device() {
+        true => Wanted::Device(own.rdev()),
+        false => Wanted::File { device: own.dev(), inode: own.ino() },
+    };
+    processes_with(wanted)
+}
+
+fn processes_with(wanted: Wanted) -> Vec<Process> {
+    let own_process = std::process::id();
+    let mut processes = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if id == own_process {
+            continue;
+        }
+        let folder = entry.path();
+        if let Some(writes) = has_open(&folder, wanted) {
+            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            processes.push(Process { id, name: name.trim_end().to_owned(), writes });
+        }
+    }
+    processes
+}
+
+/// Whether the process with this folder in `/proc` has it open or mapped, and if so, whether for writing.
+fn has_open(folder: &Path, wanted: Wanted) -> Option<bool> {
+    let mut found = None;
+    let entries = |name: &str| fs::read_dir(folder.join(name)).into_iter().flatten().flatten();
+    for entry in entries("fd") {
+        if fs::metadata(entry.path()).is_ok_and(|metadata| wanted.is(&metadata)) {
+            let info = folder.join("fdinfo").join(entry.file_name());
+            found = Some(found.unwrap_or(false) || opened_for_writing(&info));
+        }
+    }
+    // What is mapped stays in use after it was closed; the links can be followed by root alone.
+    for entry in entries("map_files") {
+        let is_writable = || fs::symlink_metadata(entry.path()).is_ok_and(|link| link.mode() & 0o200 != 0);
+        if fs::metadata(entry.path()).is_ok_and(|metadata| wanted.is(&metadata)) {
+            found = Some(found.unwrap_or(false) || is_writable());
+        }
+    }
+    found
+}
+
+/// proc(5), `/proc/PID/fdinfo`: a line `flags:` with the octal flags of open(2).
+fn opened_for_writing(info: &Path) -> bool {
+    let text = fs::read_to_string(info).unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
+/// The loop devices that `file` is attached as.
+fn loop_devices_of(file: &File) -> impl Iterator<Item = PathBuf> + use<> {
+    let own = file.metadata().ok().map(|own| (own.dev(), own.ino()));
+    fs::read_dir("/sys/block").into_iter().flatten().flatten().filter_map(move |device| {
+        let name = device.file_name().into_string().ok().filter(|name| name.starts_with("loop"))?;
+        let backing = fs::read(device.path().join("loop/backing_file")).ok()?;
+        let backing = fs::metadata(bytes_as_path(backing.trim_ascii_end())).ok()?;
+        (Some((backing.dev(), backing.ino())) == own).then(|| PathBuf::from(format!("/dev/{name}")))
+    })
+}
+
+fn bytes_as_path(bytes: &[u8]) -> &std::ffi::OsStr {
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
+}
+
+/// A file that is attached as `loop_device`. What is written to that reaches the file when somebody asks for it.
+fn attached(loop_device: &Path) -> User {
+    let name = loop_device.display();
+    let number = fs::metadata(loop_device).map(|metadata| metadata.rdev());
+    let is_read_only = number.as_ref().is_ok_and(|number| Device { number: *number }.is_read_only());
+    let usage = number
+        .ok()
+        .and_then(|number| Device { number }.usage(0).into_iter().max_by_key(|usage| usage.writes));
+    let (writes, what) = match usage {
+        Some(usage) => (usage.writes && !is_read_only, format!(", which is {}", usage.what)),
+        None => (!is_read_only && is_claimed(loop_device), String::new()),
+    };
+    User {
+        writes,
+        text: format!("is in use: attached as {name}{what}"),
+        hint: format!("unmount what is on it, then 'losetup -d {name}'"),
+    }
+}
+
+/// Whether somebody has the device for themselves: without O_CREAT, O_EXCL claims a block device (open(2)).
+fn is_claimed(path: &Path) -> bool {
+    let flags = libc::O_EXCL | libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+    let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    opened.is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+}
+
+/// One use of a block device.
+struct Usage {
+    writes: bool,
+    /// Follows "is": `mounted at /mnt`.
+    what: String,
+}
+
+impl Usage {
+    fn user(self) -> User {
+        User {
+            writes: self.writes,
+            text: format!("is in use: {}", self.what),
+            hint: "unmount it, or shut down what uses it, then try again".into(),
+        }
+    }
+}
+
+/// A block device by its number.
+#[derive(Clone, Copy)]
+struct Device {
+    number: u64,
+}
+
+impl Device {
+    fn folder(self) -> PathBuf {
+        let (major, minor) = (libc::major(self.number), libc::minor(self.number));
+        PathBuf::from(format!("/sys/dev/block/{major}:{minor}"))
+    }
+
+    fn is_read_only(self) -> bool {
+        fs::read_to_string(self.folder().join("ro")).is_ok_and(|text| text.trim() == "1")
+    }
+
+    fn below(self, folder: &Path) -> Option<Self> {
+        let text = fs::read_to_string(folder.join("dev")).ok()?;
+        let (major, minor) = text.trim().split_once(':')?;
+        Some(Self { number: libc::makedev(major.parse().ok()?, minor.parse().ok()?) })
+    }
+
+    /// The device itself and its partitions.
+    fn parts(self) -> Vec<Self> {
+        let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let partitions = entries.filter(|entry| entry.path().join("partition").exists());
+        std::iter::once(self).chain(partitions.filter_map(|entry| self.below(&entry.path()))).collect()
+    }
+
+    /// How it, its partitions, and what stands on them is used.
+    fn usage(self, depth: usize) -> Vec<Usage> {
+        let mut all = Vec::new();
+        for part in self.parts() {
+            all.extend(mounts_of(part.number));
+            if swaps_on(part.number) {
+                all.push(Usage { writes: true, what: "used as swap".into() });
+            }
+            let writers = processes_with(Wanted::Device(part.number));
+            let writers: Vec<_> = writers.into_iter().filter(|process| process.writes).collect();
+            if !writers.is_empty() {
+                let what = format!("open for writing by {}", named(&writers));
+                all.push(Usage { writes: true, what });
+            }
+            if depth < DEPTH_MAX {
+                all.extend(part.held_by(depth));
+            }
+        }
+        all
+    }
+
+    /// Devices that stand on this one: LVM, md, dm-crypt, bcache.
+    fn held_by(self, depth: usize) -> Vec<Usage> {
+        let mut all = Vec::new();
+        for holder in fs::read_dir(self.folder().join("holders")).into_iter().flatten().flatten() {
+            let name = holder.file_name().to_string_lossy().into_owned();
+            let uses = self.below(&holder.path()).map(|device| device.usage(depth + 1)).unwrap_or_default();
+            let writes = uses.iter().any(|usage| usage.writes);
+            let what = uses.into_iter().find(|usage| usage.writes == writes);
+            let what = what.map(|usage| format!(", which is {}", usage.what)).unwrap_or_default();
+            all.push(Usage { writes, what: format!("part of {name}{what}") });
+        }
+        all
+    }
+}
+
+/// proc_pid_mountinfo(5): where the device is mounted.
+fn mounts_of(number: u64) -> Vec<Usage> {
+    let own = format!("{}:{}", libc::major(number), libc::minor(number));
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut found = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let line = String::from_utf8_lossy(line);
+        let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
+        let mount: Vec<_> = mount.split(' ').collect();
+        let filesystem: Vec<_> = filesystem.split(' ').collect();
+        let (&[_, _, device, _, place, ..], &[_, source, options, ..]) = (&mount[..], &filesystem[..]) else {
+            continue;
+        };
+        // Some file systems have a number of their own, and tell the device by its name alone.
+        let is_source = || {
+            Path::new(source).is_absolute()
+                && fs::metadata(source).is_ok_and(|it| Wanted::Device(number).is(&it))
+        };
+        if device != own && !is_source() {
+            continue;
+        }
+        let is_read_only = options.split(',').any(|option| option == "ro");
+        let how = if is_read_only { "mounted read-only" } else { "mounted" };
+        found.push(Usage { writes: !is_read_only, what: format!("{how} at {place}") });
+    }
+    found
+}
+
+/// proc_swaps(5).
+fn swaps_on(number: u64) -> bool {
+    let text = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mut names = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    names.any(|name| fs::metadata(name).is_ok_and(|metadata| Wanted::Device(number).is(&metadata)))
+}
+
+/// What the file or block device at `path` lies on, itself first: a partition on its disk, a device on those that it stands on, a
+/// loop device on its file. Each as [`HostFile::identity`](block::HostFile::identity) answers; nothing if `path` does not exist.
+pub fn storage_of(path: &Path) -> Vec<(u64, u64)> {
+    let Ok(metadata) = fs::metadata(path) else { return Vec::new() };
+    let mut all = Vec::new();
+    match metadata.file_type().is_block_device() {
+        true => Device { number: metadata.rdev() }.push_storage(&mut all),
+        false => all.push((metadata.dev(), metadata.ino())),
+    }
+    all
+}
+
+impl Device {
+    fn push_storage(self, all: &mut Vec<(u64, u64)>) {
+        let identity = (u64::MAX, self.number);
+        if all.contains(&identity) || all.len() > DEPTH_MAX {
+            return;
+        }
+        all.push(identity);
+        let folder = self.folder();
+        if folder.join("partition").exists() {
+            let disk = fs::canonicalize(&folder).ok().and_then(|folder| self.below(folder.parent()?));
+            disk.into_iter().for_each(|disk| disk.push_storage(all));
+        }
+        for beneath in fs::read_dir(folder.join("slaves")).into_iter().flatten().flatten() {
+            self.below(&beneath.path()).into_iter().for_each(|device| device.push_storage(all));
+        }
+        let backing = fs::read(folder.join("loop/backing_file")).ok();
+        let backing = backing.map(|path| fs::metadata(bytes_as_path(path.trim_ascii_end())));
+        if let Some(Ok(backing)) = backing {
+            match backing.file_type().is_block_device() {
+                true => Self { number: backing.rdev() }.push_storage(all),
+                false => all.push((backing.dev(), backing.ino())),
+            }
+        }
+    }
+}
