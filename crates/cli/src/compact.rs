@@ -27,7 +27,7 @@ use verify::volume::{Contents, Snapshot, VolumeReport};
 
 use crate::arguments::{CompactArguments, Move};
 use crate::consolidate;
-use crate::defrag::{InPlace, Prepared, carry_out};
+use crate::defrag::{InPlace, Prepared, carry_out, check_can_be_opened};
 use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_usable, lost};
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
@@ -54,7 +54,13 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
     let refused = refused(&scene.trust);
     let step_count = plan.releases.count() + plan.moves.len() as u64;
     let done = match (arguments.dry_run || refused.is_some(), step_count) {
-        (true, _) => None,
+        (true, count) => {
+            // What keeps the files from being opened keeps them from being changed.
+            if refused.is_none() && count > 0 {
+                drop(open_alone(scene.stack.chain(), &scene.gate, &scene.seen)?);
+            }
+            None
+        }
         (false, 0) => {
             Some(Done { after: sizes(scene.stack.chain())?, written_bytes: 0, is_cancelled: false })
         }
@@ -216,7 +222,9 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
         };
         outcomes = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.seen)?.1;
     }
-    if !arguments.dry_run && (moves || arguments.verify) {
+    if arguments.dry_run {
+        check_can_be_opened(&scene.stack, &scene.gate, &prepared)?;
+    } else if moves || arguments.verify {
         *scene = Scene::open(arguments, arguments.verify)?;
     }
     Ok(Consolidation { prepared, outcomes })

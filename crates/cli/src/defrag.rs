@@ -56,7 +56,10 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
         (0..stack.volumes().len()).map(|index| prepare(arguments, stack, &survey, index)).collect();
     let prepared = seen.explain(stack.chain(), prepared)?;
     let proof = match arguments.dry_run {
-        true => None,
+        true => {
+            check_can_be_opened(stack, &gate, &prepared)?;
+            None
+        }
         false => {
             let (after, outcomes) = carry_out(&arguments.in_place(), stack, &gate, &prepared, &seen)?;
             let survey = after.survey(&after.used_maps(Check::Quick)?)?;
@@ -202,6 +205,14 @@ fn backing(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<(Bac
     };
     let map = extents.into_iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect();
     Ok((map, if is_in_units { unit_bytes } else { HOST_BLOCK_BYTES }))
+}
+
+/// For a dry run: what keeps the disk's files from being opened for the plans would keep these from being carried out.
+pub(crate) fn check_can_be_opened(stack: &Stack, gate: &Gate, prepared: &[Prepared]) -> Result<()> {
+    if prepared.iter().flatten().any(|ready| !ready.plan.batches.is_empty()) {
+        drop(Changing::open(stack.chain(), gate)?);
+    }
+    Ok(())
 }
 
 /// The disk after the change, and what was done to each volume.
