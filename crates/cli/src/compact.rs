@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
     let moved =
         consolidation.as_ref().filter(|_| arguments.dry_run).map(|it| consolidate::moved(&it.prepared));
     let plan = plan(&scene, moved.as_deref(), arguments.moves)?;
-    let refused = refused(&scene.trust);
+    let refused = refused(&scene.stack, &scene.trust);
     let step_count = plan.releases.count() + plan.moves.len() as u64;
     let done = match (arguments.dry_run || refused.is_some(), step_count) {
         (true, count) => {
@@ -310,11 +310,11 @@ fn compared(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Option<Vec<Fil
 }
 
 /// Why nothing can be done, if no volume can be relied on.
-fn refused(trust: &[Trust]) -> Option<String> {
+fn refused(stack: &Stack, trust: &[Trust]) -> Option<String> {
     match trust.iter().find_map(|trust| trust.as_ref().err()) {
         _ if trust.iter().any(Result::is_ok) => None,
         Some(reason) => Some(reason.clone()),
-        None => Some("no volume was found on the disk".into()),
+        None => Some(stack.why_no_volume()),
     }
 }
 

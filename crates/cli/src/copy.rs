@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.source, &arguments.open, caching(arguments))?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    let target_format = target_format(arguments, stack.chain().facts().format);
+    let target_format = target_format(arguments, stack.chain().facts().format)?;
     let options = create_options(arguments, stack, target_format)?;
     let writer = image::create(target_format, options.clone())?;
     check_provision(arguments, &writer)?;
@@ -101,11 +101,25 @@ pub(crate) fn plan(options: CopyOptions, stack: &Stack, maps: &UsedMaps) -> Resu
     Ok(planner.finish())
 }
 
-/// `-O`, else the target's extension, else the source's format.
-fn target_format(arguments: &CopyArguments, source: Format) -> Format {
-    let by_extension = || Format::from_extension(arguments.target.extension()?.to_str()?);
-    let device = is_block_device(&arguments.target).then_some(Format::Raw);
-    arguments.target_format.or(device).or_else(by_extension).unwrap_or(source)
+/// `-O`, else the target's extension, else the source's format. An extension that stands for none of them is a mistake, or a format that
+/// cannot be written: what is made under such a name would not be what the name says.
+fn target_format(arguments: &CopyArguments, source: Format) -> Result<Format> {
+    let target = &arguments.target;
+    let hint = "say it with -O raw, vhd, vhdx, vmdk, qcow2 or vdi";
+    if target.as_os_str() == "-" {
+        return Err(Error::invalid("a disk is not written to standard output").path("-").hint("name a file"));
+    }
+    if let Some(format) = arguments.target_format {
+        return Ok(format);
+    }
+    if is_block_device(target) {
+        return Ok(Format::Raw);
+    }
+    let Some(extension) = target.extension() else { return Ok(source) };
+    extension
+        .to_str()
+        .and_then(Format::from_extension)
+        .ok_or_else(|| Error::invalid("the target's name tells no format").path(target.display()).hint(hint))
 }
 
 /// Before anything is made: whether the target can have its storage at once.

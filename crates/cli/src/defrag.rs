@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
     print(&if arguments.json { to_json(&document) } else { defrag_text(&document, stdout_palette()) });
-    check_any_was_possible(arguments, prepared)
+    check_any_was_possible(arguments, stack, prepared)
 }
 
 impl Goal {
@@ -440,7 +440,7 @@ impl Ready {
 }
 
 /// Fails if no volume could be changed, for the reason of the one asked for, else of the first.
-fn check_any_was_possible(arguments: &DefragArguments, prepared: Vec<Prepared>) -> Result<()> {
+fn check_any_was_possible(arguments: &DefragArguments, stack: &Stack, prepared: Vec<Prepared>) -> Result<()> {
     if prepared.iter().any(Result::is_ok) {
         return Ok(());
     }
@@ -452,7 +452,7 @@ fn check_any_was_possible(arguments: &DefragArguments, prepared: Vec<Prepared>) 
             Err(refused.hint(error.hint_text().unwrap_or("check the volume with its own tools first")))
         }
         Some(Err(error)) => Err(error.path(arguments.disk.display())),
-        _ => Err(Error::unsupported("no volume was found on the disk").path(arguments.disk.display())),
+        _ => Err(Error::unsupported(stack.why_no_volume()).path(arguments.disk.display())),
     }
 }
 

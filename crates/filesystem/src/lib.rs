@@ -13,15 +13,20 @@ use block::{Error, ReadAt, Result};
 use extent::{Extent, Volume, VolumeSpan};
 
 pub use catalog::{Catalog, CatalogStream, Doubt, PathWalk};
+pub use doubtful::in_doubt;
 pub use files::{
     FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, Fragments, PieceState, StreamName,
 };
+pub use probe::Scope;
 pub use rearrange::{Edits, Mobility, Patch, Rearrange, Relocation, Relocations, Rewritten, StreamVisitor};
 
 mod catalog;
+mod doubtful;
 pub mod ext;
 mod files;
+pub mod holder;
 pub mod ntfs;
+mod probe;
 mod rearrange;
 pub mod signature;
 pub mod swap;
@@ -163,13 +168,36 @@ pub trait FileSystem: Send + Sync {
     }
 }
 
-/// Recognises what is on a volume. `None` if nothing is known of it. A volume that bears a known signature but
-/// is broken is recognised, with its state telling.
+/// Recognises what is on a volume: what holds it, else what it contains. `None` if nothing is known of it. A volume that bears a
+/// known signature but is broken is recognised, with its state telling.
 pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
-    for open in [ntfs::open, ext::open, swap::open, signature::open] {
-        if let Some(filesystem) = open(source)? {
-            return Ok(Some(filesystem));
-        }
+    match holder::find(source, Scope::Partition)?.first() {
+        Some(holder) => holder::hold(holder, source).map(Some),
+        None => open_contents(source),
     }
-    Ok(None)
+}
+
+/// As [`open`], of a volume that nothing holds: whoever calls it has asked [`holder::find`].
+pub fn open_contents(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
+    for open in [ntfs::open, ext::open, swap::open] {
+        let Some(found) = open(source)? else { continue };
+        let Some(other) = beside(source, &found.facts().filesystem)? else { return Ok(Some(found)) };
+        let reason = format!("has superblocks of both {} and {other}", found.facts().filesystem);
+        return Ok(Some(in_doubt(
+            &*found,
+            format!("{reason}; remove the one that is a leftover with wipefs"),
+        )));
+    }
+    signature::open(source)
+}
+
+/// Which file system's superblock is on the volume besides that of `found`.
+fn beside(source: &Source, found: &str) -> Result<Option<String>> {
+    if found == "ntfs" && ext::has_superblock(source)? {
+        return Ok(Some("ext".into()));
+    }
+    if found != "swap" && swap::has_signature(source, swap::PAGE_BYTES_MAX)? {
+        return Ok(Some("swap".into()));
+    }
+    signature::beside(source)
 }

@@ -8,6 +8,7 @@ use block::{
 };
 use extent::{Offset, Span, Virtual, VirtualOffset, VirtualSpan};
 
+use crate::foreign::{self, Foreign};
 use crate::{Facts, Format, Found, Layer, ParentReference, Probe, Purpose, Resolver, probe};
 use crate::{qcow2, raw, vdi, vhd, vhdx, vmdk};
 
@@ -302,7 +303,11 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
     let extension = file.name().rsplit_once('.').map_or("", |(_, extension)| extension);
     let verdicts = probe(file)?;
     let yes = verdicts.iter().find(|(_, verdict)| *verdict == Probe::Yes).map(|(format, _)| *format);
-    if ["raw", "dd"].contains(&extension.to_ascii_lowercase().as_str()) {
+    let is_raw = ["raw", "dd"].contains(&extension.to_ascii_lowercase().as_str());
+    if yes.is_none() {
+        check_not_foreign(file, is_raw)?;
+    }
+    if is_raw {
         return Ok((Format::Raw, Found::ByExtension, yes));
     }
     // What the name promises and the header breaks is told, whatever else the contents look like.
@@ -330,7 +335,18 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
     if let Some(format) = promised.filter(|format| *format != Format::Raw) {
         return Err(broken_header(format, "its signature is missing"));
     }
+    refuse(foreign::recognise_text(file)?)?;
     Ok((Format::Raw, Found::ByElimination, None))
+}
+
+/// `Unsupported` if the file is a container of another kind, or what is called raw is no disk at all.
+fn check_not_foreign(file: &dyn HostFile, is_raw: bool) -> Result<()> {
+    refuse(foreign::recognise(file)?)?;
+    refuse(if is_raw { foreign::recognise_text(file)? } else { None })
+}
+
+fn refuse(foreign: Option<Foreign>) -> Result<()> {
+    foreign.map_or(Ok(()), |foreign| Err(foreign.refusal()))
 }
 
 fn broken_header(format: Format, reason: &str) -> Error {

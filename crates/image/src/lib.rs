@@ -16,6 +16,7 @@
 mod chain;
 
 mod edit;
+mod foreign;
 mod format;
 mod layer;
 #[cfg(feature = "mutants")]

@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! - the facts of a window cover it exactly, in order;
+//! - what holds a volume, or the whole disk, is asked for before what is on it;
 //! - a volume's used map is believed only after it was checked in full, and only if no volume of the disk
 //!   belongs to a hibernated guest; any doubt makes the volume whole, with the reason kept.
 //!
@@ -16,8 +17,9 @@ mod view;
 use std::sync::Arc;
 
 use block::{Cached, Disk, ErrorKind, ReadAt, Result};
-use extent::{Span, VirtualSpan};
-use filesystem::{Check, FileSystem, Source, State, UsedMap};
+use extent::{Span, VirtualOffset, VirtualSpan};
+use filesystem::holder::{self, Holder};
+use filesystem::{Check, FileSystem, Scope, Source, State, UsedMap};
 use image::Chain;
 use volume::{Partition, Scheme, Table};
 
@@ -85,12 +87,14 @@ impl Stack {
         }
         let cached = Cached::new(chain.clone(), CACHE_BYTES_MAX);
         let table = volume::read(&cached, chain.sector_bytes())?;
-        let mut volumes = Vec::new();
+        let (mut volumes, mut held) = (Vec::new(), Vec::new());
         for partition in &table.partitions {
-            volumes.push(open_volume(&chain, partition.span, Some(partition.clone()))?);
+            let (volume, holders) = open_volume(&chain, partition.span, Some(partition.clone()))?;
+            held.extend(holders.into_iter().map(|holder| (volume.span.start(), holder)));
+            volumes.push(volume);
         }
         let mut stack = Self { chain, table, volumes };
-        stack.consider_the_whole_disk()?;
+        stack.consider_the_whole_disk(&held)?;
         Ok(stack)
     }
 
@@ -107,6 +111,12 @@ impl Stack {
     /// The volumes by start.
     pub fn volumes(&self) -> &[Volume] {
         &self.volumes
+    }
+
+    /// Why the disk has no volumes, if it has none.
+    pub fn why_no_volume(&self) -> String {
+        let reason = self.table.doubt.as_ref().map_or(String::new(), |doubt| format!(": {doubt}"));
+        format!("no volume was found on the disk{reason}")
     }
 
     /// The first volume that says that its guest is hibernated, counted from zero: then nothing of the disk may change.
@@ -139,10 +149,23 @@ impl Stack {
         Ok(UsedMaps { by_volume })
     }
 
-    /// A disk without a table may be one volume. A disk with a table whose first sectors also hold a file
-    /// system's superblock is in doubt: one of the two is a leftover.
-    fn consider_the_whole_disk(&mut self) -> Result<()> {
-        let whole = open_volume(&self.chain, Span::from_zero(self.chain.len_bytes()), None)?;
+    /// A disk without a table may be one volume. A disk with a table may be a member as a whole, `held` being what its
+    /// partitions are members of by themselves; its partitions are then those of what it is a member of. A disk with a table whose first
+    /// sectors also hold a file system's superblock is in doubt: one of the two is a leftover.
+    fn consider_the_whole_disk(&mut self, held: &[(VirtualOffset, Holder)]) -> Result<()> {
+        let span = Span::from_zero(self.chain.len_bytes());
+        let source = source_of(&self.chain, span);
+        let holders = holder::find(&source, Scope::Disk)?;
+        if let Some(holder) = holders.iter().find(|holder| !is_of_a_partition(holder, held)) {
+            let filesystem = Some(holder::hold(holder, &source)?);
+            if self.table.scheme != Scheme::None {
+                self.table.doubt = Some(format!("the disk as a whole {}", holder.reason()));
+                self.table.partitions.clear();
+            }
+            self.volumes = vec![Volume { span, source, partition: None, filesystem, doubt: None }];
+            return Ok(());
+        }
+        let whole = volume_of(span, source, None, filesystem::open_contents)?;
         let recognised = whole.filesystem.as_ref().map(|filesystem| filesystem.facts().filesystem.clone());
         match (self.table.scheme, recognised) {
             (Scheme::None, Some(_)) => self.volumes = vec![whole],
@@ -157,6 +180,16 @@ impl Stack {
         }
         Ok(())
     }
+}
+
+/// Whether the metadata of `holder`, found on the whole disk, are those that make a partition alone a member. At the end of the
+/// disk they can be in the place of both.
+fn is_of_a_partition(holder: &Holder, held: &[(VirtualOffset, Holder)]) -> bool {
+    held.iter().any(|(start, other)| {
+        other.is_certain()
+            && other.name() == holder.name()
+            && start.plus(other.at().get()).get() == holder.at().get()
+    })
 }
 
 impl UsedMaps {
@@ -185,11 +218,41 @@ impl Volume {
     }
 }
 
-/// Recognises what is on `span`. That its contents contradict themselves is a fact about the volume, not a
-/// failure; that they cannot be read is.
-fn open_volume(chain: &Arc<Chain>, span: VirtualSpan, partition: Option<Partition>) -> Result<Volume> {
-    let source: Source = Arc::new(Cached::new(VolumeView::new(chain.clone(), span), CACHE_BYTES_MAX));
-    let (filesystem, doubt) = match filesystem::open(&source) {
+/// Recognises what is on `span`, and everything that it is a member of.
+fn open_volume(
+    chain: &Arc<Chain>,
+    span: VirtualSpan,
+    partition: Option<Partition>,
+) -> Result<(Volume, Vec<Holder>)> {
+    let source = source_of(chain, span);
+    let holders = holder::find(&source, Scope::Partition)?;
+    let claim = partition.as_ref().filter(|partition| partition.is_member).map(|it| it.kind.clone());
+    let mut volume = volume_of(span, source, partition, |source| match holders.first() {
+        Some(holder) => holder::hold(holder, source).map(Some),
+        None => filesystem::open_contents(source),
+    })?;
+    if let Some(kind) = claim.filter(|_| holders.is_empty()) {
+        let reason = holder::claim(&kind);
+        match &volume.filesystem {
+            Some(filesystem) => volume.filesystem = Some(filesystem::in_doubt(&**filesystem, reason)),
+            None => volume.doubt = Some(reason),
+        }
+    }
+    Ok((volume, holders))
+}
+
+fn source_of(chain: &Arc<Chain>, span: VirtualSpan) -> Source {
+    Arc::new(Cached::new(VolumeView::new(chain.clone(), span), CACHE_BYTES_MAX))
+}
+
+/// That its contents contradict themselves is a fact about the volume, not a failure; that they cannot be read is.
+fn volume_of(
+    span: VirtualSpan,
+    source: Source,
+    partition: Option<Partition>,
+    open: impl FnOnce(&Source) -> Result<Option<Box<dyn FileSystem>>>,
+) -> Result<Volume> {
+    let (filesystem, doubt) = match open(&source) {
         Ok(filesystem) => (filesystem, None),
         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
         Err(error) => (None, Some(error.to_string())),

@@ -4,7 +4,7 @@ use block::{ReadAt, Result, read_struct, read_vec};
 use extent::{Offset, Span, Virtual, VirtualSpan};
 use zerocopy::FromBytes;
 
-use crate::kinds::{GPT_LDM, gpt_kind, guid_text};
+use crate::kinds::{GPT_LDM, gpt_is_member, gpt_kind, guid_text};
 use crate::layout::{GPT_REVISION, GPT_SIGNATURE, GptEntry, GptHeader};
 use crate::{Partition, Scheme, Table};
 
@@ -176,6 +176,7 @@ impl Gpt {
                 number,
                 span,
                 kind: gpt_kind(entry.kind_guid),
+                is_member: gpt_is_member(entry.kind_guid),
                 name: name_text(&entry),
             });
         }

@@ -6,7 +6,7 @@
 //! Invariants: partitions listed are disjoint, on the disk, and apart from the table's own sectors. A GPT counts
 //! only behind an MBR that announces it, as for the systems that boot from it.
 //!
-//! Absent on purpose: writing; tables inside partitions (BSD disklabels); LVM2 and dynamic disks, which are named.
+//! Absent on purpose: writing; tables inside partitions (BSD disklabels); the volumes of LVM2 and of dynamic disks.
 
 use block::{ReadAt, Result, read_struct};
 use extent::{Offset, Virtual, VirtualSpan};
@@ -38,6 +38,8 @@ pub struct Partition {
     pub span: VirtualSpan,
     /// The type in words where known (`Linux swap`, `EFI system`), else its code.
     pub kind: String,
+    /// Whether its type says that it is a part of something else: an array, a volume manager, encryption.
+    pub is_member: bool,
     /// GPT's partition name. Untrusted text.
     pub name: Option<String>,
 }

@@ -4,7 +4,7 @@ use block::{ReadAt, Result, read_struct};
 use extent::{Offset, Span, Virtual, VirtualSpan};
 use zerocopy::FromBytes;
 
-use crate::kinds::mbr_kind;
+use crate::kinds::{mbr_is_member, mbr_kind};
 use crate::layout::{BOOT_SIGNATURE, BootRecord, KIND_GPT_PROTECTIVE, KIND_LDM, KINDS_EXTENDED, MbrEntry};
 use crate::{Partition, Scheme, Table};
 
@@ -209,7 +209,8 @@ impl Walk<'_> {
     }
 
     fn push(&mut self, number: u32, entry: &MbrEntry, span: VirtualSpan) {
-        self.partitions.push(Partition { number, span, kind: mbr_kind(entry.kind), name: None });
+        let (kind, is_member) = (mbr_kind(entry.kind), mbr_is_member(entry.kind));
+        self.partitions.push(Partition { number, span, kind, is_member, name: None });
     }
 }
 

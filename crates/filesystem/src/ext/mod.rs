@@ -66,6 +66,12 @@ fn read_superblock(source: &Source) -> Result<Option<RawSuperblock>> {
     Ok(Some(raw).filter(|raw| raw.magic.get() == SUPERBLOCK_MAGIC))
 }
 
+/// Whether there is a superblock that holds together.
+pub(crate) fn has_superblock(source: &Source) -> Result<bool> {
+    let raw = read_superblock(source)?;
+    Ok(raw.is_some_and(|raw| Superblock::parse(&raw, source.len_bytes()).is_ok()))
+}
+
 /// A volume that was understood: what is read of it from now on, with its journal replayed.
 struct Volume {
     source: Source,

@@ -2,9 +2,9 @@
 
 use block::Result;
 
-use super::fields::{Fields, dos_serial};
 use super::{Probe, Told};
 use crate::Facts;
+use crate::probe::fields::{Fields, dos_serial};
 
 /// How far into the root directory the label is looked for. It is almost always the first entry.
 const ROOT_BYTES_MAX: u64 = 16 << 10;

@@ -19,7 +19,7 @@ pub(super) fn xfs(probe: &Probe) -> Result<Option<Facts>> {
 }
 
 /// Btrfs (Linux, `struct btrfs_super_block`).
-pub(super) fn btrfs(probe: &Probe) -> Result<Option<Facts>> {
+pub(crate) fn btrfs(probe: &Probe) -> Result<Option<Facts>> {
     let Some(superblock) = probe.with_magic(64 << 10, 4096, 64, b"_BHRfS_M")? else { return Ok(None) };
     let (total_bytes, used_bytes) = (superblock.u64_le(112), superblock.u64_le(120));
     let device_count = superblock.u64_le(136);
@@ -33,18 +33,6 @@ pub(super) fn btrfs(probe: &Probe) -> Result<Option<Facts>> {
         facts.state = State::Unsupported(format!("is one of the {device_count} devices of a btrfs"));
     }
     Ok(Some(facts.detail("devices", device_count)))
-}
-
-/// bcache and bcachefs: one place, two UUIDs as magic (`struct cache_sb`, `struct bch_sb`).
-pub(super) fn bcache(probe: &Probe) -> Result<Option<Facts>> {
-    const BCACHE: [u8; 16] = *b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
-    const BCACHEFS: [u8; 16] = *b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
-    let Some(superblock) = probe.at(4096, 512)? else { return Ok(None) };
-    Ok(match superblock.array::<16>(24) {
-        BCACHE => Some(probe.unread("bcache").uuid(superblock.uuid(40))),
-        BCACHEFS => Some(probe.unread("bcachefs").uuid(superblock.uuid(56)).label(superblock.text(72, 32))),
-        _ => None,
-    })
 }
 
 /// F2FS (Linux, `struct f2fs_super_block`).

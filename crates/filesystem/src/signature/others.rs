@@ -5,16 +5,6 @@ use block::Result;
 use super::{Probe, Told};
 use crate::Facts;
 
-/// VMFS (libvmfs: the volume's header at 1 MiB, the file system's at 2 MiB).
-pub(super) fn vmfs(probe: &Probe) -> Result<Option<Facts>> {
-    for (at, magic) in [(1u64 << 20, 0xc001_d00du32), (2 << 20, 0x2fab_f15e)] {
-        if probe.with_magic(at, 512, 0, &magic.to_le_bytes())?.is_some() {
-            return Ok(Some(probe.unread("vmfs")));
-        }
-    }
-    Ok(None)
-}
-
 /// UFS 1 and 2 in either byte order (FreeBSD, `struct fs`: `fs_magic` and the places to look at).
 pub(super) fn ufs(probe: &Probe) -> Result<Option<Facts>> {
     for at in [65_536u64, 8192, 0, 262_144] {
@@ -24,20 +14,6 @@ pub(super) fn ufs(probe: &Probe) -> Result<Option<Facts>> {
             if little == magic || big == magic {
                 return Ok(Some(probe.unread(name)));
             }
-        }
-    }
-    Ok(None)
-}
-
-/// ZFS: uberblocks in either byte order, in the first two of the four labels (ZFS On-Disk Specification 1.3).
-pub(super) fn zfs(probe: &Probe) -> Result<Option<Facts>> {
-    const LABEL_BYTES: u64 = 256 << 10;
-    const MAGIC: u64 = 0x00ba_b10c;
-    for label_at in [0, LABEL_BYTES] {
-        let Some(ring) = probe.at(label_at + LABEL_BYTES / 2, 128 << 10)? else { continue };
-        let is_uberblock = |at: &usize| ring.u64_le(*at) == MAGIC || ring.u64_be(*at) == MAGIC;
-        if (0..ring.0.len()).step_by(1024).filter(is_uberblock).take(2).count() == 2 {
-            return Ok(Some(probe.unread("zfs")));
         }
     }
     Ok(None)

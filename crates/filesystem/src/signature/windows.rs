@@ -2,9 +2,9 @@
 
 use block::Result;
 
-use super::fields::dos_serial;
 use super::{Probe, Told};
 use crate::Facts;
+use crate::probe::fields::dos_serial;
 
 /// ReFS (libfsrefs' format description, "Volume header").
 pub(super) fn refs(probe: &Probe) -> Result<Option<Facts>> {

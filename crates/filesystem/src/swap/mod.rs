@@ -10,7 +10,8 @@ use crate::{Check, Facts, FileSystem, Source, State, Use, UsedMap};
 pub(crate) mod header;
 mod layout;
 
-use header::{Found, Header, PAGE_BYTES_MAX};
+pub(crate) use header::PAGE_BYTES_MAX;
+use header::{Found, Header};
 
 /// Opens the volume if it is one.
 pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {

@@ -1,11 +1,11 @@
 //! Fields of a superblock by offset.
 
 /// The bytes of one struct. Offsets are constants of the caller's, within what it asked to be read.
-pub(super) struct Fields(pub(super) Vec<u8>);
+pub(crate) struct Fields(pub(crate) Vec<u8>);
 
 macro_rules! integers {
     ($($name:ident, $int:ty, $from:ident;)*) => {$(
-        pub(super) fn $name(&self, at: usize) -> $int {
+        pub(crate) fn $name(&self, at: usize) -> $int {
             <$int>::$from(self.array(at))
         }
     )*};
@@ -21,34 +21,34 @@ impl Fields {
         u64_be, u64, from_be_bytes;
     }
 
-    pub(super) fn byte(&self, at: usize) -> u8 {
+    pub(crate) fn byte(&self, at: usize) -> u8 {
         self.0[at]
     }
 
-    pub(super) fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         self.0[at..at + N].try_into().expect("a slice of N bytes")
     }
 
-    pub(super) fn holds(&self, at: usize, magic: &[u8]) -> bool {
+    pub(crate) fn holds(&self, at: usize, magic: &[u8]) -> bool {
         self.0[at..].starts_with(magic)
     }
 
     /// Text up to the first zero byte, without spaces at its end; `None` if nothing is left.
-    pub(super) fn text(&self, at: usize, len: usize) -> Option<String> {
+    pub(crate) fn text(&self, at: usize, len: usize) -> Option<String> {
         let bytes = self.0[at..at + len].split(|byte| *byte == 0).next().unwrap_or_default();
         let text = String::from_utf8_lossy(bytes).trim_end().to_owned();
         (!text.is_empty()).then_some(text)
     }
 
     /// UTF-16 up to the first zero unit.
-    pub(super) fn text_utf16_le(&self, at: usize, unit_count: usize) -> Option<String> {
+    pub(crate) fn text_utf16_le(&self, at: usize, unit_count: usize) -> Option<String> {
         let units: Vec<_> =
             (0..unit_count).map(|index| self.u16_le(at + 2 * index)).take_while(|unit| *unit != 0).collect();
         (!units.is_empty()).then(|| String::from_utf16_lossy(&units))
     }
 
     /// A UUID in the order of its bytes; `None` if it is all zeros.
-    pub(super) fn uuid(&self, at: usize) -> Option<String> {
+    pub(crate) fn uuid(&self, at: usize) -> Option<String> {
         let bytes: [u8; 16] = self.array(at);
         (bytes != [0; 16]).then(|| {
             [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(hex).join("-")
@@ -57,11 +57,11 @@ impl Fields {
 }
 
 /// Two lower-case digits a byte.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A serial number of 32 bits as DOS prints it.
-pub(super) fn dos_serial(serial: u32) -> Option<String> {
+pub(crate) fn dos_serial(serial: u32) -> Option<String> {
     (serial != 0).then(|| format!("{:04X}-{:04X}", serial >> 16, serial & 0xffff))
 }
