@@ -68,6 +68,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let subject = AnalyzeSubject {
         path: &arguments.disk.display().to_string(),
         stack,
+        maps: &maps,
         survey: &survey,
         allocated_bytes,
         zeros,

@@ -55,6 +55,39 @@ pub(crate) struct OpenArguments {
     pub(crate) allow_path: Vec<PathBuf>,
 }
 
+/// What becomes of the snapshots that Windows keeps on its volumes.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ShadowCopyArguments {
+    /// Do not keep what only shadow copies (Windows' "previous versions") need: they become unreadable, and are to be
+    /// deleted in Windows
+    #[arg(long)]
+    drop_shadow_copies: bool,
+}
+
+impl ShadowCopyArguments {
+    /// For the used maps.
+    pub(crate) fn what(self) -> stack::ShadowCopies {
+        match self.drop_shadow_copies {
+            true => stack::ShadowCopies::Dropped,
+            false => stack::ShadowCopies::Kept,
+        }
+    }
+
+    /// What is done for the copies of each volume, to be told.
+    pub(crate) fn care(
+        self,
+        stack: &stack::Stack,
+        maps: &stack::UsedMaps,
+    ) -> block::Result<Vec<report::ShadowCopyCare>> {
+        let care = |(index, volume): (usize, &stack::Volume)| {
+            let kept_bytes = maps.kept_for_shadow_copies_bytes(index)?;
+            let filesystem = volume.filesystem.as_deref();
+            Ok(report::ShadowCopyCare::new(filesystem, kept_bytes, self.drop_shadow_copies))
+        };
+        stack.volumes().iter().enumerate().map(care).collect()
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct InfoArguments {
     /// The disk: a file or block device
@@ -373,6 +406,8 @@ pub(crate) struct CompactArguments {
     /// Move what lies at the file's end into gaps, and cut the file off
     #[arg(long = "move", value_name = "WHEN", value_enum, default_value = "auto")]
     pub(crate) moves: Move,
+    #[command(flatten)]
+    pub(crate) shadow_copies: ShadowCopyArguments,
     /// Show what would be done, and change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -543,6 +578,8 @@ pub(crate) struct CopyArguments {
     /// Copy the contents of page files and swap, too
     #[arg(long)]
     pub(crate) keep_swap: bool,
+    #[command(flatten)]
+    pub(crate) shadow_copies: ShadowCopyArguments,
     /// On a block device, leave old contents where nothing is copied
     #[arg(long)]
     pub(crate) fast: bool,

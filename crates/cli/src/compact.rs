@@ -66,10 +66,13 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
         }
         (false, _) => Some(execute(arguments, &scene, &plan)?),
     };
-    let volumes = scene.stack.volumes().iter().zip(&scene.trust).map(|(volume, trust)| CompactVolume {
+    let care = arguments.shadow_copies.care(&scene.stack, &scene.maps)?;
+    let volumes = scene.stack.volumes().iter().zip(&scene.trust).zip(care);
+    let volumes = volumes.map(|((volume, trust), shadow_copies)| CompactVolume {
         facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
         size_bytes: volume.span.len_bytes(),
         refused: trust.as_ref().err().cloned(),
+        shadow_copies,
     });
     let document = compact_document(&CompactSubject {
         path: &arguments.disk.display().to_string(),
@@ -162,17 +165,18 @@ impl Scene {
         let seen = Seen::of(stack.chain());
         let occupancy = check_possible(arguments, &stack, &gate)?;
         let chain = stack.chain().clone();
-        seen.clone().explain(&chain, Self::survey(stack, gate, seen, occupancy, is_compared))
+        seen.clone().explain(&chain, Self::survey(arguments, stack, gate, seen, occupancy, is_compared))
     }
 
     fn survey(
+        arguments: &CompactArguments,
         stack: Stack,
         gate: Gate,
         seen: Seen,
         occupancy: Option<Occupancy>,
         is_compared: bool,
     ) -> Result<Self> {
-        let maps = stack.used_maps(Check::Full)?;
+        let maps = stack.used_maps_for(Check::Full, arguments.shadow_copies.what())?;
         check_not_hibernated(&stack)?;
         let volumes = stack.volumes().iter().zip(maps.modes());
         let depth = Depth::of(stack.chain(), is_compared);

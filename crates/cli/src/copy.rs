@@ -45,11 +45,11 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
             .map_err(or_in_use)?;
     }
 
-    let maps = stack.used_maps(if arguments.keep_free && arguments.keep_swap {
-        Check::Quick
-    } else {
-        Check::Full
-    })?;
+    let check = match arguments.keep_free && arguments.keep_swap {
+        true => Check::Quick,
+        false => Check::Full,
+    };
+    let maps = stack.used_maps_for(check, arguments.shadow_copies.what())?;
     let kept = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
     let packing = match arguments.layout {
         Layout::Keep => None,
@@ -89,6 +89,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         elapsed_seconds: started.elapsed().as_secs_f64(),
         verified: done.is_some() && arguments.verify,
         layouts: layouts.as_deref(),
+        shadow_copies: &arguments.shadow_copies.care(stack, &maps)?,
     });
     print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) });
     Ok(())

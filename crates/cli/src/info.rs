@@ -11,7 +11,7 @@ use crate::{print, stdout_palette};
 
 pub(crate) fn run(arguments: &InfoArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
-    let maps = disk.stack.used_maps(Check::Quick)?;
+    let maps = disk.stack.used_maps(Check::Glance)?;
     let gate = Gate::new(&arguments.disk, &arguments.open)?;
     let claims = Claims::on_disk(disk.stack.chain(), &gate);
     let document = info_document(&arguments.disk.display().to_string(), &disk.stack, &maps, &claims)?;

@@ -19,6 +19,7 @@ pub use files::{
 };
 pub use probe::Scope;
 pub use rearrange::{Edits, Mobility, Patch, Rearrange, Relocation, Relocations, Rewritten, StreamVisitor};
+pub use shadow_copy::ShadowCopy;
 
 mod catalog;
 mod doubtful;
@@ -28,6 +29,7 @@ pub mod holder;
 pub mod ntfs;
 mod probe;
 mod rearrange;
+mod shadow_copy;
 pub mod signature;
 pub mod swap;
 
@@ -119,7 +121,9 @@ pub enum Use {
 /// How far a used map is checked before it is believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Check {
-    /// What a few reads can tell: for `info`.
+    /// Only whether there is one, as far as a few reads can tell: for `info`. What needs more reads is `Used` in such a map.
+    Glance,
+    /// What the volume's maps of its free space say, unchecked: for figures.
     Quick,
     /// Against every structure that owns clusters: for `copy`.
     Full,
@@ -130,6 +134,11 @@ pub trait UsedMap: Send + Sync {
     /// The uses of consecutive spans that cover `span` exactly, in order. What lies past the file system's
     /// end, or outside its bitmap, is `Used`.
     fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>>;
+
+    /// Bytes that are `Used` for nothing but the snapshots which the volume keeps of itself.
+    fn kept_for_shadow_copies_bytes(&self) -> Result<u64> {
+        Ok(0)
+    }
 }
 
 /// A file system that was recognised.
@@ -141,6 +150,16 @@ pub trait FileSystem: Send + Sync {
     /// `Unsupported`, or `Refused` if the guest turns out to be hibernated. Not to be asked if
     /// [`State::doubt`] has a reason; fails then, too.
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>>;
+
+    /// As [`Self::used_map`], without regard to what only [`Self::shadow_copies`] need: they do not survive.
+    fn used_map_without_shadow_copies(&self, check: Check) -> Result<Box<dyn UsedMap>> {
+        self.used_map(check)
+    }
+
+    /// The snapshots that the volume keeps of itself, oldest first, as far as its list of them can be read.
+    fn shadow_copies(&self) -> &[ShadowCopy] {
+        &[]
+    }
 
     /// Shows `visitor` every file, stream and name in one pass over the metadata; the contents of files are not
     /// read. A file that is not understood is a doubt, told to the visitor, and so is what keeps the pass from going

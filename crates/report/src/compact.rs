@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use plan::compact::{CompactPlan, CompactShare};
 use serde::Serialize;
 
+use crate::shadow_copies::ShadowCopyCare;
 use crate::text::{Palette, grouped, human_bytes, printable};
 
 /// The document `leandisk.compact/1`.
@@ -65,6 +66,8 @@ struct VolumeCompact {
     swap_bytes: u64,
     /// Why all of the volume is kept; `null` if it is not.
     refused: Option<String>,
+    #[serde(flatten)]
+    shadow_copies: ShadowCopyCare,
     /// Bytes of its files that moved.
     moved_bytes: u64,
     /// Units that were emptied so.
@@ -105,6 +108,8 @@ pub struct CompactVolume<'a> {
     pub size_bytes: u64,
     /// Why all of it is kept.
     pub refused: Option<String>,
+    /// What is done for the snapshots that it keeps of itself.
+    pub shadow_copies: ShadowCopyCare,
 }
 
 /// What was, or would be, moved on a volume.
@@ -179,6 +184,7 @@ fn volume_document(
         free_bytes: share.free_bytes,
         swap_bytes: share.swap_bytes,
         refused: volume.refused.clone(),
+        shadow_copies: volume.shadow_copies,
         moved_bytes: moves.moved_bytes,
         emptied_units: moves.emptied_units,
         not_moved: moves.refused.clone(),
@@ -245,6 +251,7 @@ pub fn compact_text(document: &CompactDocument, palette: Palette) -> String {
             printable(name),
             human_bytes(volume.size_bytes)
         );
+        volume.shadow_copies.text(&mut out, "    ", palette);
         if let Some(reason) = &volume.not_moved {
             let _ = writeln!(out, "    {}", palette.faint(&format!("nothing moves: {}", printable(reason))));
         }

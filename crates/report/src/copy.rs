@@ -9,6 +9,7 @@ use stack::{Stack, UsedMaps};
 
 use crate::bar::{Share, bar};
 use crate::defrag::Figures;
+use crate::shadow_copies::ShadowCopyCare;
 use crate::text::{Palette, human_bytes, printable};
 
 /// The document `leandisk.copy/1`.
@@ -67,6 +68,8 @@ struct VolumeCopy {
     swap_bytes: u64,
     mode: &'static str,
     reason: Option<String>,
+    #[serde(flatten)]
+    shadow_copies: ShadowCopyCare,
     /// How files lie in the target: `null` as in the source, because nothing else was asked for.
     layout: Option<LayoutOfCopy>,
 }
@@ -129,6 +132,8 @@ pub struct CopySubject<'a> {
     pub verified: bool,
     /// How each volume's files lie in the target; `None` as in the source.
     pub layouts: Option<&'a [LayoutOfCopy]>,
+    /// What is done for the snapshots that each volume keeps of itself.
+    pub shadow_copies: &'a [ShadowCopyCare],
 }
 
 /// The document of one copy.
@@ -180,6 +185,7 @@ fn volume_copy(subject: &CopySubject<'_>, index: usize) -> VolumeCopy {
         swap_bytes: share.swap_bytes,
         mode: if reason.is_some() { "whole" } else { "used-only" },
         reason: reason.map(str::to_owned),
+        shadow_copies: subject.shadow_copies[index],
         layout: subject.layouts.map(|layouts| layouts[index].clone()),
     }
 }
@@ -287,6 +293,7 @@ fn volume_text(out: &mut String, volume: &VolumeCopy, palette: Palette) {
     };
     let _ =
         writeln!(out, "  volume {}  {name}{label}, {}: {what}", volume.index, human_bytes(volume.size_bytes));
+    volume.shadow_copies.text(out, "            ", palette);
     match &volume.layout {
         None => {}
         Some(LayoutOfCopy::Kept(kept)) => {

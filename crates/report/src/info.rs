@@ -11,6 +11,7 @@ use stack::{Stack, UsedMaps};
 use volume::Scheme;
 
 use crate::bar::{Share, bar};
+use crate::shadow_copies::{self, ShadowCopyEntry};
 use crate::text::{Palette, human_bytes, printable};
 
 /// The document `leandisk.info/1`.
@@ -97,6 +98,8 @@ struct VolumeInfo {
     /// Why whole.
     reason: Option<String>,
     details: BTreeMap<&'static str, String>,
+    /// Snapshots that the volume keeps of itself.
+    shadow_copies: Vec<ShadowCopyEntry>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -202,6 +205,7 @@ fn volume_info(stack: &Stack, maps: &UsedMaps, index: usize) -> VolumeInfo {
         mode: if mode.reason().is_some() { "whole" } else { "used-only" },
         reason: mode.reason().map(str::to_owned),
         details: facts.map(|facts| facts.details.iter().cloned().collect()).unwrap_or_default(),
+        shadow_copies: shadow_copies::entries(volume.filesystem.as_deref()),
     }
 }
 
@@ -335,6 +339,7 @@ fn volume_text(out: &mut String, volume: &VolumeInfo, is_last: bool, palette: Pa
     let detail =
         volume.state_detail.as_ref().map(|detail| format!(" ({})", printable(detail))).unwrap_or_default();
     let _ = writeln!(out, "{side}   {state}{detail}; {takes}");
+    shadow_copies::list_text(out, &format!("{side}   "), &volume.shadow_copies, palette);
     if !volume.aligned {
         let _ = writeln!(
             out,

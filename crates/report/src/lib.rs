@@ -16,6 +16,7 @@ mod html;
 mod info;
 mod map;
 mod recover;
+mod shadow_copies;
 mod stats;
 mod stats_page;
 mod text;
@@ -47,6 +48,7 @@ pub use map::{
     PieceClass, disk_map, map_svg, map_text,
 };
 pub use recover::{RecoverDocument, recover_text};
+pub use shadow_copies::ShadowCopyCare;
 pub use stats::{StatsDocument, stats_text};
 pub use stats_page::stats_page;
 pub use text::{Palette, human_bytes, printable};

@@ -58,6 +58,15 @@ pub struct UsedMaps {
     by_volume: Vec<Mode>,
 }
 
+/// What becomes of the snapshots that volumes keep of themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShadowCopies {
+    /// All that they need is kept.
+    Kept,
+    /// What only they need is as good as free.
+    Dropped,
+}
+
 /// How a volume is to be taken.
 pub enum Mode {
     /// By its used map, which was checked.
@@ -130,10 +139,15 @@ impl Stack {
 
     /// Reads and checks the used map of every volume.
     pub fn used_maps(&self, check: Check) -> Result<UsedMaps> {
+        self.used_maps_for(check, ShadowCopies::Kept)
+    }
+
+    /// Reads and checks the used map of every volume, with or without what only its shadow copies need.
+    pub fn used_maps_for(&self, check: Check, shadow_copies: ShadowCopies) -> Result<UsedMaps> {
         let mut by_volume = Vec::new();
         let mut hibernated = None;
         for (index, volume) in self.volumes.iter().enumerate() {
-            let (mode, is_hibernated) = volume.mode(check)?;
+            let (mode, is_hibernated) = volume.mode(check, shadow_copies)?;
             by_volume.push(mode);
             if is_hibernated {
                 hibernated.get_or_insert(index);
@@ -197,11 +211,19 @@ impl UsedMaps {
     pub fn modes(&self) -> &[Mode] {
         &self.by_volume
     }
+
+    /// Bytes of a volume, counted from zero, that are kept for nothing but its shadow copies.
+    pub fn kept_for_shadow_copies_bytes(&self, index: usize) -> Result<u64> {
+        match &self.by_volume[index] {
+            Mode::UsedOnly(map) => map.kept_for_shadow_copies_bytes(),
+            Mode::Whole(_) => Ok(0),
+        }
+    }
 }
 
 impl Volume {
     /// How it is to be taken, and whether it says that the guest is hibernated.
-    fn mode(&self, check: Check) -> Result<(Mode, bool)> {
+    fn mode(&self, check: Check, shadow_copies: ShadowCopies) -> Result<(Mode, bool)> {
         let whole = |reason: String, is_hibernated| Ok((Mode::Whole(reason), is_hibernated));
         let Some(filesystem) = &self.filesystem else {
             return whole(self.doubt.as_deref().unwrap_or("no known file system").to_owned(), false);
@@ -210,7 +232,11 @@ impl Volume {
         if let Some(doubt) = state.doubt() {
             return whole(doubt.to_owned(), matches!(state, State::Hibernated(_)));
         }
-        match filesystem.used_map(check) {
+        let map = match shadow_copies {
+            ShadowCopies::Kept => filesystem.used_map(check),
+            ShadowCopies::Dropped => filesystem.used_map_without_shadow_copies(check),
+        };
+        match map {
             Ok(map) => Ok((Mode::UsedOnly(map), false)),
             Err(error) if error.kind() == ErrorKind::Io => Err(error),
             Err(error) => whole(error.to_string(), error.kind() == ErrorKind::Refused),

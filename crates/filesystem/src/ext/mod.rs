@@ -222,7 +222,7 @@ impl FileSystem for Ext {
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
         let volume = self.believed()?;
         let swap = match check {
-            Check::Quick => ExtentSet::new(),
+            Check::Glance | Check::Quick => ExtentSet::new(),
             Check::Full => check::check(&volume.source, &volume.superblock)?,
         };
         Ok(Box::new(map::Map::new(volume.source.clone(), volume.superblock.clone(), swap)))

@@ -70,8 +70,8 @@ impl<'a> Directory<'a> {
         Err(Error::corrupt("NTFS directory index").field("depth", "more", DEPTH_MAX))
     }
 
-    /// Calls `each` with the file of every entry, in no particular order.
-    pub(super) fn each_entry(&self, mut each: impl FnMut(FileReference) -> Result<()>) -> Result<()> {
+    /// Calls `each` with the file and the UTF-16 bytes of the name of every entry, in no particular order.
+    pub(super) fn each_entry(&self, mut each: impl FnMut(FileReference, &[u8]) -> Result<()>) -> Result<()> {
         let mut below = entries(&self.root[size_of::<IndexRoot>()..], &mut each)?;
         let mut block_count_left =
             self.blocks.as_ref().map_or(0, |blocks| blocks.len_bytes() / self.block_bytes);
@@ -123,14 +123,14 @@ fn search(node: &[u8], name: &str) -> Result<Step> {
     Err(bad("entry", 0))
 }
 
-/// Calls `each` with the file of every entry of one node; answers which nodes lie below it.
-fn entries(node: &[u8], each: &mut impl FnMut(FileReference) -> Result<()>) -> Result<Vec<u64>> {
+/// Calls `each` with the file and the name of every entry of one node; answers which nodes lie below it.
+fn entries(node: &[u8], each: &mut impl FnMut(FileReference, &[u8]) -> Result<()>) -> Result<Vec<u64>> {
     let mut below = Vec::new();
     for entry in Entries::of(node)? {
         let entry = entry?;
         below.extend(entry.below);
-        if entry.key.is_some() {
-            each(entry.file)?;
+        if let Some(key) = entry.key {
+            each(entry.file, name_of(key).ok_or_else(|| bad("key length", key.len()))?)?;
         }
     }
     Ok(below)

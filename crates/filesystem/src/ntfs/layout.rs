@@ -418,31 +418,3 @@ const _: () = assert!(size_of::<RestartArea>() == 16);
 pub(super) const LOGFILE_NO_CLIENT: u16 = 0xffff;
 /// The volume was dismounted cleanly.
 pub(super) const RESTART_VOLUME_IS_CLEAN: u16 = 0x0002;
-
-/// Where the header of volume shadow copies lies, in the boot file's last sector but one. This and what follows of
-/// shadow copies: J. Metz, "Volume Shadow Snapshot (VSS) format" (libvshadow).
-pub(super) const SHADOW_HEADER_OFFSET: u64 = 0x1e00;
-/// [`ShadowHeader::identifier`], {3808876b-c176-4e48-b7ae-04046e6cc752}.
-pub(super) const SHADOW_IDENTIFIER: [u8; 16] =
-    [0x6b, 0x87, 0x08, 0x38, 0x76, 0xc1, 0x48, 0x4e, 0xb7, 0xae, 0x04, 0x04, 0x6e, 0x6c, 0xc7, 0x52];
-/// The identifier as it ends the names of the files that hold shadow copies.
-pub(super) const SHADOW_NAME_END: &str = "{3808876b-c176-4e48-b7ae-04046e6cc752}";
-
-/// The header of volume shadow copies.
-#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(super) struct ShadowHeader {
-    /// [`SHADOW_IDENTIFIER`].
-    pub(super) identifier: [u8; 16],
-    /// 1, or 2 since Windows 8.1.
-    pub(super) version: U32,
-    /// 1: volume header.
-    pub(super) record_type: U32,
-    /// [`SHADOW_HEADER_OFFSET`].
-    pub(super) current_offset: U64,
-    /// Not known.
-    pub(super) unknown_20: [U64; 2],
-    /// Where the catalog of the copies lies, in bytes from the volume's start; 0 if there is none.
-    pub(super) catalog_offset: U64,
-}
-const _: () = assert!(offset_of!(ShadowHeader, catalog_offset) == 48);

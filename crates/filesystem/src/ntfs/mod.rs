@@ -40,12 +40,13 @@ use std::sync::Arc;
 use block::{Error, ErrorKind, ReadAt, Result};
 use extent::VolumeSpan;
 
-use crate::{Check, Facts, FileSystem, FileVisitor, Rearrange, Source, State, UsedMap};
+use crate::{Check, Facts, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, UsedMap};
 use bitmap::Bitmap;
 use boot::Geometry;
 use mft::Mft;
 use rearrange::NtfsRearrange;
 use scan::Unowned;
+use used::{NtfsUsedMap, Shadow};
 
 /// A volume with a bitmap larger than this is not counted when it is opened: 2 TiB with clusters of 4 KiB.
 const COUNTED_BITMAP_BYTES_MAX: u64 = 64 << 20;
@@ -54,6 +55,7 @@ struct Ntfs {
     facts: Facts,
     /// Absent if the boot sector or `$MFT` is broken.
     mft: Option<Arc<Mft>>,
+    shadow_copies: Vec<ShadowCopy>,
 }
 
 /// Opens the volume if it is one. What is broken is told in its state; only a read that fails is an error.
@@ -81,7 +83,8 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     if let Some(mft) = &mft {
         facts.state = judge(mft, &mut facts).or_else(state_of)?;
     }
-    Ok(Some(Box::new(Ntfs { facts, mft })))
+    let shadow_copies = mft.as_ref().map(|mft| shadow::list(mft)).transpose()?.unwrap_or_default();
+    Ok(Some(Box::new(Ntfs { facts, mft, shadow_copies })))
 }
 
 /// The state that an error means; an error of the machine stays one.
@@ -134,14 +137,23 @@ impl FileSystem for Ntfs {
     }
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
+        let shadows = shadow::Shadows::find(self.clean_mft()?)?;
+        let map = self.live_map(check)?;
         let mft = self.clean_mft()?;
-        let clusters = Bitmap::of_clusters(mft)?.loaded()?;
-        let roots = roots::read(mft)?;
-        if check == Check::Full {
-            scan::check(mft, &clusters, &roots.known, Unowned::Used)?;
-        }
-        let empty_log = volume::empty_log(mft)?;
-        Ok(Box::new(used::NtfsUsedMap { geometry: mft.geometry, clusters, swap: roots.swap, empty_log }))
+        let shadow = match shadows {
+            None => Shadow::None,
+            Some(_) if check == Check::Glance => Shadow::Unread,
+            Some(shadows) => Shadow::Needs(shadows.needs(mft)?),
+        };
+        Ok(Box::new(NtfsUsedMap { shadow, ..map }))
+    }
+
+    fn used_map_without_shadow_copies(&self, check: Check) -> Result<Box<dyn UsedMap>> {
+        Ok(Box::new(self.live_map(check)?))
+    }
+
+    fn shadow_copies(&self) -> &[ShadowCopy] {
+        &self.shadow_copies
     }
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
@@ -165,6 +177,19 @@ impl FileSystem for Ntfs {
 }
 
 impl Ntfs {
+    /// What the volume uses as it is now.
+    fn live_map(&self, check: Check) -> Result<NtfsUsedMap> {
+        let mft = self.clean_mft()?;
+        let clusters = Bitmap::of_clusters(mft)?.loaded()?;
+        let roots = roots::read(mft)?;
+        if check == Check::Full {
+            scan::check(mft, &clusters, &roots.known, Unowned::Used)?;
+        }
+        let empty_log = volume::empty_log(mft)?;
+        let (geometry, swap) = (mft.geometry, roots.swap);
+        Ok(NtfsUsedMap { geometry, clusters, swap, empty_log, shadow: Shadow::None })
+    }
+
     /// `$MFT`, if the volume is clean.
     fn clean_mft(&self) -> Result<&Arc<Mft>> {
         match self.facts.state.doubt() {

@@ -76,7 +76,7 @@ fn list(
     if record.flags() & RECORD_IS_DIRECTORY == 0 {
         return Ok(());
     }
-    Directory::open(mft, &record)?.each_entry(|reference| {
+    Directory::open(mft, &record)?.each_entry(|reference, _| {
         *entry_count += 1;
         if *entry_count > ENTRIES_MAX {
             return Err(record.error().field(

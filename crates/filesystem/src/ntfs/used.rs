@@ -1,4 +1,4 @@
-//! The used map: `$Bitmap`, and over it what page files and an empty log occupy.
+//! The used map: `$Bitmap`, and over it what page files and an empty log occupy, and what shadow copies need.
 
 use block::Result;
 use extent::{Extent, ExtentSet, Volume, VolumeOffset, VolumeSpan};
@@ -6,6 +6,7 @@ use extent::{Extent, ExtentSet, Volume, VolumeOffset, VolumeSpan};
 use super::bitmap::Bitmap;
 use super::boot::Geometry;
 use super::logfile::EMPTY_BYTE;
+use super::shadow::Needs;
 use crate::{Use, UsedMap};
 
 pub(super) struct NtfsUsedMap {
@@ -14,6 +15,17 @@ pub(super) struct NtfsUsedMap {
     pub(super) swap: ExtentSet<Volume>,
     /// The log, if it is empty.
     pub(super) empty_log: ExtentSet<Volume>,
+    pub(super) shadow: Shadow,
+}
+
+/// What shadow copies need.
+pub(super) enum Shadow {
+    /// Nothing: there are none, or they are not to survive.
+    None,
+    /// There are some, and what they need was not read: it may be anything.
+    Unread,
+    /// All but this.
+    Needs(Needs),
 }
 
 impl UsedMap for NtfsUsedMap {
@@ -27,6 +39,22 @@ impl UsedMap for NtfsUsedMap {
         let beyond = VolumeSpan::between(span.start().max(clustered.end()), span.end());
         push(&mut uses, beyond, Use::Used);
         Ok(uses)
+    }
+
+    fn kept_for_shadow_copies_bytes(&self) -> Result<u64> {
+        let Shadow::Needs(needs) = &self.shadow else { return Ok(0) };
+        let kept = |span: VolumeSpan, dropped: &ExtentSet<Volume>| {
+            span.len_bytes() - dropped.within(span).map(|span| span.len_bytes()).sum::<u64>()
+        };
+        let mut bytes: u64 = self.swap.iter().map(|span| kept(span, &needs.unneeded)).sum();
+        let mut at = 0;
+        self.clusters.each_run(0, self.geometry.cluster_count, |is_used, end| {
+            if !is_used {
+                bytes += kept(self.geometry.span_of(at, end - at), &needs.unclaimed);
+            }
+            at = end;
+        })?;
+        Ok(bytes)
     }
 }
 
@@ -43,9 +71,25 @@ impl NtfsUsedMap {
             if is_used {
                 self.push_used(uses, run);
             } else {
-                push(uses, run, Use::Free);
+                self.push_free(uses, run);
             }
         })
+    }
+
+    fn push_free(&self, uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan) {
+        match &self.shadow {
+            Shadow::None => push(uses, run, Use::Free),
+            Shadow::Unread => push(uses, run, Use::Used),
+            Shadow::Needs(needs) => push_cut(uses, run, &needs.unclaimed, Use::Free),
+        }
+    }
+
+    fn push_swap(&self, uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan) {
+        match &self.shadow {
+            Shadow::None => push(uses, run, Use::Swap),
+            Shadow::Unread => push(uses, run, Use::Used),
+            Shadow::Needs(needs) => push_cut(uses, run, &needs.unneeded, Use::Swap),
+        }
     }
 
     fn push_used(&self, uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan) {
@@ -56,11 +100,26 @@ impl NtfsUsedMap {
         let mut at = run.start();
         for (span, state) in special {
             push(uses, VolumeSpan::between(at, span.start()), Use::Used);
-            push(uses, span, state);
+            match state {
+                Use::Swap => self.push_swap(uses, span),
+                // Written as it is, whoever needs it.
+                state => push(uses, span, state),
+            }
             at = span.end();
         }
         push(uses, VolumeSpan::between(at, run.end()), Use::Used);
     }
+}
+
+/// Appends `run` as `state` where it is in `dropped`, and as used elsewhere.
+fn push_cut(uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan, dropped: &ExtentSet<Volume>, state: Use) {
+    let mut at = run.start();
+    for span in dropped.within(run) {
+        push(uses, VolumeSpan::between(at, span.start()), Use::Used);
+        push(uses, span, state);
+        at = span.end();
+    }
+    push(uses, VolumeSpan::between(at, run.end()), Use::Used);
 }
 
 /// Appends a span, joining it to the last one if that is the same.

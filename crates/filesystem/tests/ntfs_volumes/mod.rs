@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod info;
+pub(crate) mod shadow;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -12,7 +12,9 @@ use filesystem::{Catalog, Facts};
 use plan::advice::Advice;
 use plan::cost::ReadCost;
 use serde::Serialize;
-use stack::{FreeSpace, LayerFragments, Stack, Survey, Totals, VolumeSurvey};
+use stack::{FreeSpace, LayerFragments, Stack, Survey, Totals, UsedMaps, VolumeSurvey};
+
+use crate::shadow_copies::{self, ShadowCopyEntry};
 
 pub use files::write_file_lines;
 pub use page::analyze_page;
@@ -135,6 +137,10 @@ struct VolumeAnalysis {
     /// Files that could not be understood, and what else is wrong.
     doubts: u64,
     first_doubts: Vec<String>,
+    /// Snapshots that the volume keeps of itself.
+    shadow_copies: Vec<ShadowCopyEntry>,
+    /// Bytes that are free or swap to the volume, and needed by them.
+    kept_for_shadow_copies_bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -187,6 +193,8 @@ pub struct AnalyzeSubject<'a> {
     pub path: &'a str,
     /// The disk.
     pub stack: &'a Stack,
+    /// How its volumes are taken, quickly checked.
+    pub maps: &'a UsedMaps,
     /// What was found.
     pub survey: &'a Survey,
     /// What the files of the chain take on the host.
@@ -219,7 +227,9 @@ pub fn analyze_document(subject: &AnalyzeSubject<'_>) -> Result<AnalyzeDocument>
         path: path.to_owned(),
         format: facts.format.name().to_owned(),
         virtual_bytes: facts.virtual_bytes,
-        volumes: (0..survey.volumes.len()).map(|index| volume_analysis(stack, survey, index)).collect(),
+        volumes: (0..survey.volumes.len())
+            .map(|index| volume_analysis(subject, index))
+            .collect::<Result<_>>()?,
         image: ImageAnalysis {
             format: facts.format.name().to_owned(),
             unit_bytes: survey.waste.unit_bytes,
@@ -269,7 +279,8 @@ fn advice_entry(advice: &Advice) -> AdviceEntry {
     }
 }
 
-fn volume_analysis(stack: &Stack, survey: &Survey, index: usize) -> VolumeAnalysis {
+fn volume_analysis(subject: &AnalyzeSubject<'_>, index: usize) -> Result<VolumeAnalysis> {
+    let &AnalyzeSubject { stack, survey, maps, .. } = subject;
     let volume = &stack.volumes()[index];
     let VolumeSurvey { catalog, free, unlisted, totals, .. } = &survey.volumes[index];
     let facts: Option<&Facts> = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
@@ -280,8 +291,9 @@ fn volume_analysis(stack: &Stack, survey: &Survey, index: usize) -> VolumeAnalys
             state => state.doubt().map(str::to_owned),
         })
         .or_else(|| volume.doubt.clone())
-        .or_else(|| unlisted.clone());
-    VolumeAnalysis {
+        .or_else(|| unlisted.clone())
+        .or_else(|| maps.modes()[index].reason().filter(|_| facts.is_some()).map(str::to_owned));
+    Ok(VolumeAnalysis {
         index: index + 1,
         filesystem: facts.map(|facts| facts.filesystem.clone()),
         label: facts.and_then(|facts| facts.label.clone()),
@@ -307,7 +319,9 @@ fn volume_analysis(stack: &Stack, survey: &Survey, index: usize) -> VolumeAnalys
         free_extents_by_size: free.as_ref().map(free_bins).unwrap_or_default(),
         doubts: catalog.as_ref().map_or(0, Catalog::doubt_count),
         first_doubts: catalog.as_ref().map(first_doubts).unwrap_or_default(),
-    }
+        shadow_copies: shadow_copies::entries(volume.filesystem.as_deref()),
+        kept_for_shadow_copies_bytes: maps.kept_for_shadow_copies_bytes(index)?,
+    })
 }
 
 fn free_bins(free: &FreeSpace) -> Vec<FreeBin> {

@@ -255,6 +255,11 @@ fn notes(document: &AnalyzeDocument) -> Vec<String> {
     for volume in &document.volumes {
         let about = |text: &str| format!("Volume {}: {text}", volume.index);
         notes.extend(volume.reason.as_deref().map(about));
+        if !volume.shadow_copies.is_empty() {
+            let copies = crate::shadow_copies::counted(volume.shadow_copies.len());
+            let kept = human_bytes(volume.kept_for_shadow_copies_bytes);
+            notes.push(about(&format!("{copies}, which need {kept} of what is free.")));
+        }
         if !volume.aligned {
             notes.push(about("not aligned: its clusters straddle the container's units."));
         }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::{AnalyzeDocument, CostFigures, ReadingCost, VolumeAnalysis};
 use crate::bar::{Share, bar};
+use crate::shadow_copies;
 use crate::text::{Palette, grouped, human_bytes, percent, printable, seconds};
 
 const PATH_WIDTH: usize = 56;
@@ -84,6 +85,11 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
             human_bytes(largest),
             share(largest, free)
         );
+    }
+    shadow_copies::list_text(out, "  ", &volume.shadow_copies, palette);
+    if volume.kept_for_shadow_copies_bytes > 0 {
+        let kept = human_bytes(volume.kept_for_shadow_copies_bytes);
+        let _ = writeln!(out, "    they need {kept} of what is free");
     }
     if volume.doubts > 0 {
         let first = volume.first_doubts.first().map(|doubt| printable(doubt)).unwrap_or_default();
