@@ -41,11 +41,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     warn_of_sectors(stack.chain().sector_bytes(), target_format);
     let before = source_fingerprints(stack.chain());
 
-    let maps = stack.used_maps(if arguments.keep_free && arguments.keep_swap {
-        Check::Quick
-    } else {
-        Check::Full
-    })?;
+    let maps = used_maps(arguments, stack)?;
     let kept = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
     let packing = match arguments.layout {
         Layout::Keep => None,
@@ -89,6 +85,14 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     });
     print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) });
     Ok(())
+}
+
+/// What the volumes use. Where all of them is kept, and nothing moves, they need not be understood: not one of them is looked at.
+fn used_maps(arguments: &CopyArguments, stack: &Stack) -> Result<UsedMaps> {
+    match arguments.keep_free && arguments.keep_swap && arguments.layout == Layout::Keep {
+        true => Ok(stack.whole_maps("--keep-free and --keep-swap keep all of it")),
+        false => stack.used_maps(Check::Full),
+    }
 }
 
 /// Facts in, plan out.

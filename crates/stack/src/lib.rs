@@ -139,6 +139,11 @@ impl Stack {
         Ok(UsedMaps { by_volume })
     }
 
+    /// No used map at all: every volume whole, for this reason. Nothing that is on them need be understood.
+    pub fn whole_maps(&self, reason: &str) -> UsedMaps {
+        UsedMaps { by_volume: self.volumes.iter().map(|_| Mode::Whole(reason.to_owned())).collect() }
+    }
+
     /// A disk without a table may be one volume. A disk with a table whose first sectors also hold a file
     /// system's superblock is in doubt: one of the two is a leftover.
     fn consider_the_whole_disk(&mut self) -> Result<()> {
