@@ -26,7 +26,7 @@ use stack::{HOST_BLOCK_BYTES, Mode, Stack, UsedMaps, Volume};
 use verify::volume::{Contents, Snapshot, VolumeReport};
 
 use crate::arguments::{CompactArguments, Move};
-use crate::consolidate;
+use crate::consolidate::{self, Known};
 use crate::defrag::{InPlace, Prepared, carry_out, check_can_be_opened};
 use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_usable, lost};
 use crate::progress::{Progress, cancel_on_signal};
@@ -211,9 +211,9 @@ impl Consolidation {
 
 /// Plans what is to move, and does it, but in a dry run; then the scene is that of the disk afterwards.
 fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consolidation> {
-    let trusted: Vec<_> = scene.trust.iter().map(Result::is_ok).collect();
+    let known: Vec<_> = scene.trust.iter().map(known).collect();
     let gives = gives_back(scene.stack.chain());
-    let prepared = consolidate::prepare(&scene.stack, &scene.maps, gives, &trusted)?;
+    let prepared = consolidate::prepare(&scene.stack, &scene.maps, gives, &known)?;
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
     let moves = prepared.iter().any(consolidate::has_moves);
     if !arguments.dry_run && moves {
@@ -232,6 +232,15 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
         *scene = Scene::open(arguments, arguments.verify)?;
     }
     Ok(Consolidation { prepared, outcomes })
+}
+
+/// Whether files of a volume may move.
+fn known(trust: &Trust) -> Known {
+    match trust {
+        Ok(Found { unsound: None, .. }) => Known::Sound,
+        Ok(Found { unsound: Some(why), .. }) => Known::Unsound(why.clone()),
+        Err(_) => Known::Whole,
+    }
 }
 
 /// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at. What lies where in an
@@ -260,9 +269,9 @@ struct Found {
     snapshot: Option<Snapshot>,
     /// The files whose contents are compared, ascending; `None` without `--verify`.
     compared: Option<Vec<FileId>>,
-    /// Whether the independent check passes it. That is stricter than a used map need be: clusters that are marked as used and
-    /// belong to nobody fail it, and do no harm here.
-    is_sound: bool,
+    /// Why the independent check rejects it, if it does. That is stricter than a used map need be: clusters that are marked as
+    /// used and belong to nobody fail it, and do no harm here. But files of such a volume are not moved.
+    unsound: Option<String>,
 }
 
 /// What speaks against a volume is an answer; only a failure to read is an error.
@@ -276,12 +285,12 @@ fn trust(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Trust> {
     }
     let found = compared(depth, volume, mode).and_then(|compared| {
         let snapshot = depth.snapshot(volume, compared.as_deref())?;
-        let is_sound = match depth.check(volume) {
-            Ok(_) => true,
+        let unsound = match depth.check(volume) {
+            Ok(_) => None,
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-            Err(_) => false,
+            Err(error) => Some(error.to_string()),
         };
-        Ok(Found { snapshot, compared, is_sound })
+        Ok(Found { snapshot, compared, unsound })
     });
     match found {
         Ok(found) => Ok(Ok(found)),
@@ -443,8 +452,8 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
             .path(arguments.disk.display()));
     }
     for (volume, before) in after.volumes().iter().zip(trust) {
-        let Ok(Found { snapshot: Some(before), compared, is_sound }) = before else { continue };
-        if *is_sound {
+        let Ok(Found { snapshot: Some(before), compared, unsound }) = before else { continue };
+        if unsound.is_none() {
             depth.check(volume)?;
         }
         let now = depth.snapshot(volume, compared.as_deref())?.ok_or_else(lost)?;

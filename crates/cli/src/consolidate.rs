@@ -10,27 +10,38 @@ use plan::Moved;
 use plan::defrag::{Backing, BackingMap, DefragOptions, Goal, Hints, plan_in_place};
 use stack::{Mode, Stack, UsedMaps, Volume};
 
-use crate::defrag::{BATCH_BYTES_MAX, Prepared, make_ready};
+use crate::defrag::{BATCH_BYTES_MAX, Prepared, Soundness, make_ready};
 use crate::pack::read_layout;
 
 /// Uses are asked for in windows of this size.
 const WINDOW_BYTES: u64 = 256 << 20;
 
-/// Plans all volumes that are `trusted`. What speaks against one is an answer; only a failure to read is an error.
+/// What `compact` knows of a volume.
+#[derive(Clone, Debug)]
+pub(crate) enum Known {
+    /// Its used map is relied on, and the independent check passes it.
+    Sound,
+    /// Its used map is relied on, but the independent check rejects it for this reason.
+    Unsound(String),
+    /// It is kept whole.
+    Whole,
+}
+
+/// Plans all volumes that are sound. What speaks against one is an answer; only a failure to read is an error.
 pub(crate) fn prepare(
     stack: &Stack,
     maps: &UsedMaps,
     gives: GivesBack,
-    trusted: &[bool],
+    known: &[Known],
 ) -> Result<Vec<Prepared>> {
-    let prepare_one = |(index, mode)| match prepare_volume(stack, mode, gives, trusted[index], index) {
+    let prepare_one = |(index, mode)| match prepare_volume(stack, mode, gives, &known[index], index) {
         Err(error) if error.kind() == ErrorKind::Io => Err(error),
         prepared => Ok(prepared),
     };
     maps.modes().iter().enumerate().map(prepare_one).collect()
 }
 
-fn prepare_volume(stack: &Stack, mode: &Mode, gives: GivesBack, is_trusted: bool, index: usize) -> Prepared {
+fn prepare_volume(stack: &Stack, mode: &Mode, gives: GivesBack, known: &Known, index: usize) -> Prepared {
     let unit_bytes = gives.unit_bytes.filter(|_| gives.frees_units).ok_or_else(|| {
         let format = stack.chain().facts().format.name();
         Error::unsupported(format!(
@@ -38,10 +49,12 @@ fn prepare_volume(stack: &Stack, mode: &Mode, gives: GivesBack, is_trusted: bool
         ))
     })?;
     let Mode::UsedOnly(map) = mode else { return Err(Error::refused("it is kept whole")) };
-    if !is_trusted {
-        return Err(Error::refused("it is kept whole"));
+    match known {
+        Known::Sound => {}
+        Known::Unsound(why) => return Err(Error::refused(format!("no file of it is moved: {why}"))),
+        Known::Whole => return Err(Error::refused("it is kept whole")),
     }
-    make_ready(stack, index, |volume, filesystem, rearrange| {
+    make_ready(stack, index, Soundness::Checked, |volume, filesystem, rearrange| {
         let backing = backing(stack.chain(), volume, &**map, rearrange)?;
         let layout = read_layout(filesystem, rearrange, backing)?;
         let options = DefragOptions {

@@ -45,11 +45,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
             .map_err(or_in_use)?;
     }
 
-    let check = match arguments.keep_free && arguments.keep_swap {
-        true => Check::Quick,
-        false => Check::Full,
-    };
-    let maps = stack.used_maps_for(check, arguments.shadow_copies.what())?;
+    let maps = used_maps(arguments, stack)?;
     let kept = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
     let packing = match arguments.layout {
         Layout::Keep => None,
@@ -93,6 +89,14 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     });
     print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) });
     Ok(())
+}
+
+/// What the volumes use. Where all of them is kept, and nothing moves, they need not be understood: not one of them is looked at.
+fn used_maps(arguments: &CopyArguments, stack: &Stack) -> Result<UsedMaps> {
+    match arguments.keep_free && arguments.keep_swap && arguments.layout == Layout::Keep {
+        true => Ok(stack.whole_maps("--keep-free and --keep-swap keep all of it")),
+        false => stack.used_maps_for(Check::Full, arguments.shadow_copies.what()),
+    }
 }
 
 /// Facts in, plan out.

@@ -33,6 +33,8 @@ use crate::{print, stdout_palette};
 pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
 /// A thin disk grows by no more than one part in so many.
 const GROWTH_PARTS: u64 = 1000;
+/// What to do about a volume that contradicts itself.
+const CHECK_FIRST: &str = "check the volume with its own tools first";
 /// Workers that copy.
 const THREAD_COUNT: usize = 4;
 
@@ -144,7 +146,7 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
     if arguments.volume.is_some_and(|number| number as usize != index + 1) {
         return Err(Error::refused("another volume was asked for"));
     }
-    make_ready(stack, index, |volume, filesystem, rearrange| {
+    make_ready(stack, index, Soundness::ToBeChecked, |volume, filesystem, rearrange| {
         let growth_bytes_max = stack.chain().facts().virtual_bytes / GROWTH_PARTS;
         let (backing, unit_bytes) = backing(stack.chain(), volume, growth_bytes_max)?;
         let layout = read_layout(filesystem, rearrange, backing)?;
@@ -162,10 +164,22 @@ fn prepare_volume(arguments: &DefragArguments, stack: &Stack, survey: &Survey, i
     })
 }
 
-/// Has a volume planned whose files can be moved. Fails with the reason if they cannot.
+/// Whether the independent check is still to pass a volume before files of it may move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Soundness {
+    /// It passed it already.
+    Checked,
+    /// It is checked as soon as something is to move: what is wrong now would be found after the change, when it is too late to
+    /// refuse it.
+    ToBeChecked,
+}
+
+/// Has a volume planned whose files can be moved. Fails with the reason if they cannot, or if the independent check that follows
+/// a change would not pass the volume as it is.
 pub(crate) fn make_ready(
     stack: &Stack,
     index: usize,
+    soundness: Soundness,
     plan: impl FnOnce(&Volume, &dyn FileSystem, &dyn Rearrange) -> Result<DefragPlan>,
 ) -> Prepared {
     if let Some(other) = stack.hibernated().filter(|other| *other != index) {
@@ -177,6 +191,9 @@ pub(crate) fn make_ready(
     })?;
     let rearrange = filesystem.rearrange()?;
     let plan = plan(volume, filesystem, &*rearrange)?;
+    if !plan.batches.is_empty() && soundness == Soundness::ToBeChecked {
+        verify::volume::check(&volume.source)?;
+    }
     let mut free = ExtentSet::new();
     filesystem.each_free_span(&mut |span| free.push(span))?;
     Ok(Ready { rearrange, plan, free })
@@ -244,7 +261,9 @@ pub(crate) fn carry_out(
     let mut snapshots = Vec::new();
     for (volume, prepared) in stack.volumes().iter().zip(prepared) {
         snapshots.push(match prepared {
-            Ok(ready) if !ready.plan.batches.is_empty() => Some(snapshot(how, volume)?),
+            Ok(ready) if !ready.plan.batches.is_empty() => {
+                Some(snapshot(how, volume).map_err(before_any_change)?)
+            }
             _ => None,
         });
     }
@@ -272,6 +291,14 @@ pub(crate) fn carry_out(
         }
     }
     Ok((after, outcomes))
+}
+
+/// What is found wrong before anything was changed is a reason to change nothing.
+fn before_any_change(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => Error::refused(error.to_string()).hint(CHECK_FIRST),
+        _ => error,
+    }
 }
 
 fn snapshot(how: &InPlace<'_>, volume: &Volume) -> Result<Snapshot> {
@@ -449,7 +476,7 @@ fn check_any_was_possible(arguments: &DefragArguments, stack: &Stack, prepared: 
         // A volume in doubt is not changed, whoever is to blame: nothing was tried that could fail.
         Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {
             let refused = Error::refused(error.to_string()).path(arguments.disk.display());
-            Err(refused.hint(error.hint_text().unwrap_or("check the volume with its own tools first")))
+            Err(refused.hint(error.hint_text().unwrap_or(CHECK_FIRST)))
         }
         Some(Err(error)) => Err(error.path(arguments.disk.display())),
         _ => Err(Error::unsupported(stack.why_no_volume()).path(arguments.disk.display())),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::{ErrorKind, Result};
 use extent::{ExtentSet, Span, Volume};
-use filesystem::{FileSystem, Rearrange};
+use filesystem::{FileSystem, Rearrange, Source};
 use plan::defrag::{Backing, BackingMap, Layout, LayoutFigures, plan_packed};
 use plan::free_after;
 use report::{LayoutKept, LayoutOfCopy, LayoutPacked};
@@ -21,7 +21,7 @@ pub(crate) fn pack(stack: &Stack, maps: &UsedMaps) -> Result<Packing> {
     let mut packing = Packing { arrangements: Vec::new(), layouts: Vec::new() };
     for (volume, mode) in stack.volumes().iter().zip(maps.modes()) {
         let packed = match (&volume.filesystem, mode.reason()) {
-            (Some(filesystem), None) => pack_volume(&**filesystem)?,
+            (Some(filesystem), None) => pack_volume(&**filesystem, &volume.source)?,
             (_, reason) => Err(reason.unwrap_or("no known file system").to_owned()),
         };
         let (arrangement, layout) = match packed {
@@ -34,8 +34,12 @@ pub(crate) fn pack(stack: &Stack, maps: &UsedMaps) -> Result<Packing> {
     Ok(packing)
 }
 
-fn pack_volume(filesystem: &dyn FileSystem) -> Result<Result<(Arrangement, LayoutPacked), String>> {
-    let rearrange = match filesystem.rearrange() {
+fn pack_volume(
+    filesystem: &dyn FileSystem,
+    source: &Source,
+) -> Result<Result<(Arrangement, LayoutPacked), String>> {
+    let checked = |rearrange| verify::volume::check(source).map(|_| rearrange);
+    let rearrange = match filesystem.rearrange().and_then(checked) {
         Ok(rearrange) => rearrange,
         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
         Err(error) => return Ok(Err(error.to_string())),

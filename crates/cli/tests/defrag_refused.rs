@@ -137,6 +137,19 @@ mod ntfs_volumes {
         scene.refuses(&scene.disk, &["$Bitmap"]);
     }
 
+    /// Who owns what is not in doubt, so files could be moved. But the check that follows would not pass the volume.
+    #[test]
+    fn with_a_wrong_count_of_names() {
+        let scene = Scene::new(&ntfs());
+        let info = run("ntfsinfo", &["-f", "-F", "/turn0", arg(&scene.disk)]);
+        let number = info.lines().find_map(|line| line.strip_prefix("Dumping Inode ")).unwrap();
+        let number: u64 = number.split_whitespace().next().unwrap().parse().unwrap();
+        let links = place(&scene, "/$MFT", number * 1024 + 0x12);
+        assert_eq!(scene.read(links, 2), [1, 0]);
+        scene.write(links, &[3, 0]);
+        scene.refuses(&scene.disk, &["link"]);
+    }
+
     #[test]
     fn with_a_cluster_of_two_files() {
         let scene = Scene::new(&ntfs());
@@ -242,6 +255,48 @@ mod ext_volumes {
         let scene = Scene::new(&ext4());
         scene.debugfs("sif /three checksum 0x12345678");
         scene.refuses(&scene.disk, &["checksum"]);
+    }
+
+    /// Who owns what is not in doubt, so files could be moved. But the check that follows would not pass the volume.
+    #[test]
+    fn with_what_only_the_independent_check_looks_at() {
+        for (damage, words) in [
+            ("sif /three links_count 7", &["names in directories", "links_count"][..]),
+            ("sif /three blocks 2", &["blocks", "sectors"]),
+            ("sif /three mode 0120644", &["type in its directory"]),
+            ("unlink /three", &["names in directories"]),
+            ("set_super_value error_count 1", &["error"]),
+        ] {
+            let scene = Scene::new(&ext4());
+            scene.debugfs(damage);
+            scene.refuses(&scene.disk, words);
+        }
+    }
+
+    /// Its blocks that hold little are left as they are; what is free is given back all the same, and no more is wrong than before.
+    #[test]
+    fn with_what_only_the_independent_check_looks_at_when_compacted() {
+        let scene = Scene::new(&ext4());
+        scene.debugfs("sif /three links_count 7");
+        let said = |disk: &Path| {
+            let output = Command::new("e2fsck").args(["-fn", arg(disk)]).output().unwrap();
+            String::from_utf8(output.stdout).unwrap().replace(arg(disk), "it")
+        };
+        let expected = said(&scene.disk);
+        assert!(expected.contains("ref count"), "{expected}");
+        let image = scene.dir.path().join("disk.qcow2");
+        let args =
+            ["convert", "-O", "qcow2", "-S", "0", "-o", "cluster_size=4k", arg(&scene.disk), arg(&image)];
+        run("qemu-img", &args);
+        for more in [&["--dry-run"][..], &[], &["--verify"]] {
+            let args = [&["compact", "--defrag", arg(&image)], more].concat();
+            let document = document("leandisk.compact/1", &args);
+            let text = document.to_string();
+            assert!(text.contains("names in directories"), "{more:?}: {document:#}");
+        }
+        let after = scene.dir.path().join("after.raw");
+        run("qemu-img", &["convert", "-O", "raw", arg(&image), arg(&after)]);
+        assert_eq!(said(&after), expected);
     }
 }
 

@@ -70,7 +70,8 @@ fn only_what_copies_need_is_kept() {
     filesystem.each_free_span(&mut |span| free += span.len_bytes()).unwrap();
     let map = filesystem.used_map(Check::Full).unwrap();
     let kept = map.kept_for_shadow_copies_bytes().unwrap();
-    let dropped: u64 = dropped(&*filesystem, Check::Full, made.bytes.len()).unwrap().iter().map(VolumeSpan::len_bytes).sum();
+    let dropped: u64 =
+        dropped(&*filesystem, Check::Full, made.bytes.len()).unwrap().iter().map(VolumeSpan::len_bytes).sum();
     assert_eq!(dropped + kept, free);
     // Two files that are gone, and a block that was moved twice; each begins and ends within a block.
     let needed = (made.doomed.len() + made.late.len() + 2 * BLOCK) as u64;
@@ -78,7 +79,8 @@ fn only_what_copies_need_is_kept() {
     let without = filesystem.used_map_without_shadow_copies(Check::Full).unwrap();
     assert_eq!(without.kept_for_shadow_copies_bytes().unwrap(), 0);
     let uses = without.uses(VolumeSpan::from_zero(made.bytes.len() as u64)).unwrap();
-    let all: u64 = uses.iter().filter(|extent| extent.state == Use::Free).map(|extent| extent.span.len_bytes()).sum();
+    let all: u64 =
+        uses.iter().filter(|extent| extent.state == Use::Free).map(|extent| extent.span.len_bytes()).sum();
     assert_eq!(all, free);
 }
 
@@ -90,7 +92,10 @@ fn what_a_copy_calls_used_is_kept_whatever_its_store_says() {
     for at in [made.stores[0].bitmap, made.stores[1].bitmap, made.stores[1].previous] {
         bytes[at + 128..at + BLOCK].fill(0xff);
     }
-    assert_keeps_what_is_claimed(&dropped(&*open_bytes(bytes), Check::Quick, made.bytes.len()).unwrap(), "all bits");
+    assert_keeps_what_is_claimed(
+        &dropped(&*open_bytes(bytes), Check::Quick, made.bytes.len()).unwrap(),
+        "all bits",
+    );
 }
 
 fn assert_keeps_what_is_claimed(dropped: &[VolumeSpan], what: &str) {
@@ -113,7 +118,8 @@ fn with(patches: &[(usize, &[u8])]) -> Box<dyn FileSystem> {
 fn reason(patches: &[(usize, &[u8])]) -> String {
     let filesystem = with(patches);
     assert!(filesystem.facts().state.doubt().is_none(), "the volume itself is clean");
-    let reasons = [Check::Glance, Check::Quick, Check::Full].map(|check| filesystem.used_map(check).map(drop));
+    let reasons =
+        [Check::Glance, Check::Quick, Check::Full].map(|check| filesystem.used_map(check).map(drop));
     reasons.into_iter().last().unwrap().expect_err("whole").to_string()
 }
 

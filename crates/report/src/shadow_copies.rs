@@ -25,14 +25,17 @@ pub(crate) struct ShadowCopyEntry {
 
 impl From<&ShadowCopy> for ShadowCopyEntry {
     fn from(copy: &ShadowCopy) -> Self {
-        let ShadowCopy { id, set_id, store_id, created, size_bytes, store_bytes, machine, doubt } = copy.clone();
+        let ShadowCopy { id, set_id, store_id, created, size_bytes, store_bytes, machine, doubt } =
+            copy.clone();
         Self { id, set_id, store_id, created, size_bytes, store_bytes, machine, doubt }
     }
 }
 
 /// Those of a volume, oldest first.
 pub(crate) fn entries(filesystem: Option<&dyn FileSystem>) -> Vec<ShadowCopyEntry> {
-    filesystem.map(|filesystem| filesystem.shadow_copies().iter().map(Into::into).collect()).unwrap_or_default()
+    filesystem
+        .map(|filesystem| filesystem.shadow_copies().iter().map(Into::into).collect())
+        .unwrap_or_default()
 }
 
 /// How many there are, in words.

@@ -1,6 +1,6 @@
 //! The container's map and the guest's used maps, laid over each other.
 
-use block::{ReadAt, Result, Run, RunState};
+use block::{ErrorKind, ReadAt, Result, Run, RunState};
 use extent::{Span, VirtualSpan, VolumeOffset};
 use filesystem::Use;
 
@@ -84,8 +84,17 @@ pub(crate) fn volume_roles(
     };
     let start = VolumeOffset::new(inside.start().get() - volume.span.start().get());
     let asked = Span::new(start, inside.len_bytes());
+    let uses = match map.uses(asked) {
+        Ok(uses) => uses,
+        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+        // Of a map that was not checked. What is not understood of it is not free.
+        Err(_) => {
+            push_role(roles, inside, Role::Whole(index));
+            return Ok(());
+        }
+    };
     let mut at = asked.start();
-    for extent in map.uses(asked)? {
+    for extent in uses {
         assert_eq!(extent.span.start(), at, "a used map covers what was asked, in order");
         at = extent.span.end();
         let span = Span::new(volume.span.start().plus(extent.span.start().get()), extent.span.len_bytes());

@@ -163,6 +163,11 @@ impl Stack {
         Ok(UsedMaps { by_volume })
     }
 
+    /// No used map at all: every volume whole, for this reason. Nothing that is on them need be understood.
+    pub fn whole_maps(&self, reason: &str) -> UsedMaps {
+        UsedMaps { by_volume: self.volumes.iter().map(|_| Mode::Whole(reason.to_owned())).collect() }
+    }
+
     /// A disk without a table may be one volume. A disk with a table may be a member as a whole, `held` being what its
     /// partitions are members of by themselves; its partitions are then those of what it is a member of. A disk with a table whose first
     /// sectors also hold a file system's superblock is in doubt: one of the two is a leftover.

@@ -11,7 +11,6 @@ use std::collections::{BinaryHeap, HashSet};
 use std::ops::Range;
 
 use block::{Error, Result, read_vec};
-use extent::{ExtentSet, Volume};
 
 use super::bitmap::{self, Bits};
 use super::group::{self, Group};
@@ -19,22 +18,22 @@ use super::inode::{Inode, InodeNumber, inode_at};
 use super::layout::{inode_flags, special_inode};
 use super::ledger::{Claim, Ledger, Owner};
 use super::superblock::{BlockNumber, GroupNumber, Superblock};
-use super::swapfile;
+use super::swapfile::{self, SwapFile};
 use super::table::pieces;
 use super::tree::{self, FileExtent, Visitor};
 use crate::Source;
 
-/// Checks everything; returns what lies in swap files.
-pub(super) fn check(source: &Source, superblock: &Superblock) -> Result<ExtentSet<Volume>> {
+/// Checks everything; returns the swap files.
+pub(super) fn check(source: &Source, superblock: &Superblock) -> Result<Vec<SwapFile>> {
     check_with(Ledger::new(source, superblock))
 }
 
 /// As [`check`]; and what is marked used must have an owner, and the superblock must count what is free.
-pub(super) fn check_exactly(source: &Source, superblock: &Superblock) -> Result<ExtentSet<Volume>> {
+pub(super) fn check_exactly(source: &Source, superblock: &Superblock) -> Result<Vec<SwapFile>> {
     check_with(Ledger::exact(source, superblock)?)
 }
 
-fn check_with(mut ledger: Ledger<'_>) -> Result<ExtentSet<Volume>> {
+fn check_with(mut ledger: Ledger<'_>) -> Result<Vec<SwapFile>> {
     let (source, superblock) = (ledger.source, ledger.superblock);
     for number in 0..superblock.groups_count {
         let group = group::read(source, superblock, number)?;

@@ -39,14 +39,30 @@ pub(super) fn read(
     parse(&bytes, superblock, group).map_err(|error| error.at(at))
 }
 
+/// Reads the descriptor of `group` as it is: not a number in it is validated.
+pub(super) fn read_unchecked(
+    source: &dyn ReadAt<Volume>,
+    superblock: &Superblock,
+    group: GroupNumber,
+) -> Result<Group> {
+    let at = superblock.descriptor_at(group);
+    let bytes = read_vec(source, at, superblock.descriptor_bytes.into(), "ext group descriptor")?;
+    Ok(Group::from_raw(&raw(&bytes), superblock))
+}
+
+/// What of a descriptor is known here; the upper halves of a small one are zeros.
+fn raw(bytes: &[u8]) -> RawGroupDescriptor {
+    let mut padded = [0; size_of::<RawGroupDescriptor>()];
+    let len = bytes.len().min(padded.len());
+    padded[..len].copy_from_slice(&bytes[..len]);
+    RawGroupDescriptor::read_from_bytes(&padded).expect("exactly the struct's size")
+}
+
 fn parse(bytes: &[u8], superblock: &Superblock, group: GroupNumber) -> Result<Group> {
     let corrupt = |field: &str, found: String, expected: String| {
         Error::corrupt(format!("ext group descriptor {group}")).field(field, found, expected)
     };
-    let mut padded = [0; size_of::<RawGroupDescriptor>()];
-    let len = bytes.len().min(padded.len());
-    padded[..len].copy_from_slice(&bytes[..len]);
-    let raw = RawGroupDescriptor::read_from_bytes(&padded).expect("exactly the struct's size");
+    let raw = raw(bytes);
     if let Some(expected) = checksum(bytes, superblock, group)
         && raw.checksum.get() != expected
     {
@@ -130,10 +146,8 @@ impl GroupUpdate {
 
     /// Enters itself into a descriptor that was validated.
     pub(super) fn apply(&self, bytes: &mut [u8], superblock: &Superblock, group: GroupNumber) {
-        let mut padded = [0; size_of::<RawGroupDescriptor>()];
-        let len = bytes.len().min(padded.len());
-        padded[..len].copy_from_slice(&bytes[..len]);
-        let mut raw = RawGroupDescriptor::read_from_bytes(&padded).expect("exactly the struct's size");
+        let mut raw = raw(bytes);
+        let len = bytes.len().min(size_of::<RawGroupDescriptor>());
         let [low, high] = halves(self.free_clusters);
         raw.free_blocks_count_lo.set(low);
         raw.free_blocks_count_hi.set(high);

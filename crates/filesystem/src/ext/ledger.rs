@@ -60,12 +60,51 @@ pub(super) struct Clusters {
     pub(super) end: u64,
 }
 
+/// The block bitmaps of a volume, in a cache.
+pub(super) struct Bitmaps<'a> {
+    source: &'a Source,
+    superblock: &'a Superblock,
+    groups: HashMap<GroupNumber, Arc<Bits>>,
+    last: Option<(GroupNumber, Arc<Bits>)>,
+}
+
+impl<'a> Bitmaps<'a> {
+    pub(super) fn new(source: &'a Source, superblock: &'a Superblock) -> Self {
+        Self { source, superblock, groups: HashMap::new(), last: None }
+    }
+
+    fn keep(&mut self, number: GroupNumber, bits: Arc<Bits>) {
+        let count_max = CACHE_BYTES_MAX / (self.superblock.clusters_per_group / 8 + 64);
+        if self.groups.len() as u64 >= u64::from(count_max) {
+            self.groups.clear();
+        }
+        self.groups.insert(number, bits.clone());
+        self.last = Some((number, bits));
+    }
+
+    /// Those of a group.
+    pub(super) fn get(&mut self, number: GroupNumber) -> Result<Arc<Bits>> {
+        if let Some((last, bits)) = &self.last
+            && *last == number
+        {
+            return Ok(bits.clone());
+        }
+        if let Some(bits) = self.groups.get(&number) {
+            self.last = Some((number, bits.clone()));
+            return Ok(bits.clone());
+        }
+        let group = group::read(self.source, self.superblock, number)?;
+        let bits = bitmap::read_blocks(self.source, self.superblock, number, &group)?;
+        self.keep(number, bits.clone());
+        Ok(bits)
+    }
+}
+
 /// See the module.
 pub(super) struct Ledger<'a> {
     pub(super) source: &'a Source,
     pub(super) superblock: &'a Superblock,
-    groups: HashMap<GroupNumber, Arc<Bits>>,
-    last: Option<(GroupNumber, Arc<Bits>)>,
+    bitmaps: Bitmaps<'a>,
     claimed: Option<Bits>,
     attributes: HashSet<BlockNumber>,
     is_exact: bool,
@@ -80,8 +119,7 @@ impl<'a> Ledger<'a> {
         Self {
             source,
             superblock,
-            groups: HashMap::new(),
-            last: None,
+            bitmaps: Bitmaps::new(source, superblock),
             claimed,
             attributes: HashSet::new(),
             is_exact: false,
@@ -117,7 +155,7 @@ impl<'a> Ledger<'a> {
             return Err(Error::corrupt("ext superblock").field("free_blocks_count", found, expected));
         }
         for number in 0..superblock.groups_count {
-            let bits = self.bits(number)?;
+            let bits = self.bitmaps.get(number)?;
             let start = u64::from(number) * u64::from(superblock.clusters_per_group);
             if let Some(cluster) = self.unclaimed(&bits, start) {
                 let block = self.block_of(cluster);
@@ -160,39 +198,13 @@ impl<'a> Ledger<'a> {
         }
         self.used += u64::from(bits.count_set());
         self.free += u64::from(free);
-        self.keep(number, bits);
+        self.bitmaps.keep(number, bits);
         Ok(())
-    }
-
-    fn keep(&mut self, number: GroupNumber, bits: Arc<Bits>) {
-        let count_max = CACHE_BYTES_MAX / (self.superblock.clusters_per_group / 8 + 64);
-        if self.groups.len() as u64 >= u64::from(count_max) {
-            self.groups.clear();
-        }
-        self.groups.insert(number, bits.clone());
-        self.last = Some((number, bits));
-    }
-
-    fn bits(&mut self, number: GroupNumber) -> Result<Arc<Bits>> {
-        if let Some((last, bits)) = &self.last
-            && *last == number
-        {
-            return Ok(bits.clone());
-        }
-        if let Some(bits) = self.groups.get(&number) {
-            self.last = Some((number, bits.clone()));
-            return Ok(bits.clone());
-        }
-        let group = group::read(self.source, self.superblock, number)?;
-        let bits = bitmap::read_blocks(self.source, self.superblock, number, &group)?;
-        self.keep(number, bits.clone());
-        Ok(bits)
     }
 
     /// The clusters of `count` blocks from `first`, which the volume holds.
     pub(super) fn clusters(&self, first: BlockNumber, count: u64) -> Clusters {
-        let (start, ratio) = (self.superblock.first_data_block, u64::from(self.superblock.cluster_blocks));
-        Clusters { from: (first - start) / ratio, end: (first - start + count).div_ceil(ratio) }
+        clusters(self.superblock, first, count)
     }
 
     /// Enters that `owner` owns `clusters`: fails unless all are marked used, and are its own.
@@ -250,7 +262,7 @@ impl<'a> Ledger<'a> {
             let end = clusters.end.min(start + per_group);
             let bit = |cluster: u64| u32::try_from(cluster - start).expect("within the group");
             let (from, to) = (bit(at), bit(end));
-            let bits = self.bits(number)?;
+            let bits = self.bitmaps.get(number)?;
             let free = bits.next(from, to, false);
             if free < to {
                 let block = self.block_of(start + u64::from(free));
@@ -260,6 +272,12 @@ impl<'a> Ledger<'a> {
         }
         Ok(())
     }
+}
+
+/// The clusters of `count` blocks from `first`, which the volume holds.
+pub(super) fn clusters(superblock: &Superblock, first: BlockNumber, count: u64) -> Clusters {
+    let (start, ratio) = (superblock.first_data_block, u64::from(superblock.cluster_blocks));
+    Clusters { from: (first - start) / ratio, end: (first - start + count).div_ceil(ratio) }
 }
 
 /// A bit for each cluster of a volume, if it has no more than `clusters_max`.

@@ -1,4 +1,5 @@
-//! The used map: which bytes of the volume are free by the block bitmaps, or swap by a swap file.
+//! The used map: which bytes of the volume are free by the block bitmaps, or swap by a swap file. Where a journal is pending,
+//! what the volume uses without it is used, too.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,13 +16,20 @@ pub(super) struct Map {
     source: Source,
     superblock: Arc<Superblock>,
     swap: ExtentSet<Volume>,
+    /// What is used although it is free or swap: by the volume as it is before its journal is replayed.
+    kept: ExtentSet<Volume>,
     /// The group that was looked at last: callers ask window by window.
     last: Mutex<Option<(GroupNumber, Arc<Bits>)>>,
 }
 
 impl Map {
-    pub(super) fn new(source: Source, superblock: Arc<Superblock>, swap: ExtentSet<Volume>) -> Self {
-        Self { source, superblock, swap, last: Mutex::default() }
+    pub(super) fn new(
+        source: Source,
+        superblock: Arc<Superblock>,
+        swap: ExtentSet<Volume>,
+        kept: ExtentSet<Volume>,
+    ) -> Self {
+        Self { source, superblock, swap, kept, last: Mutex::default() }
     }
 
     fn bits(&self, number: GroupNumber) -> Result<Arc<Bits>> {
@@ -78,14 +86,20 @@ impl UsedMap for Map {
             self.push_free(number, Span::between(window.start(), end), &mut free)?;
             rest = Some(Span::between(end, window.end())).filter(|rest| !rest.is_empty());
         }
-        Ok(join(span, &free, &self.swap))
+        Ok(join(span, &free, &self.swap, &self.kept))
     }
 }
 
-/// Covers `span` with what is free, what is swap, and what is neither.
-fn join(span: VolumeSpan, free: &ExtentSet<Volume>, swap: &ExtentSet<Volume>) -> Vec<Extent<Volume, Use>> {
-    let swap: ExtentSet<Volume> = swap.within(span).collect();
-    let free = free.subtract(&swap);
+/// Covers `span` with what is free, what is swap, and what is neither or `kept`.
+fn join(
+    span: VolumeSpan,
+    free: &ExtentSet<Volume>,
+    swap: &ExtentSet<Volume>,
+    kept: &ExtentSet<Volume>,
+) -> Vec<Extent<Volume, Use>> {
+    let kept: ExtentSet<Volume> = kept.within(span).collect();
+    let swap = swap.within(span).collect::<ExtentSet<Volume>>().subtract(&kept);
+    let free = free.subtract(&swap).subtract(&kept);
     let mut uses: Vec<_> = free.iter().map(|part| Extent::new(part, Use::Free)).collect();
     uses.extend(swap.iter().map(|part| Extent::new(part, Use::Swap)));
     let used = free.union(&swap).invert(span);

@@ -5,7 +5,8 @@
 //!
 //! Layers, each on the one before: [`layout`] and [`features`] (what is on the disk), [`superblock`]
 //! (geometry), [`group`] and [`bitmap`] (what is allocated), [`inode`] and [`tree`] (who owns it),
-//! [`journal`]; then what is made of them: [`map`] and [`check`], which finds [`swapfile`]s on its way; [`files`] with
+//! [`journal`]; then what is made of them: [`map`] and [`check`], which finds [`swapfile`]s on its way, and [`unreplayed`], what is
+//! used as long as nobody replays the journal; [`files`] with
 //! the [`names`] that each [`directory`] gives them, [`free`], and [`rearrange`].
 //!
 //! Deliberately absent: the contents of extended attributes, decryption.
@@ -38,10 +39,12 @@ mod superblock;
 mod swapfile;
 mod table;
 mod tree;
+mod unreplayed;
 
 use features::{Features, incompat, ro_compat};
 use layout::{MMP_MAGIC, MMP_SEQ_FSCK, RawMmp, RawSuperblock, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
 use superblock::Superblock;
+use unreplayed::Unreplayed;
 
 /// Opens the volume if it is one: if the superblock's magic is there, whatever else is broken.
 pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
@@ -76,6 +79,8 @@ pub(crate) fn has_superblock(source: &Source) -> Result<bool> {
 struct Volume {
     source: Source,
     superblock: Arc<Superblock>,
+    /// The volume as it is on the disk, if its journal was replayed.
+    unreplayed: Option<Unreplayed>,
 }
 
 struct Ext {
@@ -93,23 +98,24 @@ fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Ext> {
     if crate::swap::has_signature(source, superblock.block_bytes.into())? {
         return Err(Error::corrupt("signatures of both ext and swap are on the volume"));
     }
-    let replayed = journal::replay(source, &superblock)?;
-    let (source, superblock, pending) = match replayed {
+    let mut unreplayed = None;
+    let (source, superblock, pending) = match journal::replay(source, &superblock)? {
         journal::Outcome::Nothing => (source.clone(), superblock, None),
         journal::Outcome::Empty => {
             (source.clone(), superblock, Some("its journal is marked as pending, but empty".to_owned()))
         }
-        journal::Outcome::Replayed { source, what } => {
-            let raw = read_superblock(&source)?
+        journal::Outcome::Replayed { source: replayed, what } => {
+            let raw = read_superblock(&replayed)?
                 .ok_or_else(|| Error::corrupt("the journal replaces the ext superblock by something else"))?;
-            let superblock = Superblock::parse(&raw, source.len_bytes())?;
-            (source, superblock, Some(what))
+            let new = Superblock::parse(&raw, replayed.len_bytes())?;
+            unreplayed = Some(Unreplayed { source: source.clone(), superblock });
+            (replayed, new, Some(what))
         }
     };
     let state = state(&source, &superblock, pending)?;
     Ok(Ext {
         facts: facts(&superblock, state),
-        volume: Some(Volume { source, superblock: Arc::new(superblock) }),
+        volume: Some(Volume { source, superblock: Arc::new(superblock), unreplayed }),
     })
 }
 
@@ -221,11 +227,17 @@ impl FileSystem for Ext {
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
         let volume = self.believed()?;
+        let Volume { source, superblock, unreplayed } = volume;
         let swap = match check {
-            Check::Glance | Check::Quick => ExtentSet::new(),
-            Check::Full => check::check(&volume.source, &volume.superblock)?,
+            Check::Glance | Check::Quick => Vec::new(),
+            Check::Full => check::check(source, superblock)?,
         };
-        Ok(Box::new(map::Map::new(volume.source.clone(), volume.superblock.clone(), swap)))
+        let kept = match unreplayed {
+            None => ExtentSet::new(),
+            Some(unreplayed) => unreplayed.kept(source, superblock, &swap)?,
+        };
+        let swap = swapfile::pages(&swap);
+        Ok(Box::new(map::Map::new(source.clone(), superblock.clone(), swap, kept)))
     }
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {

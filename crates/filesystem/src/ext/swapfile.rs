@@ -23,27 +23,39 @@ pub(super) const CANDIDATES_MAX: usize = 4096;
 /// A swap file in more pieces than that is taken as a file like any other.
 const PIECES_MAX: usize = 1 << 16;
 
-/// What lies in those of the `candidates` that are swap files. Fails if the guest is hibernated in one.
+/// A swap file.
+pub(super) struct SwapFile {
+    pub(super) inode: Inode,
+    /// Where its pages lie, without its header.
+    pub(super) pages: Vec<VolumeSpan>,
+}
+
+/// What lies in swap files.
+pub(super) fn pages(files: &[SwapFile]) -> ExtentSet<Volume> {
+    files.iter().flat_map(|file| &file.pages).copied().collect()
+}
+
+/// Those of the `candidates` that are swap files. Fails if the guest is hibernated in one.
 pub(super) fn find(
     source: &Source,
     superblock: &Superblock,
     candidates: &[InodeNumber],
-) -> Result<ExtentSet<Volume>> {
-    let mut spans = Vec::new();
+) -> Result<Vec<SwapFile>> {
+    let mut files = Vec::new();
     for number in candidates {
-        if let Some(found) = probe(source, superblock, *number)? {
-            spans.extend(found);
+        let inode = Inode::read(source, superblock, *number)?;
+        if let Some(pages) = probe(source, superblock, &inode)? {
+            files.push(SwapFile { inode, pages });
         }
     }
-    Ok(spans.into_iter().collect())
+    Ok(files)
 }
 
 /// The spans of the inode's contents behind its header, if it is a swap file.
-fn probe(source: &Source, superblock: &Superblock, number: InodeNumber) -> Result<Option<Vec<VolumeSpan>>> {
-    let inode = Inode::read(source, superblock, number)?;
+fn probe(source: &Source, superblock: &Superblock, inode: &Inode) -> Result<Option<Vec<VolumeSpan>>> {
     let blocks = inode.size_bytes.div_ceil(u64::from(superblock.block_bytes));
     let mut collector = Collector::new(superblock, blocks, PIECES_MAX);
-    match tree::walk(source, superblock, &inode, &mut collector) {
+    match tree::walk(source, superblock, inode, &mut collector) {
         // In more pieces than are looked at: its blocks were checked before.
         Err(error) if error.kind() == block::ErrorKind::Unsupported => return Ok(None),
         other => other?,
@@ -57,7 +69,8 @@ fn probe(source: &Source, superblock: &Superblock, number: InodeNumber) -> Resul
     let first = read_first(source, superblock, &collector.extents, inode.size_bytes)?;
     match header::examine(&first) {
         Found::Hibernated { signature } => Err(Error::refused(format!(
-            "the guest is hibernated in its swap file, inode {number} (signature {signature})"
+            "the guest is hibernated in its swap file, inode {} (signature {signature})",
+            inode.number
         ))),
         Found::Swap(header)
             if header.area_bytes() == inode.size_bytes / header.page_bytes * header.page_bytes =>

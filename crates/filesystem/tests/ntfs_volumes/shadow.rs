@@ -174,7 +174,13 @@ impl Writing {
     }
 
     /// Writes what leads to the blocks.
-    fn finish(&self, bytes: &mut [u8], index: usize, unused: &BTreeSet<usize>, older: Option<&BTreeSet<usize>>) {
+    fn finish(
+        &self,
+        bytes: &mut [u8],
+        index: usize,
+        unused: &BTreeSet<usize>,
+        older: Option<&BTreeSet<usize>>,
+    ) {
         let StoreAt { header, list, ranges, bitmap, previous, .. } = self.at;
         let mut information = vec![0; 64];
         information[16..32].copy_from_slice(&[0xc0 + u8::try_from(index).unwrap(); 16]);
@@ -394,7 +400,8 @@ pub(crate) fn files_of(volume: &Path) -> Vec<(String, Vec<u8>)> {
 
 /// Fails unless every file of every copy is the same on both volumes. Answers how many files there are.
 pub(crate) fn assert_same_copies(one: &Path, other: &Path, scratch: &Path) -> usize {
-    let [one, other] = [("one", one), ("other", other)].map(|(name, path)| Shown::new(path, &scratch.join(name)));
+    let [one, other] =
+        [("one", one), ("other", other)].map(|(name, path)| Shown::new(path, &scratch.join(name)));
     assert_eq!(one.copies().len(), other.copies().len(), "as many copies");
     let mut count = 0;
     for (one, other) in one.copies().iter().zip(other.copies()) {

@@ -18,7 +18,7 @@ use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use super::features::{compat, ro_compat};
 use super::layout::{MMP_SEQ_CLEAN, RawMmp, SUPERBLOCK_OFFSET, witness};
 use super::superblock::Superblock;
-use super::{check, free, journal};
+use super::{check, free, journal, swapfile};
 use crate::files::FileId;
 use crate::rearrange::{Edits, Rearrange, Relocations, Rewritten, StreamVisitor};
 use crate::{Source, State};
@@ -55,7 +55,7 @@ pub(super) fn open(
     }
     check_features(source, superblock)?;
     check_boot_block(source)?;
-    let swap = check::check_exactly(source, superblock)?;
+    let swap = swapfile::pages(&check::check_exactly(source, superblock)?);
     let witnesses = witnesses(source, superblock)?;
     Ok(Box::new(Arranged { source: source.clone(), superblock: superblock.clone(), swap, witnesses }))
 }

@@ -6,8 +6,8 @@ use zerocopy::FromBytes;
 
 use super::blocks::Blocks;
 use super::layout::{
-    CATALOG_ENTRY_BYTES, CopyEntry, ENTRY_COPY, ENTRY_EMPTY, ENTRY_STORE, ENTRY_UNUSED,
-    HEADER_OFFSET, IDENTIFIER, RECORD_CATALOG, RECORD_VOLUME_HEADER, StoreEntry, VolumeHeader,
+    CATALOG_ENTRY_BYTES, CopyEntry, ENTRY_COPY, ENTRY_EMPTY, ENTRY_STORE, ENTRY_UNUSED, HEADER_OFFSET,
+    IDENTIFIER, RECORD_CATALOG, RECORD_VOLUME_HEADER, StoreEntry, VolumeHeader,
 };
 use crate::Source;
 use crate::ntfs::record::FileReference;
@@ -138,7 +138,8 @@ impl Catalog {
                 ),
             });
         }
-        let store = |(copy, store): (&CopyRecord, Option<&StoreRecord>)| store.is_none().then(|| copy.clone());
+        let store =
+            |(copy, store): (&CopyRecord, Option<&StoreRecord>)| store.is_none().then(|| copy.clone());
         if let Some(copy) = self.copies().into_iter().find_map(store) {
             let id = guid_text(&copy.store_id);
             return Err(Error::unsupported(format!("the shadow copy {id} has no store on this volume")));

@@ -24,8 +24,8 @@ use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use super::bitmap::Bitmap;
 use super::boot;
 use super::mft::Mft;
-use crate::shadow_copy::{ShadowCopy, filetime_text, guid_text};
 use crate::Source;
+use crate::shadow_copy::{ShadowCopy, filetime_text, guid_text};
 use blocks::Blocks;
 use catalog::{Catalog, CopyRecord, StoreRecord};
 use files::{Files, StoreFile};
@@ -52,13 +52,12 @@ pub(super) fn list(mft: &Mft) -> Result<Vec<ShadowCopy>> {
     let listed = catalog::raw_header(&mft.source)?.map(|header| catalog::catalog_offset(&header));
     let Some(Ok(Some(first))) = listed else { return Ok(Vec::new()) };
     let mut blocks = Blocks::new(&mft.source);
-    let (catalog, files) = match Catalog::read(&mut blocks, first)
-        .and_then(|catalog| Ok((catalog, Files::find(mft)?)))
-    {
-        Ok(found) => found,
-        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-        Err(_) => return Ok(Vec::new()),
-    };
+    let (catalog, files) =
+        match Catalog::read(&mut blocks, first).and_then(|catalog| Ok((catalog, Files::find(mft)?))) {
+            Ok(found) => found,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            Err(_) => return Ok(Vec::new()),
+        };
     catalog.copies().into_iter().map(|(copy, store)| shown(mft, &mut blocks, &files, copy, store)).collect()
 }
 
@@ -187,7 +186,10 @@ fn free_of(source: &Source) -> Result<ExtentSet<Volume>> {
         at = end;
     })?;
     // The volume may have grown since.
-    free.push(Span::between(VolumeOffset::new(mft.geometry.clustered_bytes()), VolumeOffset::new(source.len_bytes())));
+    free.push(Span::between(
+        VolumeOffset::new(mft.geometry.clustered_bytes()),
+        VolumeOffset::new(source.len_bytes()),
+    ));
     match Files::find(&mft).and_then(|files| files.unwritten(&mft)) {
         Ok(unwritten) => Ok(free.union(&unwritten)),
         Err(error) if error.kind() == ErrorKind::Io => Err(error),

@@ -215,7 +215,11 @@ impl List<'_> {
         }
         let (relative, stored) = (raw.relative_offset.get(), raw.store_offset.get());
         if !is_block(relative) {
-            return Err(corrupt().field("offset that a block was moved to", relative, "a block of the volume"));
+            return Err(corrupt().field(
+                "offset that a block was moved to",
+                relative,
+                "a block of the volume",
+            ));
         }
         if stored != 0 {
             return Err(corrupt().field("store offset of a block that was moved", stored, 0));

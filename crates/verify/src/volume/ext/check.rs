@@ -22,8 +22,10 @@ use crate::volume::{Scope, VolumeReport};
 
 /// The most blocks of attributes that inodes share: what they own is then not told apart any more.
 const SHARED_MAX: usize = 1 << 20;
+/// The inode that lists bad blocks. It is first of all inodes, so what it lists is its own, unless the group's metadata lie there.
+const BAD_BLOCKS: u64 = 1;
 /// The inodes of bad blocks and of room for descriptors, which refer to what others own.
-const REFERRING: [u64; 2] = [1, 7];
+pub(super) const REFERRING: [u64; 2] = [BAD_BLOCKS, 7];
 const ROOT: u64 = 2;
 
 /// Checks the volume.
@@ -298,8 +300,9 @@ impl<'a> Pass<'a> {
         }
         owned.clusters += clusters.end.saturating_sub(clusters.start);
         if REFERRING.contains(&inode.number) {
-            // Their blocks of pointers are their own, unless they are in what they refer to.
-            if let Met::Node(_) = met {
+            // Their blocks of pointers are their own, unless they are in what they refer to. Room for descriptors is metadata of
+            // its group.
+            if matches!(met, Met::Node(_)) || inode.number == BAD_BLOCKS {
                 self.owned.join(clusters);
             }
             return Ok(());

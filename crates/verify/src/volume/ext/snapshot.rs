@@ -5,6 +5,7 @@ use block::Result;
 use filesystem::Source;
 
 use super::attributes;
+use super::check::REFERRING;
 use super::directory::Directory;
 use super::geometry::Geometry;
 use super::inode::{Inode, Kind, Map};
@@ -71,6 +72,11 @@ fn collect_inode(
     let end = inode.size_bytes();
     map::walk(geometry, &inode, &mut |met| {
         let Met::Piece(piece) = met else { return Ok(()) };
+        if REFERRING.contains(&number) {
+            // What these list stays where it is: bad blocks above all.
+            let place = [piece.logical, piece.start, piece.count].map(u64::to_le_bytes);
+            collector.tell(number, Aspect::Layout, &[&place.concat()]);
+        }
         layout.push(piece.logical, piece.count, u8::from(piece.is_unwritten));
         if has_names {
             pieces.push(piece);
