@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use block::{
-    Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, TargetFile,
-    UnitMove,
+    Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, TargetFile, UnitMove,
 };
 use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Tally};
 use extent::{ExtentSet, Host, Span, VolumeSpan};

@@ -40,9 +40,7 @@ impl Places {
     ) -> Result<()> {
         let name = chain.files()[0].name();
         if digest(chain, kept, moved)? != self.digest {
-            return Err(
-                Error::mismatch("what the guest uses does not lie where it should").path(name)
-            );
+            return Err(Error::mismatch("what the guest uses does not lie where it should").path(name));
         }
         let now = stored(chain)?;
         for span in kept.iter() {
@@ -57,7 +55,9 @@ impl Places {
                     let lost = match (&self.stored[file], &now[file]) {
                         (Some(before), Some(after)) => lost(before, place, after, to),
                         // What was moved was compared in its new place by who moved it.
-                        _ if place.start() == to => zeroed[file].within(place).next().map(|span| span.start()),
+                        _ if place.start() == to => {
+                            zeroed[file].within(place).next().map(|span| span.start())
+                        }
                         _ => None,
                     };
                     if let Some(at) = lost {
@@ -126,7 +126,66 @@ mod tests {
     use super::*;
 
     fn set(spans: &[(u64, u64)]) -> ExtentSet<Host> {
-        spans.iter().map(|(start, end)| Span::between(HostOffset::new(*start), HostOffset::new(*end))).collect()
+        spans
+            .iter()
+            .map(|(start, end)| Span::between(HostOffset::new(*start), HostOffset::new(*end)))
+            .collect()
+    }
+
+    struct NoOthers;
+
+    impl image::Resolver for NoOthers {
+        fn open(
+            &self,
+            _from: &dyn HostFile,
+            name: &str,
+            _purpose: image::Purpose,
+        ) -> Result<std::sync::Arc<dyn HostFile>> {
+            Err(Error::refused(name))
+        }
+    }
+
+    /// Of a file of 4 MiB the first is data, the second reserved, the third data, the fourth a hole.
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn only_what_was_written_can_be_lost() {
+        use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+        use std::os::unix::fs::FileExt;
+        const MIB: u64 = 1 << 20;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for filesystem in ["ext4", "xfs", "btrfs"] {
+            let host = testkit::HostMount::new(filesystem, 400 * MIB);
+            let path = host.path().join("disk.raw");
+            let file = std::fs::File::create_new(&path).unwrap();
+            file.set_len(4 * MIB).unwrap();
+            fallocate(&file, FallocateFlags::empty(), 0, 3 * MIB).unwrap();
+            for at in [0, 2 * MIB] {
+                file.write_all_at(&[7; 1 << 20], at).unwrap();
+            }
+            let open = || {
+                let source = os::SourceFile::open(&path).unwrap();
+                Chain::open(source, image::OpenOptions::default(), &NoOthers).unwrap()
+            };
+            // What is reserved is read into the cache: until it leaves, it counts as data.
+            std::fs::read(&path).unwrap();
+            let mut kept = PackedExtents::new();
+            for run in open().map_with_host(Span::from_zero(4 * MIB)).unwrap() {
+                if matches!(run.state, RunState::Data { .. }) {
+                    kept.push(run.span);
+                }
+            }
+            let before = Places::of(&open(), &kept).unwrap();
+            let check = || before.check(&open(), &kept, &Moved::new(Vec::new(), 1), &[ExtentSet::new()]);
+            file.sync_all().unwrap();
+            fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+            check().unwrap();
+            // The reserved part given back is no loss, a page of the data is.
+            fallocate(&file, punch, MIB, MIB).unwrap();
+            check().unwrap();
+            fallocate(&file, punch, 2 * MIB + 65_536, 65_536).unwrap();
+            let error = check().unwrap_err();
+            assert_eq!(error.kind(), block::ErrorKind::Mismatch, "{filesystem}: {error}");
+        }
     }
 
     #[test]

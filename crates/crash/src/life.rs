@@ -34,8 +34,7 @@ struct Left {
 impl World {
     fn new(scenario: &Scenario<'_>) -> Self {
         let machine = SimMachine::new();
-        let folders =
-            SimFolders::new(&machine).with_file(&machine, DISK, scenario.disk_after(0).clone());
+        let folders = SimFolders::new(&machine).with_file(&machine, DISK, scenario.disk_after(0).clone());
         Self { machine, folders }
     }
 

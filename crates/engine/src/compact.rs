@@ -197,7 +197,8 @@ impl TargetFile for Counted {
     }
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
-        let cut_off = Span::between(HostOffset::new(len_bytes), HostOffset::new(self.len_bytes().max(len_bytes)));
+        let cut_off =
+            Span::between(HostOffset::new(len_bytes), HostOffset::new(self.len_bytes().max(len_bytes)));
         self.tally.zero(cut_off);
         self.file.set_len(len_bytes)
     }

@@ -127,8 +127,7 @@ fn explore_lives(subject: &Subject, seeds: std::ops::Range<u64>) -> Result<Explo
 
 #[test]
 fn whatever_is_left_of_a_journal_s_names_the_disk_is_recovered_and_no_other_file_touched() {
-    let explored =
-        explore_lives(&Toy::subject(1), 0..4).unwrap_or_else(|violation| panic!("{violation}"));
+    let explored = explore_lives(&Toy::subject(1), 0..4).unwrap_or_else(|violation| panic!("{violation}"));
     println!("{explored:?}");
     assert!(explored.states > 2000 && explored.second_cuts > 200 && explored.redone > 500, "{explored:?}");
 }

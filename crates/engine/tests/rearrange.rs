@@ -189,6 +189,9 @@ fn data_lost_after_a_flush_are_taken_back_by_the_recovery() {
     let before = disk.to_vec()[usize::try_from(foreign.get()).unwrap()];
     TargetFile::write_at(&disk, foreign, &[if other == before { other ^ 1 } else { other }]).unwrap();
     let left = disk.to_vec();
-    assert_eq!(recover(&EditFile(&disk), &journal, &scenario.claim()).err().unwrap().kind(), ErrorKind::Refused);
+    assert_eq!(
+        recover(&EditFile(&disk), &journal, &scenario.claim()).err().unwrap().kind(),
+        ErrorKind::Refused
+    );
     assert!(disk.to_vec() == left, "a refusal changes nothing");
 }

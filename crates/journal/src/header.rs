@@ -10,9 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use crate::layout::{
-    HEADER_MAGIC, HeaderStart, OwnerEntry, SpanEntry, VERSION, VERSION_WITHOUT_OWNER,
-};
+use crate::layout::{HEADER_MAGIC, HeaderStart, OwnerEntry, SpanEntry, VERSION, VERSION_WITHOUT_OWNER};
 use crate::take::{digest_without, take, take_bytes};
 
 /// Room for the header at the start of the file.
@@ -150,7 +148,11 @@ impl Header {
         let disk = self.owner.as_ref().map(|owner| &owner.disk);
         let path = disk.map_or(&[][..], |disk| disk.path.as_os_str().as_bytes());
         if path.len() > PATH_LEN_MAX {
-            return Err(Error::invalid("journal").field("length of the disk's path", path.len(), PATH_LEN_MAX));
+            return Err(Error::invalid("journal").field(
+                "length of the disk's path",
+                path.len(),
+                PATH_LEN_MAX,
+            ));
         }
         let lasting_name = disk.map_or("", |disk| &disk.lasting_name);
         let lasting_name = cut(lasting_name, NAME_LEN_MAX).as_bytes();
@@ -242,8 +244,7 @@ impl Header {
             None => None,
             Some(entry) => {
                 let file = FileId { device: entry.disk_device.get(), inode: entry.disk_inode.get() };
-                let journal =
-                    FileId { device: entry.journal_device.get(), inode: entry.journal_inode.get() };
+                let journal = FileId { device: entry.journal_device.get(), inode: entry.journal_inode.get() };
                 let lasting_name = words(text(entry.lasting_name_len)?);
                 Some(Owner { disk: DiskName { file, path, lasting_name }, journal })
             }
@@ -341,11 +342,7 @@ pub(crate) mod tests {
 
     pub(crate) fn header() -> Header {
         Header {
-            identity: Identity {
-                filesystem: "ntfs".into(),
-                uuid: "1234-ABCD".into(),
-                format: "vhdx".into(),
-            },
+            identity: Identity { filesystem: "ntfs".into(), uuid: "1234-ABCD".into(), format: "vhdx".into() },
             owner: Some(Owner {
                 disk: DiskName {
                     file: FileId { device: 5, inode: 77 },

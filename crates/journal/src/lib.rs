@@ -27,7 +27,9 @@ pub use header::{
     DiskName, FileId, HEADER_BYTES, Header, Identity, Owner, SLOT_BYTES_MAX, WITNESS_COUNT_MAX,
     witness_digest,
 };
-pub use life::{FoundFile, JournalFile, Look, Names, Places, Standing, check_free, find, in_the_way, standing};
+pub use life::{
+    FoundFile, JournalFile, Look, Names, Places, Standing, check_free, find, in_the_way, standing,
+};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use record::{Move, Patch, Record};

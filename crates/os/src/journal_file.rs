@@ -47,9 +47,8 @@ pub fn journal_path(disk_path: impl AsRef<Path>) -> PathBuf {
         journal_name
     };
     if is_block_device(&true_path) {
-        let name = lasting_name(&true_path).unwrap_or_else(|| {
-            true_path.to_string_lossy().trim_start_matches('/').replace('/', "-").into()
-        });
+        let name = lasting_name(&true_path)
+            .unwrap_or_else(|| true_path.to_string_lossy().trim_start_matches('/').replace('/', "-").into());
         return Path::new(DEVICE_FOLDER).join(journal_name(name));
     }
     true_path.with_file_name(journal_name(true_path.file_name().unwrap_or_default().to_owned()))
@@ -227,8 +226,7 @@ impl Names for HostNames {
     }
 
     fn link(&self, path: &Path, to: &Path) -> Result<()> {
-        rustix::fs::symlink(to, path)
-            .map_err(|error| taken_or(error, "note where the journal is, as", path))
+        rustix::fs::symlink(to, path).map_err(|error| taken_or(error, "note where the journal is, as", path))
     }
 
     fn open(&self, path: &Path) -> Result<Self::File> {
@@ -502,7 +500,10 @@ mod tests {
                 }
                 assert!(matches!(journal_standing(&disk), Standing::Other(_)), "{len}");
                 assert_eq!(kind(create_journal(&disk, None, header())), ErrorKind::Refused);
-                assert_eq!(kind(create_journal(&disk, Some(&other.path().join("new")), header())), ErrorKind::Refused);
+                assert_eq!(
+                    kind(create_journal(&disk, Some(&other.path().join("new")), header())),
+                    ErrorKind::Refused
+                );
                 assert_eq!(kind(proven(&disk, None)), ErrorKind::Refused);
                 assert_eq!(fs::read(file).unwrap(), vec![b'k'; len]);
                 assert!(!other.path().join("new").exists());

@@ -164,9 +164,8 @@ impl SimFolders {
     /// Counts the operation, and fails if it is to fail.
     fn begin(&self, is_change: bool, what: &str, path: &Path) -> Result<()> {
         let fate: Fate = self.clock.tick(is_change);
-        fate.result().map_err(|kind| {
-            Error::io(what, io::Error::new(kind, "simulated fault")).path(path.display())
-        })
+        fate.result()
+            .map_err(|kind| Error::io(what, io::Error::new(kind, "simulated fault")).path(path.display()))
     }
 }
 

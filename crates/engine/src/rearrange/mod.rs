@@ -19,9 +19,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use block::{Cached, EditDisk, Error, ErrorKind, ReadAt, Result, TargetFile, check_bounds};
-use extent::{
-    ExtentSet, Host, HostSpan, Offset, Virtual, VirtualSpan, Volume, VolumeOffset, VolumeSpan,
-};
+use extent::{ExtentSet, Host, HostSpan, Offset, Virtual, VirtualSpan, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Rearrange, Relocations};
 use journal::{HEADER_BYTES, Header, Identity, Record};
 use mutants::broken;
@@ -201,8 +199,7 @@ impl RearrangeJob<'_> {
         }
         let witnesses = self.rearrange.witnesses(self.batches).into_iter().collect();
         let (header, header_digest) = self.header()?;
-        let outcome =
-            RearrangeOutcome { journal_written_bytes: HEADER_BYTES, ..RearrangeOutcome::default() };
+        let outcome = RearrangeOutcome { journal_written_bytes: HEADER_BYTES, ..RearrangeOutcome::default() };
         Ok(Run { job: self, monitor, header, header_digest, witnesses, outcome })
     }
 
@@ -232,8 +229,11 @@ impl RearrangeJob<'_> {
         // A journal that is still needed must not be written over.
         let journal_bytes = ReadAt::<Host>::len_bytes(self.journal);
         if journal_bytes != HEADER_BYTES {
-            return Err(Error::invalid("the journal of a new change")
-                .field("length", journal_bytes, format!("{HEADER_BYTES}: its header alone")));
+            return Err(Error::invalid("the journal of a new change").field(
+                "length",
+                journal_bytes,
+                format!("{HEADER_BYTES}: its header alone"),
+            ));
         }
         Ok(())
     }

@@ -54,10 +54,8 @@ impl Snapshots {
                 let expected = format!("{SNAPSHOT_EXTRA_BYTES_MAX} or less");
                 return Err(Error::corrupt("QCOW2 snapshot").at(at).field("extra data", extra, expected));
             }
-            let l1 = Span::checked(
-                HostOffset::new(head.l1_table_offset.get()),
-                u64::from(head.l1_size.get()) * 8,
-            );
+            let l1 =
+                Span::checked(HostOffset::new(head.l1_table_offset.get()), u64::from(head.l1_size.get()) * 8);
             let is_fitting = |l1: &HostSpan| {
                 l1.len_bytes() <= L1_BYTES_MAX
                     && l1.end().get() <= file.len_bytes()
