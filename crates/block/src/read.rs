@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use extent::{DeviceOffset, Extent, Host, HostOffset, HostSpan, Offset, Space, Span};
+use extent::{DeviceOffset, Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Space, Span};
 use zerocopy::FromBytes;
 
 use crate::{Error, Result};
@@ -124,6 +124,13 @@ pub trait HostFile: ReadAt<Host> {
         Ok(None)
     }
 
+    /// What holds bytes that were written, once all that waits in the host's cache was written back: the rest reads as zeros.
+    /// Other than [`Self::host_map`]'s answer, this one does not depend on what is in the cache: there storage that was never
+    /// written counts as data as long as a page of it is. `None` if the file system does not tell, and for block devices.
+    fn stored(&self) -> Result<Option<ExtentSet<Host>>> {
+        Ok(None)
+    }
+
     /// What the host's file system is called; `None` if that is not known, and for block devices.
     fn host_filesystem(&self) -> Option<String> {
         None
@@ -185,6 +192,10 @@ macro_rules! host_file_by_pointer {
 
             fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
                 (**self).host_extents()
+            }
+
+            fn stored(&self) -> Result<Option<ExtentSet<Host>>> {
+                (**self).stored()
             }
 
             fn host_filesystem(&self) -> Option<String> {

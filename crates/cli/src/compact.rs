@@ -1,23 +1,20 @@
 //! `leandisk compact`: facts, plan, execution, proof.
 
 use std::collections::BTreeSet;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use block::{
-    Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, RunState, TargetFile,
-    UnitMove,
+    Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, TargetFile, UnitMove,
 };
 use claims::{Act, Seen};
-use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome};
-use extent::{ExtentSet, Host, PackedExtents, Span, Virtual, VolumeSpan};
+use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Tally};
+use extent::{ExtentSet, Host, Span, VolumeSpan};
 use filesystem::{Catalog, Check, FileId, State, Use};
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget};
-use os::{JournalFile, LiveFile, journal_path};
+use journal::{Header, Identity};
+use os::{JournalFile, LiveFile};
 use plan::compact::{CompactPlan, CompactPlanner, CompactShape, FileFacts};
 use plan::settle::{MoveWhen, Moved as MovedUnits};
 use plan::{Moved, facts_after};
@@ -29,6 +26,7 @@ use crate::arguments::{CompactArguments, Move};
 use crate::consolidate::{self, Known};
 use crate::defrag::{InPlace, Prepared, carry_out, check_can_be_opened};
 use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_usable, lost};
+use crate::places::Places;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::{print, stdout_palette};
 
@@ -344,6 +342,9 @@ fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
 
 /// What does not read as zeros as far as the host tells.
 fn written_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
+    if let Some(stored) = file.stored()? {
+        return Ok(stored.within(Span::from_zero(file.len_bytes())).collect());
+    }
     let map = file.host_map(Span::from_zero(file.len_bytes()))?;
     Ok(map.into_iter().filter(|extent| extent.state == HostState::Data).map(|extent| extent.span).collect())
 }
@@ -411,19 +412,24 @@ struct Done {
 fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
     let Scene { stack, gate, seen, trust, depth, .. } = scene;
     let slot_bytes = scene.occupancy.as_ref().map_or(0, Occupancy::slot_bytes);
-    let places = places(stack.chain(), &plan.kept, &MovedUnits::new(Vec::new(), slot_bytes))?;
+    let before = Places::of(stack.chain(), &plan.kept)?;
     let edit = open_alone(stack.chain(), gate, seen)?;
     let cancelled = cancel_on_signal()?;
     // From before the first write until the disk is closed: what is killed in between may leave marks in the image that only
     // `recover` takes for its own. Without tables there is nothing to leave.
     let journal = match gives_back(edit.chain()).unit_bytes {
-        Some(_) => Some(JournalFile::create(journal_path(&arguments.disk))?),
+        Some(_) => {
+            let format = edit.chain().facts().format.name().to_owned();
+            let identity = Identity { format, ..Identity::default() };
+            let header = Header::without_volume(identity, edit.chain().len_bytes());
+            Some(os::create_journal(&arguments.disk, None, header)?)
+        }
         None => None,
     };
-    let written_bytes = Arc::new(AtomicU64::new(0));
+    let tallies: Vec<_> = stack.chain().files().iter().map(|_| Arc::new(Tally::default())).collect();
     let work_bytes = plan.releases.total_bytes() + plan.moved_bytes;
     let progress = Progress::new(arguments.progress, "free", work_bytes, cancelled, None);
-    let disk = match begin(edit, &written_bytes, plan.blocks_leave) {
+    let disk = match begin(edit, &tallies, plan.blocks_leave) {
         Ok(disk) => disk,
         Err(error) => {
             journal.into_iter().try_for_each(JournalFile::remove)?;
@@ -447,10 +453,8 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     let CompactOutcome { is_cancelled, moved_bytes, .. } = outcome?;
     let moved = MovedUnits::new(moved_first(&plan.moves, moved_bytes, slot_bytes), slot_bytes);
     let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
-    if self::places(after.chain(), &plan.kept, &moved)? != places {
-        return Err(Error::mismatch("what the guest uses does not lie where it should")
-            .path(arguments.disk.display()));
-    }
+    let zeroed: Vec<_> = tallies.iter().map(|tally| tally.zeroed()).collect();
+    before.check(after.chain(), &plan.kept, &moved, &zeroed)?;
     for (volume, before) in after.volumes().iter().zip(trust) {
         let Ok(Found { snapshot: Some(before), compared, unsound }) = before else { continue };
         if unsound.is_none() {
@@ -461,7 +465,7 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     }
     Ok(Done {
         after: sizes(after.chain())?,
-        written_bytes: written_bytes.load(Ordering::Relaxed),
+        written_bytes: tallies.iter().map(|tally| tally.written_bytes()).sum(),
         is_cancelled,
     })
 }
@@ -475,28 +479,6 @@ fn moved_first(moves: &[UnitMove], moved_bytes: u64, slot_bytes: u64) -> Vec<Uni
         UnitMove { count, ..*moved }
     });
     cut.filter(|moved| moved.count > 0).collect()
-}
-
-/// Where everything lies that is kept, or lay before it was moved, and that the host has it all.
-fn places(chain: &Chain, kept: &PackedExtents<Virtual>, moved: &MovedUnits) -> Result<u64> {
-    let mut hasher = DefaultHasher::new();
-    for span in kept.iter() {
-        let mut runs = Vec::new();
-        for run in chain.map_with_host(span)? {
-            moved.push_back(&run, &mut runs);
-        }
-        for run in runs {
-            (run.span.start().get(), run.span.len_bytes()).hash(&mut hasher);
-            match run.state {
-                RunState::Hole | RunState::Zero => 0u8.hash(&mut hasher),
-                RunState::Data { file, offset } => (1u8, file.0, offset.get()).hash(&mut hasher),
-                RunState::Compressed { file, offset, len_bytes } => {
-                    (2u8, file.0, offset.get(), len_bytes).hash(&mut hasher);
-                }
-            }
-        }
-    }
-    Ok(hasher.finish())
 }
 
 /// Opens the disk's files for this program alone. Nothing is written yet.
@@ -514,14 +496,14 @@ fn open_alone(chain: &Chain, gate: &Gate, seen: &Seen) -> Result<Edit> {
 }
 
 /// Takes the disk into use.
-fn begin(edit: Edit, written_bytes: &Arc<AtomicU64>, leaves_gaps: bool) -> Result<Box<dyn LiveDisk>> {
+fn begin(edit: Edit, tallies: &[Arc<Tally>], leaves_gaps: bool) -> Result<Box<dyn LiveDisk>> {
     let (chain, files) = edit.into_parts();
-    let counted = |file: Arc<dyn EditTarget>| {
-        Arc::new(Counted::new(file, written_bytes.clone())) as Arc<dyn TargetFile>
+    let counted = |(file, tally): (Arc<dyn EditTarget>, &Arc<Tally>)| {
+        Arc::new(Counted::new(file, tally.clone())) as Arc<dyn TargetFile>
     };
     image::live::open(
         chain,
-        files.into_iter().map(counted).collect(),
+        files.into_iter().zip(tallies).map(counted).collect(),
         LiveOptions { leaves_gaps, ..LiveOptions::default() },
     )
 }

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use claims::{Act, Seen};
-use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES};
+use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
 use extent::{ExtentSet, Span, VolumeOffset};
 use filesystem::{Check, FileSystem, Rearrange};
 use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget};
 use journal::Identity;
-use os::{JournalFile, LiveFile};
+use os::LiveFile;
 use plan::defrag::{BackingMap, DefragOptions, DefragPlan, Hints, LayoutFigures, plan_in_place};
 use plan::profile::HDD;
 use plan::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
@@ -44,6 +44,7 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?;
     let stack = &disk.stack;
     let seen = Seen::of(stack.chain());
+    os::check_journal_place(&arguments.disk, arguments.journal.as_deref())?;
     let gate = Gate::new(&arguments.disk, &arguments.open)?;
     check_claims(stack.chain(), &gate, Act::Change)?;
     Edit::check(stack.chain())?;
@@ -384,7 +385,14 @@ fn change(
     let volume = &stack.volumes()[index];
     let facts = volume.filesystem.as_ref().ok_or_else(lost)?.facts();
     let cancelled = cancel_on_signal()?;
-    let journal = JournalFile::create_for(how.disk, how.journal)?;
+    let identity = Identity {
+        filesystem: facts.filesystem.clone(),
+        uuid: facts.uuid.clone().unwrap_or_default(),
+        format: stack.chain().facts().format.name().to_owned(),
+    };
+    let Ready { rearrange, plan, .. } = ready;
+    let header = journal_header(&edit, volume.span, &**rearrange, &plan.batches, SLOT_BYTES, identity)?;
+    let journal = os::create_journal(how.disk, how.journal, header)?;
     let disk = match Changing::begin(edit) {
         Ok(disk) => disk,
         Err(error) => {
@@ -392,20 +400,14 @@ fn change(
             return Err(error);
         }
     };
-    let progress = Progress::new(how.progress, "move", ready.plan.moved_bytes, cancelled, None);
+    let progress = Progress::new(how.progress, "move", plan.moved_bytes, cancelled, None);
     let job = RearrangeJob {
         disk: disk.disk(),
         volume: volume.span,
-        rearrange: &*ready.rearrange,
-        batches: &ready.plan.batches,
-        releases: &ready.plan.releases,
-        journal: &journal,
-        identity: Identity {
-            filesystem: facts.filesystem.clone(),
-            uuid: facts.uuid.clone().unwrap_or_default(),
-            format: stack.chain().facts().format.name().to_owned(),
-            path: how.disk.display().to_string(),
-        },
+        rearrange: &**rearrange,
+        batches: &plan.batches,
+        releases: &plan.releases,
+        journal: journal.file(),
         thread_count: THREAD_COUNT,
         slot_bytes: SLOT_BYTES,
     };
@@ -491,19 +493,20 @@ pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
         return Err(Error::io("open", missing).path(arguments.disk.display()));
     }
     let disk = arguments.disk.display().to_string();
-    let journal = JournalFile::open_for(&arguments.disk, arguments.journal.as_deref())?;
-    let document = if let Some(journal) = journal {
+    let found = os::find_journal(&arguments.disk, arguments.journal.as_deref())?;
+    let document = if let Some(found) = found {
+        found.header()?;
         let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
         let gate = Gate::new(&arguments.disk, &arguments.open)?;
         check_claims(&chain, &gate, Act::Change)?;
         let opened = Changing::open_interrupted(&chain, &gate)?;
         // What is refused is refused before a byte changes.
-        journal::decide(&journal, &opened)?;
+        let (journal, claim) = found.prove(os::disk_name(&arguments.disk)?, &opened)?;
         let opened = match image::live::gives_back(&chain).unit_bytes {
             Some(_) => Changing::begin_thin(opened)?,
             None => Changing::begin(opened)?,
         };
-        let recovery = engine::recover(opened.disk(), &journal)?;
+        let recovery = engine::recover(opened.disk(), journal.file(), &claim)?;
         if let Changing::Thin(disk) = &opened {
             engine::tidy_up(&**disk)?;
         }

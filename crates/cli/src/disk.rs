@@ -9,7 +9,8 @@ use claims::{Act, Claims};
 use engine::Unwritten;
 use image::live::LiveOptions;
 use image::{Chain, OpenOptions, Purpose, Resolver};
-use os::{Granted, JournalFile, SourceFile, journal_path};
+use journal::Standing;
+use os::{Granted, SourceFile, journal_path, journal_standing};
 use stack::Stack;
 
 use crate::arguments::OpenArguments;
@@ -55,10 +56,13 @@ impl OpenDisk {
 
 /// `Refused` if a change in place was interrupted: until it is finished the disk's volumes may contradict themselves.
 pub(crate) fn check_nothing_pending(path: &Path) -> Result<()> {
-    if !JournalFile::exists(path) {
-        return Ok(());
+    let journal = journal_path(path);
+    match journal_standing(path) {
+        Standing::Absent => return Ok(()),
+        Standing::Journal(_) => {}
+        Standing::Other(why) => return Err(journal::in_the_way(&journal, &why)),
     }
-    let journal = journal_path(path).display().to_string();
+    let journal = journal.display();
     Err(Error::refused(format!(
         "a change of this disk was interrupted, and '{journal}' says how to finish it"
     ))

@@ -16,6 +16,7 @@ mod disk;
 mod info;
 mod map;
 mod pack;
+mod places;
 mod progress;
 mod serve;
 mod stats;

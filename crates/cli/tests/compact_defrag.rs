@@ -419,6 +419,31 @@ fn blocks_need_no_room_on_the_host() {
     fits_where_little_is_free(&[(Inside::Ntfs, VHD), (Inside::Ext4, VDI), (Inside::Ntfs, RAW)]);
 }
 
+/// What of reserved storage counts as data on the host depends on which pages of it are in memory: of the proof nothing does.
+#[test]
+fn pages_that_leave_the_cache_are_no_loss() {
+    for _ in 0..3 {
+        let scene = Scene::new(Inside::Ext4, QCOW2);
+        let ended = AtomicBool::new(false);
+        let done = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    if let Ok(file) = fs::File::open(&scene.disk) {
+                        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                    }
+                    sleep(Duration::from_millis(3));
+                }
+            });
+            let output = common::output(&["compact", arg(&scene.disk), "--defrag", "--move", "always"]);
+            ended.store(true, Ordering::Relaxed);
+            output
+        });
+        let message = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(0), "{message}");
+        scene.check();
+    }
+}
+
 #[test]
 fn what_must_not_be_changed_stays() {
     let scene = Scene::new(Inside::Ext4, QCOW2);

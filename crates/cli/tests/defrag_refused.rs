@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use common::{Untouched, arg, document, fail, names_in, number, output, succeed};
+use common::{Untouched, arg, document, fail, leave_journal, names_in, number, output, succeed};
 use defrag_common::{
     Fixture, Inside, QCOW2, QCOW2_EXTENDED, VHDX, ext4, fsck, gpt, ntfs, ntfs_extents, volume, write_into,
 };
@@ -419,9 +419,9 @@ mod disks {
         let elsewhere = scratch();
         let link = elsewhere.path().join("link.raw");
         symlink(&scene.disk, &link).unwrap();
-        fs::write(scene.dir.path().join(".disk.raw.leandisk-journal"), b"LEANDISK").unwrap();
+        let journal = leave_journal(&scene.disk);
         refuses_in(scene.dir.path(), &link, &["leandisk recover"]);
-        fs::remove_file(scene.dir.path().join(".disk.raw.leandisk-journal")).unwrap();
+        fs::remove_file(journal).unwrap();
         succeed(&["defrag", arg(&link)]);
         fsck(Inside::Ext4, &scene.disk);
     }
@@ -451,7 +451,7 @@ mod disks {
     #[test]
     fn with_a_change_that_was_interrupted() {
         let scene = Scene::new(&ext4());
-        fs::write(scene.dir.path().join(".disk.raw.leandisk-journal"), b"LEANDISK").unwrap();
+        leave_journal(&scene.disk);
         let before = Untouched::all_in(scene.dir.path());
         let target = scene.dir.path().join("target.qcow2");
         let disk = arg(&scene.disk);
@@ -477,7 +477,7 @@ fn an_interrupted_change_of_a_parent_or_a_target_is_seen() {
     let base = QCOW2.make(&ext4().raw, dir.path());
     let child = dir.path().join("child.qcow2");
     run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", "disk.qcow2", "-F", "qcow2", arg(&child)]);
-    fs::write(dir.path().join(".disk.qcow2.leandisk-journal"), b"LEANDISK").unwrap();
+    leave_journal(&base);
     let before = Untouched::all_in(dir.path());
     let (source, target) = (ext4().raw, dir.path().join("target.raw"));
     for args in [
@@ -531,6 +531,58 @@ fn a_hibernated_guest_keeps_all_its_volumes() {
     scene.refuses(&scene.disk, &["hiber"]);
     let message = fail(3, &["defrag", arg(&scene.disk), "--volume", "2"]);
     assert!(message.contains("hibernated (see volume 1)"), "{message}");
+}
+
+/// An image that takes for free what is in use would have it written over.
+#[test]
+fn a_qcow2_whose_refcounts_are_too_low_is_left_alone_by_whatever_changes_it() {
+    let dir = scratch();
+    let disk = QCOW2.make(&ext4().raw, dir.path());
+    let mut bytes = fs::read(&disk).unwrap();
+    let be64 = |bytes: &[u8], at: usize| {
+        usize::try_from(u64::from_be_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap()
+    };
+    let counts = be64(&bytes, be64(&bytes, 48));
+    let table = be64(&bytes, be64(&bytes, 40)) & 0x00ff_ffff_ffff_fe00;
+    let cluster_bytes = 1 << bytes[23];
+    let data = be64(&bytes, table) & 0x00ff_ffff_ffff_fe00;
+    assert!(data > 0, "the first cluster is there");
+    bytes[counts + data / cluster_bytes * 2..][..2].fill(0);
+    fs::write(&disk, bytes).unwrap();
+    let socket = dir.path().join("socket");
+    let before = Untouched::all_in(dir.path());
+    for args in [
+        &["defrag", arg(&disk)][..],
+        &["defrag", arg(&disk), "--dry-run"],
+        &["compact", arg(&disk)],
+        &["compact", arg(&disk), "--dry-run"],
+        &["compact", arg(&disk), "--defrag"],
+        &["serve", arg(&disk), "--socket", arg(&socket)],
+    ] {
+        let message = fail(3, args);
+        assert!(message.contains("refcount") && message.contains("qemu-img check"), "{args:?}: {message}");
+        before.check(dir.path());
+    }
+    // It can be read as ever.
+    let target = scratch();
+    succeed(&["copy", arg(&disk), arg(&target.path().join("copy.raw"))]);
+}
+
+/// A journal replaces nothing, and the dry run says so.
+#[test]
+fn a_file_under_the_name_of_the_journal_stays() {
+    let scene = Scene::new(&ext4());
+    let named = scene.dir.path().join("notes.txt");
+    for contents in ["", "my notes", &"long ".repeat(10_000)] {
+        fs::write(&named, contents).unwrap();
+        let before = Untouched::all_in(scene.dir.path());
+        for more in [&[][..], &["--dry-run"]] {
+            let args = ["defrag", arg(&scene.disk), "--goal", "pack", "--journal", arg(&named)];
+            let message = fail(3, &[&args, more].concat());
+            assert!(message.contains("exists already") && message.contains("notes.txt"), "{message}");
+            before.check(scene.dir.path());
+        }
+    }
 }
 
 /// Who may only read the disk cannot change it, and leaves nothing behind.

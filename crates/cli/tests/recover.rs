@@ -302,6 +302,86 @@ fn a_journal_elsewhere_is_found_by_whoever_opens_the_disk() {
 }
 
 #[test]
+fn what_is_no_journal_of_the_disk_is_never_removed() {
+    let (scene, elsewhere) = (Scene::new(ext4(), RAW), scratch());
+    let other = elsewhere.path().join("other.raw");
+    run("truncate", &["-s", "5M", arg(&other)]);
+    run("mke2fs", &["-q", "-F", "-t", "ext4", arg(&other)]);
+    let mut strangers: Vec<Vec<u8>> = vec![fs::read(&other).unwrap()];
+    for len in [0, 9, 500, 4096, 8192, 16_384, 16_385, 100_000] {
+        strangers.extend([vec![b'k'; len], vec![0; len]]);
+    }
+    fs::remove_file(&other).unwrap();
+    let notes = elsewhere.path().join("notes");
+    for stranger in &strangers {
+        fs::write(&notes, stranger).unwrap();
+        check_left_alone(&scene, &elsewhere, &["--journal", arg(&notes)]);
+        std::os::unix::fs::symlink(&notes, scene.journal()).unwrap();
+        check_left_alone(&scene, &elsewhere, &[]);
+        fs::remove_file(scene.journal()).unwrap();
+        fs::write(scene.journal(), stranger).unwrap();
+        check_left_alone(&scene, &elsewhere, &[]);
+        fs::remove_file(scene.journal()).unwrap();
+    }
+    // Nobody says that a change was interrupted where none was.
+    std::os::unix::fs::symlink(&notes, scene.journal()).unwrap();
+    let (target, page) = (elsewhere.path().join("target.raw"), elsewhere.path().join("page.svg"));
+    let disk = arg(&scene.disk);
+    for args in [
+        &["copy", disk, arg(&target)][..],
+        &["analyze", disk],
+        &["map", disk, "-o", arg(&page)],
+        &["compact", disk],
+        &["defrag", disk],
+        &["serve", disk, "--socket", arg(&target)],
+    ] {
+        let message = fail(3, args);
+        assert!(message.contains("cannot be used as one") && !message.contains("recover"), "{message}");
+        assert_only(elsewhere.path(), &["notes"]);
+    }
+    fs::remove_file(scene.journal()).unwrap();
+    scene.check();
+}
+
+fn check_left_alone(scene: &Scene, elsewhere: &tempfile::TempDir, more: &[&str]) {
+    let before = [scene.dir.path(), elsewhere.path()].map(Untouched::all_in);
+    let message = fail(3, &[&["recover", arg(&scene.disk)], more].concat());
+    assert!(
+        message.contains("is no journal of Leandisk") && message.contains("look at what it is"),
+        "{message}"
+    );
+    before[0].check(scene.dir.path());
+    before[1].check(elsewhere.path());
+}
+
+/// A disk that was copied together with its journal is recovered by itself; the copy cannot use up the journal of the other.
+#[test]
+fn a_disk_and_its_copy_have_a_journal_each() {
+    let (scene, _) = committed(ext4);
+    let copy = scratch();
+    let copied = copy.path().join(scene.kind.name);
+    run("cp", &["--sparse=always", arg(&scene.disk), arg(&copied)]);
+    let before = [scene.dir.path(), copy.path()].map(Untouched::all_in);
+    let message = fail(3, &["recover", arg(&copied), "--journal", arg(&scene.journal())]);
+    assert!(message.contains("belongs to another disk") && message.contains(arg(&scene.disk)), "{message}");
+    before[0].check(scene.dir.path());
+    before[1].check(copy.path());
+    run("cp", &[arg(&scene.journal()), arg(copy.path())]);
+    let recovered = document(SCHEMA, &["recover", arg(&copied)]);
+    assert_ne!(recovered["outcome"], "none", "{recovered:#}");
+    assert_only(copy.path(), &[scene.kind.name]);
+    before[0].check(scene.dir.path());
+    // One that was renamed is the same disk.
+    let renamed = scene.dir.path().join("renamed.raw");
+    fs::rename(&scene.disk, &renamed).unwrap();
+    fs::rename(scene.journal(), scene.dir.path().join(".renamed.raw.leandisk-journal")).unwrap();
+    let recovered = document(SCHEMA, &["recover", arg(&renamed)]);
+    assert_ne!(recovered["outcome"], "none", "{recovered:#}");
+    assert_only(scene.dir.path(), &["renamed.raw"]);
+    run("cmp", &[arg(&renamed), arg(&copied)]);
+}
+
+#[test]
 fn a_journal_elsewhere_is_found_where_it_is_told_to_be() {
     let (scene, journal) = committed(ext4);
     let elsewhere = scratch();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use block::Error;
 use engine::{RearrangeFailure, Recovery, recover};
+use journal::Claim;
 use sim::{EditFile, Pages, Random, SimDisk, SimMachine};
 
 use crate::scenario::Scenario;
@@ -54,28 +55,35 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A machine with a disk and its journal.
+/// A machine with a disk and its journal, whose header is there already: what becomes of its file and its name, `life`
+/// explores.
 pub(crate) struct Pair {
+    claim: Claim,
     pub(crate) machine: SimMachine,
     pub(crate) disk: SimDisk,
     pub(crate) journal: SimDisk,
 }
 
 impl Pair {
-    pub(crate) fn new(disk: Pages, journal: Pages) -> Self {
+    pub(crate) fn begun(scenario: &Scenario<'_>) -> Self {
+        let journal = scenario.new_journal(scenario.subject.slot_bytes);
+        Self::new(scenario.disk_after(0).clone(), Pages::new(&journal), scenario.claim())
+    }
+
+    pub(crate) fn new(disk: Pages, journal: Pages, claim: Claim) -> Self {
         let machine = SimMachine::new();
         let (disk, journal) = (machine.disk("disk", 1, disk), machine.disk("journal", 2, journal));
         disk.tear_sectors(true);
         journal.tear_sectors(true);
-        Self { machine, disk, journal }
+        Self { claim, machine, disk, journal }
     }
 
     fn cut(&self, seed: u64) -> Self {
-        Self::new(self.disk.cut_pages(seed), self.journal.cut_pages(seed))
+        Self::new(self.disk.cut_pages(seed), self.journal.cut_pages(seed), self.claim.clone())
     }
 
     pub(crate) fn recover(&self) -> Result<Recovery, Error> {
-        recover(&EditFile(&self.disk), &self.journal)
+        recover(&EditFile(&self.disk), &self.journal, &self.claim)
     }
 }
 
@@ -99,7 +107,7 @@ pub fn explore(scenario: &Scenario<'_>, options: Options) -> Result<Explored, Vi
 impl Explorer<'_> {
     /// Cuts at one change; `false` if the run was over before.
     fn cut_at(&mut self, change: u64) -> Result<bool, String> {
-        let pair = Pair::new(self.scenario.disk_after(0).clone(), Pages::new(&[]));
+        let pair = Pair::begun(self.scenario);
         pair.machine.die_at_change(change);
         let result = self.scenario.run(&pair.disk, &pair.journal);
         if let Err(failure) = &result
@@ -141,7 +149,7 @@ impl Explorer<'_> {
         self.recovered(&left, done, seed)?;
         let changes = left.machine.changes();
         if let Some((disk, journal)) = again.filter(|_| changes > 0) {
-            let second = Pair::new(disk, journal);
+            let second = Pair::new(disk, journal, self.scenario.claim());
             let at = 1 + random.below(changes);
             self.cut_in_recovery(&second, at, done, random.next_u64())
                 .map_err(|text| format!("second cut at change {at} of the recovery: {text}"))?;
@@ -157,7 +165,7 @@ impl Explorer<'_> {
         let mut random = Random::new(seed);
         let at = 1 + random.below(8);
         self.cut_in_recovery(
-            &Pair { machine, disk, journal },
+            &Pair { claim: self.scenario.claim(), machine, disk, journal },
             at,
             self.batches_done(failure),
             random.next_u64(),
@@ -213,7 +221,7 @@ impl Explorer<'_> {
         for slot in [header_len, header_len + slot_len] {
             forge(journal.get_mut(slot..).unwrap_or_default());
         }
-        Pair::new(pair.disk.to_pages(), Pages::new(&journal))
+        Pair::new(pair.disk.to_pages(), Pages::new(&journal), pair.claim)
     }
 }
 

@@ -3,7 +3,6 @@
 use std::io::ErrorKind as IoKind;
 
 use block::ErrorKind;
-use sim::Pages;
 
 use crate::explore::{Explored, Pair, Violation};
 use crate::scenario::Scenario;
@@ -30,7 +29,7 @@ fn fail_at(
     kind: IoKind,
     explored: &mut Explored,
 ) -> Result<bool, String> {
-    let pair = Pair::new(scenario.disk_after(0).clone(), Pages::new(&[]));
+    let pair = Pair::begun(scenario);
     pair.machine.fail_operation(number, kind);
     let result = scenario.run(&pair.disk, &pair.journal);
     let Err(failure) = result else {
@@ -67,7 +66,7 @@ fn recover_with_faults(
     explored: &mut Explored,
 ) -> Result<(), String> {
     for number in 1.. {
-        let left = Pair::new(pair.disk.to_pages(), pair.journal.to_pages());
+        let left = Pair::new(pair.disk.to_pages(), pair.journal.to_pages(), scenario.claim());
         left.machine.fail_operation(number, IoKind::Other);
         explored.states += 1;
         let result = left.recover();

@@ -4,6 +4,9 @@
 //! power at every change that a run makes, in many ways each, recovers (with a second cut in the recovery), and compares: all
 //! that the volume uses is byte for byte what it was before or after the batch, never between.
 //!
+//! [`explore_life()`] does it with the journal's file and names as well, from before they are made until they are gone;
+//! [`meet_strangers()`] puts other files in their places.
+//!
 //! A [`Compaction`] is an image, what is given back of it, and what moves into the gaps: [`explore_compact()`] does the same with it.
 //!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
@@ -18,6 +21,7 @@ mod choose;
 mod compact;
 mod explore;
 mod faults;
+mod life;
 mod live;
 mod real;
 mod scenario;
@@ -26,6 +30,7 @@ mod toy;
 pub use compact::{CompactOptions, Compaction, IMAGE_KINDS, Image, ImageKind, explore_compact};
 pub use explore::{Explored, Options, Violation, explore};
 pub use faults::explore_faults;
+pub use life::{explore_life, meet_strangers};
 pub use live::{
     Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_reuse, explore_threads,
     live_kind, run_log,

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use block::{Memory, Result};
-use engine::{Monitor, RearrangeFailure, RearrangeJob, RearrangeOutcome};
+use engine::{Monitor, RearrangeFailure, RearrangeJob, RearrangeOutcome, journal_header};
 use extent::{ExtentSet, VirtualSpan, Volume};
 use filesystem::{Edits, Rearrange, Relocations, Source};
+use journal::{Claim, DiskName, FileId, Header, Identity, Owner};
 use sim::{EditFile, Pages, Random, SimDisk};
 
 use crate::choose;
@@ -151,6 +152,28 @@ impl<'a> Scenario<'a> {
         &self.expected[batch_count].disk
     }
 
+    /// Whose the journal is.
+    pub fn claim(&self) -> Claim {
+        let file = FileId { device: 1, inode: 1 };
+        let disk = DiskName { file, path: "/disks/disk".into(), lasting_name: String::new() };
+        Claim { disk, journal: FileId { device: 1, inode: 2 } }
+    }
+
+    /// The header of the journal, of which nobody has made a file yet.
+    pub fn header(&self, slot_bytes: u64) -> Header {
+        let disk = Memory::new(self.disk_after(0).to_vec());
+        let identity = Identity { filesystem: self.subject.name.clone(), ..Identity::default() };
+        let Self { subject, rearrange, batches, .. } = self;
+        journal_header(&disk, subject.volume, &**rearrange, batches, slot_bytes, identity).unwrap()
+    }
+
+    /// A journal as it is before the first batch.
+    pub fn new_journal(&self, slot_bytes: u64) -> Vec<u8> {
+        let Claim { disk, journal } = self.claim();
+        let owner = Some(Owner { disk, journal });
+        Header { owner, ..self.header(slot_bytes) }.to_bytes().unwrap()
+    }
+
     /// Runs the batches.
     pub fn run(&self, disk: &SimDisk, journal: &SimDisk) -> Result<RearrangeOutcome, RearrangeFailure> {
         self.run_on(&EditFile(disk), journal)
@@ -174,7 +197,6 @@ impl<'a> Scenario<'a> {
         thread_count: usize,
         monitor: &dyn Monitor,
     ) -> Result<RearrangeOutcome, RearrangeFailure> {
-        let identity = journal::Identity { filesystem: self.subject.name.clone(), ..Default::default() };
         let job = RearrangeJob {
             disk,
             volume: self.subject.volume,
@@ -182,7 +204,6 @@ impl<'a> Scenario<'a> {
             batches: &self.batches,
             releases: &[],
             journal,
-            identity,
             thread_count,
             slot_bytes,
         };

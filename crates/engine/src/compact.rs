@@ -9,11 +9,11 @@
 //!
 //! So no journal is needed: what was given back stays given back, and the rest is found by the next run.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::{LiveDisk, ReadAt, Result, TargetFile, UnitMove};
-use extent::{Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
+use extent::{ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
 
 use crate::copy::Monitor;
 
@@ -128,16 +128,53 @@ pub(crate) fn batches(moves: &[UnitMove], slot_bytes: u64) -> impl Iterator<Item
     })
 }
 
-/// A file that counts what is written into it.
+/// What was written into a file, and what was taken from it.
+#[derive(Default)]
+pub struct Tally {
+    written_bytes: AtomicU64,
+    /// Made zeros and not written since.
+    zeroed: Mutex<ExtentSet<Host>>,
+}
+
+impl Tally {
+    /// How many bytes were written.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What was made zeros, or cut off, and not written since.
+    pub fn zeroed(&self) -> ExtentSet<Host> {
+        self.set().clone()
+    }
+
+    fn set(&self) -> MutexGuard<'_, ExtentSet<Host>> {
+        self.zeroed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn zero(&self, span: HostSpan) {
+        let mut zeroed = self.set();
+        *zeroed = zeroed.union(&[span].into_iter().collect());
+    }
+
+    fn write(&self, span: HostSpan) {
+        self.written_bytes.fetch_add(span.len_bytes(), Ordering::Relaxed);
+        let mut zeroed = self.set();
+        if zeroed.within(span).next().is_some() {
+            *zeroed = zeroed.subtract(&[span].into_iter().collect());
+        }
+    }
+}
+
+/// A file that counts what is done to it.
 pub struct Counted {
     file: Arc<dyn TargetFile>,
-    written_bytes: Arc<AtomicU64>,
+    tally: Arc<Tally>,
 }
 
 impl Counted {
-    /// Adds what is written to `written_bytes`.
-    pub fn new(file: Arc<dyn TargetFile>, written_bytes: Arc<AtomicU64>) -> Self {
-        Self { file, written_bytes }
+    /// Notes all in `tally`.
+    pub fn new(file: Arc<dyn TargetFile>, tally: Arc<Tally>) -> Self {
+        Self { file, tally }
     }
 }
 
@@ -153,11 +190,16 @@ impl ReadAt<Host> for Counted {
 
 impl TargetFile for Counted {
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
-        self.written_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        if let Some(span) = Span::checked(at, buf.len() as u64) {
+            self.tally.write(span);
+        }
         self.file.write_at(at, buf)
     }
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
+        let cut_off =
+            Span::between(HostOffset::new(len_bytes), HostOffset::new(self.len_bytes().max(len_bytes)));
+        self.tally.zero(cut_off);
         self.file.set_len(len_bytes)
     }
 
@@ -166,10 +208,12 @@ impl TargetFile for Counted {
     }
 
     fn zero(&self, span: HostSpan) -> Result<()> {
+        self.tally.zero(span);
         self.file.zero(span)
     }
 
     fn punch(&self, span: HostSpan) -> Result<()> {
+        self.tally.zero(span);
         self.file.punch(span)
     }
 
@@ -258,6 +302,21 @@ mod tests {
         file.read_at(HostOffset::new(512), &mut buf).unwrap();
         assert_eq!((buf[0], buf[511], buf[512], buf[1023]), (7, 7, 0, 0));
         assert!(file.read_at(HostOffset::new(1025), &mut buf).is_err());
+    }
+
+    #[test]
+    fn what_is_done_to_a_file_is_noted() {
+        let tally = Arc::new(Tally::default());
+        let file = Counted::new(Arc::new(Memory::new(vec![7; 8192])), tally.clone());
+        file.punch(Span::new(HostOffset::new(1000), 3000)).unwrap();
+        file.zero(Span::new(HostOffset::new(4000), 1000)).unwrap();
+        file.write_at(HostOffset::new(2000), &[1; 500]).unwrap();
+        file.set_len(8000).unwrap();
+        file.set_len(9000).unwrap();
+        let spans: Vec<_> =
+            tally.zeroed().iter().map(|span| (span.start().get(), span.end().get())).collect();
+        assert_eq!(spans, [(1000, 2000), (2500, 5000), (8000, 8192)]);
+        assert_eq!(tally.written_bytes(), 500);
     }
 
     #[derive(Default)]

@@ -21,11 +21,11 @@ mod recover;
 mod zeros;
 
 pub use checkpoint::Checkpoint;
-pub use compact::{CompactJob, CompactOutcome, Counted, Unwritten};
+pub use compact::{CompactJob, CompactOutcome, Counted, Tally, Unwritten};
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
 pub use create::{CreateJob, CreateTotals, Provision, check_provision};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
-pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES};
+pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
 pub use recover::{Recovery, recover, tidy_up};
 pub use zeros::{ZeroCount, count_zeros};

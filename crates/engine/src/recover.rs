@@ -2,7 +2,7 @@
 
 use block::{EditDisk, LiveDisk, Result, TargetFile};
 use extent::ExtentSet;
-use journal::{Decision, Why};
+use journal::{Claim, Decision, Why};
 use mutants::broken;
 use plan::settle::{MoveWhen, settle};
 
@@ -45,13 +45,13 @@ pub fn tidy_up(disk: &dyn LiveDisk) -> Result<bool> {
 }
 
 /// Does what the journal says. When it returns without an error, the disk is whole and on stable storage, and the caller
-/// removes the journal. It may be interrupted and run again, any number of times. `Refused` if the disk is not as the change
-/// left it; nothing was written then.
+/// removes the journal. It may be interrupted and run again, any number of times. `Refused` if the journal is not that of the disk
+/// that `claim` names, or the disk is not as the change left it; nothing was written then.
 ///
 /// After a killed process, unlike after a power cut, what was found may lie in the host's cache alone. So the record is flushed
 /// before it is carried out, and the disk before the journal may go, also if there was nothing to do.
-pub fn recover(disk: &dyn EditDisk, journal: &dyn TargetFile) -> Result<Recovery> {
-    let (record, is_redo) = match journal::decide(&journal, disk)? {
+pub fn recover(disk: &dyn EditDisk, journal: &dyn TargetFile, claim: &Claim) -> Result<Recovery> {
+    let (record, is_redo) = match journal::decide(&journal, disk, claim)? {
         Decision::Nothing(why) => {
             if !broken!(RecoveryNotFlushed) {
                 disk.flush()?;

@@ -5,7 +5,7 @@
 
 use crash::{
     CompactOptions, Compaction, Explored, IMAGE_KINDS, Image, Options, Real, Scenario, Subject, Toy,
-    Violation, explore, explore_compact, explore_faults,
+    Violation, explore, explore_compact, explore_faults, explore_life, meet_strangers,
 };
 use engine::Mutant;
 
@@ -108,6 +108,38 @@ fn places_used_again_too_soon_are_refused_and_would_be_found() {
             u64::from(mutants::with(Some(Mutant::PlacesNotChecked), || explore(&scenario, OPTIONS)).is_err());
     }
     assert!(refused > 3 && found == refused, "{found} of {refused}");
+}
+
+const LIFE: Options = Options { cuts_per_change: 12, forges_checksums: false };
+
+/// The journal's file and names, from before they are made until they are gone.
+fn explore_lives(subject: &Subject, seeds: std::ops::Range<u64>) -> Result<Explored, Violation> {
+    let mut sum = Explored::default();
+    for seed in seeds {
+        let scenario = Scenario::new(subject, seed, 2);
+        for is_elsewhere in [false, true] {
+            sum += explore_life(&scenario, LIFE, is_elsewhere)?;
+        }
+        meet_strangers(&scenario)?;
+    }
+    Ok(sum)
+}
+
+#[test]
+fn whatever_is_left_of_a_journal_s_names_the_disk_is_recovered_and_no_other_file_touched() {
+    let explored = explore_lives(&Toy::subject(1), 0..4).unwrap_or_else(|violation| panic!("{violation}"));
+    println!("{explored:?}");
+    assert!(explored.states > 2000 && explored.second_cuts > 200 && explored.redone > 500, "{explored:?}");
+}
+
+#[test]
+fn a_journal_s_life_that_is_broken_is_found() {
+    let subject = Toy::subject(1);
+    for mutant in journal::MUTANTS {
+        let violation = mutants::with(Some(mutant), || explore_lives(&subject, 0..4)).err();
+        println!("{mutant:?}: {violation:?}");
+        assert!(violation.is_some(), "{mutant:?} is not found");
+    }
 }
 
 #[test]

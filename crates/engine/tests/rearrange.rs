@@ -69,13 +69,18 @@ impl EditDisk for Liar<'_> {
     }
 }
 
+/// The disk before a change, and a journal for it.
+fn pair(scenario: &Scenario<'_>, slot_bytes: u64) -> (Memory, Memory) {
+    (Memory::new(scenario.disk_after(0).to_vec()), Memory::new(scenario.new_journal(slot_bytes)))
+}
+
 #[test]
 fn the_same_comes_of_any_number_of_threads_and_size_of_slots() {
     let subject = Toy::subject(3);
     for seed in 0..10 {
         let scenario = Scenario::new(&subject, seed, 4);
         for (slot_bytes, thread_count) in [(SLOT_BYTES, 1), (4096, 1), (8192, 4)] {
-            let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
+            let (disk, journal) = pair(&scenario, slot_bytes);
             let outcome = scenario
                 .run_watched(&EditFile(&disk), &journal, slot_bytes, thread_count, &patient())
                 .unwrap();
@@ -90,7 +95,7 @@ fn the_same_comes_of_any_number_of_threads_and_size_of_slots() {
                 outcome.batches_done >= batch_count
                     && (slot_bytes < SLOT_BYTES || outcome.batches_done == batch_count)
             );
-            let recovery = recover(&EditFile(&disk), &journal).unwrap();
+            let recovery = recover(&EditFile(&disk), &journal, &scenario.claim()).unwrap();
             let why = Why::AllApplied { sequence: outcome.batches_done };
             assert_eq!(recovery, Recovery::NothingToDo(why));
         }
@@ -103,7 +108,7 @@ fn a_cancelled_run_leaves_a_whole_disk() {
     let scenario = Scenario::new(&subject, 2, 4);
     let mut seen = [false; 2];
     for patience in 0.. {
-        let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
+        let (disk, journal) = pair(&scenario, SLOT_BYTES);
         let monitor = Patience(AtomicU64::new(patience));
         let outcome = scenario.run_watched(&EditFile(&disk), &journal, SLOT_BYTES, 1, &monitor).unwrap();
         let done = usize::try_from(outcome.batches_done).unwrap();
@@ -125,13 +130,25 @@ fn a_journal_that_may_be_needed_is_not_written_over() {
     let failure = scenario.run_on(&EditFile(&disk), &journal).err().unwrap();
     assert!(failure.error.kind() == ErrorKind::Invalid && !failure.needs_recovery, "{failure:?}");
     assert!(disk.to_vec() == subject.disk.to_vec() && journal.to_vec() == [7]);
+    // One for other slots, one with records, and one for another disk.
+    let mut records = scenario.new_journal(subject.slot_bytes);
+    records.push(0);
+    let other = Scenario::new(&subject, 2, 0).header(subject.slot_bytes);
+    let other = journal::Header { virtual_bytes: other.virtual_bytes + 512, ..other };
+    for bytes in [scenario.new_journal(4096), records, other.to_bytes().unwrap()] {
+        let (disk, _) = pair(&scenario, subject.slot_bytes);
+        let journal = Memory::new(bytes.clone());
+        let failure = scenario.run_on(&EditFile(&disk), &journal).err().unwrap();
+        assert!(failure.error.kind() == ErrorKind::Invalid && !failure.needs_recovery, "{failure:?}");
+        assert!(disk.to_vec() == subject.disk.to_vec() && journal.to_vec() == bytes);
+    }
 }
 
 #[test]
 fn data_that_did_not_arrive_are_found_before_the_commit() {
     let subject = Toy::subject(4);
     let scenario = Scenario::new(&subject, 1, 1);
-    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
+    let (disk, journal) = pair(&scenario, subject.slot_bytes);
     let failure = scenario.run_on(&Liar::new(&disk, vec![0]), &journal).err().unwrap();
     assert!(failure.error.kind() == ErrorKind::Mismatch && !failure.needs_recovery, "{failure:?}");
     assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), Some(0));
@@ -142,28 +159,28 @@ fn data_lost_after_a_flush_are_taken_back_by_the_recovery() {
     let subject = Toy::subject(4);
     let scenario = Scenario::new(&subject, 1, 1);
     // The first copy and the last patch are lost, which the run does not notice.
-    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
+    let (disk, journal) = pair(&scenario, subject.slot_bytes);
     let counted = Liar::new(&disk, Vec::new());
     scenario.run_on(&counted, &journal).unwrap();
     let last = counted.writes.into_inner() - 1;
-    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
+    let (disk, journal) = pair(&scenario, subject.slot_bytes);
     let liar = Liar::new(&disk, vec![0, last]);
     mutants::with(Some(Mutant::NotReadBack), || scenario.run_on(&liar, &journal)).unwrap();
     assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), None);
-    let recovery = recover(&EditFile(&disk), &journal).unwrap();
+    let recovery = recover(&EditFile(&disk), &journal, &scenario.claim()).unwrap();
     assert!(matches!(recovery, Recovery::Undone { sequence: 1, .. }), "{recovery:?}");
     assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), Some(0));
 
     // The patch alone: redone.
-    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
+    let (disk, journal) = pair(&scenario, subject.slot_bytes);
     let liar = Liar::new(&disk, vec![last]);
     scenario.run_on(&liar, &journal).unwrap();
-    let recovery = recover(&EditFile(&disk), &journal).unwrap();
+    let recovery = recover(&EditFile(&disk), &journal, &scenario.claim()).unwrap();
     assert!(matches!(recovery, Recovery::Redone { sequence: 1, .. }), "{recovery:?}");
     assert_eq!(scenario.batches_in(&Pages::new(&disk.to_vec())), Some(1));
 
     // The same again, but a guest used the disk before the recovery, and changed what the patch changes.
-    let (disk, journal) = (Memory::new(subject.disk.to_vec()), Memory::new(Vec::new()));
+    let (disk, journal) = pair(&scenario, subject.slot_bytes);
     let liar = Liar::new(&disk, vec![last]);
     scenario.run_on(&liar, &journal).unwrap();
     let (at, lost) = liar.kept.lock().unwrap().pop().unwrap();
@@ -172,6 +189,9 @@ fn data_lost_after_a_flush_are_taken_back_by_the_recovery() {
     let before = disk.to_vec()[usize::try_from(foreign.get()).unwrap()];
     TargetFile::write_at(&disk, foreign, &[if other == before { other ^ 1 } else { other }]).unwrap();
     let left = disk.to_vec();
-    assert_eq!(recover(&EditFile(&disk), &journal).err().unwrap().kind(), ErrorKind::Refused);
+    assert_eq!(
+        recover(&EditFile(&disk), &journal, &scenario.claim()).err().unwrap().kind(),
+        ErrorKind::Refused
+    );
     assert!(disk.to_vec() == left, "a refusal changes nothing");
 }

@@ -10,6 +10,7 @@ use extent::{HostOffset, HostSpan};
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A bit for each unit of a file.
+#[derive(Clone)]
 pub(crate) struct Owners {
     unit_bytes: u64,
     words: Vec<u64>,
@@ -55,6 +56,13 @@ impl Owners {
         let mut both = (0..).zip(self.words.iter().zip(&other.words));
         let (index, (mine, theirs)) = both.find(|(_, (mine, theirs))| *mine & *theirs != 0)?;
         Some(self.offset(index, mine & theirs))
+    }
+
+    /// Whether the unit at `at` is held. None past the file's end is.
+    pub(crate) fn has(&self, at: HostOffset) -> bool {
+        let unit = at.get() / self.unit_bytes;
+        let word = usize::try_from(unit / 64).ok().and_then(|index| self.words.get(index));
+        word.is_some_and(|word| word >> (unit % 64) & 1 == 1)
     }
 
     fn offset(&self, index: u64, bits: u64) -> HostOffset {
@@ -116,6 +124,8 @@ mod tests {
         assert_eq!(own.common(&shared), None);
         shared.share(span(69_999, 1));
         assert_eq!(own.common(&shared), Some(HostOffset::new(69_632)));
+        let held = [0, 69_999, 70_143, 70_144, 80_000, 1 << 30].map(|at| own.has(HostOffset::new(at)));
+        assert_eq!(held, [true, true, true, false, false, false]);
         assert_eq!(own.take(span(69_000, 5000)), Err(HostOffset::new(68_608)));
         assert!(Owners::new(u64::MAX, 512).is_err());
     }

@@ -1,10 +1,12 @@
 //! What is to be done with a journal that was found.
 
 use block::{Error, ErrorKind, ReadAt, Result};
-use extent::{Host, HostOffset, HostSpan, Offset, Span, Virtual, VirtualSpan};
+use extent::{Host, HostSpan, Offset, Span, Virtual, VirtualSpan};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::header::{HEADER_BYTES, Header, witness_digest};
+use mutants::broken;
+
+use crate::header::{DiskName, FileId, HEADER_BYTES, Header, witness_digest};
 use crate::record::{Move, Patch, Record};
 
 /// What is read at once.
@@ -37,27 +39,48 @@ pub enum Decision {
     Undo(Record),
 }
 
+/// Which disk, and which journal, they are that were found together.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Claim {
+    /// The disk.
+    pub disk: DiskName,
+    /// The file that the journal is.
+    pub journal: FileId,
+}
+
 /// How far the patches were applied.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Applied {
     None,
     Partly,
     All,
 }
 
-/// Decides what is to be done. `Refused`, with the reason, if the disk is not as the change left it, or the journal is damaged
-/// and may have been needed; `Io` if something could not be read.
-pub fn decide(journal: &dyn ReadAt<Host>, disk: &dyn ReadAt<Virtual>) -> Result<Decision> {
-    let Some((header, digest)) = read_header(journal)? else {
-        return Ok(Decision::Nothing(Why::NothingCommitted));
+/// Decides what is to be done. `Refused`, with the reason, if the file is no journal of this disk, if the disk is not as the
+/// change left it, or if the journal is damaged and may have been needed; `Io` if something could not be read.
+pub fn decide(journal: &dyn ReadAt<Host>, disk: &dyn ReadAt<Virtual>, claim: &Claim) -> Result<Decision> {
+    let (header, digest) = match read_header(journal) {
+        Err(_) if broken!(StrangerTakenForJournal) => {
+            return Ok(Decision::Nothing(Why::NothingCommitted));
+        }
+        found => found?,
     };
     if disk.len_bytes() != header.virtual_bytes {
         let why = Error::refused("the journal belongs to another disk");
         return Err(why.field("size of the disk", disk.len_bytes(), header.virtual_bytes));
     }
-    let Some(record) = newest(journal, &header, digest)? else {
+    let names = header.names(&claim.disk, claim.journal);
+    if names == Some(false) {
+        return Err(of_another(&header));
+    }
+    let record = newest(journal, &header, digest)?;
+    let applied = record.as_ref().map(|record| how_far(disk, record)).transpose();
+    if names.is_none() && !is_shown_by_contents(&header, disk, record.as_ref(), applied.as_ref().ok())? {
+        return Err(of_another(&header));
+    }
+    let (Some(record), Some(applied)) = (record, applied?) else {
         return Ok(Decision::Nothing(Why::NothingCommitted));
     };
-    let applied = how_far(disk, &record)?;
     if let Applied::All = applied {
         return Ok(Decision::Nothing(Why::AllApplied { sequence: record.sequence }));
     }
@@ -77,30 +100,44 @@ pub fn decide(journal: &dyn ReadAt<Host>, disk: &dyn ReadAt<Virtual>) -> Result<
     }
 }
 
-/// The journal's header with its digest. `None` if the header never was completed, which shows that nothing was ever
-/// committed: it is flushed before the first record is written.
-pub fn read_header(journal: &dyn ReadAt<Host>) -> Result<Option<(Header, [u8; 16])>> {
+/// The journal's header with its digest. `Refused` if it has none: a journal gets its name when its header is there, so that a
+/// file without one is something else, or was damaged since.
+pub fn read_header(journal: &dyn ReadAt<Host>) -> Result<(Header, [u8; 16])> {
     let len = journal.len_bytes().min(HEADER_BYTES);
     let mut bytes = vec![0; usize::try_from(len).expect("small")];
     journal.read_at(Offset::ZERO, &mut bytes)?;
-    match Header::from_bytes(&bytes) {
-        Ok(header) => Ok(Some(header)),
-        Err(_) if is_zero_from(journal, HostOffset::new(HEADER_BYTES))? => Ok(None),
-        Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
-        Err(error) => Err(Error::refused(format!("{error}, and there are records behind it"))),
-    }
+    let header = match len {
+        HEADER_BYTES => Header::from_bytes(&bytes),
+        _ => Err(Error::corrupt(format!("{len} bytes long, shorter than any journal"))),
+    };
+    header.map_err(|error| match error.kind() {
+        ErrorKind::Unsupported => error.hint("finish it with the version of Leandisk that began it"),
+        _ => Error::refused(format!("is no journal of Leandisk ({error})"))
+            .hint("look at what it is, then remove it or give it another name"),
+    })
 }
 
-fn is_zero_from(file: &dyn ReadAt<Host>, start: HostOffset) -> Result<bool> {
-    let mut buffer = Vec::new();
-    for piece in Span::between(start, Offset::new(file.len_bytes())).split(PIECE_BYTES) {
-        buffer.resize(usize::try_from(piece.len_bytes()).expect("at most 1 MiB"), 0);
-        file.read_at(piece.start(), &mut buffer)?;
-        if buffer.iter().any(|byte| *byte != 0) {
-            return Ok(false);
-        }
+/// What tells whose a journal is that does not name its disk: what a guest changes whenever it uses the volume is as it was, or
+/// every byte that the record changes is one that it could have left.
+fn is_shown_by_contents(
+    header: &Header,
+    disk: &dyn ReadAt<Virtual>,
+    record: Option<&Record>,
+    applied: Option<&Option<Applied>>,
+) -> Result<bool> {
+    if record.is_some_and(|record| !record.patches.is_empty()) && applied.is_some() {
+        return Ok(true);
     }
-    Ok(true)
+    Ok(!header.witnesses.is_empty() && witness_digest(disk, &header.witnesses)? == header.witness_digest)
+}
+
+fn of_another(header: &Header) -> Error {
+    match header.disk_path() {
+        Some(path) => Error::refused(format!("the journal belongs to another disk: '{}'", path.display()))
+            .hint("run 'leandisk recover' on that one; if it is gone, remove the journal"),
+        None => Error::refused("the journal belongs to another disk, or this one was used since")
+            .hint("remove the journal if the disk it belongs to is gone"),
+    }
 }
 
 /// The whole record with the highest number.
@@ -216,7 +253,13 @@ mod tests {
     }
 
     fn decided(journal: &[u8], disk: &[u8]) -> Result<Decision, ErrorKind> {
-        decide(&Memory::new(journal.to_vec()), &Memory::new(disk.to_vec())).map_err(|error| error.kind())
+        let owner = header().owner.unwrap();
+        decided_by(journal, disk, &Claim { disk: owner.disk, journal: owner.journal })
+    }
+
+    fn decided_by(journal: &[u8], disk: &[u8], claim: &Claim) -> Result<Decision, ErrorKind> {
+        decide(&Memory::new(journal.to_vec()), &Memory::new(disk.to_vec()), claim)
+            .map_err(|error| error.kind())
     }
 
     #[test]
@@ -251,20 +294,52 @@ mod tests {
         assert_eq!(lost, Err(ErrorKind::Refused));
         assert_eq!(with(&|disk| disk.truncate(1 << 19)), Err(ErrorKind::Refused), "another disk");
         assert_eq!(decided(&journal_of(&header, &[]), &disk), nothing);
-        assert_eq!(decided(&[], &disk), nothing);
     }
 
     #[test]
-    fn a_damaged_header_is_harmless_only_with_nothing_behind_it() {
+    fn what_is_no_journal_is_refused_whatever_its_length() {
         let (disk, header, record) = interrupted();
         for (at, kind) in [(0, ErrorKind::Refused), (8, ErrorKind::Unsupported), (100, ErrorKind::Refused)] {
-            let mut bare = journal_of(&header, &[]);
-            bare[at] ^= 0x80;
-            assert_eq!(decided(&bare, &disk), Ok(Decision::Nothing(Why::NothingCommitted)));
-            let mut damaged = journal_of(&header, &[&record]);
-            damaged[at] ^= 0x80;
-            assert_eq!(decided(&damaged, &disk), Err(kind), "byte {at}");
+            for records in [&[][..], &[&record]] {
+                let mut damaged = journal_of(&header, records);
+                damaged[at] ^= 0x80;
+                assert_eq!(decided(&damaged, &disk), Err(kind), "byte {at}");
+            }
         }
+        for len in [0, 1, 95, 96, 4096, 16_383, 16_384, 20_000, 1 << 20] {
+            assert_eq!(decided(&vec![0; len], &disk), Err(ErrorKind::Refused), "{len} zeros");
+            assert_eq!(decided(&vec![b'k'; len], &disk), Err(ErrorKind::Refused), "{len} letters");
+        }
+        let whole = journal_of(&header, &[]);
+        assert_eq!(decided(&whole[..200], &disk), Err(ErrorKind::Refused), "cut off");
+    }
+
+    /// A disk that the journal does not name, for each kind of journal: with a record, with a header alone.
+    #[test]
+    fn a_journal_of_another_disk_is_refused() {
+        let (disk, header, record) = interrupted();
+        let owner = header.owner.clone().unwrap();
+        let other = DiskName { file: FileId { device: 9, inode: 9 }, path: "/other".into(), ..owner.disk };
+        let original = Claim { disk: other.clone(), journal: owner.journal };
+        // A copy of both, made together, is recovered by itself.
+        let copy = Claim { disk: other, journal: FileId { device: 9, inode: 10 } };
+        let old = Header { owner: None, ..header.clone() };
+        let mut used = disk.clone();
+        used[4100] = 1;
+        for records in [&[][..], &[&record]] {
+            let journal = journal_of(&header, records);
+            assert_eq!(decided_by(&journal, &disk, &original), Err(ErrorKind::Refused));
+            assert!(decided_by(&journal, &disk, &copy).is_ok(), "a copy");
+            assert!(decided_by(&journal_of(&old, records), &disk, &copy).is_ok(), "version 1");
+            for journal in [&journal, &journal_of(&old, records)] {
+                let found = decided_by(journal, &used, &copy);
+                assert_eq!(found, Err(ErrorKind::Refused), "neither a name nor contents");
+            }
+        }
+        let bare = Header { witnesses: Vec::new(), ..header };
+        assert!(decided(&journal_of(&bare, &[]), &disk).is_ok());
+        let found = decided_by(&journal_of(&bare, &[]), &disk, &copy);
+        assert_eq!(found, Err(ErrorKind::Refused), "nothing in it shows whose it is");
     }
 
     #[test]

@@ -13,8 +13,11 @@ pub(crate) const HEADER_MAGIC: [u8; 8] = *b"LEANDJNL";
 /// The first bytes of a record.
 pub(crate) const RECORD_MAGIC: [u8; 8] = *b"LEANDREC";
 
-/// The version that is written, and the only one that is read.
-pub(crate) const VERSION: u32 = 1;
+/// The version that is written.
+pub(crate) const VERSION: u32 = 2;
+
+/// The version before, which has no [`OwnerEntry`]. It is read, so that what was interrupted then can be finished.
+pub(crate) const VERSION_WITHOUT_OWNER: u32 = 1;
 
 /// What a journal begins with, before the witnesses and texts.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
@@ -22,7 +25,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) struct HeaderStart {
     /// [`HEADER_MAGIC`].
     pub(crate) magic: [u8; 8],
-    /// [`VERSION`].
+    /// [`VERSION`], or [`VERSION_WITHOUT_OWNER`].
     pub(crate) version: U32,
     /// Bytes of the header with all that follows this struct; the rest up to [`crate::HEADER_BYTES`] is zeros.
     pub(crate) len_bytes: U32,
@@ -38,7 +41,7 @@ pub(crate) struct HeaderStart {
     pub(crate) slot_bytes: U64,
     /// XXH3-128 of the witnesses' bytes, one after the other, when the journal was made.
     pub(crate) witness_digest: [u8; 16],
-    /// Count of [`SpanEntry`]s that follow this struct: at most [`crate::WITNESS_COUNT_MAX`].
+    /// Count of [`SpanEntry`]s that follow the [`OwnerEntry`]: at most [`crate::WITNESS_COUNT_MAX`].
     pub(crate) witness_count: U32,
     /// Bytes of the file system's name, which follows the witnesses.
     pub(crate) filesystem_len: U16,
@@ -56,6 +59,28 @@ const _: () = assert!(size_of::<HeaderStart>() == 96);
 const _: () = assert!(offset_of!(HeaderStart, digest) == 16);
 const _: () = assert!(offset_of!(HeaderStart, witness_digest) == 64);
 const _: () = assert!(offset_of!(HeaderStart, witness_count) == 80);
+
+/// Which file the disk is, and which one the journal. Follows [`HeaderStart`] from version 2 on.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct OwnerEntry {
+    /// `st_dev` of the disk's first file; all ones if that is a block device.
+    pub(crate) disk_device: U64,
+    /// Its inode's number; of a block device its own number (`st_rdev`).
+    pub(crate) disk_inode: U64,
+    /// `st_dev` of the journal's file.
+    pub(crate) journal_device: U64,
+    /// Its inode's number.
+    pub(crate) journal_inode: U64,
+    /// Bytes of a block device's lasting name, which follows the other texts.
+    pub(crate) lasting_name_len: U16,
+    /// Zeros.
+    pub(crate) reserved: [u8; 6],
+}
+
+const _: () = assert!(size_of::<OwnerEntry>() == 40);
+const _: () = assert!(offset_of!(OwnerEntry, journal_device) == 16);
+const _: () = assert!(offset_of!(OwnerEntry, lasting_name_len) == 32);
 
 /// A witness.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]

@@ -4,20 +4,32 @@
 //! A record is committed if all of it is there, which its checksum tells.
 //!
 //! Invariants:
-//! - nothing here writes: an engine writes what [`Header::to_bytes`] and [`Record::to_bytes`] answer, and
-//!   carries out what [`decide()`] says;
+//! - of a disk nothing is written here: an engine writes what [`Record::to_bytes`] answers, and carries out what [`decide()`]
+//!   says;
+//! - a file that does not prove to be the journal of this disk is neither followed nor removed;
 //! - a record is redone only on a disk that is, byte for byte, one which the change could have left behind, and that
 //!   holds the moved data; anything else is refused;
 //! - the same journal and disk give the same decision, also after it was carried out in part.
 //!
-//! Absent on purpose: paths and files, which belong to the caller; the order of writes, which belongs to the engine.
+//! Absent on purpose: folders of the host, which [`Names`] stands for; the order of writes to a disk, which belongs to the engine.
 
 mod decide;
 mod header;
 mod layout;
+mod life;
+#[cfg(feature = "mutants")]
+mod mutant;
 mod record;
 mod take;
 
-pub use decide::{Decision, Why, decide, read_header};
-pub use header::{HEADER_BYTES, Header, Identity, SLOT_BYTES_MAX, WITNESS_COUNT_MAX, witness_digest};
+pub use decide::{Claim, Decision, Why, decide, read_header};
+pub use header::{
+    DiskName, FileId, HEADER_BYTES, Header, Identity, Owner, SLOT_BYTES_MAX, WITNESS_COUNT_MAX,
+    witness_digest,
+};
+pub use life::{
+    FoundFile, JournalFile, Look, Names, Places, Standing, check_free, find, in_the_way, standing,
+};
+#[cfg(feature = "mutants")]
+pub use mutant::{MUTANTS, Mutant};
 pub use record::{Move, Patch, Record};

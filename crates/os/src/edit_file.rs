@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
-use extent::{Extent, Host, HostOffset, HostSpan, Span};
+use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Span};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
@@ -169,6 +169,10 @@ impl HostFile for EditFile {
 
     fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
         self.source.host_extents()
+    }
+
+    fn stored(&self) -> Result<Option<ExtentSet<Host>>> {
+        self.source.stored()
     }
 
     fn host_filesystem(&self) -> Option<String> {

@@ -66,6 +66,21 @@ pub(crate) fn extents(file: &File, name: &str) -> Result<Option<Vec<HostExtent>>
     Ok(told.then_some(all))
 }
 
+/// What was written, and is not only reserved; `None` if the file system does not tell. What waits in the page cache is written
+/// back first.
+pub(crate) fn stored(file: &File, name: &str) -> Result<Option<ExtentSet<Host>>> {
+    let mut all = Vec::new();
+    let told = ask_all(file, name, Span::from_zero(u64::MAX), FLAG_SYNC, |raw| {
+        let is_written = raw.flags & UNWRITTEN == 0;
+        all.extend(Span::checked(Offset::new(raw.logical), raw.length).filter(|_| is_written));
+        all.len() <= EXTENTS_MAX
+    })?;
+    if all.len() > EXTENTS_MAX {
+        return Err(Error::unsupported(format!("a file in more than {EXTENTS_MAX} extents")).path(name));
+    }
+    Ok(told.then(|| all.into_iter().collect()))
+}
+
 /// What of `window` has storage, or will have it once the page cache is written back; `None` if the file system does not
 /// tell. Nothing is written back for the answer.
 pub(crate) fn allocated(file: &File, name: &str, window: HostSpan) -> Result<Option<ExtentSet<Host>>> {

@@ -1,21 +1,24 @@
 //! The file beside a disk that a change in place is written to before it is made, so that it can be finished after a
-//! crash.
+//! crash: its names, and the host's folders.
 //!
 //! Its name follows from the disk's, under whatever name that is opened: who opens the disk next finds it. It exists as
 //! long as something may have to be finished. For block devices, whose folder is not for files and lost with the machine,
 //! it lies in [`DEVICE_FOLDER`]. Where its user wants it elsewhere, a symbolic link of that name leads to it.
 //!
-//! Absent on purpose: what is in it.
+//! Absent on purpose: what is in it, and what proves that it is one ([`journal::JournalFile`]).
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Error, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Offset};
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use journal::{DiskName, FileId, FoundFile, Header, Look, Names, Places, Standing};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::flushed::Flushed;
@@ -28,182 +31,110 @@ const SUFFIX: &str = ".leandisk-journal";
 const DEVICE_FOLDER: &str = "/var/lib/leandisk";
 /// Where the system keeps names of block devices that are the same each time it starts.
 const LASTING_NAMES: &str = "/dev/disk/by-id";
+/// How many names are tried for a file that has none of its own yet.
+const NEW_NAMES_MAX: u32 = 64;
+
+/// The journal of a disk, held by this process alone.
+pub type JournalFile = journal::JournalFile<HostNames>;
 
 /// Where the journal of the disk at `disk_path` lies.
 pub fn journal_path(disk_path: impl AsRef<Path>) -> PathBuf {
-    let disk_path = disk_path.as_ref();
-    // A link and what it leads to are one disk. What does not exist has no journal, but a place for it all the same.
-    let true_path = fs::canonicalize(disk_path).unwrap_or_else(|_| disk_path.to_owned());
-    let is_device = fs::metadata(&true_path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let true_path = true_path(disk_path.as_ref());
     let journal_name = |name: OsString| {
         let mut journal_name = OsString::from(".");
         journal_name.push(name);
         journal_name.push(SUFFIX);
         journal_name
     };
-    if is_device {
-        return Path::new(DEVICE_FOLDER).join(journal_name(lasting_name(&true_path)));
+    if is_block_device(&true_path) {
+        let name = lasting_name(&true_path)
+            .unwrap_or_else(|| true_path.to_string_lossy().trim_start_matches('/').replace('/', "-").into());
+        return Path::new(DEVICE_FOLDER).join(journal_name(name));
     }
     true_path.with_file_name(journal_name(true_path.file_name().unwrap_or_default().to_owned()))
 }
 
-/// A name of the block device that it has after the next start, too; where the system knows none, its path with `-` for
-/// each `/`.
-fn lasting_name(device: &Path) -> OsString {
+/// A link and what it leads to are one disk. What does not exist has no journal, but a place for it all the same.
+fn true_path(disk_path: &Path) -> PathBuf {
+    fs::canonicalize(disk_path).unwrap_or_else(|_| disk_path.to_owned())
+}
+
+fn is_block_device(true_path: &Path) -> bool {
+    fs::metadata(true_path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// A name of the block device that it has after the next start, too, if the system knows one.
+fn lasting_name(device: &Path) -> Option<OsString> {
     let links = fs::read_dir(LASTING_NAMES).into_iter().flatten().flatten();
     let is_it = |entry: &fs::DirEntry| fs::canonicalize(entry.path()).is_ok_and(|path| path == device);
-    let lasting = links.filter(is_it).map(|entry| entry.file_name()).min();
-    lasting.unwrap_or_else(|| device.to_string_lossy().trim_start_matches('/').replace('/', "-").into())
+    links.filter(is_it).map(|entry| entry.file_name()).min()
 }
 
-/// A journal, held by this process alone.
-pub struct JournalFile {
-    raw: RawFile,
-    path: PathBuf,
-    /// The link beside the disk that leads to it.
-    link: Option<PathBuf>,
-    flushed: Flushed,
+/// What a journal knows the disk at `disk_path` by.
+pub fn disk_name(disk_path: impl AsRef<Path>) -> Result<DiskName> {
+    let path = true_path(disk_path.as_ref());
+    let stat = rustix::fs::stat(&path).map_err(|error| io_error("stat", &path, error))?;
+    let file = match Kind::of(&stat, &path)? {
+        Kind::Regular => id_of(&stat),
+        Kind::BlockDevice => FileId { device: u64::MAX, inode: stat.st_rdev },
+    };
+    let lasting_name = match Kind::of(&stat, &path)? {
+        Kind::Regular => None,
+        Kind::BlockDevice => lasting_name(&path),
+    };
+    let lasting_name = lasting_name.unwrap_or_default().to_string_lossy().into_owned();
+    Ok(DiskName { file, path, lasting_name })
 }
 
-impl JournalFile {
-    /// Makes a new, empty one at `path`, for its owner's eyes alone. Its name is on stable storage when this returns.
-    /// `Refused` if there is one already.
-    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let folder = folder_of(path);
-        if folder == Path::new(DEVICE_FOLDER) {
-            make_device_folder(folder)?;
-        }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OPEN_FLAGS;
-        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| match error {
-            Errno::EXIST => pending(path),
-            error => io_error("create", path, error),
-        })?;
-        let journal = Self::adopt(RawFile::adopt(fd, path)?, path)?;
-        sync_folder(folder)?;
-        Ok(journal)
-    }
-
-    /// Makes a new, empty one for the disk at `disk_path`: beside it, or at `stated` with a link to it beside the disk, so that
-    /// whoever opens the disk finds it.
-    pub fn create_for(disk_path: impl AsRef<Path>, stated: Option<&Path>) -> Result<Self> {
-        let beside = journal_path(disk_path);
-        let Some(stated) = stated.filter(|stated| **stated != beside) else { return Self::create(beside) };
-        let mut journal = Self::create(stated)?;
-        match journal.link_from(&beside) {
-            Ok(()) => Ok(journal),
-            Err(error) => {
-                journal.remove()?;
-                Err(error)
-            }
-        }
-    }
-
-    fn link_from(&mut self, beside: &Path) -> Result<()> {
-        let target = fs::canonicalize(&self.path).map_err(|error| Error::io("resolve", error))?;
-        if folder_of(beside) == Path::new(DEVICE_FOLDER) {
-            make_device_folder(folder_of(beside))?;
-        }
-        rustix::fs::symlink(&target, beside).map_err(|error| match error {
-            Errno::EXIST => pending(beside),
-            error => io_error("note where the journal is, as", beside, error),
-        })?;
-        self.link = Some(beside.to_owned());
-        sync_folder(folder_of(beside))
-    }
-
-    /// Opens that of the disk at `disk_path`, which is at `stated` or where it belongs. `None` if there is none.
-    pub fn open_for(disk_path: impl AsRef<Path>, stated: Option<&Path>) -> Result<Option<Self>> {
-        let disk_path = disk_path.as_ref();
-        let beside = journal_path(disk_path);
-        let is_missing = |path: &Path| {
-            fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-        };
-        if is_missing(&beside) && stated.is_none_or(is_missing) {
-            return Ok(None);
-        }
-        let target = link_target(&beside)?;
-        let mut journal = Self::open(stated.or(target.as_deref()).unwrap_or(&beside))?;
-        let path = fs::canonicalize(&journal.path).ok();
-        journal.link = Some(beside).filter(|_| target.is_some() && target == path);
-        Ok(Some(journal))
-    }
-
-    /// Opens the one at `path`. `Refused` if another process has it open, or if it is none that this user, or the
-    /// system's, made.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let stat = rustix::fs::lstat(path).map_err(|error| io_error("open", path, error))?;
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OPEN_FLAGS;
-        let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
-        if Kind::of(&stat, path)? != Kind::Regular || !is_ours {
-            return Err(
-                Error::refused("is no journal that this user or the system's made").path(path.display())
-            );
-        }
-        let fd =
-            rustix::fs::open(path, flags, Mode::empty()).map_err(|error| io_error("open", path, error))?;
-        Self::adopt(RawFile::adopt(fd, path)?, path)
-    }
-
-    /// Whether the disk at `disk_path` has one, so that a change of it may have to be finished. Where that cannot be told
-    /// it counts as one.
-    pub fn exists(disk_path: impl AsRef<Path>) -> bool {
-        match fs::symlink_metadata(journal_path(disk_path)) {
-            Ok(_) => true,
-            Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
-        }
-    }
-
-    /// Where it lies.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Removes it, for good when this returns: there is nothing to finish any more.
-    pub fn remove(self) -> Result<()> {
-        self.check_named()?;
-        if let Some(link) = &self.link {
-            rustix::fs::unlink(link).map_err(|error| io_error("remove", link, error))?;
-            sync_folder(folder_of(link))?;
-        }
-        rustix::fs::unlink(&self.path).map_err(|error| io_error("remove", &self.path, error))?;
-        sync_folder(folder_of(&self.path))
-    }
-
-    fn adopt(raw: RawFile, path: &Path) -> Result<Self> {
-        let journal = Self { raw, path: path.to_owned(), link: None, flushed: Flushed::default() };
-        lock(&journal.raw.file, path)?;
-        journal.check_named()?;
-        Ok(journal)
-    }
-
-    /// Fails if the name means another file by now, or none.
-    fn check_named(&self) -> Result<()> {
-        let (named, opened) = (fs::symlink_metadata(&self.path), self.raw.file.metadata());
-        match (named, opened) {
-            (Ok(named), Ok(opened)) if (named.dev(), named.ino()) == (opened.dev(), opened.ino()) => Ok(()),
-            _ => Err(Error::refused("was removed or replaced by another process").path(self.path.display())),
-        }
-    }
+fn id_of(stat: &Stat) -> FileId {
+    FileId { device: stat.st_dev, inode: stat.st_ino }
 }
 
-fn pending(path: &Path) -> Error {
-    Error::refused("a change of this disk was interrupted and is not finished")
-        .path(path.display())
-        .hint("finish it with 'leandisk recover'")
+/// Makes the journal of the disk at `disk_path`: beside it, or at `stated` with a link to it beside the disk, so that whoever
+/// opens the disk finds it. It has its header, and its name is on stable storage, when this returns. `Refused` if there is one, or
+/// anything else under its name.
+pub fn create_journal(
+    disk_path: impl AsRef<Path>,
+    stated: Option<&Path>,
+    header: Header,
+) -> Result<JournalFile> {
+    let disk_path = disk_path.as_ref();
+    let places = places(disk_path, stated)?;
+    for path in [Some(&places.beside), places.stated.as_ref()].into_iter().flatten() {
+        if folder_of(path) == Path::new(DEVICE_FOLDER) {
+            make_device_folder(folder_of(path))?;
+        }
+    }
+    JournalFile::create(HostNames, &places, disk_name(disk_path)?, header)
 }
 
-/// Where the link at `path` leads; `None` if it is none. `Refused` if it is one that this user, or the system's, did not make.
-fn link_target(path: &Path) -> Result<Option<PathBuf>> {
-    let Ok(stat) = rustix::fs::lstat(path) else { return Ok(None) };
-    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Symlink {
-        return Ok(None);
-    }
-    if ![0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid) {
-        return Err(Error::refused("is no journal that this user or the system's made").path(path.display()));
-    }
-    fs::read_link(path).map(Some).map_err(|error| Error::io("read the link", error).path(path.display()))
+/// `Refused` if [`create_journal`] would refuse. Changes nothing.
+pub fn check_journal_place(disk_path: impl AsRef<Path>, stated: Option<&Path>) -> Result<()> {
+    journal::check_free(&HostNames, &places(disk_path.as_ref(), stated)?)
+}
+
+/// What is where the journal of the disk at `disk_path` would be, at `stated` or where it belongs. `None` if there is nothing.
+/// `Refused` if another process has it, or if neither this user nor the system's made it.
+pub fn find_journal(
+    disk_path: impl AsRef<Path>,
+    stated: Option<&Path>,
+) -> Result<Option<FoundFile<HostNames>>> {
+    journal::find(HostNames, &places(disk_path.as_ref(), stated)?)
+}
+
+/// What has the name of the journal of the disk at `disk_path`.
+pub fn journal_standing(disk_path: impl AsRef<Path>) -> Standing {
+    journal::standing(&HostNames, &journal_path(disk_path))
+}
+
+/// A relative path means something else to who follows a link to it.
+fn places(disk_path: &Path, stated: Option<&Path>) -> Result<Places> {
+    let stated = stated.map(|stated| match (fs::canonicalize(folder_of(stated)), stated.file_name()) {
+        (Ok(folder), Some(name)) => Ok(folder.join(name)),
+        (Ok(_), None) => Err(Error::refused("names no file").path(stated.display())),
+        (Err(error), _) => Err(io_error("find the folder of", stated, error)),
+    });
+    Ok(Places::new(journal_path(disk_path), stated.transpose()?))
 }
 
 fn make_device_folder(folder: &Path) -> Result<()> {
@@ -212,6 +143,179 @@ fn make_device_folder(folder: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(io_error("create", folder, error)),
         Ok(()) => sync_folder(folder_of(folder)),
+    }
+}
+
+/// The folders of this host.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HostNames;
+
+/// A journal's file.
+pub struct HostJournal {
+    raw: RawFile,
+    flushed: Flushed,
+    /// The name that it has until it gets its own, where there are no files without one.
+    passing_path: Option<PathBuf>,
+    is_named: AtomicBool,
+}
+
+impl Names for HostNames {
+    type File = Box<HostJournal>;
+
+    fn look(&self, path: &Path) -> Result<Look> {
+        let stat = match rustix::fs::lstat(path) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Look::Nothing),
+            Err(error) => return Err(io_error("look at", path, error)),
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            return Ok(Look::File);
+        }
+        check_ours(&stat, path)?;
+        let target = fs::read_link(path).map_err(|error| io_error("read the link", path, error))?;
+        Ok(Look::Link(folder_of(path).join(target)))
+    }
+
+    fn make(&self, path: &Path) -> Result<Self::File> {
+        let folder = folder_of(path);
+        let mode = Mode::RUSR | Mode::WUSR;
+        let flags = OFlags::RDWR | OPEN_FLAGS;
+        match rustix::fs::open(folder, flags | OFlags::TMPFILE, mode) {
+            Ok(fd) if has_proc_entry(&fd) => return HostJournal::adopt(fd, path, None),
+            Ok(_) => {}
+            // A file system without nameless files may call it a folder that cannot be written.
+            Err(error) if is_unsupported(error) || error == Errno::ISDIR || error == Errno::NOENT => {}
+            Err(error) => return Err(io_error("create", path, error)),
+        }
+        for number in 0..NEW_NAMES_MAX {
+            let mut name = path.file_name().unwrap_or_default().to_owned();
+            name.push(format!(".new-{}-{number}", std::process::id()));
+            let passing_path = folder.join(name);
+            match rustix::fs::open(
+                &passing_path,
+                flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW,
+                mode,
+            ) {
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(io_error("create", &passing_path, error)),
+                Ok(fd) => return HostJournal::adopt(fd, path, Some(passing_path)),
+            }
+        }
+        Err(io_error("create", path, Errno::EXIST))
+    }
+
+    fn give_name(&self, file: &Self::File, path: &Path) -> Result<()> {
+        let named = match &file.passing_path {
+            None => {
+                let entry = proc_entry(&file.raw.file);
+                rustix::fs::linkat(CWD, entry, CWD, path, AtFlags::SYMLINK_FOLLOW)
+            }
+            Some(from) => match rustix::fs::renameat_with(CWD, from, CWD, path, RenameFlags::NOREPLACE) {
+                // A link fails where the name is taken, as the rename would.
+                Err(error) if is_unsupported(error) => {
+                    rustix::fs::linkat(CWD, from, CWD, path, AtFlags::empty())
+                        .and_then(|()| rustix::fs::unlink(from))
+                }
+                renamed => renamed,
+            },
+        };
+        named.map_err(|error| taken_or(error, "name the journal", path))?;
+        file.is_named.store(true, Ordering::Relaxed);
+        // Some file systems keep a file's name with the file.
+        rustix::fs::fsync(&file.raw.file).map_err(|error| io_error("flush", path, error))
+    }
+
+    fn link(&self, path: &Path, to: &Path) -> Result<()> {
+        rustix::fs::symlink(to, path).map_err(|error| taken_or(error, "note where the journal is, as", path))
+    }
+
+    fn open(&self, path: &Path) -> Result<Self::File> {
+        let file = self.open_as(path, OFlags::RDWR)?;
+        lock(&file.raw.file, path)?;
+        Ok(file)
+    }
+
+    fn peek(&self, path: &Path) -> Result<Self::File> {
+        self.open_as(path, OFlags::RDONLY)
+    }
+
+    fn id(&self, file: &Self::File) -> Result<FileId> {
+        Ok(id_of(&file.raw.stat()?))
+    }
+
+    fn is_named(&self, file: &Self::File, path: &Path) -> Result<bool> {
+        match rustix::fs::lstat(path) {
+            Ok(stat) => Ok(id_of(&stat) == self.id(file)?),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(io_error("look at", path, error)),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        rustix::fs::unlink(path).map_err(|error| io_error("remove", path, error))
+    }
+
+    fn sync(&self, path: &Path) -> Result<()> {
+        sync_folder(folder_of(path))
+    }
+}
+
+impl HostNames {
+    fn open_as(self, path: &Path, access: OFlags) -> Result<Box<HostJournal>> {
+        let stat = rustix::fs::lstat(path).map_err(|error| io_error("open", path, error))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Error::refused("is no journal: it is not a file").path(path.display()));
+        }
+        check_ours(&stat, path)?;
+        let fd = rustix::fs::open(path, access | OFlags::NOFOLLOW | OPEN_FLAGS, Mode::empty())
+            .map_err(|error| io_error("open", path, error))?;
+        let raw = RawFile::adopt(fd, path)?;
+        if id_of(&raw.stat()?) != id_of(&stat) {
+            return Err(Error::refused("was replaced while it was opened").path(path.display()));
+        }
+        let is_named = AtomicBool::new(true);
+        Ok(Box::new(HostJournal { raw, flushed: Flushed::default(), passing_path: None, is_named }))
+    }
+}
+
+fn check_ours(stat: &Stat, path: &Path) -> Result<()> {
+    if [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid) {
+        return Ok(());
+    }
+    Err(Error::refused("is no journal that this user or the system's made").path(path.display()))
+}
+
+fn taken_or(error: Errno, what: &str, path: &Path) -> Error {
+    match error {
+        Errno::EXIST => Error::refused("exists already, and a journal replaces nothing").path(path.display()),
+        error => io_error(what, path, error),
+    }
+}
+
+/// The name under which the kernel links a file that has none (open(2), `O_TMPFILE`).
+fn proc_entry(file: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn has_proc_entry(fd: &OwnedFd) -> bool {
+    fs::symlink_metadata(proc_entry(fd)).is_ok()
+}
+
+impl HostJournal {
+    fn adopt(fd: OwnedFd, path: &Path, passing_path: Option<PathBuf>) -> Result<Box<Self>> {
+        let (raw, is_named) = (RawFile::adopt(fd, path)?, AtomicBool::new(false));
+        let journal = Self { raw, flushed: Flushed::default(), passing_path, is_named };
+        lock(&journal.raw.file, path)?;
+        Ok(Box::new(journal))
+    }
+}
+
+impl Drop for HostJournal {
+    /// What never got its name goes.
+    fn drop(&mut self) {
+        if let Some(passing_path) = self.passing_path.as_ref().filter(|_| !*self.is_named.get_mut()) {
+            let _ = rustix::fs::unlink(passing_path);
+        }
     }
 }
 
@@ -227,7 +331,7 @@ fn lock(file: &File, path: &Path) -> Result<()> {
     }
 }
 
-impl ReadAt<Host> for JournalFile {
+impl ReadAt<Host> for HostJournal {
     fn len_bytes(&self) -> u64 {
         self.raw.current_len_bytes().unwrap_or(0)
     }
@@ -238,7 +342,7 @@ impl ReadAt<Host> for JournalFile {
     }
 }
 
-impl TargetFile for JournalFile {
+impl TargetFile for HostJournal {
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         self.flushed.check(&self.raw)?;
         self.raw.write(at, buf)
@@ -287,6 +391,22 @@ impl TargetFile for JournalFile {
 mod tests {
     use super::*;
     use block::ErrorKind;
+    use journal::Identity;
+    use std::os::unix::fs::MetadataExt;
+
+    fn header() -> Header {
+        Header::without_volume(Identity::default(), 4096)
+    }
+
+    /// Opens the journal of `disk`, whose contents are 4 KiB of anything.
+    fn proven(disk: &Path, stated: Option<&Path>) -> Result<Option<JournalFile>> {
+        let Some(found) = find_journal(disk, stated)? else { return Ok(None) };
+        Ok(Some(found.prove(disk_name(disk)?, &block::Memory::new(vec![0; 4096]))?.0))
+    }
+
+    fn kind<T>(result: Result<T>) -> ErrorKind {
+        result.err().unwrap().kind()
+    }
 
     #[test]
     fn a_disk_has_one_journal_under_all_its_names() {
@@ -300,38 +420,41 @@ mod tests {
         assert_eq!(journal_path(&disk), expected);
         assert_eq!(journal_path(root.join("other/link")), expected);
         assert_eq!(journal_path(root.join("other/../a disk.qcow2")), expected);
-        assert!(!JournalFile::exists(&disk));
-        let journal = JournalFile::create(journal_path(&disk)).unwrap();
-        assert!(JournalFile::exists(root.join("other/link")));
-        assert_eq!(fs::metadata(&expected).unwrap().mode() & 0o777, 0o600);
+        assert!(matches!(journal_standing(&disk), Standing::Absent));
+        let journal = create_journal(&disk, None, header()).unwrap();
+        let Standing::Journal(found) = journal_standing(root.join("other/link")) else { panic!() };
+        assert_eq!(found.disk_path(), Some(disk.as_path()));
+        let metadata = fs::metadata(&expected).unwrap();
+        assert_eq!((metadata.mode() & 0o777, metadata.len()), (0o600, journal::HEADER_BYTES));
         journal.remove().unwrap();
-        assert!(!JournalFile::exists(&disk));
+        assert!(matches!(journal_standing(&disk), Standing::Absent));
         assert!(!expected.exists());
     }
 
     #[test]
     fn only_one_has_it_and_it_grows() {
         let dir = testkit::scratch();
-        let path = dir.path().join(".disk.leandisk-journal");
-        assert_eq!(JournalFile::open(&path).err().unwrap().kind(), ErrorKind::Io);
-        let journal = JournalFile::create(&path).unwrap();
-        journal.write_at(Offset::new(5000), b"entry").unwrap();
-        journal.flush().unwrap();
-        assert_eq!(journal.len_bytes(), 5005);
-        assert_eq!(JournalFile::create(&path).err().unwrap().kind(), ErrorKind::Refused);
-        assert_eq!(JournalFile::open(&path).err().unwrap().kind(), ErrorKind::Refused);
+        let disk = dir.path().join("disk");
+        fs::write(&disk, "disk").unwrap();
+        let path = journal_path(&disk);
+        assert!(find_journal(&disk, None).unwrap().is_none());
+        let journal = create_journal(&disk, None, header()).unwrap();
+        journal.file().write_at(Offset::new(20_000), b"entry").unwrap();
+        journal.file().flush().unwrap();
+        assert_eq!(journal.file().len_bytes(), 20_005);
+        assert_eq!(kind(create_journal(&disk, None, header())), ErrorKind::Refused);
+        assert_eq!(kind(check_journal_place(&disk, None)), ErrorKind::Refused);
+        assert_eq!(kind(find_journal(&disk, None)), ErrorKind::Refused);
         drop(journal);
-        let journal = JournalFile::open(&path).unwrap();
+        let journal = proven(&disk, None).unwrap().unwrap();
         let mut entry = [0; 5];
-        journal.read_at(Offset::new(5000), &mut entry).unwrap();
+        journal.file().read_at(Offset::new(20_000), &mut entry).unwrap();
         assert_eq!(&entry, b"entry");
-        journal.set_len(0).unwrap();
-        assert_eq!(journal.len_bytes(), 0);
-        journal.flushed.fail();
-        assert!(journal.write_at(Offset::ZERO, &[1]).is_err());
+        journal.file().flushed.fail();
+        assert!(journal.file().write_at(Offset::ZERO, &[1]).is_err());
         fs::remove_file(&path).unwrap();
         fs::write(&path, "another").unwrap();
-        assert_eq!(journal.remove().err().unwrap().kind(), ErrorKind::Refused);
+        assert_eq!(kind(journal.remove()), ErrorKind::Refused);
         assert!(path.exists());
     }
 
@@ -340,26 +463,80 @@ mod tests {
         let (dir, other) = (testkit::scratch(), testkit::scratch());
         let (disk, elsewhere) = (dir.path().join("disk"), other.path().join("journal"));
         fs::write(&disk, "disk").unwrap();
-        assert!(JournalFile::open_for(&disk, None).unwrap().is_none());
-        let journal = JournalFile::create_for(&disk, Some(&elsewhere)).unwrap();
-        journal.write_at(Offset::ZERO, b"entry").unwrap();
-        assert!(JournalFile::exists(&disk));
-        let second = JournalFile::create_for(&disk, Some(&other.path().join("second"))).err().unwrap();
-        assert_eq!(second.kind(), ErrorKind::Refused);
+        let journal = create_journal(&disk, Some(&elsewhere), header()).unwrap();
+        assert!(matches!(journal_standing(&disk), Standing::Journal(_)));
+        let second = create_journal(&disk, Some(&other.path().join("second")), header());
+        assert_eq!(kind(second), ErrorKind::Refused);
         assert!(!other.path().join("second").exists(), "what came to nothing leaves nothing");
-        assert_eq!(JournalFile::create_for(&disk, None).err().unwrap().kind(), ErrorKind::Refused);
+        assert_eq!(kind(create_journal(&disk, None, header())), ErrorKind::Refused);
         drop(journal);
         for stated in [None, Some(elsewhere.as_path())] {
-            let journal = JournalFile::open_for(&disk, stated).unwrap().unwrap();
-            assert_eq!(journal.len_bytes(), 5);
+            let journal = proven(&disk, stated).unwrap().unwrap();
+            assert_eq!(journal.file().len_bytes(), journal::HEADER_BYTES);
         }
         // One that is lost is not one that never was.
         fs::rename(&elsewhere, other.path().join("moved")).unwrap();
-        assert!(JournalFile::exists(&disk));
-        assert_eq!(JournalFile::open_for(&disk, None).err().unwrap().kind(), ErrorKind::Io);
+        let Standing::Other(error) = journal_standing(&disk) else { panic!() };
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(kind(find_journal(&disk, None)), ErrorKind::Io);
         fs::rename(other.path().join("moved"), &elsewhere).unwrap();
-        JournalFile::open_for(&disk, None).unwrap().unwrap().remove().unwrap();
-        assert!(!JournalFile::exists(&disk) && !elsewhere.exists());
+        proven(&disk, None).unwrap().unwrap().remove().unwrap();
+        assert!(matches!(journal_standing(&disk), Standing::Absent) && !elsewhere.exists());
+    }
+
+    /// Whatever it is, and however it came there: it is neither opened for writing nor removed.
+    #[test]
+    fn what_has_the_name_of_a_journal_is_left_alone() {
+        let (dir, other) = (testkit::scratch(), testkit::scratch());
+        let disk = dir.path().join("disk");
+        fs::write(&disk, "disk").unwrap();
+        let (beside, keys) = (journal_path(&disk), other.path().join("keys"));
+        for len in [0, 9, 4096, 16_384, 16_385, 100_000] {
+            for is_link in [false, true] {
+                let file = if is_link { &keys } else { &beside };
+                fs::write(file, vec![b'k'; len]).unwrap();
+                if is_link {
+                    std::os::unix::fs::symlink(&keys, &beside).unwrap();
+                }
+                assert!(matches!(journal_standing(&disk), Standing::Other(_)), "{len}");
+                assert_eq!(kind(create_journal(&disk, None, header())), ErrorKind::Refused);
+                assert_eq!(
+                    kind(create_journal(&disk, Some(&other.path().join("new")), header())),
+                    ErrorKind::Refused
+                );
+                assert_eq!(kind(proven(&disk, None)), ErrorKind::Refused);
+                assert_eq!(fs::read(file).unwrap(), vec![b'k'; len]);
+                assert!(!other.path().join("new").exists());
+                fs::remove_file(&beside).unwrap();
+            }
+            fs::write(&keys, vec![b'k'; len]).unwrap();
+            assert_eq!(kind(create_journal(&disk, Some(&keys), header())), ErrorKind::Refused);
+            assert_eq!(kind(proven(&disk, Some(&keys))), ErrorKind::Refused);
+            assert_eq!(fs::read(&keys).unwrap(), vec![b'k'; len]);
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+    }
+
+    #[test]
+    fn where_files_have_names_from_the_start_none_is_left() {
+        let dir = testkit::scratch();
+        let path = dir.path().join("journal");
+        let passing = dir.path().join("journal.new-1-0");
+        let make = || {
+            let fd = File::create_new(&passing).unwrap();
+            HostJournal::adopt(fd.into(), &path, Some(passing.clone())).unwrap()
+        };
+        drop(make());
+        assert!(!passing.exists());
+        fs::write(&path, "another").unwrap();
+        let file = make();
+        assert_eq!(kind(HostNames.give_name(&file, &path)), ErrorKind::Refused);
+        assert_eq!(fs::read(&path).unwrap(), b"another");
+        fs::remove_file(&path).unwrap();
+        HostNames.give_name(&file, &path).unwrap();
+        assert!(HostNames.is_named(&file, &path).unwrap() && !passing.exists());
+        drop(file);
+        assert!(path.exists());
     }
 
     #[test]
@@ -368,12 +545,13 @@ mod tests {
         let path = dir.path().join("journal");
         fs::write(dir.path().join("target"), "x").unwrap();
         std::os::unix::fs::symlink("target", &path).unwrap();
-        assert!(JournalFile::open(&path).is_err());
-        assert_eq!(JournalFile::create(&path).err().unwrap().kind(), ErrorKind::Refused);
+        assert_eq!(kind(HostNames.open(&path)), ErrorKind::Refused);
+        assert_eq!(HostNames.look(&path).unwrap(), Look::Link(dir.path().join("target")));
         let others = dir.path().join("others");
         fs::write(&others, "x").unwrap();
         if std::os::unix::fs::chown(&others, Some(12_345), None).is_ok() {
-            assert_eq!(JournalFile::open(&others).err().unwrap().kind(), ErrorKind::Refused);
+            assert_eq!(kind(HostNames.open(&others)), ErrorKind::Refused);
+            assert_eq!(kind(HostNames.peek(&others)), ErrorKind::Refused);
         }
     }
 

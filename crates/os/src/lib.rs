@@ -33,7 +33,10 @@ pub use buffer::AlignedBuffer;
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
 pub use grant::Granted;
-pub use journal_file::{JournalFile, journal_path};
+pub use journal_file::{
+    HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,
+    journal_path, journal_standing,
+};
 pub use kept::{Kept, kept};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;

@@ -171,6 +171,10 @@ impl HostFile for LiveFile {
         self.file.host_extents()
     }
 
+    fn stored(&self) -> Result<Option<ExtentSet<Host>>> {
+        self.file.stored()
+    }
+
     fn host_filesystem(&self) -> Option<String> {
         self.file.host_filesystem()
     }

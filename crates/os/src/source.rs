@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, User};
-use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
+use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::{Advice, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -202,6 +202,13 @@ impl HostFile for SourceFile {
     fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
         match self.raw.kind {
             Kind::Regular => crate::fiemap::extents(&self.raw.file, &self.raw.name),
+            Kind::BlockDevice => Ok(None),
+        }
+    }
+
+    fn stored(&self) -> Result<Option<ExtentSet<Host>>> {
+        match self.raw.kind {
+            Kind::Regular => crate::fiemap::stored(&self.raw.file, &self.raw.name),
             Kind::BlockDevice => Ok(None),
         }
     }

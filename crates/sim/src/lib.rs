@@ -3,7 +3,7 @@
 //! The model is that of a file behind a page cache: until a flush, each sector of 512 bytes may reach the
 //! storage at any time, in any order, once or several times, or never. After a power cut a sector therefore holds
 //! what it held at the last flush or after any write since. A sector itself is torn only if asked for: then it may hold the
-//! front of one version and the back of another. Several disks of one [`SimMachine`] share a clock, and lose power together.
+//! front of one version and the back of another. Several disks of one [`SimMachine`] share a clock, and lose power together; [`SimFolders`] give them names.
 //!
 //! Invariants, asserted in every build: what was flushed survives every cut; each sector of a cut is one of its versions, or
 //! torn between two.
@@ -12,12 +12,14 @@
 
 mod disk;
 mod edit;
+mod folders;
 mod machine;
 mod pages;
 mod random;
 
 pub use disk::{Counters, SECTOR_BYTES, SimDisk, Tears};
 pub use edit::EditFile;
+pub use folders::{SimFile, SimFolders};
 pub use machine::SimMachine;
 pub use pages::Pages;
 pub use random::Random;

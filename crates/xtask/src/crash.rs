@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use crash::{
     CompactOptions, Compaction, Explored, IMAGE_KINDS, Image, ImageKind, Options, Real, Scenario, Subject,
-    Toy, explore, explore_compact,
+    Toy, Violation, explore, explore_compact, explore_life, meet_strangers,
 };
 
 /// Ways of losing writes that are tried at each change.
@@ -158,8 +158,7 @@ fn one(work: &Work, seed: u64, number: u64) -> anyhow::Result<Explored> {
                 stride: 1,
                 judged_every: Some(JUDGED_STATES),
             };
-            explore_compact(&Compaction::new(image, seed), options)
-                .map_err(|violation| anyhow::Error::msg(violation.to_string()))
+            explore_compact(&Compaction::new(image, seed), options).map_err(failed)
         }
     }
 }
@@ -175,7 +174,16 @@ fn moves(subject: &Subject, real: Option<Real>, seed: u64, number: u64) -> anyho
         }
     }
     let options = Options { cuts_per_change: CUTS_PER_CHANGE, forges_checksums: false };
-    explore(&scenario, options).map_err(|violation| anyhow::Error::msg(violation.to_string()))
+    let mut explored = explore(&scenario, options).map_err(failed)?;
+    for is_elsewhere in [false, true] {
+        explored += explore_life(&scenario, options, is_elsewhere).map_err(failed)?;
+    }
+    meet_strangers(&scenario).map_err(failed)?;
+    Ok(explored)
+}
+
+fn failed(violation: Violation) -> anyhow::Error {
+    anyhow::Error::msg(violation.to_string())
 }
 
 /// Keeps the disk that failed.

@@ -246,6 +246,13 @@ pub fn unwritten_bytes(disk: &Path) -> u64 {
     extents.map(|line| length(line).unwrap_or_else(|| panic!("{line}"))).sum()
 }
 
+/// The journal of a change of `disk` that was interrupted before it did anything.
+pub fn leave_journal(disk: &Path) -> PathBuf {
+    let len_bytes = fs::metadata(disk).unwrap().len();
+    let header = journal::Header::without_volume(journal::Identity::default(), len_bytes);
+    os::create_journal(disk, None, header).unwrap().path().to_owned()
+}
+
 /// Sends a signal to a child, if it is still there.
 pub fn signal(child: &Child, name: &str) {
     let _ = Command::new("kill").args(["-s", name, &child.id().to_string()]).output().unwrap();

@@ -18,10 +18,10 @@ mod room;
 use std::collections::VecDeque;
 use std::fmt;
 
-use block::{Cached, EditDisk, Error, ReadAt, Result, TargetFile, check_bounds};
-use extent::{ExtentSet, Host, HostOffset, HostSpan, Offset, VirtualSpan, Volume, VolumeOffset, VolumeSpan};
+use block::{Cached, EditDisk, Error, ErrorKind, ReadAt, Result, TargetFile, check_bounds};
+use extent::{ExtentSet, Host, HostSpan, Offset, Virtual, VirtualSpan, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Rearrange, Relocations};
-use journal::{Header, Identity, Record};
+use journal::{HEADER_BYTES, Header, Identity, Record};
 use mutants::broken;
 
 use crate::copy::Monitor;
@@ -49,10 +49,8 @@ pub struct RearrangeJob<'a> {
     pub batches: &'a [Relocations],
     /// What is free after each batch and given back to the container then; nothing after those that it is too short for.
     pub releases: &'a [Vec<VolumeSpan>],
-    /// The journal's file: new and empty, with a name that lasts.
+    /// The journal's file: with its header ([`journal_header`]) and nothing else, under a name that lasts.
     pub journal: &'a dyn TargetFile,
-    /// What the disk is called in the journal.
-    pub identity: Identity,
     /// Number of workers that copy.
     pub thread_count: usize,
     /// The journal's slots: [`SLOT_BYTES`], or less to test what a batch too large does.
@@ -135,6 +133,34 @@ impl From<Error> for Stopped {
     }
 }
 
+/// The header of the journal of a change that is to move `batches` of the volume, which nobody else uses. Whose it is, who
+/// makes the file fills in.
+pub fn journal_header(
+    disk: &dyn ReadAt<Virtual>,
+    volume: VirtualSpan,
+    rearrange: &dyn Rearrange,
+    batches: &[Relocations],
+    slot_bytes: u64,
+    identity: Identity,
+) -> Result<Header> {
+    let witnesses: ExtentSet<Volume> = rearrange.witnesses(batches).into_iter().collect();
+    let witnesses: Vec<_> = witnesses.iter().map(|span| to_virtual(volume, span)).collect();
+    Ok(Header {
+        identity,
+        owner: None,
+        virtual_bytes: disk.len_bytes(),
+        volume,
+        slot_bytes,
+        witness_digest: journal::witness_digest(disk, &witnesses)?,
+        witnesses,
+    })
+}
+
+/// `span` lies within the volume.
+fn to_virtual(volume: VirtualSpan, span: VolumeSpan) -> VirtualSpan {
+    VirtualSpan::new(volume.start().plus(span.start().get()), span.len_bytes())
+}
+
 /// What a run knows besides its job.
 struct Run<'a> {
     job: &'a RearrangeJob<'a>,
@@ -160,7 +186,7 @@ impl RearrangeJob<'_> {
         Err(RearrangeFailure { error, outcome, needs_recovery: is_committed })
     }
 
-    /// Checks everything that can be checked before a byte is written, then writes the journal's header.
+    /// Checks everything that can be checked before a byte is written.
     fn start<'a>(&'a self, monitor: &'a dyn Monitor) -> Result<Run<'a>> {
         self.check()?;
         if !broken!(PlacesNotChecked) {
@@ -171,23 +197,26 @@ impl RearrangeJob<'_> {
                 room.check_free(release)?;
             }
         }
-        let witnesses: ExtentSet<Volume> = self.rearrange.witnesses(self.batches).into_iter().collect();
-        let on_disk: Vec<_> = witnesses.iter().map(|span| self.to_virtual(span)).collect();
-        let header = Header {
-            identity: self.identity.clone(),
-            virtual_bytes: self.disk.len_bytes(),
-            volume: self.volume,
-            slot_bytes: self.slot_bytes,
-            witness_digest: journal::witness_digest(self.disk, &on_disk)?,
-            witnesses: on_disk,
-        };
-        let bytes = header.to_bytes()?;
-        let (_, header_digest) = Header::from_bytes(&bytes)?;
-        self.journal.write_at(HostOffset::ZERO, &bytes)?;
-        self.journal.flush()?;
-        let outcome =
-            RearrangeOutcome { journal_written_bytes: bytes.len() as u64, ..RearrangeOutcome::default() };
+        let witnesses = self.rearrange.witnesses(self.batches).into_iter().collect();
+        let (header, header_digest) = self.header()?;
+        let outcome = RearrangeOutcome { journal_written_bytes: HEADER_BYTES, ..RearrangeOutcome::default() };
         Ok(Run { job: self, monitor, header, header_digest, witnesses, outcome })
+    }
+
+    /// The journal's header with its digest, once it is known to be that of this change.
+    fn header(&self) -> Result<(Header, [u8; 16])> {
+        let wrong = |why: &str| Error::invalid(format!("the journal is not one for this change: {why}"));
+        let (found, digest) = journal::read_header(&self.journal).map_err(|error| match error.kind() {
+            ErrorKind::Io => error,
+            _ => wrong(&error.to_string()),
+        })?;
+        let Self { disk, volume, rearrange, batches, slot_bytes, .. } = *self;
+        let identity = found.identity.clone();
+        let expected = journal_header(disk, volume, rearrange, batches, slot_bytes, identity)?;
+        match found == (Header { owner: found.owner.clone(), ..expected }) {
+            true => Ok((found, digest)),
+            false => Err(wrong("the disk is another one than its header says")),
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -198,15 +227,15 @@ impl RearrangeJob<'_> {
             return Err(Error::invalid("the volume begins within a sector").at(self.volume.start()));
         }
         // A journal that is still needed must not be written over.
-        if ReadAt::<Host>::len_bytes(self.journal) != 0 {
-            return Err(Error::invalid("the journal is not empty"));
+        let journal_bytes = ReadAt::<Host>::len_bytes(self.journal);
+        if journal_bytes != HEADER_BYTES {
+            return Err(Error::invalid("the journal of a new change").field(
+                "length",
+                journal_bytes,
+                format!("{HEADER_BYTES}: its header alone"),
+            ));
         }
         Ok(())
-    }
-
-    /// `span` lies within the volume.
-    fn to_virtual(&self, span: VolumeSpan) -> VirtualSpan {
-        VirtualSpan::new(self.volume.start().plus(span.start().get()), span.len_bytes())
     }
 }
 
@@ -229,7 +258,7 @@ impl Run<'_> {
             }
             // All that lies there is free on stable storage by now. A crash in between leaves it allocated, no more.
             for span in self.job.releases.get(number).into_iter().flatten() {
-                self.job.disk.release(self.job.to_virtual(*span))?;
+                self.job.disk.release(to_virtual(self.job.volume, *span))?;
             }
         }
         if self.job.releases.iter().any(|release| !release.is_empty()) {

@@ -1,19 +1,18 @@
 //! Whether a QCOW2 image may be changed in place.
 //!
 //! A cluster is the virtual disk's alone if the refcount that the tables tell of it (`COPIED`) is one. That they tell the
-//! truth is not taken for granted: everything that the header and the active tables claim must lie apart. Refcounts
-//! themselves are not read; `qemu-img check` is the one to repair them.
+//! truth is not taken for granted: everything that the header and the active tables claim must lie apart, and each cluster must
+//! be counted at least as often as something refers to it, snapshots included. One that is counted less would be taken for free,
+//! and written over. What is counted more is lost to the image, and does no harm. `qemu-img check` is the one to repair either.
 
-use block::{Error, HostFile, Result, read_vec};
+use block::{Error, HostFile, Result};
 use extent::{HostOffset, HostSpan, Span};
 
-use super::layout::REFCOUNT_BLOCK_OFFSET;
 use super::map::{Claim, Map};
 use super::parse::Header;
+use super::refcounts::{self, References};
+use super::snapshots::{Reference, Snapshots};
 use crate::owners::Owners;
-
-/// The refcount table is read in pieces of this size.
-const PIECE_BYTES: u64 = 64 << 10;
 
 /// Fails with the reason if the image must not be changed in place.
 pub(super) fn check(map: &Map, file: &dyn HostFile) -> Result<()> {
@@ -41,7 +40,7 @@ fn check_features(header: &Header) -> Result<()> {
     Ok(())
 }
 
-/// `Refused` if two things of the image lie in one place.
+/// `Refused` if two things of the image lie in one place, or something lies where the refcounts say that nothing does.
 fn check_owners(map: &Map, file: &dyn HostFile) -> Result<()> {
     let header = map.header();
     let cluster_bytes = header.cluster_bytes();
@@ -50,38 +49,56 @@ fn check_owners(map: &Map, file: &dyn HostFile) -> Result<()> {
     let l1_bytes = header.virtual_bytes.div_ceil(header.l2_covers_bytes()) * 8;
     metadata.take(Span::new(header.l1_at, l1_bytes))?;
     take_refcounts(header, file, &mut metadata)?;
+    let snapshots = Snapshots::read(header, file)?;
+    snapshots.places().try_for_each(|span| metadata.take(span))?;
+    // What no other part may lie on, if several of these may lie on one another.
+    let fixed = metadata.owners.clone();
+    let mut references = References::new(file.len_bytes(), cluster_bytes)?;
+    let mut tables = Owners::new(metadata.file_bytes, cluster_bytes)?;
     let mut data = match header.data_file {
         Some(_) => Some(Claims::new(map.data_bytes(), cluster_bytes)?),
         None => None,
     };
-    let mut compressed = Owners::new(file.len_bytes(), cluster_bytes)?;
     map.each_claim(|claim| match claim {
-        Claim::Table(span) => metadata.take(span),
-        Claim::Cluster(at) => data.as_mut().unwrap_or(&mut metadata).take(Span::new(at, cluster_bytes)),
-        Claim::Compressed(span) => {
-            compressed.share(span);
+        Claim::Table { at, is_copied } => {
+            metadata.take(Span::new(at, cluster_bytes))?;
+            tables.share(Span::new(at, cluster_bytes));
+            references.note(at, is_copied);
             Ok(())
         }
+        Claim::Cluster { at, .. } if data.is_some() => {
+            data.as_mut().map_or(Ok(()), |data| data.take(Span::new(at, cluster_bytes)))
+        }
+        Claim::Cluster { at, is_copied } => {
+            references.note(at, is_copied);
+            metadata.take(Span::new(at, cluster_bytes))
+        }
+        Claim::Compressed(span) => references.share(span, 1),
     })?;
-    metadata.owners.common(&compressed).map_or(Ok(()), |at| Err(two_owners(at)))
+    check_apart(&metadata.owners, references.shared())?;
+    snapshots.each_reference(header, file, |reference, count| match reference {
+        Reference::Table(span) => {
+            tables.share(span);
+            references.share_apart(span, count)
+        }
+        Reference::Data(span) => references.share(span, count),
+    })?;
+    check_apart(&fixed, references.shared())?;
+    check_apart(&tables, references.shared())?;
+    references.check(header, file, &metadata.owners)
+}
+
+fn check_apart(one: &Owners, other: &Owners) -> Result<()> {
+    one.common(other).map_or(Ok(()), |at| Err(two_owners(at)))
 }
 
 fn take_refcounts(header: &Header, file: &dyn HostFile, claims: &mut Claims) -> Result<()> {
     let at = header.refcount_table_at;
-    let bad = || Error::refused("its table of refcounts lies past the end of the file").at(at);
-    let table = Span::checked(at, header.refcount_table_bytes()).ok_or_else(bad)?;
-    claims.take(table)?;
-    for piece in table.split(PIECE_BYTES) {
-        let bytes = read_vec(file, piece.start(), piece.len_bytes(), "QCOW2 refcount table")?;
-        for entry in bytes.as_chunks().0 {
-            let block = u64::from_be_bytes(*entry) & REFCOUNT_BLOCK_OFFSET;
-            if block != 0 {
-                claims
-                    .take(Span::checked(HostOffset::new(block), header.cluster_bytes()).ok_or_else(bad)?)?;
-            }
-        }
-    }
-    Ok(())
+    let bad = || Error::refused("its table of refcounts lies past the end of the file").at(at).hint(REPAIR);
+    claims.take(Span::checked(at, header.refcount_table_bytes()).ok_or_else(bad)?)?;
+    refcounts::each_block(header, file, |_, block| {
+        claims.take(Span::checked(block, header.cluster_bytes()).ok_or_else(bad)?)
+    })
 }
 
 /// Clusters of one file, each claimed by one.
@@ -107,7 +124,7 @@ impl Claims {
     }
 }
 
-const REPAIR: &str = "'qemu-img check' tells what is wrong; copy the disk to a new one";
+pub(super) const REPAIR: &str = "'qemu-img check' tells what is wrong; copy the disk to a new one";
 
 fn two_owners(at: HostOffset) -> Error {
     Error::refused("two parts of the image lie in one place").at(at).hint(REPAIR)

@@ -5,7 +5,7 @@
 
 use std::mem::offset_of;
 
-use zerocopy::big_endian::{U32, U64};
+use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The first four bytes: `QFI` and 0xfb (Header).
@@ -175,6 +175,33 @@ pub(super) mod entry {
 /// Subclusters of a cluster with extended L2 entries. Their bitmap is the second word of the entry: bit `n` says
 /// that subcluster `n` is allocated, bit `32 + n` that it reads as zeros (Extended L2 Entries).
 pub(super) const SUBCLUSTER_COUNT: u32 = 32;
+
+/// What each entry of the snapshot table begins with (Snapshots). Extra data, the ID and the name follow, up to a multiple of
+/// 8 bytes.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(super) struct SnapshotHead {
+    /// Offset of the snapshot's L1 table in bytes, whole clusters.
+    pub(super) l1_table_offset: U64,
+    /// Entries in it.
+    pub(super) l1_size: U32,
+    /// Bytes of the ID.
+    pub(super) id_size: U16,
+    /// Bytes of the name.
+    pub(super) name_size: U16,
+    /// When it was taken, and the guest's clock then.
+    pub(super) times: [u8; 16],
+    /// Bytes of the machine's state.
+    pub(super) vm_state_size: U32,
+    /// Bytes of extra data.
+    pub(super) extra_data_size: U32,
+}
+
+const _: () = assert!(size_of::<SnapshotHead>() as u64 == SNAPSHOT_BYTES_MIN);
+const _: () = assert!(offset_of!(SnapshotHead, extra_data_size) == 36);
+
+/// Extra data of a snapshot (QEMU, `QCOW_MAX_SNAPSHOT_EXTRA_DATA`).
+pub(super) const SNAPSHOT_EXTRA_BYTES_MAX: u32 = 1024;
 
 /// Entry of the refcount table: where a block of refcounts lies, whole clusters; 0 if there is none (Refcounts).
 pub(super) const REFCOUNT_BLOCK_OFFSET: u64 = 0xffff_ffff_ffff_fe00;

@@ -57,21 +57,21 @@ struct Entry {
 
 /// What the tables hold, one after the other.
 enum Step<'a> {
-    /// An L2 table, before what it maps.
-    Table(HostOffset),
+    /// An L2 table, and whether it is the disk's alone, before what it maps.
+    Table(HostOffset, bool),
     /// A part of the disk that no L2 table maps.
     NoTable(VirtualSpan),
     /// A part of the disk within one cluster, and the entry of that.
     Entry(VirtualSpan, &'a Entry),
 }
 
-/// What a table or an entry of it claims of the file.
+/// What a table or an entry of it claims of the file. What is `copied` says that it has a refcount of exactly one.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Claim {
     /// An L2 table.
-    Table(HostSpan),
+    Table { at: HostOffset, is_copied: bool },
     /// A whole cluster, of the guest's data.
-    Cluster(HostOffset),
+    Cluster { at: HostOffset, is_copied: bool },
     /// A compressed cluster, which shares the file's clusters with others of its kind.
     Compressed(HostSpan),
 }
@@ -120,7 +120,7 @@ impl Map {
     pub(super) fn runs(&self, span: VirtualSpan) -> Result<Vec<Run>> {
         let mut runs = Vec::new();
         self.each_step(span, &mut |step| match step {
-            Step::Table(_) => Ok(()),
+            Step::Table(..) => Ok(()),
             Step::NoTable(part) => {
                 push_run(&mut runs, Run::new(part, RunState::Hole));
                 Ok(())
@@ -136,7 +136,7 @@ impl Map {
         let mut runs = Vec::new();
         self.each_step(span, &mut |step| {
             let (part, entry) = match step {
-                Step::Table(_) => return Ok(()),
+                Step::Table(..) => return Ok(()),
                 Step::NoTable(part) => {
                     push_backing(&mut all, part, Backing::Absent);
                     return Ok(());
@@ -159,14 +159,15 @@ impl Map {
 
     /// Calls `claim` with everything that the tables of the virtual disk claim of the file that holds it.
     pub(super) fn each_claim(&self, mut claim: impl FnMut(Claim) -> Result<()>) -> Result<()> {
-        let cluster_bytes = self.header.cluster_bytes();
         self.each_step(Span::from_zero(self.header.virtual_bytes), &mut |step| match step {
-            Step::Table(at) => claim(Claim::Table(Span::new(at, cluster_bytes))),
+            Step::Table(at, is_copied) => claim(Claim::Table { at, is_copied }),
             Step::NoTable(_) => Ok(()),
             Step::Entry(part, entry) => match self.cluster(entry, part)? {
                 Cluster::Compressed { at, len_bytes } => claim(Claim::Compressed(Span::new(at, len_bytes))),
                 // A cluster of zeros may have a place, too.
-                _ => self.place(entry, part)?.map_or(Ok(()), |at| claim(Claim::Cluster(at))),
+                _ => self.place(entry, part)?.map_or(Ok(()), |at| {
+                    claim(Claim::Cluster { at, is_copied: entry.word & entry::COPIED != 0 })
+                }),
             },
         })
     }
@@ -182,8 +183,9 @@ impl Map {
                 match self.l2_table(index, word)? {
                     None => each(Step::NoTable(l2_span))?,
                     Some(at) => {
-                        each(Step::Table(at))?;
-                        self.each_of_table(at, word & entry::COPIED != 0, l2_span, each)?;
+                        let is_copied = word & entry::COPIED != 0;
+                        each(Step::Table(at, is_copied))?;
+                        self.each_of_table(at, is_copied, l2_span, each)?;
                     }
                 }
             }

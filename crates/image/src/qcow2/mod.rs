@@ -8,7 +8,9 @@ mod layout;
 mod live;
 mod map;
 mod parse;
+mod refcounts;
 mod settle;
+mod snapshots;
 mod write;
 
 use std::sync::{Arc, Mutex};

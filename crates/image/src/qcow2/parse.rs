@@ -23,6 +23,8 @@ pub(super) struct Header {
     pub(super) virtual_bytes: u64,
     pub(super) encryption: Option<Encryption>,
     pub(super) l1_at: HostOffset,
+    /// Entries of the L1 table: as many as the disk needs, or more.
+    pub(super) l1_entry_count: u64,
     /// Where it lies is not checked here: refcounts are not needed to read.
     pub(super) refcount_table_at: HostOffset,
     pub(super) refcount_table_clusters: u32,
@@ -36,6 +38,7 @@ pub(super) struct Header {
     pub(super) backing: Option<Backing>,
     pub(super) data_file: Option<DataFile>,
     pub(super) snapshot_count: u32,
+    pub(super) snapshots_at: HostOffset,
     pub(super) bitmaps: Option<Bitmaps>,
 }
 
@@ -156,6 +159,7 @@ pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header>
         refcount_table_at: HostOffset::new(raw.refcount_table_offset.get()),
         refcount_table_clusters: raw.refcount_table_clusters.get(),
         autoclear_features: raw.autoclear_features.get(),
+        l1_entry_count: raw.l1_size.get().into(),
         l1_at: check_l1(&raw, extended_l2, file.len_bytes())?,
         extended_l2,
         compression: compression(&raw)?,
@@ -166,6 +170,7 @@ pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header>
         backing: backing(&raw, &cluster, extensions.backing_format)?,
         data_file: data_file(&raw, extensions.data_file_name)?,
         snapshot_count: check_snapshots(&raw, file.len_bytes())?,
+        snapshots_at: HostOffset::new(raw.snapshots_offset.get()),
         bitmaps: extensions.bitmap_count.map(|count| Bitmaps {
             count,
             is_consistent: raw.autoclear_features.get() & autoclear::BITMAPS != 0,

@@ -169,6 +169,200 @@ fn qcow2_clusters_that_are_shared_are_left_alone() {
     }
 }
 
+/// Where the refcount of the cluster at `at` lies, of 16 bits in clusters of 64 KiB. One block counts all of a small file.
+fn refcount_at(bytes: &[u8], at: u64) -> usize {
+    let block = index(be64(bytes, index(be64(bytes, 48))));
+    block + index(at / 65_536) * 2
+}
+
+fn set_refcount(path: &Path, count: u16, place: impl Fn(&[u8]) -> u64) {
+    change(path, |bytes| {
+        let at = refcount_at(bytes, place(bytes));
+        bytes[at..at + 2].copy_from_slice(&count.to_be_bytes());
+    });
+}
+
+/// What `qemu-img check` says: 0 all is well, 2 the refcounts or tables are wrong, 3 clusters are leaked (qemu-img(1)).
+fn judged(path: &Path) -> Option<i32> {
+    let output = std::process::Command::new("qemu-img").args(["check", "-q", text(path)]).output().unwrap();
+    output.status.code()
+}
+
+/// Free clusters are those with a refcount of 0: what is in use and has one would be written over.
+#[test]
+fn qcow2_whose_refcounts_are_too_low() {
+    const L2: fn(&[u8]) -> u64 = |bytes| be64(bytes, index(be64(bytes, 40))) & 0x00ff_ffff_ffff_fe00;
+    const DATA: fn(&[u8]) -> u64 = |bytes| be64(bytes, index(L2(bytes)) + 8) & 0x00ff_ffff_ffff_fe00;
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.qcow2");
+    let places: [(&str, fn(&[u8]) -> u64); 6] = [
+        ("header", |_| 0),
+        ("refcount table", |bytes| be64(bytes, 48)),
+        ("refcount block", |bytes| be64(bytes, index(be64(bytes, 48)))),
+        ("L1 table", |bytes| be64(bytes, 40)),
+        ("L2 table", L2),
+        ("data", DATA),
+    ];
+    for (what, place) in places {
+        qemu_create(&path, "qcow2", "");
+        set_refcount(&path, 0, place);
+        assert_eq!(judged(&path), Some(2), "{what}");
+        refuses(&path, "not counted as it should be");
+    }
+    // Counted twice: whoever else refers to it would see a change.
+    for place in [L2, DATA] {
+        qemu_create(&path, "qcow2", "");
+        set_refcount(&path, 2, place);
+        assert_ne!(judged(&path), Some(0));
+        refuses(&path, "not counted as it should be");
+    }
+    // All of a block of refcounts.
+    qemu_create(&path, "qcow2", "");
+    change(&path, |bytes| {
+        let table = index(be64(bytes, 48));
+        bytes[table..table + 8].fill(0);
+    });
+    assert_eq!(judged(&path), Some(2));
+    refuses(&path, "not counted as it should be");
+    // A cluster that nothing refers to does no harm.
+    qemu_create(&path, "qcow2", "");
+    let end = fs::metadata(&path).unwrap().len().next_multiple_of(65_536);
+    change(&path, |bytes| bytes.resize(index(end) + 65_536, 0));
+    set_refcount(&path, 1, |_| end);
+    assert_eq!(judged(&path), Some(3));
+    open(&path).unwrap();
+}
+
+/// Refcounts of other widths, and of clusters that several share.
+#[test]
+fn qcow2_whose_shared_clusters_are_counted_too_low() {
+    let _alone = alone();
+    let dir = scratch();
+    let path = dir.path().join("disk.qcow2");
+    for bits in [1, 2, 4, 8, 32, 64] {
+        qemu_create(&path, "qcow2", &format!("refcount_bits={bits}"));
+        open(&path).unwrap();
+        change(&path, |bytes| {
+            let block = index(be64(bytes, index(be64(bytes, 48))));
+            bytes[block..block + 65_536].fill(0);
+        });
+        refuses(&path, "not counted as it should be");
+    }
+    let raw = dir.path().join("raw");
+    let words = |number: u8| (0..65_536u32).map(move |at| number.wrapping_add((at / 61).to_le_bytes()[0]));
+    fs::write(&raw, (0..40u8).flat_map(words).collect::<Vec<_>>()).unwrap();
+    run("qemu-img", &["convert", "-c", "-f", "raw", "-O", "qcow2", text(&raw), text(&path)]);
+    fs::remove_file(&raw).unwrap();
+    open(&path).unwrap();
+    let first = |bytes: &[u8]| {
+        let l2 = index(be64(bytes, index(be64(bytes, 40))) & 0x00ff_ffff_ffff_fe00);
+        be64(bytes, l2) & ((1 << 54) - 1)
+    };
+    set_refcount(&path, 1, first);
+    assert_eq!(judged(&path), Some(2), "several lie there");
+    refuses(&path, "not counted as it should be");
+
+    // What a snapshot alone refers to: a disk with snapshots is refused anyway by whoever would move its files, but not by who
+    // serves it.
+    let check = |path: &Path| {
+        let before = fs::read(path).unwrap();
+        let result = chain(path).links()[0].layer.check_editable();
+        assert!(fs::read(path).unwrap() == before);
+        result
+    };
+    let fresh = || {
+        qemu_create(&path, "qcow2", "");
+        run("qemu-img", &["snapshot", "-c", "first", text(&path)]);
+        run("qemu-io", &["-f", "qcow2", "-c", "write -P 7 0 128k", text(&path)]);
+        run("qemu-img", &["snapshot", "-c", "second", text(&path)]);
+        run("qemu-io", &["-f", "qcow2", "-c", "write -P 8 64k 64k", text(&path)]);
+    };
+    fresh();
+    check(&path).unwrap();
+    // The first cluster of the first snapshot; its L1 table; the table of snapshots; its L2 table.
+    let l1 = |bytes: &[u8]| be64(bytes, index(be64(bytes, 64)));
+    let l2 = move |bytes: &[u8]| be64(bytes, index(l1(bytes))) & 0x00ff_ffff_ffff_fe00;
+    let data = move |bytes: &[u8]| be64(bytes, index(l2(bytes))) & 0x00ff_ffff_ffff_fe00;
+    let shared = move |bytes: &[u8]| be64(bytes, index(l2(bytes)) + 40 * 8) & 0x00ff_ffff_ffff_fe00;
+    let places: [(&str, &dyn Fn(&[u8]) -> u64); 5] = [
+        ("snapshots", &|bytes| be64(bytes, 64)),
+        ("L1 table", &l1),
+        ("L2 table", &l2),
+        ("data of a snapshot", &data),
+        ("data of all", &shared),
+    ];
+    for (what, place) in places {
+        for less in [0, 1] {
+            fresh();
+            let bytes = fs::read(&path).unwrap();
+            let at = refcount_at(&bytes, place(&bytes));
+            let count = u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap());
+            if count <= less {
+                continue;
+            }
+            set_refcount(&path, if less == 1 { count - 1 } else { 0 }, place);
+            assert_eq!(judged(&path), Some(2), "{what}");
+            let error = check(&path).expect_err(what);
+            assert_eq!(error.kind(), ErrorKind::Refused, "{what}: {error}");
+        }
+    }
+    // Data of the disk over the snapshot's tables.
+    for place in [&l1 as &dyn Fn(&[u8]) -> u64, &l2] {
+        fresh();
+        change(&path, |bytes| {
+            let own = index(be64(bytes, index(be64(bytes, 40))) & 0x00ff_ffff_ffff_fe00);
+            let place = place(bytes) | 1 << 63;
+            bytes[own + 90 * 8..own + 91 * 8].copy_from_slice(&place.to_be_bytes());
+        });
+        assert_eq!(check(&path).unwrap_err().kind(), ErrorKind::Refused);
+    }
+}
+
+/// Images of the other kinds are refused before anything of them is read.
+#[test]
+fn vhd_and_vhdx_whose_blocks_lie_in_one_place() {
+    let _alone = alone();
+    let dir = scratch();
+    let refused = |path: &Path| {
+        let before = fs::read(path).unwrap();
+        let opened = Chain::open(TestFile::open(path), OpenOptions::default(), &Folder)
+            .and_then(|chain| Edit::open(&chain, &Folder, &mut open_target));
+        let error = opened.err().expect("it is refused");
+        assert!([ErrorKind::Refused, ErrorKind::Corrupt].contains(&error.kind()), "{error}");
+        assert!(fs::read(path).unwrap() == before);
+    };
+    let path = dir.path().join("disk.vhd");
+    // Block 0 where block 2 lies, in the header, in the block table.
+    for sector in [None, Some(1), Some(3)] {
+        qemu_create(&path, "vpc", "subformat=dynamic,force_size=on");
+        change(&path, |bytes| {
+            let table = index(be64(bytes, 512 + 16));
+            let sector = sector.map_or_else(
+                || bytes[table + 8..table + 12].try_into().unwrap(),
+                |sector: u32| sector.to_be_bytes(),
+            );
+            bytes[table..table + 4].copy_from_slice(&sector);
+        });
+        refused(&path);
+    }
+    let path = dir.path().join("disk.vhdx");
+    // Block 0 where block 4 lies, in the header, in the log, in the block table itself.
+    for mib in [None, Some(0), Some(1), Some(3)] {
+        qemu_create(&path, "vhdx", "block_size=1M");
+        change(&path, |bytes| {
+            let guid = [0x66, 0x77, 0xc2, 0x2d];
+            let regions = (192 << 10) + 16;
+            let entry = (0..).map(|number| regions + number * 32).find(|at| bytes[*at..*at + 4] == guid);
+            let table = index(u64::from_le_bytes(bytes[entry.unwrap() + 16..][..8].try_into().unwrap()));
+            let other = bytes[table + 32..table + 40].try_into().unwrap();
+            let entry = mib.map_or(other, |mib: u64| (mib << 20 | 6).to_le_bytes());
+            bytes[table..table + 8].copy_from_slice(&entry);
+        });
+        refused(&path);
+    }
+}
+
 #[test]
 fn vhd_in_doubt() {
     let _alone = alone();
