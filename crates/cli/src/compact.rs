@@ -391,7 +391,7 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     };
     let written_bytes = Arc::new(AtomicU64::new(0));
     let work_bytes = plan.releases.total_bytes() + plan.moved_bytes;
-    let progress = Progress::new(arguments.progress, "free", work_bytes, cancelled, None);
+    let progress = Progress::new(arguments.progress, "free", work_bytes, cancelled);
     let disk = match begin(edit, &written_bytes, plan.blocks_leave) {
         Ok(disk) => disk,
         Err(error) => {

@@ -19,6 +19,7 @@ mod pack;
 mod progress;
 mod serve;
 mod stats;
+mod target;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

@@ -12,12 +12,14 @@
 
 mod disk;
 mod edit;
+mod folder;
 mod machine;
 mod pages;
 mod random;
 
 pub use disk::{Counters, SECTOR_BYTES, SimDisk, Tears};
 pub use edit::EditFile;
+pub use folder::{FileMarks, SimFolder};
 pub use machine::SimMachine;
 pub use pages::Pages;
 pub use random::Random;
