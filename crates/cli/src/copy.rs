@@ -42,12 +42,12 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let writer = image::create(target_format, options.clone())?;
     check_provision(arguments, &writer)?;
     check_target_is_no_source(arguments, stack.chain())?;
-    // What is in the journal of a disk that is replaced would be held against the new one.
-    check_nothing_pending(&arguments.target)?;
     warn_of_sectors(stack.chain().sector_bytes(), target_format);
     check_not_in_use(stack.chain())?;
     let least = engine::least(writer.clone(), stack.chain().len_bytes(), arguments.provision.when())?;
     let target = Target::open(&arguments.target, &wanted(arguments, stack.chain(), target_format, least))?;
+    // What is in the journal of a disk that is replaced would be held against the new one.
+    check_nothing_pending(&arguments.target)?;
     let before = source_fingerprints(stack.chain());
     let source_state = source_state(stack.chain());
 

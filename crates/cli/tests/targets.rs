@@ -249,7 +249,7 @@ fn what_a_copy_leaves_behind_is_named() {
     run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", arg(&image), "-F", "qcow2", arg(&child)]);
     let target = dir.path().join("target.qcow2");
     for from in [&image, &child] {
-        for more in [&["--dry-run"][..], &["--force"]] {
+        for more in [&["--force", "--dry-run"][..], &["--force"]] {
             let args = [&["copy", arg(from), arg(&target)], more].concat();
             let document = document("leandisk.copy/1", &args);
             let names = |field: &str| -> Vec<(String, String)> {

@@ -12,10 +12,10 @@ use sim::FileMarks;
 const ALL_MARKS: [FileMarks; 2] = [FileMarks::Marks, FileMarks::Numbers];
 
 /// Seeds with which something wrong must be found.
-const SEED_COUNT: u64 = 24;
+const SEED_COUNT: u64 = 100;
 
 fn options(marks: FileMarks) -> ResumeOptions {
-    ResumeOptions { first_stride: 3, second_stride: 4, tries: 1, marks }
+    ResumeOptions { first_stride: 4, second_stride: 4, tries: 1, marks }
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn interrupted_twice_anywhere_the_copy_is_the_source() {
             let explored = explore_resume(&subject, 5, options(marks))
                 .unwrap_or_else(|violation| panic!("{} {marks:?}: {violation}", kind.name));
             println!("{} {marks:?} {explored:?} {:?}", kind.name, began.elapsed());
-            assert!(explored.changes > 8 && explored.states > 60 && explored.redone > 15, "{explored:?}");
+            assert!(explored.changes > 6 && explored.states > 40 && explored.redone > 10, "{explored:?}");
         }
     }
 }

@@ -155,18 +155,21 @@ impl<'a> Transfer<'a> {
 
     /// Gives the target its name, after all of it is on stable storage. A failure before that removes what there is.
     pub fn publish(self) -> Result<()> {
-        let named = self
-            .partial
-            .complete()
-            .and_then(|()| self.folder.rename(TargetName::Partial, TargetName::Target));
-        if let Err(error) = named {
+        if let Err(error) = self.give_name() {
             self.discard();
             return Err(error);
         }
-        self.folder.sync()?;
-        // Without a partial target it means nothing.
-        let _ = self.folder.remove(TargetName::Checkpoint);
-        Ok(())
+        self.folder.sync()
+    }
+
+    /// The checkpoint goes first, and for good: a power cut may leave a file system with the file under both names, and nobody must
+    /// go on writing to a whole target.
+    fn give_name(&self) -> Result<()> {
+        self.partial.complete()?;
+        if self.kept().is_some() {
+            forget(self.folder)?;
+        }
+        self.folder.rename(TargetName::Partial, TargetName::Target)
     }
 
     /// Ends a copy that failed, and keeps what a later one can go on with, if there is something and `keeps` says so; else nothing
