@@ -22,7 +22,7 @@ LOAD_SECONDS ?= 600
 # Changes in place that `make kill` kills.
 KILL_RUNS ?= 1000
 
-.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill demo picture clean
+.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume demo picture clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,7 +67,7 @@ ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU
 	$(CARGO) test --locked -p leandisk-testkit --test kernel -- --ignored
 	$(CARGO) test --locked -p leandisk --test ntfs3 -- --ignored
 
-crash: ## Cut the power of simulated machines at every write of changes in place and of compact (CRASH_STATES=1000000)
+crash: ## Cut the power of simulated machines at every write of changes in place, of compact and of copies that are resumed (CRASH_STATES=1000000)
 	scripts/install-test-tools
 	$(CARGO) run --locked --release -p leandisk-xtask -- crash --states $(CRASH_STATES)
 
@@ -86,6 +86,10 @@ load: ## Keep served disks under load, 16 connections with 16 requests each (LOA
 kill: ## Kill changes in place and compact at random moments, recover, and compare every file (KILL_RUNS=1000)
 	$(CARGO) build --locked --release -p leandisk
 	$(CARGO) run --locked --release -p leandisk-xtask -- kill --runs $(KILL_RUNS)
+
+resume: ## Kill copies at every call that changes something, twice, resume, and compare
+	scripts/install-test-tools
+	$(CARGO) test --locked -p leandisk --test resume -- --include-ignored --nocapture
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo

@@ -7,6 +7,7 @@
 
 mod cache;
 mod error;
+mod folder;
 mod memory;
 mod occupancy;
 mod overlay;
@@ -15,6 +16,7 @@ mod run;
 
 pub use cache::Cached;
 pub use error::{Error, ErrorKind, Result};
+pub use folder::{FolderFile, TargetFolder, TargetName};
 pub use memory::Memory;
 pub use occupancy::{Occupancy, Occupant, Occupied, UnitMove};
 pub use overlay::Overlay;

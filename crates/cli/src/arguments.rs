@@ -192,7 +192,12 @@ impl Provision {
 
     /// Leaves the mark that `serve` goes by on a disk that keeps something.
     pub(crate) fn mark(self, file: &os::NewFile) {
-        if self != Self::Thin && !file.mark(self.kept()) {
+        self.note_unless(self == Self::Thin || file.mark(self.kept()));
+    }
+
+    /// Says that the mark is not there, unless it is.
+    pub(crate) fn note_unless(self, is_marked: bool) {
+        if !is_marked {
             let word = self.word();
             eprintln!(
                 "leandisk: note: the host's file system keeps no marks: say --provision {word} when the disk is served"

@@ -46,7 +46,7 @@ fn first_write(arguments: &FirstWriteArguments) -> Result<()> {
         open: &open_direct,
     };
     let cancelled = cancel_on_signal()?;
-    let progress = Progress::new(arguments.progress, "write", bench.total_bytes(), cancelled, None);
+    let progress = Progress::new(arguments.progress, "write", bench.total_bytes(), cancelled);
     let outcome = bench.run(&progress)?;
     progress.finish();
     let document = first_write_document(&FirstWriteSubject {
@@ -98,7 +98,7 @@ fn fragmentation(arguments: &FragmentationArguments) -> Result<()> {
         program: &program,
     };
     let cancelled = cancel_on_signal()?;
-    let progress = Progress::new(arguments.progress, "measure", bench.total_bytes(), cancelled.clone(), None);
+    let progress = Progress::new(arguments.progress, "measure", bench.total_bytes(), cancelled.clone());
     let outcome = bench.run(&progress).map_err(|error| {
         // What fails because everything is being ended is no failure.
         if cancelled.load(Ordering::Relaxed) { Error::interrupted() } else { error }

@@ -428,7 +428,7 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     };
     let tallies: Vec<_> = stack.chain().files().iter().map(|_| Arc::new(Tally::default())).collect();
     let work_bytes = plan.releases.total_bytes() + plan.moved_bytes;
-    let progress = Progress::new(arguments.progress, "free", work_bytes, cancelled, None);
+    let progress = Progress::new(arguments.progress, "free", work_bytes, cancelled);
     let disk = match begin(edit, &tallies, plan.blocks_leave) {
         Ok(disk) => disk,
         Err(error) => {

@@ -1,19 +1,19 @@
 //! `leandisk copy`: facts, plan, execution, proof.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use block::{Disk, Error, ErrorKind, HostFile, ReadAt, Result, TargetFile};
+use block::{Disk, Error, ErrorKind, Fingerprint, HostFile, ReadAt, Result, TargetFile, TargetName};
 use claims::{Act, Seen};
-use engine::{Checkpoint, CopyJob, CopyOutcome};
+use engine::{Checkpoint, CopyJob, CopyOutcome, JobIdentity, Least, Left, Monitor, Transfer};
 use extent::Virtual;
 use filesystem::Check;
 use image::{AnyWriter, Chain, CreateOptions, Format};
-use os::{DeviceTarget, NewFile, SourceFile};
+use os::{FolderOptions, SourceFile};
 use plan::{CopyOptions, CopyPlan, CopyPlanner};
 use report::{CopySubject, copy_document, copy_text, to_json};
 use stack::{Arranged, Stack, UsedMaps};
@@ -22,10 +22,16 @@ use crate::arguments::{CopyArguments, Layout, OpenArguments, Provision};
 use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_replaceable, open_chain};
 use crate::pack::pack;
 use crate::progress::{Progress, cancel_on_signal};
+use crate::target::{Target, Wanted, is_block_device};
 use crate::{print, stdout_palette};
 
-/// Time between checkpoints: far enough apart to cost nothing, near enough to lose little.
+/// The most time between checkpoints: far enough apart to cost nothing, near enough to lose little.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Times of files are as coarse as this, but on FAT: the kernel counts ticks of a hundredth of a second or less.
+const FILE_TIME_STEP: Duration = Duration::from_millis(20);
+/// The same on FAT, and wherever a time is in whole seconds.
+const COARSE_FILE_TIME_STEP: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let started = Instant::now();
@@ -37,13 +43,16 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let writer = image::create(target_format, options.clone())?;
     check_provision(arguments, &writer)?;
     check_target_is_no_source(arguments, stack.chain())?;
-    check_replaceable(&arguments.target, &arguments.open)?;
     warn_of_sectors(stack.chain().sector_bytes(), target_format);
     let before = Seen::of(stack.chain());
     if !arguments.in_use {
         check_claims(stack.chain(), &Gate::new(&arguments.source, &arguments.open)?, Act::Read)
             .map_err(or_in_use)?;
     }
+    let least = engine::least(writer.clone(), stack.chain().len_bytes(), arguments.provision.when())?;
+    let target = Target::open(&arguments.target, &wanted(arguments, stack.chain(), target_format, least))?;
+    check_replaceable(&arguments.target, &arguments.open)?;
+    let source_state = source_state(stack.chain())?;
 
     let maps = used_maps(arguments, stack)?;
     let kept = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
@@ -65,10 +74,15 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         None => &**stack.chain(),
         Some(arranged) => arranged,
     };
+    let most_bytes = least.stored_bytes.saturating_add(plan.reads.total_bytes());
+    target.warn_of_room(most_bytes, writer.encoder().is_some());
+    let identity = JobIdentity { source: source_state, how: how(arguments, &plan, target_format) };
     let done = if arguments.dry_run {
+        target.tell_left(&identity)?;
         None
     } else {
-        Some(execute(arguments, &disk, source, &plan, writer, target_format, &before)?)
+        let job = Job { arguments, disk: &disk, source, plan: &plan, format: target_format, before: &before };
+        Some(job.execute(target, writer, identity)?)
     };
 
     let document = copy_document(&CopySubject {
@@ -146,10 +160,6 @@ fn warn_of_sectors(sector_bytes: u32, target: Format) {
     }
 }
 
-fn is_block_device(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
-}
-
 /// What `-o` says.
 pub(crate) fn format_keys(options: &[String]) -> Result<BTreeMap<String, String>> {
     let mut keys = BTreeMap::new();
@@ -211,64 +221,90 @@ struct Done {
     target_allocated_bytes: u64,
 }
 
-/// Where the target is made.
-enum Target {
-    New(NewFile),
-    Device(DeviceTarget),
+/// A copy to be made.
+struct Job<'a> {
+    arguments: &'a CopyArguments,
+    disk: &'a OpenDisk,
+    source: &'a dyn ReadAt<Virtual>,
+    plan: &'a CopyPlan,
+    format: Format,
+    before: &'a Seen,
 }
 
-impl Target {
-    fn file(&self) -> &dyn TargetFile {
-        match self {
-            Self::New(file) => file,
-            Self::Device(device) => device,
+impl Job<'_> {
+    fn execute(&self, target: Target, writer: AnyWriter, identity: JobIdentity) -> Result<Done> {
+        let cancelled = cancel_on_signal()?;
+        match target {
+            Target::Device(device) => {
+                let progress = self.progress(&cancelled);
+                let result = self.copy(writer, &device, None, &progress, &progress);
+                let outcome = result
+                    .and_then(|outcome| self.prove(outcome, &self.arguments.target, cancelled))
+                    .map_err(|error| error.hint("the block device holds an incomplete copy"))?;
+                self.done(outcome)
+            }
+            Target::Folder { folder, .. } => {
+                let (transfer, left) = Transfer::begin(&folder, identity, self.arguments.resume)?;
+                let resume = going_on(left, self.arguments.resume);
+                let progress = self.progress(&cancelled);
+                let watched = transfer.watched_by(&progress);
+                let result = self
+                    .copy(writer, transfer.partial(), resume, &progress, &watched)
+                    .and_then(|outcome| self.prove(outcome, &folder.path(TargetName::Partial), cancelled));
+                drop(watched);
+                match result {
+                    Ok(outcome) => {
+                        transfer.publish()?;
+                        let kept = self.arguments.provision.kept();
+                        self.arguments.provision.note_unless(os::kept(&self.arguments.target) == kept);
+                        self.done(outcome)
+                    }
+                    Err(error) => Err(give_up(transfer, &folder.path(TargetName::Partial), error)),
+                }
+            }
         }
     }
-}
 
-fn execute(
-    arguments: &CopyArguments,
-    disk: &OpenDisk,
-    source: &dyn ReadAt<Virtual>,
-    plan: &CopyPlan,
-    writer: AnyWriter,
-    format: Format,
-    before: &Seen,
-) -> Result<Done> {
-    let cancelled = cancel_on_signal()?;
-    let checkpoint_path = checkpoint_path(&arguments.target);
-    let identity = job_identity(arguments, plan, before, format);
-    let (target, resume) = open_target(arguments, format, &checkpoint_path, &identity)?;
-    let kept = matches!(target, Target::New(_)).then(|| checkpoint_path.clone());
-    let progress =
-        Progress::new(arguments.progress, "copy", plan.reads.total_bytes(), cancelled.clone(), kept.clone());
-    let job = CopyJob {
-        source,
-        plan,
-        writer,
-        target: target.file(),
-        provision: arguments.provision.when(),
-        thread_count: thread_count(arguments),
-        digests: arguments.verify,
-        identity,
-        checkpoint_interval: CHECKPOINT_INTERVAL,
-        resume,
-    };
-    let result = job.run(&progress).and_then(|outcome| {
+    fn progress(&self, cancelled: &Arc<AtomicBool>) -> Progress {
+        Progress::new(self.arguments.progress, "copy", self.plan.reads.total_bytes(), cancelled.clone())
+    }
+
+    fn copy(
+        &self,
+        writer: AnyWriter,
+        target: &dyn TargetFile,
+        resume: Option<Checkpoint>,
+        progress: &Progress,
+        monitor: &dyn Monitor,
+    ) -> Result<CopyOutcome> {
+        let job = CopyJob {
+            source: self.source,
+            plan: self.plan,
+            writer,
+            target,
+            provision: self.arguments.provision.when(),
+            thread_count: thread_count(self.arguments),
+            digests: self.arguments.verify,
+            checkpoint_interval: CHECKPOINT_INTERVAL,
+            resume,
+        };
+        let outcome = job.run(monitor)?;
         progress.finish();
-        check_unchanged(arguments, disk.stack.chain(), before)?;
-        if arguments.verify {
-            verify_target(arguments, &target, format, &outcome, cancelled)?;
+        Ok(outcome)
+    }
+
+    /// Whether the source is still what was read, and, with `--verify`, the target what was written.
+    fn prove(&self, outcome: CopyOutcome, written: &Path, cancelled: Arc<AtomicBool>) -> Result<CopyOutcome> {
+        check_unchanged(self.arguments, self.disk.stack.chain(), self.before)?;
+        if self.arguments.verify {
+            verify_target(self.arguments, written, self.format, &outcome, cancelled)?;
         }
         Ok(outcome)
-    });
-    match result {
-        Ok(outcome) => {
-            let target_allocated_bytes = publish(target, arguments)?;
-            let _ = std::fs::remove_file(&checkpoint_path);
-            Ok(Done { outcome, target_allocated_bytes })
-        }
-        Err(error) => Err(give_up(target, &checkpoint_path, error)),
+    }
+
+    fn done(&self, outcome: CopyOutcome) -> Result<Done> {
+        let target_allocated_bytes = SourceFile::open(&self.arguments.target)?.allocated_bytes()?;
+        Ok(Done { outcome, target_allocated_bytes })
     }
 }
 
@@ -281,53 +317,82 @@ fn thread_count(arguments: &CopyArguments) -> usize {
     arguments.threads.map_or((4 * cores).clamp(8, 32), usize::from)
 }
 
-fn open_target(
-    arguments: &CopyArguments,
-    format: Format,
-    checkpoint_path: &Path,
-    identity: &str,
-) -> Result<(Target, Option<Checkpoint>)> {
-    if is_block_device(&arguments.target) {
-        if format != Format::Raw {
-            return Err(Error::unsupported(format!("{format} on a block device")).hint("-O raw"));
+/// Where to go on; says so, or why not.
+fn going_on(left: Left, resumes: bool) -> Option<Checkpoint> {
+    match left {
+        Left::Usable(checkpoint) if resumes => {
+            eprintln!("leandisk: going on after {}", report::human_bytes(checkpoint.read_bytes()));
+            return Some(*checkpoint);
         }
-        if !arguments.force {
-            return Err(Error::refused("the target is a block device, whose contents would be lost")
-                .path(arguments.target.display())
-                .hint("--force replaces them"));
+        Left::Usable(checkpoint) => eprintln!(
+            "leandisk: starting over: the {} that an interrupted copy kept are removed; --resume would have gone on with them",
+            report::human_bytes(checkpoint.read_bytes())
+        ),
+        Left::Useless(why) if resumes => eprintln!("leandisk: starting over: {why}"),
+        Left::Useless(_) => eprintln!("leandisk: removing what an interrupted copy left"),
+        Left::Nothing if resumes => {
+            eprintln!("leandisk: starting from the beginning: nothing was kept to go on with")
         }
-        return Ok((Target::Device(DeviceTarget::open_direct(&arguments.target)?), None));
+        Left::Nothing => {}
     }
-    if arguments.resume && checkpoint_path.exists() {
-        let bytes = std::fs::read(checkpoint_path)
-            .map_err(|error| Error::io("read stored progress", error).path(checkpoint_path.display()))?;
-        let checkpoint = Checkpoint::from_bytes(&bytes, identity)?;
-        if let Some(file) = NewFile::open_partial_direct(&arguments.target, arguments.force)? {
-            eprintln!("leandisk: going on after {}", report::human_bytes(checkpoint.done_bytes()));
-            return Ok((Target::New(file), Some(checkpoint)));
-        }
+    None
+}
+
+/// What the target is to be, as far as it decides whether it can be.
+fn wanted(arguments: &CopyArguments, source: &Chain, format: Format, least: Least) -> Wanted {
+    Wanted {
+        format,
+        force: arguments.force,
+        least,
+        options: FolderOptions {
+            replace: arguments.force,
+            mode: source_mode(source),
+            kept: arguments.provision.kept(),
+            direct: caching(arguments) == Caching::Direct,
+        },
     }
-    let file = match caching(arguments) {
-        Caching::Direct => NewFile::create_direct(&arguments.target, arguments.force)?,
-        Caching::PageCache | Caching::Metadata => NewFile::create(&arguments.target, arguments.force)?,
+}
+
+/// The permissions that all files of the source have: a copy is for nobody who could not read each of them. A block device's are the
+/// host's, not the disk's: a copy of it is its owner's alone.
+fn source_mode(source: &Chain) -> u32 {
+    let mode = |file: &Arc<dyn HostFile>| match file.path().metadata() {
+        Ok(metadata) if metadata.is_file() => metadata.mode() & 0o777,
+        _ => 0o600,
     };
-    let _ = std::fs::remove_file(checkpoint_path);
-    Ok((Target::New(file), None))
+    source.files().iter().map(mode).fold(0o777, |all, mode| all & mode)
 }
 
-/// `.NAME.leandisk-progress` beside the target.
-fn checkpoint_path(target: &Path) -> PathBuf {
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    target.with_file_name(format!(".{name}.leandisk-progress"))
+/// All that tells that one of the source's files is another one or was written: its numbers, length, and times, of which that of
+/// the last change of anything cannot be put back. `None` if one of them is no file: a block device has no such times.
+///
+/// Waits until a change that comes after this would have another time than the last one.
+fn source_state(source: &Chain) -> Result<Option<String>> {
+    let mut state = String::new();
+    for file in source.files() {
+        let Some(found) = file.fingerprint()?.filter(|_| !file.is_block_device()) else { return Ok(None) };
+        std::thread::sleep(young_for(found));
+        state.push_str(&format!("{:?} {:?}; ", file.path(), file.fingerprint()?));
+    }
+    Ok(Some(state))
 }
 
-/// What a resumed copy must agree with: the source as it was, the plan, and all that shapes the target.
-fn job_identity(arguments: &CopyArguments, plan: &CopyPlan, before: &Seen, format: Format) -> String {
+/// How long a change of the file could still get the time that the last one has.
+fn young_for(found: Fingerprint) -> Duration {
+    const SECOND_NS: i128 = 1_000_000_000;
+    let step = if found.changed_ns % SECOND_NS == 0 { COARSE_FILE_TIME_STEP } else { FILE_TIME_STEP };
+    let changed = UNIX_EPOCH + Duration::from_nanos(u64::try_from(found.changed_ns).unwrap_or(0));
+    let age = SystemTime::now().duration_since(changed).unwrap_or_default();
+    step.saturating_sub(age)
+}
+
+/// What is read of the source, and all that shapes the target: the program's version as well, since another one may lay it out
+/// otherwise.
+fn how(arguments: &CopyArguments, plan: &CopyPlan, format: Format) -> String {
     let reads = verify::window_hash(format!("{:?} {:?}", plan.reads, plan.fills).as_bytes()).unwrap_or(0);
-    let CopyArguments { source, target_option, compress, verify, layout, provision, .. } = arguments;
-    format!(
-        "{source:?} {before:?} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?} {provision:?}"
-    )
+    let CopyArguments { target_option, compress, verify, layout, provision, .. } = arguments;
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{version} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?} {provision:?}")
 }
 
 /// With `--in-use` it is known that the source changes.
@@ -346,55 +411,38 @@ fn check_unchanged(arguments: &CopyArguments, source: &Chain, before: &Seen) -> 
 /// Opens what was written as any disk is opened, and compares.
 fn verify_target(
     arguments: &CopyArguments,
-    target: &Target,
+    path: &Path,
     format: Format,
     outcome: &CopyOutcome,
     cancelled: Arc<AtomicBool>,
 ) -> Result<()> {
-    let path = match target {
-        Target::New(file) => file.partial_path(),
-        Target::Device(_) => &arguments.target,
-    };
     let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
     let written = open_chain(path, &open, Caching::Direct)
         .map_err(|error| Error::mismatch(format!("the target does not open: {error}")))?;
-    let progress = Progress::new(arguments.progress, "verify", written.len_bytes(), cancelled, None);
+    let progress = Progress::new(arguments.progress, "verify", written.len_bytes(), cancelled);
     let digests = outcome.digests.as_ref().expect("asked for with --verify");
     let advanced = |bytes| {
-        engine::Monitor::advanced(&progress, bytes, 0);
-        !engine::Monitor::is_cancelled(&progress)
+        Monitor::advanced(&progress, bytes, 0);
+        !Monitor::is_cancelled(&progress)
     };
     let result = verify::check(&written, digests, thread_count(arguments), &advanced);
     progress.finish();
     result
 }
 
-/// Gives the target its name; answers the bytes it has on the host.
-fn publish(target: Target, arguments: &CopyArguments) -> Result<u64> {
-    if let Target::New(file) = target {
-        arguments.provision.mark(&file);
-        file.publish()?;
+/// Nothing is left under the target's name. What can be gone on with is kept under another, unless it is in the way: of a full file
+/// system, or of the truth.
+fn give_up(transfer: Transfer<'_>, partial: &Path, error: Error) -> Error {
+    let is_full = error.io_source().is_some_and(|source| source.kind() == std::io::ErrorKind::StorageFull);
+    match transfer.give_up(error.kind() != ErrorKind::Mismatch && !is_full) {
+        Some(kept) => error.hint(format!(
+            "nothing is under the target's name; '{}' is kept, and --resume goes on with it after {}",
+            partial.display(),
+            report::human_bytes(kept.read_bytes)
+        )),
+        None if is_full => {
+            error.hint("the incomplete target was removed; --dry-run shows how much space a copy needs")
+        }
+        None => error.hint("the incomplete target was removed"),
     }
-    use block::HostFile as _;
-    SourceFile::open(&arguments.target)?.allocated_bytes()
-}
-
-/// Nothing is left under the target's name. What can be resumed is kept under another.
-fn give_up(target: Target, checkpoint_path: &Path, error: Error) -> Error {
-    let Target::New(file) = target else {
-        return error.hint("the block device holds an incomplete copy");
-    };
-    if checkpoint_path.exists() && error.kind() != ErrorKind::Mismatch {
-        let name = file.partial_path().display().to_string();
-        file.keep();
-        return error.hint(format!("nothing is under the target's name; --resume goes on with {name}"));
-    }
-    let _ = std::fs::remove_file(checkpoint_path);
-    let no_space = error.io_source().is_some_and(|source| source.kind() == std::io::ErrorKind::StorageFull);
-    drop(file);
-    error.hint(if no_space {
-        "the incomplete target was removed; --dry-run shows how much space a copy needs"
-    } else {
-        "the incomplete target was removed"
-    })
 }

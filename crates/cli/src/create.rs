@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
     // A disk in use is written over and over.
     target.overwrite_in_place();
     let zeroed_bytes = if provision == When::Eager { arguments.size } else { 0 };
-    let progress = Progress::new(arguments.progress, "zero", zeroed_bytes, cancelled, None);
+    let progress = Progress::new(arguments.progress, "zero", zeroed_bytes, cancelled);
     let job = CreateJob {
         writer,
         target: &target,

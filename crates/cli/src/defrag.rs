@@ -400,7 +400,7 @@ fn change(
             return Err(error);
         }
     };
-    let progress = Progress::new(how.progress, "move", plan.moved_bytes, cancelled, None);
+    let progress = Progress::new(how.progress, "move", plan.moved_bytes, cancelled);
     let job = RearrangeJob {
         disk: disk.disk(),
         volume: volume.span,

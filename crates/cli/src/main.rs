@@ -20,6 +20,7 @@ mod places;
 mod progress;
 mod serve;
 mod stats;
+mod target;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

@@ -1,14 +1,13 @@
 //! How far a copy is: a bar for people, lines for programs.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use block::{Error, Result};
-use engine::{Checkpoint, Monitor};
+use engine::Monitor;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 use serde::Serialize;
 
@@ -36,7 +35,6 @@ pub(crate) struct Progress {
     done_bytes: AtomicU64,
     written_bytes: AtomicU64,
     cancelled: Arc<AtomicBool>,
-    checkpoint_path: Option<PathBuf>,
 }
 
 impl Progress {
@@ -46,7 +44,6 @@ impl Progress {
         phase: &'static str,
         total_bytes: u64,
         cancelled: Arc<AtomicBool>,
-        checkpoint_path: Option<PathBuf>,
     ) -> Self {
         let shown = style == ProgressStyle::Auto && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -64,7 +61,6 @@ impl Progress {
             done_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             cancelled,
-            checkpoint_path,
         };
         progress.line();
         progress
@@ -105,6 +101,17 @@ impl Progress {
 }
 
 impl Monitor for Progress {
+    /// The rate and the time left are of this run alone.
+    fn resumed(&self, read_bytes: u64, written_bytes: u64) {
+        self.done_bytes.fetch_add(read_bytes, Ordering::Relaxed);
+        self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+        // The estimate counts from here: first the position, so that it is no step, then the time.
+        self.bar.update(|state| state.set_pos(state.pos() + read_bytes));
+        self.bar.reset_eta();
+        self.bar.reset_elapsed();
+        self.line();
+    }
+
     fn advanced(&self, read_bytes: u64, written_bytes: u64) {
         self.done_bytes.fetch_add(read_bytes, Ordering::Relaxed);
         self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
@@ -114,11 +121,6 @@ impl Monitor for Progress {
 
     fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
-    }
-
-    fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
-        let Some(path) = &self.checkpoint_path else { return Ok(()) };
-        os::replace_file(path, &checkpoint.to_bytes())
     }
 }
 

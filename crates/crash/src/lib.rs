@@ -9,6 +9,8 @@
 //!
 //! A [`Compaction`] is an image, what is given back of it, and what moves into the gaps: [`explore_compact()`] does the same with it.
 //!
+//! A copy that is interrupted twice and then finished ([`explore_resume()`]) is the source.
+//!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
 //!
 //! Everything here panics where its own machine fails it, with what was expected: it is for tests and tasks alone, as `testkit` is.
@@ -24,6 +26,7 @@ mod faults;
 mod life;
 mod live;
 mod real;
+mod resume;
 mod scenario;
 mod toy;
 
@@ -36,5 +39,6 @@ pub use live::{
     live_kind, run_log,
 };
 pub use real::Real;
+pub use resume::{RESUME_KINDS, ResumeKind, ResumeOptions, ResumeSubject, explore_resume};
 pub use scenario::{Guest, Scenario, Subject};
 pub use toy::Toy;

@@ -27,8 +27,16 @@ const CHUNK_BYTES: u64 = WINDOW_BYTES;
 /// finds it in one piece. See docs/decisions/direct-io.md.
 const AHEAD_BYTES: u64 = 256 << 20;
 
+/// The least time between two checkpoints, and from the start to the first.
+const CHECKPOINT_PAUSE_MIN: Duration = Duration::from_secs(1);
+
 /// Who watches a copy.
 pub trait Monitor: Sync {
+    /// So much was read and written by earlier attempts.
+    fn resumed(&self, read_bytes: u64, written_bytes: u64) {
+        self.advanced(read_bytes, written_bytes);
+    }
+
     /// So many more bytes were read, of which so many were written after all.
     fn advanced(&self, read_bytes: u64, written_bytes: u64);
 
@@ -77,9 +85,8 @@ pub struct CopyJob<'a> {
     pub thread_count: usize,
     /// Whether to compute digests of what was read.
     pub digests: bool,
-    /// Names source, plan and options, for checkpoints.
-    pub identity: String,
-    /// Time between checkpoints.
+    /// The most time between checkpoints. The first ones come earlier: as long after the last as that came after the start, so
+    /// that no more than half of the time is ever lost.
     pub checkpoint_interval: Duration,
     /// Where to go on, if not from the start.
     pub resume: Option<Checkpoint>,
@@ -90,14 +97,48 @@ struct Ordered {
     writer: AnyWriter,
     totals: CopyTotals,
     digests: Option<DigestsBuilder>,
+    /// All of the virtual disk before this was placed.
+    next: VirtualOffset,
+    /// Where what was placed ends in the target.
+    end_bytes: u64,
+    began: Instant,
     last_checkpoint: Instant,
+    /// Whether the last checkpoint is of this very state, or of the start.
+    is_kept: bool,
     /// Room was asked for up to here.
     ahead_end: u64,
 }
 
 impl Ordered {
     fn new(writer: AnyWriter, totals: CopyTotals, digests: Option<DigestsBuilder>) -> Self {
-        Self { writer, totals, digests, last_checkpoint: Instant::now(), ahead_end: 0 }
+        let now = Instant::now();
+        Self {
+            writer,
+            totals,
+            digests,
+            next: VirtualOffset::ZERO,
+            end_bytes: 0,
+            began: now,
+            last_checkpoint: now,
+            is_kept: true,
+            ahead_end: 0,
+        }
+    }
+
+    /// The state that `checkpoint` stored.
+    fn resume(checkpoint: Checkpoint) -> Self {
+        let Checkpoint { next_bytes, end_bytes, writer, totals, digests } = checkpoint;
+        let next = VirtualOffset::new(next_bytes);
+        Self { next, end_bytes, ..Self::new(writer, totals, digests) }
+    }
+
+    fn note(&mut self, puts: &[Put]) {
+        self.end_bytes = puts.iter().map(put_end).fold(self.end_bytes, u64::max);
+    }
+
+    fn is_checkpoint_due(&self, interval_max: Duration) -> bool {
+        let grown = CHECKPOINT_PAUSE_MIN.max(self.last_checkpoint.duration_since(self.began));
+        self.last_checkpoint.elapsed() >= interval_max.min(grown)
     }
 
     /// Asks for room before what was just placed reaches the end of the room asked for.
@@ -123,15 +164,19 @@ impl CopyJob<'_> {
     pub fn run(mut self, monitor: &dyn Monitor) -> Result<CopyOutcome> {
         let resume = self.resume.take();
         check_provision(&self.writer, self.provision)?;
+        if let Some(Checkpoint { end_bytes, totals, .. }) = &resume {
+            // What lies behind may be of a longer attempt, and is not written again where there are zeros.
+            self.target.set_len(*end_bytes)?;
+            monitor.resumed(totals.read_bytes, totals.written_bytes);
+        }
         if self.provision != Provision::Thin {
             reserve_all(self.writer.clone(), self.plan.virtual_bytes, self.target)?;
         }
-        let done = VirtualOffset::new(resume.as_ref().map_or(0, |checkpoint| checkpoint.next_bytes));
         let mut ordered = match resume {
-            Some(Checkpoint { writer, totals, digests, .. }) => Ordered::new(writer, totals, digests),
-            None => self.start()?,
+            Some(checkpoint) => Ordered::resume(checkpoint),
+            None => self.start(monitor)?,
         };
-        monitor.advanced(ordered.totals.read_bytes, ordered.totals.written_bytes);
+        let done = ordered.next;
         let granularity = usize::try_from(ordered.writer.granularity_bytes()).expect("at most a chunk");
         assert!(granularity as u64 <= CHUNK_BYTES && granularity.is_power_of_two(), "a granule fits a chunk");
         let encoders: Vec<_> = (0..self.thread_count.max(1)).map(|_| ordered.writer.encoder()).collect();
@@ -148,23 +193,56 @@ impl CopyJob<'_> {
             sequence: 0,
         });
         let turnstile = Turnstile::new(ordered);
+        // Asked here: a mutant is one on its own thread alone.
+        let flushes = !mutants::broken!(CheckpointBeforeFlush);
         std::thread::scope(|scope| {
             for encoder in encoders {
-                let worker = Worker { job: &self, monitor, turnstile: &turnstile, granularity, encoder };
+                let worker =
+                    Worker { job: &self, monitor, turnstile: &turnstile, granularity, encoder, flushes };
                 let dispatcher = &dispatcher;
                 scope.spawn(move || worker.run(|| dispatcher.lock().expect("no worker panicked").next()));
             }
         });
         ordered = turnstile.finish()?;
+        // Workers that were told to stop have stored all that they had begun.
+        let is_cancelled = monitor.is_cancelled();
+        let is_read_back = self.digests && ordered.began.elapsed() >= CHECKPOINT_PAUSE_MIN;
+        if (is_cancelled || is_read_back) && !ordered.is_kept {
+            self.checkpoint(&mut ordered, monitor, flushes)?;
+        }
+        if is_cancelled {
+            return Err(Error::interrupted());
+        }
         self.finish(ordered, monitor)
     }
 
-    fn start(&mut self) -> Result<Ordered> {
-        let mut totals = CopyTotals::default();
+    fn start(&mut self, monitor: &dyn Monitor) -> Result<Ordered> {
         let puts = self.writer.start()?;
-        totals.written_bytes += put_all(self.target, &[], puts)?;
         let digests = self.digests.then(DigestsBuilder::default);
-        Ok(Ordered::new(self.writer.clone(), totals, digests))
+        let mut ordered = Ordered::new(self.writer.clone(), CopyTotals::default(), digests);
+        ordered.note(&puts);
+        ordered.totals.written_bytes = put_all(self.target, &[], puts)?;
+        monitor.advanced(0, ordered.totals.written_bytes);
+        Ok(ordered)
+    }
+
+    /// Keeps the state, of which everything placed is stored, after a flush of it: a checkpoint must not name what a power cut
+    /// could take away.
+    fn checkpoint(&self, ordered: &mut Ordered, monitor: &dyn Monitor, flushes: bool) -> Result<()> {
+        if flushes {
+            self.target.flush()?;
+        }
+        let Ordered { writer, totals, digests, next, end_bytes, .. } = &*ordered;
+        monitor.checkpoint(&Checkpoint {
+            next_bytes: next.get(),
+            end_bytes: *end_bytes,
+            writer: writer.clone(),
+            totals: *totals,
+            digests: digests.clone(),
+        })?;
+        ordered.last_checkpoint = Instant::now();
+        ordered.is_kept = true;
+        Ok(())
     }
 
     /// Tables, flush, headers, flush: at no moment is there a valid header over missing contents.
@@ -237,14 +315,16 @@ struct Worker<'a> {
     turnstile: &'a Turnstile<Ordered>,
     granularity: usize,
     encoder: Option<Box<dyn Encoder>>,
+    /// Whether a checkpoint is stored after a flush: but for a mutant.
+    flushes: bool,
 }
 
 impl Worker<'_> {
     fn run(mut self, next: impl Fn() -> Option<Work>) {
         let mut buffer = Buffer::new(usize::try_from(CHUNK_BYTES).expect("small"));
         while !self.turnstile.has_failed() {
+            // What others have begun they finish: then all that was placed is stored, and a checkpoint can say so.
             if self.monitor.is_cancelled() {
-                self.turnstile.fail(Error::interrupted());
                 return;
             }
             let Some(work) = next() else { return };
@@ -266,10 +346,10 @@ impl Worker<'_> {
             work.parts.iter().filter(|part| part.fill.is_none()).map(|part| part.span.len_bytes()).sum();
         let placed = self.turnstile.pass(
             work.sequence,
-            |ordered| ordered.last_checkpoint.elapsed() >= self.job.checkpoint_interval,
+            |ordered| !ordered.is_kept && ordered.is_checkpoint_due(self.job.checkpoint_interval),
             |ordered, quiet| {
                 if quiet {
-                    self.checkpoint(ordered, work.chunk_at)?;
+                    self.job.checkpoint(ordered, self.monitor, self.flushes)?;
                 }
                 ordered.totals.read_bytes += read_bytes;
                 ordered.totals.zeros_found_bytes += cut.zeros_found_bytes;
@@ -277,6 +357,9 @@ impl Worker<'_> {
                     digests.add(work.chunk_at, hash);
                 }
                 let puts = self.place(&mut ordered.writer, work.chunk_at, end, cut.pieces)?;
+                ordered.note(&puts);
+                ordered.next = VirtualOffset::new(end);
+                ordered.is_kept = false;
                 let written_bytes: u64 = puts.iter().map(put_len).sum();
                 ordered.totals.written_bytes += written_bytes;
                 // What makes room comes before what others write into it.
@@ -333,16 +416,6 @@ impl Worker<'_> {
         chunk[done..].fill(0);
         Ok(())
     }
-
-    fn checkpoint(&self, ordered: &mut Ordered, next: VirtualOffset) -> Result<()> {
-        self.job.target.flush()?;
-        let Ordered { writer, totals, digests, .. } = &*ordered;
-        let checkpoint =
-            Checkpoint::new(self.job.identity.clone(), next.get(), writer.clone(), *totals, digests.clone());
-        self.monitor.checkpoint(&checkpoint)?;
-        ordered.last_checkpoint = Instant::now();
-        Ok(())
-    }
 }
 
 /// What of `put` is in `pieces`, if it is of the chunk; all else of the chunk is zeros, and so is the place that it has.
@@ -361,6 +434,15 @@ fn without_zeros(put: Put, pieces: &[Piece]) -> Vec<Put> {
 
 fn makes_room(put: &Put) -> bool {
     matches!(put.bytes, PutBytes::Reserve(_) | PutBytes::Zero(_))
+}
+
+/// Where what a put is about ends.
+fn put_end(put: &Put) -> u64 {
+    let len_bytes = match &put.bytes {
+        PutBytes::Reserve(len_bytes) | PutBytes::Zero(len_bytes) => *len_bytes,
+        PutBytes::Chunk(_) | PutBytes::Owned(_) => put_len(put),
+    };
+    put.at.get().saturating_add(len_bytes)
 }
 
 /// Bytes that a put writes.

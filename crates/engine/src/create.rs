@@ -146,6 +146,35 @@ pub fn check_provision(writer: &AnyWriter, provision: Provision) -> Result<()> {
         .hint("--provision thin, or a format that is not compressed"))
 }
 
+/// The least that a target of some layout takes, whatever is copied into it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Least {
+    /// How long its file is.
+    pub len_bytes: u64,
+    /// Bytes of it that need storage.
+    pub stored_bytes: u64,
+}
+
+/// What a disk of this layout takes at the least: its tables alone if it is thin, all of its storage if not. Nothing is written.
+pub fn least(mut writer: AnyWriter, virtual_bytes: u64, provision: Provision) -> Result<Least> {
+    let mut tables = writer.start()?;
+    let room = match provision {
+        Provision::Thin => ExtentSet::new(),
+        Provision::Lazy | Provision::Eager => place_all(&mut writer, virtual_bytes, |put| tables.push(put))?,
+    };
+    let end = writer.finish()?;
+    tables.extend(end.tables);
+    tables.extend(end.headers);
+    let stored = tables.iter().filter_map(|put| match &put.bytes {
+        PutBytes::Owned(bytes) => Some(HostSpan::new(put.at, bytes.len() as u64)),
+        PutBytes::Reserve(len_bytes) => Some(HostSpan::new(put.at, *len_bytes)),
+        // Zeros may be holes.
+        PutBytes::Zero(_) | PutBytes::Chunk(_) => None,
+    });
+    let all: ExtentSet<Host> = stored.chain(room.iter()).collect();
+    Ok(Least { len_bytes: end.len_bytes, stored_bytes: all.total_bytes() })
+}
+
 /// Has the host find all storage that a disk of this layout will take, before anything is written into it.
 pub(crate) fn reserve_all(mut writer: AnyWriter, virtual_bytes: u64, target: &dyn TargetFile) -> Result<()> {
     writer.start()?;

@@ -18,14 +18,16 @@ mod mutant;
 mod order;
 mod rearrange;
 mod recover;
+mod transfer;
 mod zeros;
 
 pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Counted, Tally, Unwritten};
 pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
-pub use create::{CreateJob, CreateTotals, Provision, check_provision};
+pub use create::{CreateJob, CreateTotals, Least, Provision, check_provision, least};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
 pub use recover::{Recovery, recover, tidy_up};
+pub use transfer::{JobIdentity, Kept, Left, Transfer, find_left};
 pub use zeros::{ZeroCount, count_zeros};

@@ -1,4 +1,4 @@
-//! Ways to break a change in place, one at a time. Compiled for tests alone.
+//! Ways to break a change in place, or a copy that is resumed, one at a time. Compiled for tests alone.
 
 /// What is done wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,4 +19,15 @@ pub enum Mutant {
     PlacesNotChecked,
     /// What arrived is not read back.
     NotReadBack,
+    /// A checkpoint is stored before what it names is on stable storage.
+    CheckpointBeforeFlush,
+    /// Nobody looks which partial target a checkpoint is of.
+    CheckpointOfAnyFile,
+    /// Nobody looks whether the source is still what it was.
+    CheckpointOfAnySource,
+    /// A copy that starts over makes its partial target before it removes the checkpoint of the last one, and nobody looks which
+    /// partial target that is of.
+    OldCheckpointStays,
+    /// A copy that starts over removes the checkpoint of the last one, and does not wait until that is on stable storage.
+    RemovedNamesNotFlushed,
 }

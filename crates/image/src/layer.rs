@@ -34,6 +34,15 @@ pub struct Facts {
     pub details: Vec<Fact>,
 }
 
+/// What an image holds besides the disk as the guest sees it, by name. Untrusted text.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Extras {
+    /// Internal snapshots.
+    pub snapshots: Vec<String>,
+    /// Persistent bitmaps, in which changes for incremental backups are noted.
+    pub bitmaps: Vec<String>,
+}
+
 /// What a differencing layer says of its parent.
 #[derive(Clone, Debug)]
 pub struct ParentReference {
@@ -145,6 +154,11 @@ pub struct Renewal {
 pub trait Layer: Send + Sync {
     /// What it is.
     fn facts(&self) -> &Facts;
+
+    /// What it holds that no copy of the disk has.
+    fn extras(&self) -> Extras {
+        Extras::default()
+    }
 
     /// The host files it consists of; [`block::FileIndex`] in its runs counts into this.
     fn files(&self) -> &[Arc<dyn HostFile>];

@@ -38,7 +38,7 @@ pub mod vmdk;
 pub use chain::{Chain, Link, OpenOptions};
 pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;
-pub use layer::{Backing, Fact, Facts, Layer, NoFiles, ParentReference, Purpose, Renewal, Resolver};
+pub use layer::{Backing, Extras, Fact, Facts, Layer, NoFiles, ParentReference, Purpose, Renewal, Resolver};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use probe::{Found, Probe, probe};

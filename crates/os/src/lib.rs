@@ -27,6 +27,7 @@ mod provision;
 mod queue;
 mod raw_file;
 mod source;
+mod target_folder;
 mod users;
 
 pub use buffer::AlignedBuffer;
@@ -40,10 +41,11 @@ pub use journal_file::{
 pub use kept::{Kept, kept};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
-pub use new_file::{NewFile, replace_file};
+pub use new_file::NewFile;
 pub use probe::{Probe, ProbeBudget, probe};
 pub use process::{end_with_parent, hide_mounts};
 pub use provision::{OnContinued, ProvisionedFile};
 pub use queue::{Queue, queue_of};
 pub use source::SourceFile;
+pub use target_folder::{FolderOptions, HostFolder, Room};
 pub use users::storage_of;

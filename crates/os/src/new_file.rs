@@ -30,7 +30,7 @@ const CREATE_ATTEMPTS_MAX: u32 = 16;
 
 /// A new file under a partial name.
 pub struct NewFile {
-    raw: RawFile,
+    pub(crate) raw: RawFile,
     partial_path: PathBuf,
     final_path: PathBuf,
     replace: bool,
@@ -74,27 +74,17 @@ impl NewFile {
         Ok(file)
     }
 
-    /// Like [`NewFile::open_partial_for_resume`], with writes as in [`NewFile::create_direct`].
-    pub fn open_partial_direct(final_path: impl AsRef<Path>, replace: bool) -> Result<Option<Self>> {
-        let mut file = Self::open_partial_for_resume(final_path, replace)?;
-        if let Some(file) = &mut file {
-            file.raw.direct = Direct::open(&file.raw.file, OFlags::RDWR);
-        }
-        Ok(file)
-    }
-
-    /// Opens the partial file that an earlier copy to `final_path` kept, with its contents; `None` if there
-    /// is none. Refuses what [`NewFile::create`] refuses. It is kept again unless it is discarded or published.
-    pub fn open_partial_for_resume(final_path: impl AsRef<Path>, replace: bool) -> Result<Option<Self>> {
-        let place = Place::find(final_path.as_ref(), replace)?;
-        let Some(raw) = place.open_existing()? else { return Ok(None) };
-        lock(&raw.file, &place)?;
-        if !place.still_names(&raw.file) {
-            return Err(place.is_being_written());
-        }
+    /// A file of the name `path` that stays when this value goes.
+    pub(crate) fn staying(raw: RawFile, path: &Path) -> Self {
+        let place = Place {
+            final_path: path.to_owned(),
+            partial_path: path.to_owned(),
+            replace: true,
+            replaced_identity: None,
+        };
         let file = place.into_file(raw);
         file.keep();
-        Ok(Some(file))
+        file
     }
 
     /// Has the file system write over the file's data where they lie, rather than elsewhere each time: Btrfs, which can do so
@@ -147,7 +137,7 @@ impl NewFile {
             rustix::fs::rename(&self.partial_path, &self.final_path)
                 .map_err(|error| io_error("rename", &self.final_path, error))?;
         } else {
-            self.rename_to_free_name()?;
+            rename_to_free_name(&self.partial_path, &self.final_path)?;
         }
         self.keep();
         sync_folder(folder_of(&self.final_path))
@@ -157,20 +147,6 @@ impl NewFile {
     pub fn discard(self) -> Result<()> {
         self.keep();
         rustix::fs::unlink(&self.partial_path).map_err(|error| io_error("remove", &self.partial_path, error))
-    }
-
-    fn rename_to_free_name(&self) -> Result<()> {
-        let (from, to) = (&self.partial_path, &self.final_path);
-        let renamed = match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-            // A link fails where the name is taken, as the rename would.
-            Err(error) if is_unsupported(error) => rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty())
-                .and_then(|()| rustix::fs::unlink(from)),
-            result => result,
-        };
-        renamed.map_err(|error| match error {
-            Errno::EXIST => exists(to),
-            error => io_error("rename", to, error),
-        })
     }
 
     /// A file that replaces another is not easier to read than that one was.
@@ -278,13 +254,6 @@ impl Drop for NewFile {
     }
 }
 
-/// Makes the small file `path` hold `bytes`, so that a crash leaves either the old contents or the new.
-pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let file = NewFile::create(path, true)?;
-    file.write_at(Offset::ZERO, bytes)?;
-    file.publish()
-}
-
 /// Makes `span` read as zeros: by freeing its storage, by marking it, or by writing.
 pub(crate) fn zero(raw: &RawFile, span: HostSpan) -> Result<()> {
     if span.is_empty() {
@@ -305,15 +274,15 @@ pub(crate) fn zero(raw: &RawFile, span: HostSpan) -> Result<()> {
 }
 
 /// Where a new file goes.
-struct Place {
-    final_path: PathBuf,
-    partial_path: PathBuf,
-    replace: bool,
-    replaced_identity: Option<(u64, u64)>,
+pub(crate) struct Place {
+    pub(crate) final_path: PathBuf,
+    pub(crate) partial_path: PathBuf,
+    pub(crate) replace: bool,
+    pub(crate) replaced_identity: Option<(u64, u64)>,
 }
 
 impl Place {
-    fn find(path: &Path, replace: bool) -> Result<Self> {
+    pub(crate) fn find(path: &Path, replace: bool) -> Result<Self> {
         let final_path = follow_link(path)?;
         let replaced_identity = match rustix::fs::stat(&final_path) {
             Err(Errno::NOENT) => None,
@@ -334,6 +303,7 @@ impl Place {
         Ok(Self { final_path, partial_path, replace, replaced_identity })
     }
 
+    /// The file as a new one of this place.
     fn into_file(self, raw: RawFile) -> NewFile {
         let Self { final_path, partial_path, replace, replaced_identity } = self;
         let (keeps, leaving) = (AtomicBool::new(false), Mutex::new(None));
@@ -352,34 +322,43 @@ impl Place {
     }
 
     fn open_existing(&self) -> Result<Option<RawFile>> {
-        match rustix::fs::lstat(&self.partial_path) {
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(io_error("open", &self.partial_path, error)),
-            Ok(stat) => {
-                if Kind::of(&stat, &self.partial_path)? == Kind::BlockDevice {
-                    return Err(Error::refused("is in the way").path(self.partial_path.display()));
-                }
-            }
-        }
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OPEN_FLAGS;
-        match rustix::fs::open(&self.partial_path, flags, Mode::empty()) {
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(io_error("open", &self.partial_path, error)),
-            Ok(fd) => RawFile::adopt(fd, &self.partial_path).map(Some),
-        }
+        open_own(&self.partial_path)
     }
 
     /// Whether the partial name still means this file, now that it is locked.
     fn still_names(&self, file: &File) -> bool {
-        let named = std::fs::symlink_metadata(&self.partial_path);
-        match (named, file.metadata()) {
-            (Ok(named), Ok(opened)) => (named.dev(), named.ino()) == (opened.dev(), opened.ino()),
-            _ => false,
-        }
+        names(&self.partial_path, file)
     }
 
-    fn is_being_written(&self) -> Error {
+    pub(crate) fn is_being_written(&self) -> Error {
         Error::refused("another process is writing this file").path(self.final_path.display())
+    }
+}
+
+/// Opens a file that goes with a target, for reading and writing; `None` if there is none.
+pub(crate) fn open_own(path: &Path) -> Result<Option<RawFile>> {
+    match rustix::fs::lstat(path) {
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(io_error("open", path, error)),
+        Ok(stat) => {
+            if Kind::of(&stat, path)? == Kind::BlockDevice {
+                return Err(Error::refused("is in the way").path(path.display()));
+            }
+        }
+    }
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OPEN_FLAGS;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(io_error("open", path, error)),
+        Ok(fd) => RawFile::adopt(fd, path).map(Some),
+    }
+}
+
+/// Whether `path` means this file.
+pub(crate) fn names(path: &Path, file: &File) -> bool {
+    match (std::fs::symlink_metadata(path), file.metadata()) {
+        (Ok(named), Ok(opened)) => (named.dev(), named.ino()) == (opened.dev(), opened.ino()),
+        _ => false,
     }
 }
 
@@ -396,7 +375,22 @@ fn follow_link(path: &Path) -> Result<PathBuf> {
     }
 }
 
-fn lock(file: &File, place: &Place) -> Result<()> {
+/// Renames, unless the name is taken.
+pub(crate) fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
+    let renamed = match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // A link fails where the name is taken, as the rename would.
+        Err(error) if is_unsupported(error) => {
+            rustix::fs::linkat(CWD, from, CWD, to, AtFlags::empty()).and_then(|()| rustix::fs::unlink(from))
+        }
+        result => result,
+    };
+    renamed.map_err(|error| match error {
+        Errno::EXIST => exists(to),
+        error => io_error("rename", to, error),
+    })
+}
+
+pub(crate) fn lock(file: &File, place: &Place) -> Result<()> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(place.is_being_written()),
@@ -406,7 +400,7 @@ fn lock(file: &File, place: &Place) -> Result<()> {
     }
 }
 
-fn exists(path: &Path) -> Error {
+pub(crate) fn exists(path: &Path) -> Error {
     Error::refused("exists already").path(path.display()).hint("--force replaces it")
 }
 
@@ -462,7 +456,6 @@ mod tests {
         for result in [NewFile::create(&path, false), NewFile::create(&path, true)] {
             assert_eq!(result.err().unwrap().kind(), ErrorKind::Refused);
         }
-        assert_eq!(NewFile::open_partial_for_resume(&path, false).err().unwrap().kind(), ErrorKind::Refused);
         first.publish().unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"first");
     }

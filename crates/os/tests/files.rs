@@ -143,21 +143,16 @@ fn a_target_appears_whole_or_not_at_all() {
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!((bytes.len(), &bytes[4096..4100]), (5000, &b"\0\0ta"[..]));
 
-    // Dropped and discarded ones leave nothing; kept ones can be resumed.
-    for how in ["dropped", "discarded", "kept"] {
+    // Dropped and discarded ones leave nothing.
+    for how in ["dropped", "discarded"] {
         let file = NewFile::create(dir.path().join("other"), false).unwrap();
         file.write_at(Offset::ZERO, how.as_bytes()).unwrap();
         match how {
             "dropped" => drop(file),
-            "discarded" => file.discard().unwrap(),
-            _ => file.keep(),
+            _ => file.discard().unwrap(),
         }
-        assert_eq!(names(dir.path()).len(), if how == "kept" { 2 } else { 1 }, "{how}");
+        assert_eq!(names(dir.path()), ["target"], "{how}");
     }
-    let resumed = NewFile::open_partial_for_resume(dir.path().join("other"), false).unwrap().unwrap();
-    resumed.publish().unwrap();
-    assert_eq!(std::fs::read(dir.path().join("other")).unwrap(), b"kept");
-    assert!(NewFile::open_partial_for_resume(dir.path().join("none"), false).unwrap().is_none());
 }
 
 #[test]

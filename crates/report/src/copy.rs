@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use engine::CopyTotals;
+use image::Extras;
 use plan::{Avoided, CopyPlan};
 use serde::Serialize;
 use stack::{Stack, UsedMaps};
@@ -11,6 +12,9 @@ use crate::bar::{Share, bar};
 use crate::defrag::Figures;
 use crate::shadow_copies::ShadowCopyCare;
 use crate::text::{Palette, human_bytes, printable};
+
+/// The most names of snapshots, and of bitmaps, in the text. The document has all.
+const DROPPED_NAME_COUNT_MAX: usize = 10;
 
 /// The document `leandisk.copy/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -34,6 +38,10 @@ pub struct CopyDocument {
     zeros_found_bytes: u64,
     /// Whether the target was read back and compared.
     verified: bool,
+    /// Internal snapshots of the source's images, which the target does not have.
+    dropped_snapshots: Vec<Dropped>,
+    /// Persistent bitmaps of the source's images, which the target does not have.
+    dropped_bitmaps: Vec<Dropped>,
     /// Why the disk as a whole was taken without regard to its volumes.
     doubt: Option<String>,
     volumes: Vec<VolumeCopy>,
@@ -45,6 +53,14 @@ struct End {
     format: String,
     virtual_bytes: u64,
     allocated_bytes: u64,
+}
+
+/// Something that a copy leaves behind in the source.
+#[derive(Clone, Debug, Serialize)]
+struct Dropped {
+    /// The image that has it.
+    path: String,
+    name: String,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -165,9 +181,22 @@ pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
         avoided: AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes },
         zeros_found_bytes: totals.zeros_found_bytes,
         verified: subject.verified,
+        dropped_snapshots: dropped(stack, |extras| extras.snapshots),
+        dropped_bitmaps: dropped(stack, |extras| extras.bitmaps),
         doubt: stack.table().doubt.clone(),
         volumes: (0..stack.volumes().len()).map(|index| volume_copy(subject, index)).collect(),
     }
+}
+
+/// What the images of all layers have of one kind.
+fn dropped(stack: &Stack, of: impl Fn(Extras) -> Vec<String>) -> Vec<Dropped> {
+    let links = stack.chain().links().iter();
+    links
+        .flat_map(|link| {
+            let path = link.layer.files()[0].name().to_owned();
+            of(link.layer.extras()).into_iter().map(move |name| Dropped { path: path.clone(), name })
+        })
+        .collect()
 }
 
 fn volume_copy(subject: &CopySubject<'_>, index: usize) -> VolumeCopy {
@@ -239,6 +268,8 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
     if document.verified {
         let _ = writeln!(out, "  {}", palette.good("verified: the target, read back, is what was read"));
     }
+    dropped_text(&mut out, "snapshot", &document.dropped_snapshots, palette);
+    dropped_text(&mut out, "bitmap", &document.dropped_bitmaps, palette);
     if let Some(doubt) = &document.doubt {
         let _ = writeln!(out, "  {}", palette.warning(&format!("whole disk: {}", printable(doubt))));
     }
@@ -246,6 +277,24 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
         volume_text(&mut out, volume, palette);
     }
     out
+}
+
+/// Names what the copy leaves behind; the rest of many is counted.
+fn dropped_text(out: &mut String, what: &str, dropped: &[Dropped], palette: Palette) {
+    if dropped.is_empty() {
+        return;
+    }
+    let names: Vec<String> = dropped
+        .iter()
+        .take(DROPPED_NAME_COUNT_MAX)
+        .map(|dropped| format!("\"{}\"", printable(&dropped.name)))
+        .collect();
+    let more = dropped.len() - names.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let plural = if dropped.len() == 1 { "" } else { "s" };
+    let text =
+        format!("not copied: {} {what}{plural} of the source: {}{more}", dropped.len(), names.join(", "));
+    let _ = writeln!(out, "  {}", palette.warning(&text));
 }
 
 fn picture(document: &CopyDocument, palette: Palette) -> String {

@@ -12,6 +12,7 @@
 
 mod disk;
 mod edit;
+mod folder;
 mod folders;
 mod machine;
 mod pages;
@@ -19,6 +20,7 @@ mod random;
 
 pub use disk::{Counters, SECTOR_BYTES, SimDisk, Tears};
 pub use edit::EditFile;
+pub use folder::{FileMarks, SimFolder};
 pub use folders::{SimFile, SimFolders};
 pub use machine::SimMachine;
 pub use pages::Pages;

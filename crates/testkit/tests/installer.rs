@@ -154,11 +154,11 @@ fn whatever_the_tests_call_is_installed() {
     files_below(&root().join("scripts"), "", &mut scripts);
     for path in sources {
         let text = fs::read_to_string(&path).unwrap();
-        rust_commands(&text).into_iter().for_each(|name| drop(called.entry(name).or_insert(path.clone())));
+        called.extend(rust_commands(&text).into_iter().map(|name| (name, path.clone())));
     }
     for path in scripts {
         let Ok(text) = fs::read_to_string(&path) else { continue };
-        shell_commands(&text).into_iter().for_each(|name| drop(called.entry(name).or_insert(path.clone())));
+        called.extend(shell_commands(&text).into_iter().map(|name| (name, path.clone())));
     }
     assert!(
         ["qemu-img", "mkntfs", "e2fsck"].iter().all(|name| called.contains_key(*name)),

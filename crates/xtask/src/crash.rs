@@ -1,4 +1,4 @@
-//! The long exploration of power cuts, of files that move and of images that are compacted: scenario after scenario, until so many states were compared.
+//! The long exploration of power cuts, of files that move, of images that are compacted, and of copies that are resumed: scenario after scenario, until so many states were compared.
 //!
 //! What fails is told with the command that repeats it. Scenarios differ by their seed alone; the real volumes are made
 //! once and kept in `target/fixtures`.
@@ -9,9 +9,11 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use crash::{
-    CompactOptions, Compaction, Explored, IMAGE_KINDS, Image, ImageKind, Options, Real, Scenario, Subject,
-    Toy, Violation, explore, explore_compact, explore_life, meet_strangers,
+    CompactOptions, Compaction, Explored, IMAGE_KINDS, Image, ImageKind, Options, RESUME_KINDS, Real,
+    ResumeOptions, ResumeSubject, Scenario, Subject, Toy, Violation, explore, explore_compact, explore_life,
+    explore_resume, meet_strangers,
 };
+use sim::FileMarks;
 
 /// Ways of losing writes that are tried at each change.
 const CUTS_PER_CHANGE: u64 = 64;
@@ -47,12 +49,14 @@ enum Kind {
     Ntfs,
     Ext4,
     Compact,
+    Resume,
 }
 
 /// What is explored.
 enum Work {
     Moves(Option<Real>, Box<Subject>),
     Compact(Vec<(ImageKind, Image)>),
+    Resume,
 }
 
 pub(crate) fn parse_seed(text: &str) -> Result<u64, std::num::ParseIntError> {
@@ -79,6 +83,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if is_wanted(Kind::Compact) {
         let images = IMAGE_KINDS.map(|kind| (kind, Image::new(kind, 1)));
         subjects.push((Kind::Compact, Work::Compact(images.into())));
+    }
+    if is_wanted(Kind::Resume) {
+        subjects.push((Kind::Resume, Work::Resume));
     }
     let shared = Mutex::new(Shared { next: 0, explored: Explored::default(), failure: None });
     std::thread::scope(|scope| {
@@ -132,6 +139,8 @@ fn work(arguments: &Arguments, subjects: &[(Kind, Work)], shared: &Mutex<Shared>
                         let (kind, image) = image_of(images, seed);
                         (kind.name, image.bytes())
                     }
+                    // The seed makes the disk.
+                    Work::Resume => ("copy", Vec::new()),
                 };
                 let kept = keep(&disk, &kind).unwrap_or_else(|error| format!("{error:#}"));
                 shared.failure.get_or_insert(format!(
@@ -160,7 +169,18 @@ fn one(work: &Work, seed: u64, number: u64) -> anyhow::Result<Explored> {
             };
             explore_compact(&Compaction::new(image, seed), options).map_err(failed)
         }
+        Work::Resume => resume(seed),
     }
+}
+
+/// A small copy, whose kind and host the seed chooses.
+fn resume(seed: u64) -> anyhow::Result<Explored> {
+    let kinds = RESUME_KINDS.len() as u64;
+    let kind = RESUME_KINDS[usize::try_from(seed % kinds).expect("an index")];
+    let marks = if (seed / kinds).is_multiple_of(2) { FileMarks::Marks } else { FileMarks::Numbers };
+    let options = ResumeOptions { first_stride: 1, second_stride: 1, tries: 1, marks };
+    explore_resume(&ResumeSubject::new(kind, seed), seed, options)
+        .map_err(|violation| anyhow::Error::msg(format!("{} {marks:?}: {violation}", kind.name)))
 }
 
 fn moves(subject: &Subject, real: Option<Real>, seed: u64, number: u64) -> anyhow::Result<Explored> {

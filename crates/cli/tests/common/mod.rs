@@ -293,8 +293,8 @@ pub fn kill_and_resume<'a>(
             (target, dir, args, child)
         })
         .collect();
-    // Progress is stored every 15 s. A copy that is stopped for so long in its midst has it due at once when it goes on.
-    sleep(Duration::from_secs(16));
+    // Progress is first stored after 1 s. A copy that is stopped for so long in its midst has it due at once when it goes on.
+    sleep(Duration::from_secs(2));
     let mut resumed = 0;
     for (target, dir, args, mut child) in started {
         let path = dir.path().join(target.name);

@@ -27,6 +27,8 @@ pub(super) const REFCOUNT_ORDER_16_BITS: u32 = 4;
 pub(super) const SNAPSHOT_COUNT_MAX: u32 = 65_536;
 /// The least that an entry of the snapshot table takes (Snapshots).
 pub(super) const SNAPSHOT_BYTES_MIN: u64 = 40;
+/// Persistent bitmaps (QEMU, `QCOW2_MAX_BITMAPS`).
+pub(super) const BITMAP_COUNT_MAX: u32 = 65_535;
 /// Length of a backing file's name (Header).
 pub(super) const BACKING_NAME_BYTES_MAX: u32 = 1023;
 /// Compressed data is counted in sectors, whatever the guest's are (Cluster mapping).
@@ -159,6 +161,70 @@ pub(super) struct FeatureName {
 }
 
 const _: () = assert!(size_of::<FeatureName>() == 48);
+
+/// The start of an entry of the snapshot table (Snapshots). Extra data, ID and name follow, then zeros up to 8 bytes.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(super) struct SnapshotEntry {
+    /// Offset of the snapshot's L1 table in bytes, whole clusters.
+    pub(super) l1_table_offset: U64,
+    /// Entries in it.
+    pub(super) l1_size: U32,
+    /// Length of the ID in bytes.
+    pub(super) id_str_size: U16,
+    /// Length of the name in bytes.
+    pub(super) name_size: U16,
+    /// When it was made: seconds since 1970.
+    pub(super) date_sec: U32,
+    /// And nanoseconds.
+    pub(super) date_nsec: U32,
+    /// How long the guest had run, in nanoseconds.
+    pub(super) vm_clock_nsec: U64,
+    /// Bytes of the guest's memory and devices.
+    pub(super) vm_state_size: U32,
+    /// Length of the extra data in bytes.
+    pub(super) extra_data_size: U32,
+}
+
+const _: () = assert!(size_of::<SnapshotEntry>() == 40 && offset_of!(SnapshotEntry, extra_data_size) == 36);
+
+/// The data of the bitmaps extension (Bitmaps extension).
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(super) struct BitmapsExtension {
+    /// Bitmaps of the image.
+    pub(super) nb_bitmaps: U32,
+    /// Zero.
+    pub(super) reserved: U32,
+    /// Length of the bitmap directory in bytes.
+    pub(super) bitmap_directory_size: U64,
+    /// Offset of it in bytes, whole clusters.
+    pub(super) bitmap_directory_offset: U64,
+}
+
+const _: () = assert!(size_of::<BitmapsExtension>() == 24);
+
+/// The start of an entry of the bitmap directory (Bitmap directory). Extra data and name follow, then zeros up to 8 bytes.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(super) struct BitmapEntry {
+    /// Offset of the bitmap's table in bytes, whole clusters.
+    pub(super) bitmap_table_offset: U64,
+    /// Entries in it.
+    pub(super) bitmap_table_size: U32,
+    /// In use, automatic, extra data is compatible.
+    pub(super) flags: U32,
+    /// 1: a dirty bitmap.
+    pub(super) kind: u8,
+    /// log2 of the bytes that a bit stands for.
+    pub(super) granularity_bits: u8,
+    /// Length of the name in bytes, 1023 at most.
+    pub(super) name_size: U16,
+    /// Length of the extra data in bytes.
+    pub(super) extra_data_size: U32,
+}
+
+const _: () = assert!(size_of::<BitmapEntry>() == 24 && offset_of!(BitmapEntry, name_size) == 18);
 
 /// Bits of L1 entries (L1 table entry) and L2 entries (Standard Cluster Descriptor).
 pub(super) mod entry {

@@ -4,6 +4,7 @@
 
 mod compress;
 mod edit;
+mod extras;
 mod layout;
 mod live;
 mod map;
@@ -22,7 +23,7 @@ use self::compress::Decompressor;
 use self::map::Map;
 use self::parse::{Encryption, Header};
 use crate::relatives::{References, parent_named};
-use crate::{Backing, Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
+use crate::{Backing, Extras, Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
 
 pub(crate) use live::{end_max, open_live};
 pub use write::Qcow2Writer;
@@ -89,6 +90,10 @@ struct Qcow2 {
 impl Layer for Qcow2 {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn extras(&self) -> Extras {
+        extras::extras(self.map.header(), &*self.files[0])
     }
 
     fn files(&self) -> &[Arc<dyn HostFile>] {

@@ -38,6 +38,7 @@ pub(super) struct Header {
     pub(super) backing: Option<Backing>,
     pub(super) data_file: Option<DataFile>,
     pub(super) snapshot_count: u32,
+    /// Where the snapshot table lies, if there are snapshots.
     pub(super) snapshots_at: HostOffset,
     pub(super) bitmaps: Option<Bitmaps>,
 }
@@ -87,6 +88,9 @@ pub(super) struct DataFile {
 pub(super) struct Bitmaps {
     pub(super) count: u32,
     pub(super) is_consistent: bool,
+    /// Where the directory lies is not checked here: bitmaps are not needed to read.
+    pub(super) directory_at: HostOffset,
+    pub(super) directory_bytes: u64,
 }
 
 impl Header {
@@ -171,8 +175,10 @@ pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header>
         data_file: data_file(&raw, extensions.data_file_name)?,
         snapshot_count: check_snapshots(&raw, file.len_bytes())?,
         snapshots_at: HostOffset::new(raw.snapshots_offset.get()),
-        bitmaps: extensions.bitmap_count.map(|count| Bitmaps {
-            count,
+        bitmaps: extensions.bitmaps.map(|told| Bitmaps {
+            count: told.nb_bitmaps.get(),
+            directory_at: HostOffset::new(told.bitmap_directory_offset.get()),
+            directory_bytes: told.bitmap_directory_size.get(),
             is_consistent: raw.autoclear_features.get() & autoclear::BITMAPS != 0,
         }),
     })
@@ -406,7 +412,7 @@ struct Extensions {
     backing_format: Option<Vec<u8>>,
     data_file_name: Option<Vec<u8>>,
     feature_names: Vec<FeatureName>,
-    bitmap_count: Option<u32>,
+    bitmaps: Option<layout::BitmapsExtension>,
 }
 
 impl Extensions {
@@ -447,7 +453,11 @@ impl Extensions {
                     entries.filter_map(|entry| FeatureName::read_from_bytes(entry).ok()).collect();
             }
             extension::BITMAPS => {
-                self.bitmap_count = data.first_chunk().map(|count| u32::from_be_bytes(*count));
+                // What an older program wrote shorter has no directory that can be found.
+                let mut whole = [0; size_of::<layout::BitmapsExtension>()];
+                let len = data.len().min(whole.len());
+                whole[..len].copy_from_slice(&data[..len]);
+                self.bitmaps = layout::BitmapsExtension::read_from_bytes(&whole).ok().filter(|_| len >= 4);
             }
             _ => {}
         }

@@ -1,0 +1,107 @@
+//! Where a copy goes: whether it can, said before anything is written, to a dry run and to the copy alike.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use block::{Error, Result};
+use engine::{JobIdentity, Least, Left, find_left};
+use image::Format;
+use os::{DeviceTarget, FolderOptions, HostFolder, Room};
+use report::human_bytes;
+
+/// What the target is to be, as far as it decides whether it can be.
+pub(crate) struct Wanted {
+    pub(crate) format: Format,
+    /// Whether what is there may be replaced.
+    pub(crate) force: bool,
+    /// What it takes, whatever the disk holds.
+    pub(crate) least: Least,
+    pub(crate) options: FolderOptions,
+}
+
+/// Where the target is made. Nothing is written to it yet, and no name is changed.
+pub(crate) enum Target {
+    /// A file.
+    Folder { folder: HostFolder, room: Room },
+    /// A block device, held.
+    Device(DeviceTarget),
+}
+
+pub(crate) fn is_block_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+impl Target {
+    /// Finds everything that stands against the target and can be known before it is written. The copy would fail in the same way,
+    /// and change nothing either, if that is so.
+    pub(crate) fn open(path: &Path, wanted: &Wanted) -> Result<Self> {
+        if is_block_device(path) { Self::open_device(path, wanted) } else { Self::open_folder(path, wanted) }
+    }
+
+    fn open_device(path: &Path, wanted: &Wanted) -> Result<Self> {
+        if wanted.format != Format::Raw {
+            return Err(Error::unsupported(format!("{} on a block device", wanted.format)).hint("-O raw"));
+        }
+        if !wanted.force {
+            return Err(Error::refused("the target is a block device, whose contents would be lost")
+                .path(path.display())
+                .hint("--force replaces them"));
+        }
+        let device = DeviceTarget::open_direct(path)?;
+        let (has, needs) = (block::ReadAt::len_bytes(&device), wanted.least.len_bytes);
+        if needs > has {
+            return Err(Error::refused(format!(
+                "the device is too small: it has {} ({has} bytes), and the disk {} ({needs} bytes)",
+                human_bytes(has),
+                human_bytes(needs)
+            ))
+            .path(path.display())
+            .hint("nothing was written; choose a device that is as large as the disk, or a file"));
+        }
+        Ok(Self::Device(device))
+    }
+
+    fn open_folder(path: &Path, wanted: &Wanted) -> Result<Self> {
+        let folder = HostFolder::new(path, wanted.options)?;
+        let room = folder.check_room(wanted.least.len_bytes)?;
+        let needs = wanted.least.stored_bytes;
+        if needs > room.free_bytes {
+            return Err(Error::refused(format!(
+                "the target's file system is too full: it has {} free, and the target needs {} at the least",
+                human_bytes(room.free_bytes),
+                human_bytes(needs)
+            ))
+            .path(path.display())
+            .hint("nothing was written; make room, or copy to another file system"));
+        }
+        Ok(Self::Folder { folder, room })
+    }
+
+    /// Says if there is less room than the copy may need. How much it does need is known once its zeros are found and its clusters
+    /// compressed: reason enough for a word, not for a refusal.
+    pub(crate) fn warn_of_room(&self, most_bytes: u64, is_compressed: bool) {
+        match self {
+            Self::Folder { room, .. } if most_bytes > room.free_bytes => eprintln!(
+                "leandisk: warning: the target may not fit: its file system has {} free, and it takes up to {}{}",
+                human_bytes(room.free_bytes),
+                human_bytes(most_bytes),
+                if is_compressed { " before compression" } else { ", less what turns out to be zeros" }
+            ),
+            _ => {}
+        }
+    }
+
+    /// Says what an interrupted copy left. `Refused` if another process is writing the target.
+    pub(crate) fn tell_left(&self, job: &JobIdentity) -> Result<()> {
+        let Self::Folder { folder, .. } = self else { return Ok(()) };
+        match find_left(folder, job)? {
+            Left::Nothing => {}
+            Left::Usable(checkpoint) => eprintln!(
+                "leandisk: an interrupted copy is kept; --resume goes on with it after {}",
+                human_bytes(checkpoint.read_bytes())
+            ),
+            Left::Useless(why) => eprintln!("leandisk: what an interrupted copy left is of no use: {why}"),
+        }
+        Ok(())
+    }
+}

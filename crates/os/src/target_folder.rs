@@ -1,0 +1,352 @@
+//! The host's folder in which a copy's target is made.
+//!
+//! Until it is whole the target is `.NAME.leandisk-partial`, which its owner alone can read, and what is stored of the copy's progress
+//! `.NAME.leandisk-progress`, both beside `NAME`. A partial target is held by a lock, which the kernel drops with the process.
+//!
+//! A partial target is told from others by its inode's number, by when it was made, and by a random mark beside its contents (an
+//! extended attribute). A file system that keeps no such marks leaves the former two; that these are not enough matters only
+//! where the order of `engine`'s transfer is not kept.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use block::{Error, FolderFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
+use extent::{Host, HostOffset, HostSpan};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags, XattrFlags};
+use rustix::io::Errno;
+use rustix::process::Resource;
+
+use crate::Kept;
+use crate::direct::Direct;
+use crate::new_file::{NewFile, Place, folder_of, lock, names, open_own, rename_to_free_name, sync_folder};
+use crate::raw_file::{OPEN_FLAGS, RawFile, io_error, is_unsupported};
+
+/// The attribute that holds a partial target's mark.
+const MARK: &str = "user.leandisk.partial";
+
+/// Bytes of a mark.
+const MARK_LEN: usize = 16;
+
+/// The longest name in a folder (`NAME_MAX` of Linux).
+const NAME_BYTES_MAX: usize = 255;
+
+/// FAT's number (`MSDOS_SUPER_MAGIC` of Linux).
+const FAT_MAGIC: u64 = 0x4d44;
+/// The number of ext2, ext3 and ext4 (`EXT4_SUPER_MAGIC` of Linux).
+const EXT_MAGIC: u64 = 0xef53;
+/// The longest file on FAT: its directory entries have 32 bits for the length.
+const FAT_LEN_BYTES_MAX: u64 = (1 << 32) - 1;
+
+/// What a target in a folder shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct FolderOptions {
+    /// Whether a file that has the name is replaced.
+    pub replace: bool,
+    /// The permissions of what is copied: the target has no others. The process's umask takes its part from a new file's; a file
+    /// that replaces another has none that that one had not.
+    pub mode: u32,
+    /// What is promised of the target's storage: marked on it where its file system keeps marks.
+    pub kept: Kept,
+    /// Whether what is aligned is written past the page cache.
+    pub direct: bool,
+}
+
+/// What a folder's file system has free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Bytes that this user can write.
+    pub free_bytes: u64,
+}
+
+/// A folder with the names of one target.
+pub struct HostFolder {
+    place: Place,
+    options: FolderOptions,
+}
+
+impl HostFolder {
+    /// The folder of `target`. A link is followed: what it points to is replaced, not the link.
+    ///
+    /// `Refused` if the target exists and may not be replaced, or is no regular file.
+    pub fn new(target: &Path, options: FolderOptions) -> Result<Self> {
+        let place = Place::find(target, options.replace)?;
+        let folder = Self { place, options };
+        let longest = folder.path(TargetName::Draft);
+        let len = longest.file_name().map_or(0, std::ffi::OsStr::len);
+        if len > NAME_BYTES_MAX {
+            let spare = len - NAME_BYTES_MAX;
+            return Err(Error::refused("the target's name is too long").path(target.display()).hint(
+                format!("while it is made it has a longer one: choose one that is {spare} bytes shorter"),
+            ));
+        }
+        Ok(folder)
+    }
+
+    /// Where the file of that name lies.
+    pub fn path(&self, name: TargetName) -> PathBuf {
+        let suffix = match name {
+            TargetName::Target => return self.place.final_path.clone(),
+            TargetName::Partial => return self.place.partial_path.clone(),
+            TargetName::Checkpoint => ".leandisk-progress",
+            TargetName::Draft => ".leandisk-progress-draft",
+        };
+        let mut hidden = OsString::from(".");
+        hidden.push(self.place.final_path.file_name().unwrap_or_default());
+        hidden.push(suffix);
+        self.place.final_path.with_file_name(hidden)
+    }
+
+    fn folder(&self) -> &Path {
+        folder_of(&self.place.final_path)
+    }
+
+    /// Fails as the making of a file of this length would, and answers what is free: with a file that has no name, or, where the
+    /// file system has none such, by what it says. No name changes.
+    pub fn check_room(&self, len_bytes: u64) -> Result<Room> {
+        let limit = rustix::process::getrlimit(Resource::Fsize).current;
+        if limit.is_some_and(|limit| len_bytes > limit) {
+            return Err(self
+                .too_long(len_bytes)
+                .hint("'ulimit -f' sets the longest file that a program may make"));
+        }
+        let folder = self.folder();
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => match rustix::fs::ftruncate(&file, len_bytes) {
+                Err(Errno::FBIG) => return Err(self.too_long(len_bytes)),
+                Err(error) => return Err(io_error("set the length", &self.place.partial_path, error)),
+                Ok(()) => {}
+            },
+            Err(error) if is_unsupported(error) || error == Errno::ISDIR => self.check_folder(len_bytes)?,
+            Err(error) => return Err(io_error("create", &self.place.partial_path, error)),
+        }
+        self.room()
+    }
+
+    /// As [`Self::check_room`], by what the file system says of itself.
+    fn check_folder(&self, len_bytes: u64) -> Result<()> {
+        let folder = self.folder();
+        let failed = |error| io_error("create", &self.place.partial_path, error);
+        rustix::fs::accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+            .map_err(failed)?;
+        let facts = rustix::fs::statvfs(folder).map_err(failed)?;
+        if facts.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Err(failed(Errno::ROFS));
+        }
+        match magic_of(folder) {
+            Some(FAT_MAGIC) if len_bytes > FAT_LEN_BYTES_MAX => Err(self.too_long(len_bytes)),
+            _ => Ok(()),
+        }
+    }
+
+    fn too_long(&self, len_bytes: u64) -> Error {
+        Error::refused(format!(
+            "a file of {len_bytes} bytes is too long for the target's file system, or for this user"
+        ))
+        .path(self.place.final_path.display())
+    }
+
+    /// What is free, with what a partial target has that is there already: it is used again, or removed first.
+    fn room(&self) -> Result<Room> {
+        let folder = self.folder();
+        let facts = rustix::fs::statvfs(folder).map_err(|error| io_error("statvfs", folder, error))?;
+        // What ext keeps for root is told apart; elsewhere the difference is not root's either.
+        let is_roots = rustix::process::geteuid().is_root() && magic_of(folder) == Some(EXT_MAGIC);
+        let blocks = if is_roots { facts.f_bfree } else { facts.f_bavail };
+        let left = rustix::fs::lstat(&self.place.partial_path);
+        let left_bytes = left.map_or(0, |stat| crate::raw_file::unsigned(stat.st_blocks).saturating_mul(512));
+        // A file system that does not count has no blocks at all.
+        let free_bytes = match facts.f_blocks {
+            0 => u64::MAX,
+            _ => blocks.saturating_mul(facts.f_frsize).saturating_add(left_bytes),
+        };
+        Ok(Room { free_bytes })
+    }
+
+    /// The permissions of a whole target.
+    fn final_mode(&self) -> Result<Mode> {
+        let path = &self.place.final_path;
+        let others = match self.place.replaced_identity {
+            None => !umask(),
+            Some(_) => rustix::fs::stat(path).map_err(|error| io_error("stat", path, error))?.st_mode,
+        };
+        Ok(Mode::from_raw_mode(self.options.mode & others & 0o777))
+    }
+
+    fn hold(&self, raw: RawFile, path: &Path) -> Result<Box<dyn FolderFile + '_>> {
+        lock(&raw.file, &self.place)?;
+        if !names(path, &raw.file) {
+            return Err(self.place.is_being_written());
+        }
+        let mut file = NewFile::staying(raw, path);
+        if self.options.direct {
+            file.raw.direct = Direct::open(&file.raw.file, OFlags::RDWR);
+        }
+        Ok(Box::new(HeldFile { file, folder: self }))
+    }
+}
+
+impl TargetFolder for HostFolder {
+    fn open(&self, name: TargetName) -> Result<Option<Box<dyn FolderFile + '_>>> {
+        let path = self.path(name);
+        open_own(&path)?.map(|raw| self.hold(raw, &path)).transpose()
+    }
+
+    fn create(&self, name: TargetName) -> Result<Box<dyn FolderFile + '_>> {
+        let path = self.path(name);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OPEN_FLAGS;
+        let fd = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::EXIST) => return Err(self.place.is_being_written()),
+            result => result.map_err(|error| io_error("create", &path, error))?,
+        };
+        let raw = RawFile::adopt(fd, &path)?;
+        if name == TargetName::Partial {
+            // Where the file system keeps no marks, the file has none.
+            let _ = rustix::fs::fsetxattr(&raw.file, MARK, &random_mark()?, XattrFlags::empty());
+        }
+        self.hold(raw, &path)
+    }
+
+    fn remove(&self, name: TargetName) -> Result<bool> {
+        let path = self.path(name);
+        match rustix::fs::unlink(&path) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(io_error("remove", &path, error)),
+        }
+    }
+
+    fn rename(&self, from: TargetName, to: TargetName) -> Result<()> {
+        let (from, to_path) = (self.path(from), self.path(to));
+        if to == TargetName::Target && !self.options.replace {
+            return rename_to_free_name(&from, &to_path);
+        }
+        rustix::fs::rename(&from, &to_path).map_err(|error| io_error("rename", &to_path, error))
+    }
+
+    fn sync(&self) -> Result<()> {
+        sync_folder(self.folder())
+    }
+}
+
+/// A file with one of the names, held by its lock.
+struct HeldFile<'a> {
+    file: NewFile,
+    folder: &'a HostFolder,
+}
+
+impl HeldFile<'_> {
+    fn failed(&self, what: &str, error: Errno) -> Error {
+        Error::io(what, error.into()).path(&self.file.raw.name)
+    }
+}
+
+impl ReadAt<Host> for HeldFile<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.file.len_bytes()
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.file.read_at(at, buf)
+    }
+}
+
+impl TargetFile for HeldFile<'_> {
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        self.file.write_at(at, buf)
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        self.file.set_len(len_bytes)
+    }
+
+    fn reserve(&self, span: HostSpan) -> Result<()> {
+        self.file.reserve(span)
+    }
+
+    fn reserve_ahead(&self, span: HostSpan) {
+        self.file.reserve_ahead(span);
+    }
+
+    fn zero(&self, span: HostSpan) -> Result<()> {
+        self.file.zero(span)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn forget(&self, span: HostSpan) {
+        self.file.forget(span);
+    }
+}
+
+impl FolderFile for HeldFile<'_> {
+    fn identity(&self) -> Result<Option<String>> {
+        let file = &self.file.raw.file;
+        let stat = self.file.raw.stat()?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Ok(None);
+        }
+        let mut mark = [0; MARK_LEN];
+        // Without a mark it is zeros, which no mark is.
+        let _ = rustix::fs::fgetxattr(file, MARK, &mut mark[..]);
+        let born = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)
+            .ok()
+            .filter(|statx| statx.stx_mask & StatxFlags::BTIME.bits() != 0)
+            .map_or((0, 0), |statx| (statx.stx_btime.tv_sec, statx.stx_btime.tv_nsec));
+        let mark = u128::from_le_bytes(mark);
+        Ok(Some(format!("inode {} born {}.{:09} mark {mark:032x}", stat.st_ino, born.0, born.1)))
+    }
+
+    fn flush_all(&self) -> Result<()> {
+        rustix::fs::fsync(&self.file.raw.file).map_err(|error| self.failed("flush", error))
+    }
+
+    fn complete(&self) -> Result<()> {
+        let file = &self.file.raw.file;
+        if self.folder.options.kept != Kept::Nothing {
+            self.file.mark(self.folder.options.kept);
+        }
+        match rustix::fs::fremovexattr(file, MARK) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(error) if is_unsupported(error) => {}
+            Err(error) => return Err(self.failed("remove the mark", error)),
+        }
+        match rustix::fs::fchmod(file, self.folder.final_mode()?) {
+            Ok(()) => {}
+            // A file system without permissions, where all files have those of the mount.
+            Err(error) if is_unsupported(error) || error == Errno::PERM => {}
+            Err(error) => return Err(self.failed("set the mode", error)),
+        }
+        self.flush_all()
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.file.allocated_bytes()
+    }
+}
+
+/// Which file system `path` lies on, by Linux' number.
+fn magic_of(path: &Path) -> Option<u64> {
+    let facts = rustix::fs::statfs(path).ok()?;
+    u64::try_from(facts.f_type).ok()
+}
+
+/// Bits that new files of this process lack. All but the owner's where that is not told.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o077)
+}
+
+/// A mark that no other file has.
+fn random_mark() -> Result<[u8; MARK_LEN]> {
+    let path = Path::new("/dev/urandom");
+    let failed = |error: io::Error| io_error("read", path, error);
+    let mut mark = [0; MARK_LEN];
+    let file = std::fs::File::open(path).map_err(failed)?;
+    io::Read::read_exact(&mut &file, &mut mark).map_err(failed)?;
+    Ok(mark)
+}
