@@ -6,6 +6,8 @@
 //!
 //! A [`Compaction`] is an image, what is given back of it, and what moves into the gaps: [`explore_compact()`] does the same with it.
 //!
+//! A file whose storage is reserved ahead is what [`explore_reserving()`] lets several threads write, by turns that a seed decides.
+//!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
 //!
 //! Everything here panics where its own machine fails it, with what was expected: it is for tests and tasks alone, as `testkit` is.
@@ -20,6 +22,7 @@ mod explore;
 mod faults;
 mod live;
 mod real;
+mod reserve;
 mod scenario;
 mod toy;
 
@@ -31,5 +34,6 @@ pub use live::{
     live_kind, run_log,
 };
 pub use real::Real;
+pub use reserve::{InThread, Reserved, explore_reserving};
 pub use scenario::{Guest, Scenario, Subject};
 pub use toy::Toy;
