@@ -148,6 +148,12 @@ impl Error {
         self.0.hint.as_deref()
     }
 
+    /// Whether the host has no space left, or grants none.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        self.io_source().is_some_and(|io| matches!(io.kind(), StorageFull | QuotaExceeded))
+    }
+
     /// The operating system's error behind it.
     pub fn io_source(&self) -> Option<&io::Error> {
         self.0.source.as_ref()

@@ -19,7 +19,7 @@ use claims::Act;
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
-use os::{Kept, LiveFile, ProvisionedFile, ReadLock};
+use os::{Kept, LiveFile, PreallocatedFile, ReadLock, preallocated};
 use report::printable;
 use serve::Export;
 use serve::monitor::{Counted, Monitor};
@@ -202,7 +202,7 @@ struct How<'a> {
 struct Opened {
     disk: Arc<dyn LiveDisk>,
     /// The top layer's.
-    files: Vec<Arc<ProvisionedFile>>,
+    files: Vec<Arc<PreallocatedFile>>,
     /// Zeros are written, because it keeps that it was.
     writes_zeros: bool,
     _locks: Vec<ReadLock>,
@@ -247,7 +247,7 @@ impl Opened {
         check_all_held(&again, &locks, &files)?;
         check_writable(&again)?;
         let files: Vec<_> = files.into_iter().map(|file| provisioned(file, &again, how.monitor)).collect();
-        let counted = |file: &Arc<ProvisionedFile>| -> Arc<dyn TargetFile> {
+        let counted = |file: &Arc<PreallocatedFile>| -> Arc<dyn TargetFile> {
             Arc::new(Counted::new(file.clone(), how.monitor.clone()))
         };
         let targets = files.iter().map(counted).collect();
@@ -269,11 +269,11 @@ impl Opened {
     }
 }
 
-fn provisioned(file: Arc<LiveFile>, chain: &Chain, monitor: &Arc<Monitor>) -> Arc<ProvisionedFile> {
+fn provisioned(file: Arc<LiveFile>, chain: &Chain, monitor: &Arc<Monitor>) -> Arc<PreallocatedFile> {
     let monitor = monitor.clone();
     let limit_bytes = image::live::end_max(chain, ReadAt::<Host>::len_bytes(&*file));
     let on_continued = Box::new(move || monitor.prevented_fragment());
-    Arc::new(ProvisionedFile::new(file, limit_bytes, on_continued))
+    Arc::new(preallocated(file, limit_bytes, on_continued))
 }
 
 impl DiskInUse for Opened {

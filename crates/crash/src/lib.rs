@@ -11,6 +11,8 @@
 //!
 //! A copy that is interrupted twice and then finished ([`explore_resume()`]) is the source.
 //!
+//! A file whose storage is reserved ahead is what [`explore_reserving()`] lets several threads write, by turns that a seed decides.
+//!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
 //!
 //! Everything here panics where its own machine fails it, with what was expected: it is for tests and tasks alone, as `testkit` is.
@@ -26,6 +28,7 @@ mod faults;
 mod life;
 mod live;
 mod real;
+mod reserve;
 mod resume;
 mod scenario;
 mod toy;
@@ -39,6 +42,7 @@ pub use live::{
     live_kind, run_log,
 };
 pub use real::Real;
+pub use reserve::{InThread, Reserved, explore_reserving};
 pub use resume::{RESUME_KINDS, ResumeKind, ResumeOptions, ResumeSubject, explore_resume};
 pub use scenario::{Guest, Scenario, Subject};
 pub use toy::Toy;

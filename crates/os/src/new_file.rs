@@ -90,7 +90,7 @@ impl NewFile {
     /// Has the file system write over the file's data where they lie, rather than elsewhere each time: Btrfs, which can do so
     /// with files that are empty still, and then keeps no checksums of them. Advice: it cannot fail.
     pub fn overwrite_in_place(&self) {
-        if crate::fiemap::filesystem_magic(&self.raw.file) == Some(crate::provision::BTRFS_MAGIC)
+        if crate::fiemap::filesystem_magic(&self.raw.file) == Some(preallocate::BTRFS_MAGIC)
             && let Ok(flags) = rustix::fs::ioctl_getflags(&self.raw.file)
         {
             let _ = rustix::fs::ioctl_setflags(&self.raw.file, flags | IFlags::NOCOW);

@@ -46,11 +46,8 @@ impl Fault {
     }
 
     fn of(error: &Error) -> Self {
-        let is_full = error.io_source().is_some_and(|io| {
-            matches!(io.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
-        });
         let kind = match error.kind() {
-            _ if is_full => FaultKind::NoSpace,
+            _ if error.is_full() => FaultKind::NoSpace,
             ErrorKind::Invalid => FaultKind::Invalid,
             _ => FaultKind::Io,
         };

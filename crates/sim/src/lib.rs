@@ -8,7 +8,10 @@
 //! Invariants, asserted in every build: what was flushed survives every cut; each sector of a cut is one of its versions, or
 //! torn between two.
 //!
-//! Absent on purpose: bit rot, misdirected writes, latency.
+//! A second model, [`SimRoom`], is a file with holes on a host with little room, used by threads that [`Turns`] lets go on one at a
+//! time, in an order that a seed decides.
+//!
+//! Absent on purpose: bit rot, misdirected writes.
 
 mod disk;
 mod edit;
@@ -17,6 +20,8 @@ mod folders;
 mod machine;
 mod pages;
 mod random;
+mod room;
+mod turns;
 
 pub use disk::{Counters, SECTOR_BYTES, SimDisk, Tears};
 pub use edit::EditFile;
@@ -25,3 +30,5 @@ pub use folders::{SimFile, SimFolders};
 pub use machine::SimMachine;
 pub use pages::Pages;
 pub use random::Random;
+pub use room::{BLOCK_BYTES, SimRoom};
+pub use turns::Turns;

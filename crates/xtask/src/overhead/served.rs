@@ -12,7 +12,7 @@ use block::{LiveDisk, ReadAt, TargetFile};
 use extent::Host as OfHost;
 use image::live::LiveOptions;
 use image::{Chain, Format, NoFiles, OpenOptions};
-use os::{LiveFile, ProvisionedFile};
+use os::{LiveFile, PreallocatedFile, preallocated};
 use serve::Export;
 use serve::monitor::{Counted, Monitor};
 use serve::nbd::{Listener, Options, Server};
@@ -38,7 +38,7 @@ pub(super) struct Served {
     server: Server,
     socket: PathBuf,
     disks: Vec<Arc<dyn LiveDisk>>,
-    reserved: Option<Arc<ProvisionedFile>>,
+    reserved: Option<Arc<PreallocatedFile>>,
 }
 
 impl Served {
@@ -66,7 +66,7 @@ impl Served {
                 let on_continued = Box::new(move || {
                     counted.iter().for_each(|monitor| monitor.prevented_fragment());
                 });
-                let file = Arc::new(ProvisionedFile::new(file.clone(), limit_bytes, on_continued));
+                let file = Arc::new(preallocated(file.clone(), limit_bytes, on_continued));
                 target = file.clone();
                 reserved = Some(file);
             }

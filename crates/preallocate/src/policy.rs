@@ -2,12 +2,14 @@
 
 /// `f_type` of ext2, ext3 and ext4 (Linux, `include/uapi/linux/magic.h`, as the others).
 const EXT_MAGIC: u64 = 0xef53;
-const XFS_MAGIC: u64 = 0x5846_5342;
-pub(crate) const BTRFS_MAGIC: u64 = 0x9123_683e;
+/// `f_type` of XFS.
+pub const XFS_MAGIC: u64 = 0x5846_5342;
+/// `f_type` of Btrfs.
+pub const BTRFS_MAGIC: u64 = 0x9123_683e;
 
 /// How storage is reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Policy {
+pub struct Policy {
     /// What is reserved at once of a file of which nothing is known yet.
     pub(crate) first_bytes: u64,
     /// The least that is reserved at once.
@@ -39,7 +41,7 @@ const EXT4: Policy = XFS;
 const BTRFS: Policy = Policy { call_bytes: 16 * MIB, careful_call_bytes: MIB, ..XFS };
 
 /// The policy of the file system whose `f_type` is `magic`; `None`: nothing was measured there, and nothing is done.
-pub(crate) fn of(magic: u64) -> Option<Policy> {
+pub fn policy_of(magic: u64) -> Option<Policy> {
     match magic {
         XFS_MAGIC => Some(XFS),
         EXT_MAGIC => Some(EXT4),

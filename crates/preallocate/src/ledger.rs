@@ -6,21 +6,25 @@
 //!
 //! Invariants:
 //! - an unused block was reserved here and never written, zeroed or given to anybody since;
+//! - a block to which a write is under way is neither a hole nor unused, whatever the host says of it: the host may not know of
+//!   the write yet;
+//! - what was punched or cut off is a hole only once the host was asked again;
 //! - memory is bounded: chunks that have holes alone are forgotten when there are too many, and asked for again.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
+use mutants::broken;
 
-use super::bits::Bits;
-use super::policy::Policy;
+use crate::bits::Bits;
+use crate::policy::Policy;
 
 /// Number of a block within its chunk.
 pub(crate) type Block = usize;
 
 /// The unit of what is used or not.
-const BLOCK_BYTES: u64 = 4096;
+pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Blocks of a chunk.
 pub(crate) const BLOCK_COUNT: usize = 4096;
 /// The least that is looked at and reserved at once.
@@ -46,7 +50,7 @@ const WORTH_SHARE: u64 = 8;
 const HOLE_BYTES_MIN: u64 = 256 << 10;
 
 /// Milliseconds of any clock that does not go back.
-pub(crate) type Millis = u64;
+pub type Millis = u64;
 
 #[derive(Default)]
 struct Chunk {
@@ -54,7 +58,12 @@ struct Chunk {
     unused: Bits,
     /// When it was last written.
     touched: Millis,
+    /// Some of its storage went: the host is to be asked again.
+    is_stale: bool,
 }
+
+/// Number of a write that is under way.
+pub(crate) type Number = u64;
 
 /// What a write used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -71,6 +80,9 @@ pub(crate) struct Used {
 #[derive(Default)]
 pub(crate) struct Ledger {
     chunks: HashMap<u64, Chunk>,
+    /// Writes that are under way: as many as there are threads that write, at most.
+    in_flight: Vec<(Number, HostSpan)>,
+    last_number: Number,
     settled: HashSet<u64>,
     unused_blocks: u64,
     /// Written into what was reserved since nothing was reserved.
@@ -126,18 +138,29 @@ fn index(block: u64) -> Block {
 }
 
 impl Ledger {
-    /// The chunks of `span` that are unknown.
+    /// The chunks of `span` that are unknown, or not known any more.
     pub(crate) fn unknown(&self, span: HostSpan) -> Vec<u64> {
-        chunks_of(span)
-            .filter(|number| !self.settled.contains(number) && !self.chunks.contains_key(number))
-            .collect()
+        let is_known = |number: &u64| {
+            self.settled.contains(number) || self.chunks.get(number).is_some_and(|chunk| !chunk.is_stale)
+        };
+        chunks_of(span).filter(|number| !is_known(number)).collect()
     }
 
-    /// Chunk `number`, so far unknown, has storage where `allocated` says so.
+    /// Chunk `number`, so far unknown, has storage where `allocated` says so, and where it is being written.
     pub(crate) fn learn(&mut self, number: u64, allocated: &ExtentSet<Host>, now: Millis) {
         let mut holes = Bits::default();
         for hole in allocated.invert(chunk_span(number)).iter() {
             holes.set(&within(number, hole));
+        }
+        for (_, span) in self.in_flight.iter().filter(|_| !broken!(InFlightForgotten)) {
+            holes.clear(&touched(number, *span));
+        }
+        if let Some(chunk) = self.chunks.get_mut(&number) {
+            // What was reserved may have been punched since.
+            self.unused_blocks -= holes.runs().iter().map(|run| chunk.unused.clear(run)).sum::<u64>();
+            (chunk.holes, chunk.is_stale) = (holes, false);
+            self.settle(number);
+            return;
         }
         if holes.is_empty() {
             self.settled.insert(number);
@@ -146,7 +169,16 @@ impl Ledger {
         if self.chunks.len() >= CHUNK_COUNT_MAX {
             self.chunks.retain(|_, chunk| !chunk.unused.is_empty());
         }
-        self.chunks.insert(number, Chunk { holes, unused: Bits::default(), touched: now });
+        self.chunks.insert(number, Chunk { holes, touched: now, ..Chunk::default() });
+    }
+
+    /// All of chunk `number` may have storage that is none of ours.
+    fn settle(&mut self, number: u64) {
+        let is_settled = |chunk: &Chunk| !chunk.is_stale && chunk.holes.is_empty() && chunk.unused.is_empty();
+        if self.chunks.get(&number).is_some_and(is_settled) {
+            self.chunks.remove(&number);
+            self.settled.insert(number);
+        }
     }
 
     /// The first chunk of `span` with a hole in it there.
@@ -229,15 +261,27 @@ impl Ledger {
         }
     }
 
+    /// A write to `span` begins, and is under way until [`Ledger::ended`].
+    pub(crate) fn began(&mut self, span: HostSpan, now: Millis) -> (Used, Number) {
+        self.last_number += 1;
+        self.in_flight.push((self.last_number, span));
+        (self.used(span, now), self.last_number)
+    }
+
+    /// The write of that number is over, however it ended.
+    pub(crate) fn ended(&mut self, number: Number) {
+        self.in_flight.retain(|(other, _)| *other != number);
+    }
+
     /// `span` is about to be written.
-    pub(crate) fn used(&mut self, span: HostSpan, now: Millis) -> Used {
+    fn used(&mut self, span: HostSpan, now: Millis) -> Used {
         let mut taken = 0;
         let mut whole = Vec::new();
         for number in chunks_of(span) {
             let Some(chunk) = self.chunks.get_mut(&number) else { continue };
             let blocks = touched(number, span);
             chunk.holes.clear(&blocks);
-            let taken_here = chunk.unused.clear(&blocks);
+            let taken_here = if broken!(UsedStaysUnused) { 0 } else { chunk.unused.clear(&blocks) };
             if taken_here > 0 {
                 let stretches = blocks.start / STRETCH_BLOCKS..blocks.end.div_ceil(STRETCH_BLOCKS);
                 let stretches = stretches.map(|index| index * STRETCH_BLOCKS..(index + 1) * STRETCH_BLOCKS);
@@ -246,10 +290,7 @@ impl Ledger {
             }
             taken += taken_here;
             chunk.touched = now;
-            if chunk.holes.is_empty() && chunk.unused.is_empty() {
-                self.chunks.remove(&number);
-                self.settled.insert(number);
-            }
+            self.settle(number);
         }
         self.unused_blocks -= taken;
         self.consumed_bytes = self.consumed_bytes.saturating_add(taken * BLOCK_BYTES);
@@ -262,18 +303,17 @@ impl Ledger {
         Used { was_reserved: taken > 0, whole, is_much_scattered }
     }
 
-    /// The storage of `span` is about to go.
+    /// Storage of `span` went, or may have. What of it is a hole the host says when it is asked next.
     pub(crate) fn freed(&mut self, span: HostSpan) {
         for number in chunks_of(span) {
             self.settled.remove(&number);
-            let Some(chunk) = self.chunks.get_mut(&number) else { continue };
-            let blocks = within(number, span);
-            self.unused_blocks -= chunk.unused.clear(&blocks);
-            chunk.holes.set(&blocks);
+            if let Some(chunk) = self.chunks.get_mut(&number) {
+                chunk.is_stale = true;
+            }
         }
     }
 
-    /// Everything from `len_bytes` on is about to go.
+    /// Everything from `len_bytes` on went.
     pub(crate) fn cut(&mut self, len_bytes: u64) {
         let last = len_bytes / CHUNK_BYTES;
         self.settled.retain(|number| *number < last);
@@ -323,8 +363,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use super::super::policy;
     use super::*;
+    use crate::policy::policy_of;
 
     const XFS: u64 = 0x5846_5342;
     const MIB: u64 = 1 << 20;
@@ -350,7 +390,7 @@ mod tests {
         for number in ledger.unknown(at) {
             ledger.learn(number, &ExtentSet::new(), now);
         }
-        let policy = policy::of(XFS).unwrap();
+        let policy = policy_of(XFS).unwrap();
         let window =
             ledger.first_hole(at).and_then(|number| ledger.window(number, &policy, free_bytes, limit_bytes));
         if let Some(window) = window {
@@ -491,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_window_ends_where_the_file_will() {
-        let (mut ledger, policy) = (Ledger::default(), policy::of(XFS).unwrap());
+        let (mut ledger, policy) = (Ledger::default(), policy_of(XFS).unwrap());
         ledger.learn(6, &ExtentSet::new(), 0);
         let window = ledger.window(6, &policy, 1 << 40, 100 * MIB + 5);
         assert_eq!(window, Some(span(0, 100 * MIB + 5)));
@@ -521,15 +561,55 @@ mod tests {
     }
 
     #[test]
-    fn what_was_freed_or_cut_off_is_not_given_back() {
+    fn what_was_freed_or_cut_off_is_looked_at_again() {
         let mut ledger = Ledger::default();
         write(&mut ledger, span(0, 4096), 1 << 40, 0);
+        let unused_bytes = ledger.unused_bytes();
         ledger.freed(span(MIB, 2 * MIB));
-        assert_eq!(ledger.unknown(span(100 * MIB, 1)), []);
+        assert_eq!(ledger.unknown(span(0, 256 * MIB)), [0]);
+        let host = [span(0, MIB), span(3 * MIB, CHUNK_BYTES - 3 * MIB)];
+        ledger.learn(0, &host.into_iter().collect(), 0);
+        assert_eq!(ledger.unused_bytes(), unused_bytes - 2 * MIB);
+        assert_eq!(ledger.holes(chunk_span(0), chunk_span(0)), [span(MIB, 2 * MIB)]);
         ledger.cut(8 * MIB);
-        assert_eq!(ledger.unknown(span(100 * MIB, 1)), [6], "what was cut off is looked at again");
-        assert_eq!(ledger.unused_bytes(), 6 * MIB - 4096);
+        assert_eq!(ledger.unknown(span(0, 256 * MIB)), (0..16).collect::<Vec<_>>());
+        ledger.learn(0, &[span(0, MIB), span(3 * MIB, 5 * MIB)].into_iter().collect(), 0);
         let expected = [span(4096, MIB - 4096), span(3 * MIB, 5 * MIB)].into_iter().collect();
         assert_eq!(ledger.take_idle(1), expected);
+    }
+
+    #[test]
+    fn what_is_being_written_is_no_hole_whatever_the_host_says() {
+        let nothing = ExtentSet::new();
+        let written = span(MIB + 5, 4096);
+        let mut ledger = Ledger::default();
+        // Nothing is known of its chunk, as after a back-off.
+        let (_, number) = ledger.began(written, 0);
+        ledger.learn(0, &nothing, 0);
+        let around = [span(0, MIB), span(MIB + 8192, CHUNK_BYTES - MIB - 8192)];
+        assert_eq!(ledger.holes(chunk_span(0), chunk_span(0)), around);
+        around.iter().for_each(|hole| ledger.reserved(*hole, 0));
+        // Its chunk is looked at again because others were punched in it.
+        ledger.freed(span(0, MIB));
+        assert_eq!(ledger.unknown(written), [0]);
+        ledger.learn(0, &[around[1]].into_iter().collect(), 0);
+        assert_eq!(ledger.holes(chunk_span(0), chunk_span(0)), [span(0, MIB)]);
+        ledger.ended(number);
+        assert_eq!(ledger.take_idle(1), [around[1]].into_iter().collect());
+        ledger.freed(span(0, 4096));
+        ledger.learn(0, &[span(MIB, 8192)].into_iter().collect(), 0);
+        assert_eq!(ledger.holes(chunk_span(0), chunk_span(0)), around, "now the host knows of it");
+    }
+
+    #[test]
+    fn what_could_not_be_punched_may_have_storage_and_stays_unused() {
+        let mut ledger = Ledger::default();
+        write(&mut ledger, span(0, 4096), 1 << 40, 0);
+        let unused_bytes = ledger.unused_bytes();
+        ledger.freed(span(0, MIB));
+        assert_eq!(ledger.unknown(span(0, MIB)), [0]);
+        assert_eq!(ledger.unused_bytes(), unused_bytes);
+        ledger.learn(0, &[chunk_span(0)].into_iter().collect(), 0);
+        assert_eq!(ledger.first_hole(span(0, MIB)), None);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{HostFile, ReadAt, TargetFile};
 use extent::{Host, HostSpan, Offset, Span};
-use os::{LiveFile, ProvisionedFile};
+use os::{LiveFile, PreallocatedFile, preallocated};
 use testkit::{HostMount, run};
 
 const FILESYSTEMS: [&str; 3] = ["xfs", "btrfs", "ext4"];
@@ -38,12 +38,12 @@ fn runs(file: &LiveFile) -> usize {
     extents.windows(2).filter(apart).count() + extents.len().min(1)
 }
 
-fn open(path: &Path, limit_bytes: u64) -> (Arc<LiveFile>, ProvisionedFile, Arc<AtomicU64>) {
+fn open(path: &Path, limit_bytes: u64) -> (Arc<LiveFile>, PreallocatedFile, Arc<AtomicU64>) {
     let file = Arc::new(LiveFile::open(path).unwrap());
     let count = Arc::new(AtomicU64::new(0));
     let counter = count.clone();
     let on_continued = Box::new(move || _ = counter.fetch_add(1, Ordering::Relaxed));
-    (file.clone(), ProvisionedFile::new(file, limit_bytes, on_continued), count)
+    (file.clone(), preallocated(file, limit_bytes, on_continued), count)
 }
 
 fn create(path: &Path, len_bytes: u64) {
@@ -185,7 +185,7 @@ fn nothing_written_goes_back_whatever_happens_at_once() {
 }
 
 /// Changes every `threads`th unit at random; what they hold then.
-fn change(file: &ProvisionedFile, thread: u64, threads: u64) -> Vec<u8> {
+fn change(file: &PreallocatedFile, thread: u64, threads: u64) -> Vec<u8> {
     let count = FILE_BYTES / UNIT_BYTES / threads;
     let mut model = vec![0; (count * UNIT_BYTES) as usize];
     let mut state = thread + 1;

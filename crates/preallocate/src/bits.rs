@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::ledger::{BLOCK_COUNT, Block};
+use crate::ledger::{BLOCK_COUNT, Block};
 
 const WORD_COUNT: usize = BLOCK_COUNT / 64;
 
