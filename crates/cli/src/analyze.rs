@@ -1,9 +1,9 @@
 //! `leandisk analyze`.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::io::{BufRead, BufReader, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use block::{Error, HostFile, ReadAt, Result};
 use engine::{ZeroCount, count_zeros};
@@ -21,6 +21,7 @@ use stack::{Stack, UsedMaps};
 
 use crate::arguments::AnalyzeArguments;
 use crate::disk::{Caching, OpenDisk};
+use crate::output::OutputFile;
 use crate::{print, stdout_palette};
 
 /// Columns of the map on a terminal.
@@ -30,9 +31,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    for path in [&arguments.files, &arguments.html].into_iter().flatten() {
-        check_is_no_part_of(stack, path)?;
-    }
+    let outputs = Outputs::prepare(arguments, stack)?;
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
     let zeros = if arguments.zeros { Some(zeros(stack, &maps, survey.waste.unit_bytes)?) } else { None };
@@ -47,9 +46,9 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     profiles.extend(PROFILES.into_iter().filter(|profile| profile.name != storage.profile.name));
     // The lines are written while the costs are counted.
     let (written, (costs, by_profile)) = std::thread::scope(|scope| {
-        let lines = arguments.files.as_ref().map(|path| {
+        let lines = outputs.files.as_ref().map(|file| {
             let survey = &survey;
-            scope.spawn(move || write_whole(path, |out| write_file_lines(survey, out)))
+            scope.spawn(move || file.write(|out| write_file_lines(survey, out)))
         });
         let costs = read_costs(stack, &survey, &profiles, size);
         (lines.map_or(Ok(()), |lines| lines.join().expect("no thread panicked")), costs)
@@ -84,18 +83,46 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
         true => Some(disk_map(subject.path, stack, &maps, &survey)?),
         false => None,
     };
-    if let (Some(path), Some(map)) = (&arguments.html, &map) {
-        let page = analyze_page(&document, map);
-        write_whole(path, |out| out.write_all(page.as_bytes()))?;
+    if let (Some(file), Some(map)) = (&outputs.html, &map) {
+        file.write_text(&analyze_page(&document, map))?;
     }
     if arguments.json {
-        print(&to_json(&document));
-    } else {
-        let palette = stdout_palette();
-        let strips = map.filter(|_| looks).map(|map| map_text(&map, MAP_COLUMNS, palette));
-        print(&analyze_text(&document, strips.as_deref(), palette));
+        return print(&to_json(&document));
     }
-    Ok(())
+    let palette = stdout_palette();
+    let strips = map.filter(|_| looks).map(|map| map_text(&map, MAP_COLUMNS, palette));
+    print(&analyze_text(&document, strips.as_deref(), palette))
+}
+
+/// The files to be written.
+struct Outputs {
+    files: Option<OutputFile>,
+    html: Option<OutputFile>,
+}
+
+impl Outputs {
+    fn prepare(arguments: &AnalyzeArguments, stack: &Stack) -> Result<Self> {
+        if arguments.files.is_some() && arguments.files == arguments.html {
+            return Err(Error::invalid("--files and --html name the same file"));
+        }
+        let inputs: Vec<_> = arguments.trace.as_deref().into_iter().collect();
+        let prepare = |path: &Option<PathBuf>| match path {
+            Some(path) => output_beside(stack, path, arguments.force, &inputs).map(Some),
+            None => Ok(None),
+        };
+        Ok(Self { files: prepare(&arguments.files)?, html: prepare(&arguments.html)? })
+    }
+}
+
+/// A file to be written about a disk, which is none of the disk's own files.
+pub(crate) fn output_beside(
+    stack: &Stack,
+    path: &Path,
+    replaces: bool,
+    inputs: &[&Path],
+) -> Result<OutputFile> {
+    check_is_no_part_of(stack, path)?;
+    OutputFile::prepare(path, replaces, inputs)
 }
 
 /// The storage that advice is about.
@@ -175,7 +202,7 @@ fn zeros(stack: &Stack, maps: &UsedMaps, unit_bytes: u64) -> Result<ZeroCount> {
 }
 
 /// Refuses to write over a file of the disk that was asked about.
-pub(crate) fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
+fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let identity = Some((metadata.dev(), metadata.ino()));
     if metadata.file_type().is_block_device()
@@ -185,14 +212,4 @@ pub(crate) fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
         return Err(Error::refused(what).path(path.display()));
     }
     Ok(())
-}
-
-pub(crate) fn write_whole(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
-) -> Result<()> {
-    let failed = |error| Error::io("write", error).path(path.display());
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
-    write(&mut out).map_err(failed)?;
-    out.flush().map_err(failed)
 }

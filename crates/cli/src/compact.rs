@@ -30,7 +30,7 @@ use crate::copy::{check_not_in_use, check_unchanged, source_fingerprints};
 use crate::defrag::{InPlace, Prepared, carry_out};
 use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost};
 use crate::progress::{Progress, cancel_on_signal};
-use crate::{print, stdout_palette};
+use crate::{Failed, print, stdout_palette};
 
 /// Facts are asked for in windows of about this size.
 const WINDOW_BYTES: u64 = 256 << 20;
@@ -39,7 +39,7 @@ const SWAP: &str = "swap";
 /// Workers that read files to compare them.
 const THREAD_COUNT: usize = 4;
 
-pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
+pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
     let started = Instant::now();
     // What moves is compared by who moves it; files are read again for what comes after that.
     let mut scene = Scene::open(arguments, arguments.verify && !arguments.defrag)?;
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
         size_bytes: volume.span.len_bytes(),
         refused: trust.as_ref().err().cloned(),
     });
-    let document = compact_document(&CompactSubject {
+    let mut document = compact_document(&CompactSubject {
         path: &arguments.disk.display().to_string(),
         format: scene.stack.chain().facts().format.name(),
         plan: &plan,
@@ -79,14 +79,18 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
         volumes: volumes.collect(),
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
-    print(&if arguments.json { to_json(&document) } else { compact_text(&document, stdout_palette()) });
-    match refused {
+    let ended = match refused {
         Some(reason) => Err(Error::refused(reason).path(arguments.disk.display())),
         None if done.is_some_and(|done| done.is_cancelled) => {
             Err(Error::interrupted().hint("the disk is whole; what was given back stays given back"))
         }
         None => Ok(()),
+    };
+    if let Err(error) = &ended {
+        document.fail(error);
     }
+    print(&if arguments.json { to_json(&document) } else { compact_text(&document, stdout_palette()) })?;
+    ended.map_err(Failed::Told)
 }
 
 /// A disk that may be changed in place, with what its volumes say.

@@ -21,7 +21,7 @@ use crate::arguments::{CopyArguments, Layout, OpenArguments, Provision};
 use crate::disk::{Caching, OpenDisk, check_nothing_pending, open_chain};
 use crate::pack::pack;
 use crate::progress::{Progress, cancel_on_signal};
-use crate::{print, stdout_palette};
+use crate::{print, say, stdout_palette};
 
 /// Time between checkpoints: far enough apart to cost nothing, near enough to lose little.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(15);
@@ -87,8 +87,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         verified: done.is_some() && arguments.verify,
         layouts: layouts.as_deref(),
     });
-    print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) });
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) })
 }
 
 /// Facts in, plan out.
@@ -117,10 +116,10 @@ fn check_provision(arguments: &CopyArguments, writer: &AnyWriter) -> Result<()> 
 /// A table written for one sector size means nothing to a guest that is told another.
 fn warn_of_sectors(sector_bytes: u32, target: Format) {
     if sector_bytes != 512 && target != Format::Vhdx {
-        eprintln!(
-            "leandisk: warning: the disk has sectors of {sector_bytes} bytes, which {target} cannot tell the guest: \
-             attach the target with that sector size, or use vhdx"
-        );
+        say(&format!(
+            "warning: the disk has sectors of {sector_bytes} bytes, which {target} cannot tell the guest: attach the \
+             target with that sector size, or use vhdx"
+        ));
     }
 }
 
@@ -297,7 +296,7 @@ fn open_target(
             .map_err(|error| Error::io("read stored progress", error).path(checkpoint_path.display()))?;
         let checkpoint = Checkpoint::from_bytes(&bytes, identity)?;
         if let Some(file) = NewFile::open_partial_direct(&arguments.target, arguments.force)? {
-            eprintln!("leandisk: going on after {}", report::human_bytes(checkpoint.done_bytes()));
+            say(&format!("going on after {}", report::human_bytes(checkpoint.done_bytes())));
             return Ok((Target::New(file), Some(checkpoint)));
         }
     }

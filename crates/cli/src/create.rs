@@ -71,6 +71,5 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
         host_extents: made.host_extents()?.map(|extents| extents.len() as u64),
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
-    print(&if arguments.json { to_json(&document) } else { create_text(&document, stdout_palette()) });
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { create_text(&document, stdout_palette()) })
 }

@@ -27,7 +27,7 @@ use crate::copy::check_not_in_use;
 use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost, open_chain};
 use crate::pack::read_layout;
 use crate::progress::{Progress, cancel_on_signal};
-use crate::{print, stdout_palette};
+use crate::{Failed, print, stdout_palette};
 
 /// A batch moves no more than this, unless one extent is larger: what is done twice after a power cut.
 pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
@@ -36,7 +36,7 @@ const GROWTH_PARTS: u64 = 1000;
 /// Workers that copy.
 const THREAD_COUNT: usize = 4;
 
-pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
+pub(crate) fn run(arguments: &DefragArguments) -> Result<(), Failed> {
     let started = Instant::now();
     // Metadata are read more than once: by who surveys, who plans, and who checks. The proof reads from the storage.
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?;
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
         size_bytes: volume.span.len_bytes(),
         work: work(&survey, &prepared[index], proof.as_ref(), index),
     });
-    let document = defrag_document(&DefragSubject {
+    let mut document = defrag_document(&DefragSubject {
         path: &arguments.disk.display().to_string(),
         format: stack.chain().facts().format.name(),
         goal: arguments.goal.name(),
@@ -78,8 +78,12 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
         volumes: volumes.collect(),
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
-    print(&if arguments.json { to_json(&document) } else { defrag_text(&document, stdout_palette()) });
-    check_any_was_possible(arguments, prepared)
+    let possible = check_any_was_possible(arguments, prepared);
+    if let Err(error) = &possible {
+        document.fail(error);
+    }
+    print(&if arguments.json { to_json(&document) } else { defrag_text(&document, stdout_palette()) })?;
+    possible.map_err(Failed::Told)
 }
 
 impl Goal {
@@ -477,6 +481,5 @@ pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
     } else {
         RecoverDocument::new(&disk, None)
     };
-    print(&if arguments.json { to_json(&document) } else { recover_text(&document, stdout_palette()) });
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { recover_text(&document, stdout_palette()) })
 }

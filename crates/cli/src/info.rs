@@ -12,10 +12,5 @@ pub(crate) fn run(arguments: &InfoArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let maps = disk.stack.used_maps(Check::Quick)?;
     let document = info_document(&arguments.disk.display().to_string(), &disk.stack, &maps)?;
-    if arguments.json {
-        print(&to_json(&document));
-    } else {
-        print(&info_text(&document, stdout_palette()));
-    }
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { info_text(&document, stdout_palette()) })
 }

@@ -1,12 +1,10 @@
 //! `leandisk map`.
 
-use std::io::Write as _;
-
 use block::{Error, Result};
 use filesystem::Check;
 use report::{disk_map, map_html, map_svg};
 
-use crate::analyze::{check_is_no_part_of, write_whole};
+use crate::analyze::output_beside;
 use crate::arguments::MapArguments;
 use crate::disk::{Caching, OpenDisk};
 
@@ -23,10 +21,9 @@ pub(crate) fn run(arguments: &MapArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    check_is_no_part_of(stack, &arguments.output)?;
+    let output = output_beside(stack, &arguments.output, arguments.force, &[])?;
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
     let map = disk_map(&arguments.disk.display().to_string(), stack, &maps, &survey)?;
-    let picture = draw(&map);
-    write_whole(&arguments.output, |out| out.write_all(picture.as_bytes()))
+    output.write_text(&draw(&map))
 }

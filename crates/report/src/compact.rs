@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use plan::compact::{CompactPlan, CompactShare};
 use serde::Serialize;
 
+use crate::failure::Failure;
 use crate::text::{Palette, grouped, human_bytes, printable};
 
 /// The document `leandisk.compact/1`.
@@ -52,6 +53,15 @@ pub struct CompactDocument {
     refused: Option<String>,
     elapsed_seconds: f64,
     volumes: Vec<VolumeCompact>,
+    /// Why the command failed although there is a document; `null` if it did not.
+    error: Option<Failure>,
+}
+
+impl CompactDocument {
+    /// Has the document say that the command failed.
+    pub fn fail(&mut self, error: &block::Error) {
+        self.error = Some(error.into());
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -161,6 +171,7 @@ pub fn compact_document(subject: &CompactSubject<'_>) -> CompactDocument {
                 volume_document(index + 1, volume, *share, moves.get(index).unwrap_or(&nothing))
             })
             .collect(),
+        error: None,
     }
 }
 

@@ -7,6 +7,7 @@ use plan::defrag::{DefragPlan, LayoutFigures, WhyLeft};
 use serde::Serialize;
 
 use crate::bar::{Share, bar};
+use crate::failure::Failure;
 use crate::text::{Palette, human_bytes, printable};
 
 /// The most files that are named in a document.
@@ -24,6 +25,15 @@ pub struct DefragDocument {
     goal: &'static str,
     elapsed_seconds: f64,
     volumes: Vec<VolumeDefrag>,
+    /// Why the command failed although there is a document; `null` if it did not.
+    error: Option<Failure>,
+}
+
+impl DefragDocument {
+    /// Has the document say that the command failed.
+    pub fn fail(&mut self, error: &block::Error) {
+        self.error = Some(error.into());
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -143,6 +153,7 @@ pub fn defrag_document(subject: &DefragSubject<'_>) -> DefragDocument {
         goal: subject.goal,
         elapsed_seconds: subject.elapsed_seconds,
         volumes: subject.volumes.iter().map(volume_defrag).collect(),
+        error: None,
     }
 }
 

@@ -12,6 +12,7 @@ mod copy;
 mod create;
 mod defrag;
 mod escape;
+mod failure;
 mod html;
 mod info;
 mod map;
@@ -37,6 +38,7 @@ pub use defrag::{
     DefragDocument, DefragSubject, DefragVolume, DefragWork, Figures, defrag_document, defrag_text,
 };
 pub use escape::printable_name;
+pub use failure::{ErrorDocument, Failure};
 pub use html::{
     Advice, Bar, BarChart, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html,
     report_html,
