@@ -14,27 +14,38 @@ use plan::cost::{Access, QueueLimits, RequestSize};
 use plan::profile::{PROFILES, Profile, Timings};
 use plan::{CopyOptions, advice_facts, read_costs, read_trace_cost};
 use report::{
-    AnalyzeSubject, analyze_document, analyze_page, analyze_text, disk_map, map_text, to_json,
-    write_file_lines,
+    AnalyzeSubject, analyze_document, analyze_full_text, analyze_page, analyze_text, disk_map, map_text,
+    to_json, write_file_lines,
 };
 use stack::{Stack, UsedMaps};
 
-use crate::arguments::AnalyzeArguments;
+use crate::arguments::{AnalyzeArguments, ProgressStyle};
 use crate::disk::{Caching, OpenDisk};
 use crate::output::OutputFile;
+use crate::progress::{columns_of, waiting};
 use crate::{print, stdout_palette};
 
 /// Columns of the map on a terminal.
-const MAP_COLUMNS: usize = 96;
+const MAP_COLUMNS_MIN: usize = 40;
+const MAP_COLUMNS_MAX: usize = 96;
 
 pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
     let outputs = Outputs::prepare(arguments, stack)?;
+    let surveying = waiting(ProgressStyle::Auto, "reading the file systems' tables");
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
-    let zeros = if arguments.zeros { Some(zeros(stack, &maps, survey.waste.unit_bytes)?) } else { None };
+    drop(surveying);
+    let zeros = match arguments.zeros {
+        true => {
+            let _reading = waiting(ProgressStyle::Auto, "reading data to find zeros");
+            Some(zeros(stack, &maps, survey.waste.unit_bytes)?)
+        }
+        false => None,
+    };
+    let predicting = waiting(ProgressStyle::Auto, "predicting what reading costs");
     let queue = os::queue_of(&arguments.disk);
     let storage = Storage::find(arguments, queue)?;
     let limits = queue.map_or(QueueLimits::DEFAULT, |queue| QueueLimits {
@@ -66,6 +77,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let reading = profiles.iter().map(|profile| profile.name.to_owned()).zip(by_profile).collect();
     let subject = AnalyzeSubject {
         path: &arguments.disk.display().to_string(),
+        format_option: arguments.open.format.map(|format| format.name()),
         stack,
         survey: &survey,
         allocated_bytes,
@@ -78,20 +90,25 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     };
     let document = analyze_document(&subject)?;
     // A map takes as long as the survey: it is drawn for those who look.
-    let looks = !arguments.json && std::io::stdout().is_terminal();
+    let looks = arguments.full && !arguments.json && std::io::stdout().is_terminal();
     let map = match arguments.html.is_some() || looks {
         true => Some(disk_map(subject.path, stack, &maps, &survey)?),
         false => None,
     };
+    drop(predicting);
     if let (Some(file), Some(map)) = (&outputs.html, &map) {
-        file.write_text(&analyze_page(&document, map))?;
+        file.write_page(&analyze_page(&document, map), &arguments.disk)?;
     }
     if arguments.json {
         return print(&to_json(&document));
     }
     let palette = stdout_palette();
-    let strips = map.filter(|_| looks).map(|map| map_text(&map, MAP_COLUMNS, palette));
-    print(&analyze_text(&document, strips.as_deref(), palette))
+    if !arguments.full {
+        return print(&analyze_text(&document, palette));
+    }
+    let columns = columns_of(&std::io::stdout()).clamp(MAP_COLUMNS_MIN, MAP_COLUMNS_MAX);
+    let strips = map.filter(|_| looks).map(|map| map_text(&map, columns, palette));
+    print(&analyze_full_text(&document, strips.as_deref(), palette))
 }
 
 /// The files to be written.

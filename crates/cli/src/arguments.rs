@@ -1,7 +1,7 @@
 //! The command line. One definition makes the parser and the help.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use image::Format;
@@ -76,6 +76,23 @@ impl Command {
             Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
             Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
             Self::Map(_) | Self::Serve(_) => false,
+        }
+    }
+}
+
+impl Command {
+    /// The disk that is opened first, if there is one.
+    pub(crate) fn disk(&self) -> Option<&Path> {
+        match self {
+            Self::Info(InfoArguments { disk, .. })
+            | Self::Analyze(AnalyzeArguments { disk, .. })
+            | Self::Map(MapArguments { disk, .. })
+            | Self::Copy(CopyArguments { source: disk, .. })
+            | Self::Compact(CompactArguments { disk, .. })
+            | Self::Defrag(DefragArguments { disk, .. })
+            | Self::Recover(RecoverArguments { disk, .. })
+            | Self::Serve(ServeArguments { disk, .. }) => Some(disk),
+            Self::Create(_) | Self::Stats(_) | Self::Bench(_) => None,
         }
     }
 }

@@ -58,7 +58,7 @@ fn first_write(arguments: &FirstWriteArguments) -> Result<()> {
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
     if let Some(file) = page {
-        file.write_text(&first_write_page(&document))?;
+        file.write_page(&first_write_page(&document), &arguments.dir)?;
     }
     print(&if arguments.json { to_json(&document) } else { first_write_text(&document, stdout_palette()) })
 }
@@ -113,7 +113,7 @@ fn fragmentation(arguments: &FragmentationArguments) -> Result<()> {
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
     if let Some(file) = page {
-        file.write_text(&fragmentation_page(&document))?;
+        file.write_page(&fragmentation_page(&document), &arguments.dir)?;
     }
     print(&if arguments.json { to_json(&document) } else { fragmentation_text(&document, stdout_palette()) })
 }

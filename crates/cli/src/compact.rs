@@ -29,7 +29,7 @@ use crate::consolidate;
 use crate::copy::{check_not_in_use, check_unchanged, source_fingerprints};
 use crate::defrag::{InPlace, Prepared, carry_out};
 use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost};
-use crate::progress::{Progress, cancel_on_signal};
+use crate::progress::{Progress, cancel_on_signal, waiting};
 use crate::{Failed, print, stdout_palette};
 
 /// Facts are asked for in windows of about this size.
@@ -42,8 +42,10 @@ const THREAD_COUNT: usize = 4;
 pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
     let started = Instant::now();
     // What moves is compared by who moves it; files are read again for what comes after that.
+    let checking = waiting(arguments.progress, comparing(arguments));
     let mut scene = Scene::open(arguments, arguments.verify && !arguments.defrag)?;
     let before = sizes(scene.stack.chain())?;
+    drop(checking);
     let consolidation = match arguments.defrag {
         true => Some(consolidate(arguments, &mut scene)?),
         false => None,
@@ -52,11 +54,13 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
         consolidation.as_ref().filter(|_| arguments.dry_run).map(|it| consolidate::moved(&it.prepared));
     let plan = plan(&scene, moved.as_deref(), arguments.moves)?;
     let refused = refused(&scene.trust);
+    let moved_files = consolidation.as_ref().and_then(|it| it.verified_files);
     let step_count = plan.releases.count() + plan.moves.len() as u64;
     let done = match (arguments.dry_run || refused.is_some(), step_count) {
         (true, _) => None,
         (false, 0) => {
-            Some(Done { after: sizes(scene.stack.chain())?, written_bytes: 0, is_cancelled: false })
+            let after = sizes(scene.stack.chain())?;
+            Some(Done { after, written_bytes: 0, is_cancelled: false, verified_files: None })
         }
         (false, _) => Some(execute(arguments, &scene, &plan)?),
     };
@@ -78,6 +82,7 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
         consolidated: consolidation.map(|it| it.volumes()),
         volumes: volumes.collect(),
         elapsed_seconds: started.elapsed().as_secs_f64(),
+        verified_files: done.as_ref().and_then(|done| done.verified_files).max(moved_files),
     });
     let ended = match refused {
         Some(reason) => Err(Error::refused(reason).path(arguments.disk.display())),
@@ -91,6 +96,11 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
     }
     print(&if arguments.json { to_json(&document) } else { compact_text(&document, stdout_palette()) })?;
     ended.map_err(Failed::Told)
+}
+
+/// What is done before and after the change, in words.
+fn comparing(arguments: &CompactArguments) -> &'static str {
+    if arguments.verify { "reading files to compare them" } else { "checking volumes" }
 }
 
 /// A disk that may be changed in place, with what its volumes say.
@@ -174,6 +184,7 @@ impl Scene {
 struct Consolidation {
     prepared: Vec<Prepared>,
     outcomes: Vec<RearrangeOutcome>,
+    verified_files: Option<u64>,
 }
 
 impl Consolidation {
@@ -198,6 +209,7 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
     let gives = gives_back(scene.stack.chain());
     let prepared = consolidate::prepare(&scene.stack, &scene.maps, gives, &trusted)?;
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
+    let mut verified_files = None;
     let moves = prepared.iter().any(consolidate::has_moves);
     if !arguments.dry_run && moves {
         let how = InPlace {
@@ -207,12 +219,14 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
             journal: None,
             progress: arguments.progress,
         };
-        outcomes = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.fingerprints)?.1;
+        let carried_out = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.fingerprints)?;
+        (outcomes, verified_files) = (carried_out.outcomes, carried_out.verified_files);
     }
     if !arguments.dry_run && (moves || arguments.verify) {
+        let _checking = waiting(arguments.progress, comparing(arguments));
         *scene = Scene::open(arguments, arguments.verify)?;
     }
-    Ok(Consolidation { prepared, outcomes })
+    Ok(Consolidation { prepared, outcomes, verified_files })
 }
 
 /// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at. What lies where in an
@@ -378,6 +392,8 @@ struct Done {
     after: Sizes,
     written_bytes: u64,
     is_cancelled: bool,
+    /// How many files and directories were read before and after, if any were to be.
+    verified_files: Option<u64>,
 }
 
 /// Carries out the plan, then opens the disk anew and compares.
@@ -419,11 +435,13 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     drop(disk);
     let CompactOutcome { is_cancelled, moved_bytes, .. } = outcome?;
     let moved = MovedUnits::new(moved_first(&plan.moves, moved_bytes, slot_bytes), slot_bytes);
+    let _checking = waiting(arguments.progress, comparing(arguments));
     let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
     if self::places(after.chain(), &plan.kept, &moved)? != places {
         return Err(Error::mismatch("what the guest uses does not lie where it should")
             .path(arguments.disk.display()));
     }
+    let mut verified_files = 0;
     for (volume, before) in after.volumes().iter().zip(trust) {
         let Ok(Found { snapshot: Some(before), compared, is_sound }) = before else { continue };
         if *is_sound {
@@ -431,11 +449,13 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
         }
         let now = depth.snapshot(volume, compared.as_deref())?.ok_or_else(lost)?;
         Snapshot::compare_on(before, &now, volume.filesystem.as_deref().ok_or_else(lost)?)?;
+        verified_files += compared.as_ref().map_or(0, |files| files.len() as u64);
     }
     Ok(Done {
         after: sizes(after.chain())?,
         written_bytes: written_bytes.load(Ordering::Relaxed),
         is_cancelled,
+        verified_files: (*depth == Depth::Files).then_some(verified_files),
     })
 }
 

@@ -20,7 +20,7 @@ use stack::{Arranged, Stack, UsedMaps};
 use crate::arguments::{CopyArguments, Layout, OpenArguments, Provision};
 use crate::disk::{Caching, OpenDisk, check_nothing_pending, open_chain};
 use crate::pack::pack;
-use crate::progress::{Progress, cancel_on_signal};
+use crate::progress::{Progress, cancel_on_signal, waiting};
 use crate::{print, say, stdout_palette};
 
 /// Time between checkpoints: far enough apart to cost nothing, near enough to lose little.
@@ -41,6 +41,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     warn_of_sectors(stack.chain().sector_bytes(), target_format);
     let before = source_fingerprints(stack.chain());
 
+    let checking = waiting(arguments.progress, "checking what the guest uses");
     let maps = stack.used_maps(if arguments.keep_free && arguments.keep_swap {
         Check::Quick
     } else {
@@ -61,6 +62,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
             planner.finish()
         }
     };
+    drop(checking);
     let source: &dyn ReadAt<Virtual> = match &arranged {
         None => &**stack.chain(),
         Some(arranged) => arranged,

@@ -26,7 +26,7 @@ use crate::arguments::{DefragArguments, Goal, OpenArguments, ProgressStyle, Reco
 use crate::copy::check_not_in_use;
 use crate::disk::{Caching, Gate, OpenDisk, check_usable, lost, open_chain};
 use crate::pack::read_layout;
-use crate::progress::{Progress, cancel_on_signal};
+use crate::progress::{Progress, cancel_on_signal, waiting};
 use crate::{Failed, print, stdout_palette};
 
 /// A batch moves no more than this, unless one extent is larger: what is done twice after a power cut.
@@ -52,16 +52,19 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<(), Failed> {
         check_usable(&arguments.disk, &arguments.open)?;
     }
 
+    let planning = waiting(arguments.progress, "planning what moves");
     let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
     let prepared: Vec<_> = (0..stack.volumes().len())
         .map(|index| prepare(arguments, stack, &survey, index))
         .collect::<Result<_>>()?;
+    drop(planning);
     let proof = match arguments.dry_run {
         true => None,
         false => {
-            let (after, outcomes) = carry_out(&arguments.in_place(), stack, &gate, &prepared, &fingerprints)?;
+            let CarriedOut { after, outcomes, verified_files } =
+                carry_out(&arguments.in_place(), stack, &gate, &prepared, &fingerprints)?;
             let survey = after.survey(&after.used_maps(Check::Quick)?)?;
-            Some(Proof { survey, outcomes })
+            Some(Proof { survey, outcomes, verified_files })
         }
     };
     let volumes = stack.volumes().iter().enumerate().map(|(index, volume)| DefragVolume {
@@ -77,6 +80,7 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<(), Failed> {
         dry_run: arguments.dry_run,
         volumes: volumes.collect(),
         elapsed_seconds: started.elapsed().as_secs_f64(),
+        verified_files: proof.as_ref().and_then(|proof| proof.verified_files),
     });
     let possible = check_any_was_possible(arguments, prepared);
     if let Err(error) = &possible {
@@ -213,6 +217,7 @@ fn backing(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<(Bac
 struct Proof {
     survey: Survey,
     outcomes: Vec<RearrangeOutcome>,
+    verified_files: Option<u64>,
 }
 
 /// How plans are carried out.
@@ -226,14 +231,25 @@ pub(crate) struct InPlace<'a> {
     pub(crate) progress: ProgressStyle,
 }
 
-/// Carries out the plans, then opens the disk anew and compares. Answers the disk, and what was done to each volume.
+/// What was done.
+pub(crate) struct CarriedOut {
+    /// The disk, opened anew.
+    pub(crate) after: Stack,
+    /// What was done to each volume.
+    pub(crate) outcomes: Vec<RearrangeOutcome>,
+    /// How many files and directories were read before and after, if any were to be.
+    pub(crate) verified_files: Option<u64>,
+}
+
+/// Carries out the plans, then opens the disk anew and compares.
 pub(crate) fn carry_out(
     how: &InPlace<'_>,
     stack: &Stack,
     gate: &Gate,
     prepared: &[Prepared],
     fingerprints: &[Option<(u64, i64, i64)>],
-) -> Result<(Stack, Vec<RearrangeOutcome>)> {
+) -> Result<CarriedOut> {
+    let checking = waiting(how.progress, how.comparing());
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
     let mut snapshots = Vec::new();
     for (volume, prepared) in stack.volumes().iter().zip(prepared) {
@@ -242,6 +258,7 @@ pub(crate) fn carry_out(
             _ => None,
         });
     }
+    drop(checking);
     let mut is_changed = false;
     for (index, ready) in prepared.iter().enumerate() {
         let (Ok(ready), Some(_)) = (ready, &snapshots[index]) else { continue };
@@ -258,14 +275,25 @@ pub(crate) fn carry_out(
         is_changed = true;
     }
     let after = OpenDisk::open(how.disk, how.open, Caching::Direct)?.stack;
+    let _checking = waiting(how.progress, how.comparing());
+    let mut verified_files = 0;
     for (volume, before) in after.volumes().iter().zip(&snapshots) {
         if let Some(before) = before {
+            verified_files += before.file_count() as u64;
             let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
             verify::volume::check(&volume.source)?;
             Snapshot::compare_on(before, &snapshot(how, volume)?, filesystem)?;
         }
     }
-    Ok((after, outcomes))
+    let verified_files = how.verify.then_some(verified_files);
+    Ok(CarriedOut { after, outcomes, verified_files })
+}
+
+impl InPlace<'_> {
+    /// What is done before and after the change, in words.
+    fn comparing(&self) -> &'static str {
+        if self.verify { "reading files to compare them" } else { "checking volumes" }
+    }
 }
 
 fn snapshot(how: &InPlace<'_>, volume: &Volume) -> Result<Snapshot> {

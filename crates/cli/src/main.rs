@@ -23,6 +23,7 @@ mod serve;
 mod sizes;
 mod stats;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use block::{Error, ErrorKind};
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     match run(&arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failed) => {
+            let failed = failed.named(arguments.command.disk());
             let (Failed::Untold(error) | Failed::Told(error)) = &failed;
             complain(error);
             if wants_json && matches!(failed, Failed::Untold(_)) {
@@ -76,6 +78,20 @@ pub(crate) enum Failed {
     Untold(Error),
     /// The document that was printed says it.
     Told(Error),
+}
+
+impl Failed {
+    /// With the disk's name, if the disk is what is wrong and a deeper layer did not name the file.
+    fn named(self, disk: Option<&Path>) -> Self {
+        let name = |error: Error| match (error.kind(), disk) {
+            (ErrorKind::Corrupt | ErrorKind::Unsupported, Some(disk)) => error.path(disk.display()),
+            _ => error,
+        };
+        match self {
+            Self::Untold(error) => Self::Untold(name(error)),
+            Self::Told(error) => Self::Told(name(error)),
+        }
+    }
 }
 
 impl From<Error> for Failed {

@@ -5,8 +5,9 @@ use filesystem::Check;
 use report::{disk_map, map_html, map_svg};
 
 use crate::analyze::output_beside;
-use crate::arguments::MapArguments;
+use crate::arguments::{MapArguments, ProgressStyle};
 use crate::disk::{Caching, OpenDisk};
+use crate::progress::waiting;
 
 pub(crate) fn run(arguments: &MapArguments) -> Result<()> {
     let extension = arguments.output.extension().map(|extension| extension.to_string_lossy().to_lowercase());
@@ -22,8 +23,14 @@ pub(crate) fn run(arguments: &MapArguments) -> Result<()> {
     let stack = &disk.stack;
     stack.chain().check_readable()?;
     let output = output_beside(stack, &arguments.output, arguments.force, &[])?;
+    let surveying = waiting(ProgressStyle::Auto, "reading the file systems' tables");
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
     let map = disk_map(&arguments.disk.display().to_string(), stack, &maps, &survey)?;
-    output.write_text(&draw(&map))
+    let picture = draw(&map);
+    drop(surveying);
+    match extension.as_deref() {
+        Some("svg") => output.write_text(&picture),
+        _ => output.write_page(&picture, &arguments.disk),
+    }
 }

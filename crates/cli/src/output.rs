@@ -11,11 +11,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use block::{Error, Result, TargetFile};
 use extent::{Host, Offset};
 use os::NewFile;
-use report::{Palette, printable};
+use report::{Palette, printable, with_origin};
 
 /// What is written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -97,10 +98,54 @@ impl OutputFile {
         Ok(())
     }
 
+    /// Writes a page, which says when it was made, on which host, and of what.
+    pub(crate) fn write_page(&self, page: &str, subject: &Path) -> Result<()> {
+        self.write_text(&with_origin(page, &origin(subject)))
+    }
+
     /// [`Self::write`] of a text.
     pub(crate) fn write_text(&self, text: &str) -> Result<()> {
         self.write(|out| out.write_all(text.as_bytes()))
     }
+}
+
+/// Such as `2026-11-22 13:19 UTC, on host vm7: /vm/disk.vhdx`.
+fn origin(subject: &Path) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "unknown" } else { host.trim() };
+    let path = std::path::absolute(subject).unwrap_or_else(|_| subject.to_owned());
+    format!("{}, on host {host}: {}", utc(now), path.display())
+}
+
+/// A moment as people write it, to the minute.
+fn utc(unix_seconds: u64) -> String {
+    let (days, seconds) = (unix_seconds / 86400, unix_seconds % 86400);
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
+}
+
+/// Year, month and day of so many days after the first of January 1970.
+fn civil(mut days: u64) -> (u64, usize, u64) {
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    // The calendar repeats itself after 400 years.
+    let mut year = 1970 + days / 146_097 * 400;
+    days %= 146_097;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 0;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        month += 1;
+        if days < length {
+            break;
+        }
+        days -= length;
+    }
+    (year, month, days + 1)
 }
 
 /// `Refused` if `path` is one of `inputs`, by whatever name.
@@ -141,5 +186,26 @@ impl Write for Appending<'_> {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_those_of_the_calendar() {
+        // As `date -u -d @N` says.
+        let cases = [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_735_689_599, "2024-12-31 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+            (13_574_563_200, "2400-02-29 00:00 UTC"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(utc(seconds), text);
+        }
     }
 }

@@ -36,10 +36,11 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<()> {
     if let Some(file) = page {
         let first = (&*arguments.source.to_string_lossy(), &document);
         let second = arguments.later.as_ref().map(|path| path.to_string_lossy()).zip(later.as_ref());
-        file.write_text(&match &second {
+        let page = match &second {
             None => stats_page(None, first),
             Some((name, later)) => stats_page(Some(first), (name, later)),
-        })?;
+        };
+        file.write_page(&page, arguments.later.as_deref().unwrap_or(&arguments.source))?;
     }
     if later.is_some() {
         return Ok(());

@@ -234,6 +234,7 @@ fn names_that_a_guest_can_hold_are_harmless() {
     let page = dir.path().join("report.html");
     let text = succeed(&[
         "analyze",
+        "--full",
         "-f",
         "raw",
         arg(&disk),

@@ -27,7 +27,8 @@ pub use self::bench::{
     fragmentation_text,
 };
 pub use analyze::{
-    AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,
+    AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_full_text, analyze_page, analyze_text,
+    write_file_lines,
 };
 pub use compact::{
     CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text,
@@ -41,7 +42,7 @@ pub use escape::printable_name;
 pub use failure::{ErrorDocument, Failure};
 pub use html::{
     Advice, Bar, BarChart, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html,
-    report_html,
+    report_html, with_origin,
 };
 pub use info::{InfoDocument, info_document, info_text};
 pub use map::{

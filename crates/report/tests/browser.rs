@@ -203,6 +203,7 @@ fn a_report_shows_hostile_text_as_text() {
             columns: vec![report::Column::text(&hostile)],
             rows: vec![vec![cell()]],
             remark: Some(cell()),
+            empty: None,
         }],
         histograms: vec![report::Histogram {
             title: cell(),

@@ -44,6 +44,13 @@ pub fn map_html(map: &DiskMap) -> String {
     page(&title, &body, true)
 }
 
+/// A page with a line below its title that says where it comes from: when it was made, on which host, of what.
+pub fn with_origin(page: &str, origin: &str) -> String {
+    const TITLE_END: &str = "</h1>\n";
+    // What stands in the title is escaped: the first end of a heading is its own.
+    page.replacen(TITLE_END, &format!("{TITLE_END}<p class=\"about\">{}</p>\n", escaped(origin)), 1)
+}
+
 /// The map as a section of a page. `wheel` says whether turning the wheel zooms: `always`, or when `chosen`.
 fn map_section(map: &DiskMap, wheel: &str) -> String {
     let svg = map_svg(map);
