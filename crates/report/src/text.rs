@@ -41,21 +41,43 @@ pub(crate) fn painted(first: &str, rest: Option<&str>, text: &str, paint: impl F
     out
 }
 
-/// Words in lines of at most `width` columns.
+/// Words in lines of at most `width` columns. What is quoted is one word: a command to be copied.
 pub(crate) fn lines_of(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
+    for word in words(text) {
         let last = lines.last_mut().expect("there is always a line");
         if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
-            lines.push(word.to_owned());
+            lines.push(word);
         } else {
             if !last.is_empty() {
                 last.push(' ');
             }
-            last.push_str(word);
+            last.push_str(&word);
         }
     }
     lines
+}
+
+/// The most words that are kept together by quotes: more are no command, or a quote without an end.
+const QUOTED_WORDS_MAX: usize = 6;
+
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut rest = text.split_whitespace();
+    while let Some(word) = rest.next() {
+        let ends = |word: &&str| word.len() > 1 && word[1..].contains('\'');
+        let length = match word.starts_with('\'') && !ends(&word) {
+            true => rest
+                .clone()
+                .take(QUOTED_WORDS_MAX)
+                .position(|word| word.contains('\''))
+                .map_or(0, |at| at + 1),
+            false => 0,
+        };
+        let quoted = std::iter::once(word).chain(rest.by_ref().take(length));
+        words.push(quoted.collect::<Vec<_>>().join(" "));
+    }
+    words
 }
 
 /// Whether and how to colour.
@@ -105,6 +127,8 @@ mod tests {
         assert_eq!(lines_of("one two  three", 7), ["one two", "three"]);
         assert_eq!(lines_of("extraordinary", 5), ["extraordinary"]);
         assert_eq!(lines_of("", 5), [""]);
+        assert_eq!(lines_of("use 'leandisk compact', now", 8), ["use", "'leandisk compact',", "now"]);
+        assert_eq!(lines_of("the guest's 'a' 'b c", 8), ["the", "guest's", "'a' 'b c"]);
         let words = "word ".repeat(30);
         let text = wrapped("  label  ", None, &words);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");

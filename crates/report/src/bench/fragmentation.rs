@@ -595,7 +595,7 @@ mod tests {
         let text = fragmentation_text(&both(), Palette { colors: false });
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.starts_with(
-            "2 disks of 1 MiB growing in turns, 4 KiB at a time, in /a<b (xfs on <loop>), aged\n"
+            "2 disks of 1 MiB growing in turns, 4 KiB at a time, in /a<b (xfs on <loop>), aged"
         ));
         assert!(
             text.contains("qcow2, reading: split I/Os 97 % fewer, physical transfers 75 % fewer"),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::model::{DiskMap, PieceClass, Range};
+use super::model::{DiskMap, PieceClass};
 use super::tiles::{Tile, Tiles};
 use crate::escape::shortened;
 use crate::text::{Palette, human_bytes, printable};
@@ -28,7 +28,7 @@ pub fn map_text(map: &DiskMap, width: usize, palette: Palette) -> String {
         let tiles = Tiles::of_layer(map, layer, columns * LINES);
         let name = palette.strong(&printable(&layer.name));
         let about = printable(&layer.about);
-        let text = format!("{about}, {}", extent_of(tiles.range, &layer.fragments_said()));
+        let text = format!("{about}, {} in {}", tiles.said(), layer.fragments_said());
         let text = shortened(&text, width.saturating_sub(layer.name.chars().count() + 2));
         let _ = writeln!(out, "{name}  {text}");
         lines(&mut out, &tiles, columns, palette);
@@ -59,11 +59,6 @@ fn legend(
         used += width;
     }
     out.push('\n');
-}
-
-fn extent_of(range: Range, runs: &str) -> String {
-    let end = range.start.saturating_add(range.len_bytes);
-    format!("{} to {} in {runs}", human_bytes(range.start), human_bytes(end))
 }
 
 fn lines(out: &mut String, tiles: &Tiles, columns: usize, palette: Palette) {
