@@ -182,6 +182,34 @@ fn broken_image(dir: &Path) -> std::path::PathBuf {
     path
 }
 
+/// A table that is broken is found while the disk is read, deep below what knows the file's name.
+#[test]
+fn what_is_corrupt_is_named_however_late_it_is_found() {
+    let guest = Guest::get(Inside::Ext4);
+    let dir = scratch();
+    let image = dir.path().join("late.qcow2");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", arg(&guest.disk), arg(&image)]);
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&image).unwrap();
+    let number = |at: u64| {
+        let mut bytes = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, at).unwrap();
+        u64::from_be_bytes(bytes)
+    };
+    // The first entry of the first table of clusters: it is in use, and its cluster lies beyond the file.
+    let second_table = number(number(40)) & 0x00ff_ffff_ffff_fe00;
+    std::os::unix::fs::FileExt::write_all_at(&file, &((1 << 63) | (1_u64 << 45)).to_be_bytes(), second_table)
+        .unwrap();
+    for args in [
+        vec!["info", arg(&image)],
+        vec!["analyze", arg(&image)],
+        vec!["copy", arg(&image), "/nowhere.raw", "--dry-run"],
+    ] {
+        let document = failed_document(4, &args);
+        assert_eq!(document["path"], arg(&image), "{args:?}: {document:#}");
+        assert!(document["message"].as_str().unwrap().contains("late.qcow2"), "{document:#}");
+    }
+}
+
 #[test]
 fn a_failure_is_a_document_too() {
     let guest = Guest::get(Inside::Ntfs);

@@ -301,7 +301,7 @@ fn what_lies_in_partial_units_is_spoken_of() {
         of(&advise(&with(facts, change)), Action::Compact).because.clone()
     };
     let movable = text(GIB, |_| {});
-    assert!(movable.contains("Another 1 GiB are free in units that the guest uses in part"));
+    assert!(movable.contains("Another 1 GiB are free in blocks of the image that are partly in use"));
     assert!(movable.contains("'compact --defrag'"));
     let pinned = text(GIB, |facts| facts.volumes[0].is_movable = false);
     assert!(pinned.contains("Another 1 GiB") && !pinned.contains("--defrag"));

@@ -4,7 +4,7 @@ use super::text::{RECLAIMABLE, ratio};
 use super::{AdviceEntry, AnalyzeDocument, CostFigures, VolumeAnalysis};
 use crate::html::{Advice, Column, Histogram, HistogramBin, ReportPage, Table, report_html};
 use crate::map::DiskMap;
-use crate::text::{grouped, human_bytes, percent, seconds};
+use crate::text::{counted, grouped, human_bytes, percent, seconds};
 
 /// The whole analysis as one page that stands alone, with the map.
 pub fn analyze_page(document: &AnalyzeDocument, map: &DiskMap) -> String {
@@ -61,10 +61,12 @@ fn summary(document: &AnalyzeDocument) -> Vec<(String, String)> {
 
 fn advice(entry: &AdviceEntry) -> Advice {
     let AdviceEntry { action, worth_it, refused, because, command, .. } = entry;
-    let state = match (worth_it, refused) {
-        (true, _) => "worth it",
-        (false, true) => "not to be done",
-        (false, false) => "not worth it",
+    let state = match (*action, worth_it, refused) {
+        ("nothing", true, _) => "leave the disk as it is",
+        ("nothing", false, _) => "leave the disk as it is: not the best choice",
+        (_, true, _) => "worth it",
+        (_, false, true) => "not possible",
+        (_, false, false) => "not worth it",
     };
     Advice {
         action: format!("{action} ({state})"),
@@ -77,22 +79,32 @@ fn advice(entry: &AdviceEntry) -> Advice {
 
 impl AdviceEntry {
     /// What it gains, in a few words; empty if that is nothing.
-    pub(super) fn gain_said(&self) -> String {
+    fn gain_said(&self) -> String {
+        self.gains().join(", ")
+    }
+
+    /// What it costs, in a few words; empty if that is nothing.
+    fn cost_said(&self) -> String {
+        self.costs().join(", ")
+    }
+
+    /// What it gains, most important first.
+    pub(super) fn gains(&self) -> Vec<String> {
         let gain = &self.gain;
-        joined([
+        said([
             (gain.bytes > 0, format!("{} on the host", human_bytes(gain.bytes))),
             (
                 gain.seconds > 0.0,
                 format!("{} less to read all files on {}", seconds(gain.seconds), gain.device),
             ),
-            (gain.requests > 0, format!("{} fewer requests", grouped(gain.requests))),
+            (gain.requests > 0, counted(gain.requests, "request fewer", "requests fewer")),
         ])
     }
 
-    /// What it costs, in a few words; empty if that is nothing.
-    pub(super) fn cost_said(&self) -> String {
+    /// What it costs, most important first.
+    pub(super) fn costs(&self) -> Vec<String> {
         let cost = &self.cost;
-        joined([
+        said([
             (
                 cost.moved_bytes > 0,
                 format!("up to {} moved in {}", human_bytes(cost.moved_bytes), seconds(cost.seconds)),
@@ -103,9 +115,8 @@ impl AdviceEntry {
     }
 }
 
-fn joined(parts: [(bool, String); 3]) -> String {
-    let said: Vec<_> = parts.into_iter().filter(|(is_any, _)| *is_any).map(|(_, text)| text).collect();
-    said.join(", ")
+fn said(parts: [(bool, String); 3]) -> Vec<String> {
+    parts.into_iter().filter(|(is_any, _)| *is_any).map(|(_, text)| text).collect()
 }
 
 fn volumes(document: &AnalyzeDocument) -> Table {

@@ -82,10 +82,8 @@ fn verdict(out: &mut String, document: &AnalyzeDocument, first: &AdviceEntry, pa
     };
     let _ = writeln!(out, "{said}");
     if let Some(command) = &first.command {
-        let (gain, cost) = (first.gain_said(), first.cost_said());
-        for (what, said) in [("gain", gain), ("cost", cost)] {
-            let said = if said.is_empty() { "nothing".to_owned() } else { said };
-            let _ = writeln!(out, "{}", shortened(&format!("  {what:<9}{said}"), WIDTH));
+        for (what, said) in [("gain", first.gains()), ("cost", first.costs())] {
+            let _ = writeln!(out, "  {what:<9}{}", as_many_as_fit(&said, WIDTH - 11));
         }
         let _ = writeln!(out, "  {:<9}{}", "command", palette.strong(&printable(command)));
     }
@@ -98,6 +96,18 @@ fn verdict(out: &mut String, document: &AnalyzeDocument, first: &AdviceEntry, pa
     for (index, line) in lines.iter().enumerate() {
         let _ = writeln!(out, "  {:<9}{line}", if index == 0 { "because" } else { "" });
     }
+}
+
+/// The first of `said`, and the others as far as they fit.
+fn as_many_as_fit(said: &[String], width: usize) -> String {
+    let mut out = said.first().cloned().unwrap_or_else(|| "nothing".to_owned());
+    for more in said.iter().skip(1) {
+        if out.chars().count() + 2 + more.chars().count() > width {
+            break;
+        }
+        let _ = write!(out, ", {more}");
+    }
+    out
 }
 
 /// The start of a line that is too long.

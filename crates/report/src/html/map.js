@@ -529,10 +529,11 @@
     drawing.textAlign = "right";
     drawing.textBaseline = "middle";
     // Close to each other, addresses need more digits.
-    const close = !row.folds?.length && row.columns * step < row.view.start / 200;
+    const close = row.columns * step < row.view.start / 200;
+    const first = row.address(row.view.start);
     for (let line = 0; line < LINES; line++) {
       const at = row.address(row.view.start + line * row.columns * step);
-      const text = close ? `+${human(line * row.columns * step, 2)}` : human(at, 2);
+      const text = close ? `+${human(at - first, 2)}` : human(at, 2);
       drawing.fillText(close && line === 0 ? human(at, 2) : text, GUTTER - 8, lineTop(row, line) + TILE_HEIGHT / 2 + 1);
     }
     if (!row.hasVolumes) return;

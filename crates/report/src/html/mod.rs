@@ -30,7 +30,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("map.js");
 /// SHA-256 of the two, in base64, as a content security policy has them. A test tells when they are to be changed.
 const STYLE_DIGEST: &str = "74bp/FzYCvTwGXda1Feznkq0u/KgNV7DJU60oHwl2ZY=";
-const SCRIPT_DIGEST: &str = "NZe4Eim2fT3KVX1rop9yYq8HvYrSDtDcncwVi8RAPF8=";
+const SCRIPT_DIGEST: &str = "SvtqDx4Ra1kFYKz3rSD6eT6sNW2AvzjXJm7CiseLFFs=";
 
 /// A page that shows the disk: to zoom, to point at, to search for files.
 pub fn map_html(map: &DiskMap) -> String {

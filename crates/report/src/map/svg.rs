@@ -130,7 +130,7 @@ impl Drawing {
             let first = index * COLUMNS;
             self.volume_labels(tiles, volumes, first, line.len());
             let at = (first as u64).saturating_mul(tiles.tile_bytes).saturating_add(tiles.range.start);
-            self.address(&human_bytes(tiles.address(at)));
+            self.address(&address_label(tiles, at));
             let (y, width) = (self.y, line.len() * TILE_WIDTH);
             let _ = writeln!(
                 self.out,
@@ -219,6 +219,16 @@ impl Drawing {
             escaped(&format!("Map of {}", shortened(&map.title, 200))),
             self.out
         )
+    }
+}
+
+/// Where a line begins: how far from the row's first address, where lines lie too close to each other to be told apart otherwise.
+fn address_label(tiles: &Tiles, at: u64) -> String {
+    let start = tiles.range.start;
+    let is_close = tiles.tile_bytes.saturating_mul(COLUMNS as u64) < start / 200;
+    match is_close && at > start {
+        true => format!("+{}", human_bytes(tiles.address(at) - start)),
+        false => human_bytes(tiles.address(at)),
     }
 }
 
