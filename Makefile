@@ -100,8 +100,8 @@ picture: demo ## Draw the README's pictures from what the demo's commands print
 	cd demo && ../scripts/picture ../docs/pictures/info.svg "leandisk info windows.vhd" \
 		../target/release/leandisk info windows.vhd
 	cd demo && ../scripts/picture ../docs/pictures/analyze.svg "leandisk analyze windows.vhd" \
-		../target/release/leandisk analyze windows.vhd --top 3 --device sata-ssd
-	cd demo && ../target/release/leandisk map windows.vhd -o ../docs/pictures/map.svg
+		../target/release/leandisk analyze windows.vhd --device sata-ssd
+	cd demo && ../target/release/leandisk map windows.vhd -o ../docs/pictures/map.svg --force
 	cd demo && ../scripts/picture ../docs/pictures/copy.svg "leandisk copy windows.vhd lean.qcow2" \
 		../target/release/leandisk copy windows.vhd lean.qcow2 --force --progress none
 

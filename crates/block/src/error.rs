@@ -154,6 +154,11 @@ impl Error {
         self.io_source().is_some_and(|io| matches!(io.kind(), StorageFull | QuotaExceeded))
     }
 
+    /// The file that it is about.
+    pub fn path_text(&self) -> Option<&str> {
+        self.0.path.as_deref()
+    }
+
     /// The operating system's error behind it.
     pub fn io_source(&self) -> Option<&io::Error> {
         self.0.source.as_ref()

@@ -1,9 +1,9 @@
 //! `leandisk analyze`.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::io::{BufRead, BufReader, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use block::{Error, HostFile, ReadAt, Result};
 use engine::{ZeroCount, count_zeros};
@@ -14,28 +14,38 @@ use plan::cost::{Access, QueueLimits, RequestSize};
 use plan::profile::{PROFILES, Profile, Timings};
 use plan::{CopyOptions, advice_facts, read_costs, read_trace_cost};
 use report::{
-    AnalyzeSubject, analyze_document, analyze_page, analyze_text, disk_map, map_text, to_json,
-    write_file_lines,
+    AnalyzeSubject, analyze_document, analyze_full_text, analyze_page, analyze_text, disk_map, map_text,
+    to_json, write_file_lines,
 };
 use stack::{Stack, UsedMaps};
 
-use crate::arguments::AnalyzeArguments;
+use crate::arguments::{AnalyzeArguments, ProgressStyle};
 use crate::disk::{Caching, OpenDisk};
+use crate::output::OutputFile;
+use crate::progress::{columns_of, waiting};
 use crate::{print, stdout_palette};
 
 /// Columns of the map on a terminal.
-const MAP_COLUMNS: usize = 96;
+const MAP_COLUMNS_MIN: usize = 40;
+const MAP_COLUMNS_MAX: usize = 96;
 
 pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    for path in [&arguments.files, &arguments.html].into_iter().flatten() {
-        check_is_no_part_of(stack, path)?;
-    }
+    let outputs = Outputs::prepare(arguments, stack)?;
+    let surveying = waiting(ProgressStyle::Auto, "reading the file systems' tables");
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
-    let zeros = if arguments.zeros { Some(zeros(stack, &maps, survey.waste.unit_bytes)?) } else { None };
+    drop(surveying);
+    let zeros = match arguments.zeros {
+        true => {
+            let _reading = waiting(ProgressStyle::Auto, "reading data to find zeros");
+            Some(zeros(stack, &maps, survey.waste.unit_bytes)?)
+        }
+        false => None,
+    };
+    let predicting = waiting(ProgressStyle::Auto, "predicting what reading costs");
     let queue = os::queue_of(&arguments.disk);
     let storage = Storage::find(arguments, queue)?;
     let limits = queue.map_or(QueueLimits::DEFAULT, |queue| QueueLimits {
@@ -47,9 +57,9 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     profiles.extend(PROFILES.into_iter().filter(|profile| profile.name != storage.profile.name));
     // The lines are written while the costs are counted.
     let (written, (costs, by_profile)) = std::thread::scope(|scope| {
-        let lines = arguments.files.as_ref().map(|path| {
+        let lines = outputs.files.as_ref().map(|file| {
             let survey = &survey;
-            scope.spawn(move || write_whole(path, |out| write_file_lines(survey, out)))
+            scope.spawn(move || file.write(|out| write_file_lines(survey, out)))
         });
         let costs = read_costs(stack, &survey, &profiles, size);
         (lines.map_or(Ok(()), |lines| lines.join().expect("no thread panicked")), costs)
@@ -67,6 +77,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let reading = profiles.iter().map(|profile| profile.name.to_owned()).zip(by_profile).collect();
     let subject = AnalyzeSubject {
         path: &arguments.disk.display().to_string(),
+        format_option: arguments.open.format.map(|format| format.name()),
         stack,
         maps: &maps,
         survey: &survey,
@@ -80,23 +91,56 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     };
     let document = analyze_document(&subject)?;
     // A map takes as long as the survey: it is drawn for those who look.
-    let looks = !arguments.json && std::io::stdout().is_terminal();
+    let looks = arguments.full && !arguments.json && std::io::stdout().is_terminal();
     let map = match arguments.html.is_some() || looks {
         true => Some(disk_map(subject.path, stack, &maps, &survey)?),
         false => None,
     };
-    if let (Some(path), Some(map)) = (&arguments.html, &map) {
-        let page = analyze_page(&document, map);
-        write_whole(path, |out| out.write_all(page.as_bytes()))?;
+    drop(predicting);
+    if let (Some(file), Some(map)) = (&outputs.html, &map) {
+        file.write_page(&analyze_page(&document, map), &arguments.disk)?;
     }
     if arguments.json {
-        print(&to_json(&document));
-    } else {
-        let palette = stdout_palette();
-        let strips = map.filter(|_| looks).map(|map| map_text(&map, MAP_COLUMNS, palette));
-        print(&analyze_text(&document, strips.as_deref(), palette));
+        return print(&to_json(&document));
     }
-    Ok(())
+    let palette = stdout_palette();
+    if !arguments.full {
+        return print(&analyze_text(&document, palette));
+    }
+    let columns = columns_of(&std::io::stdout()).clamp(MAP_COLUMNS_MIN, MAP_COLUMNS_MAX);
+    let strips = map.filter(|_| looks).map(|map| map_text(&map, columns, palette));
+    print(&analyze_full_text(&document, strips.as_deref(), palette))
+}
+
+/// The files to be written.
+struct Outputs {
+    files: Option<OutputFile>,
+    html: Option<OutputFile>,
+}
+
+impl Outputs {
+    fn prepare(arguments: &AnalyzeArguments, stack: &Stack) -> Result<Self> {
+        if arguments.files.is_some() && arguments.files == arguments.html {
+            return Err(Error::invalid("--files and --html name the same file"));
+        }
+        let inputs: Vec<_> = arguments.trace.as_deref().into_iter().collect();
+        let prepare = |path: &Option<PathBuf>| match path {
+            Some(path) => output_beside(stack, path, arguments.force, &inputs).map(Some),
+            None => Ok(None),
+        };
+        Ok(Self { files: prepare(&arguments.files)?, html: prepare(&arguments.html)? })
+    }
+}
+
+/// A file to be written about a disk, which is none of the disk's own files.
+pub(crate) fn output_beside(
+    stack: &Stack,
+    path: &Path,
+    replaces: bool,
+    inputs: &[&Path],
+) -> Result<OutputFile> {
+    check_is_no_part_of(stack, path)?;
+    OutputFile::prepare(path, replaces, inputs)
 }
 
 /// The storage that advice is about.
@@ -176,7 +220,7 @@ fn zeros(stack: &Stack, maps: &UsedMaps, unit_bytes: u64) -> Result<ZeroCount> {
 }
 
 /// Refuses to write over a file of the disk that was asked about.
-pub(crate) fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
+fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let identity = Some((metadata.dev(), metadata.ino()));
     if metadata.file_type().is_block_device()
@@ -186,14 +230,4 @@ pub(crate) fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
         return Err(Error::refused(what).path(path.display()));
     }
     Ok(())
-}
-
-pub(crate) fn write_whole(
-    path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
-) -> Result<()> {
-    let failed = |error| Error::io("write", error).path(path.display());
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
-    write(&mut out).map_err(failed)?;
-    out.flush().map_err(failed)
 }

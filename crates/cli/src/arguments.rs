@@ -1,17 +1,24 @@
 //! The command line. One definition makes the parser and the help.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use image::Format;
 
-/// Makes virtual machine disks lean.
+use crate::sizes::{parse_interval, parse_page_size, parse_request_size, parse_size, parse_write_size};
+
+mod examples;
+
+/// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
+/// contiguously.
 ///
-/// Exit status: 0 done; 2 usage; 3 refused (unsafe or unsupported, nothing changed); 4 corrupt input;
-/// 5 I/O error; 6 verification failed; 130 interrupted.
+/// Leandisk reads raw, VHD, VHDX, VMDK, QCOW2 and VDI disks from outside the guest. It needs no mount and no virtual machine.
+///
+/// Exit status: 0 done; 2 wrong usage; 3 refused (unsafe or unsupported, nothing was changed); 4 corrupt input; 5 I/O error;
+/// 6 verification failed; 130 interrupted.
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 100)]
+#[command(version, about, max_term_width = 80, after_help = examples::ALL)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -19,39 +26,97 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show every layer of a disk, in milliseconds, without reading its data
+    /// Show the format, partitions and file systems of a disk
+    #[command(after_help = examples::INFO)]
     Info(InfoArguments),
-    /// Show what is fragmented in which layer, and what is held for nothing, without reading files' data
+    /// Report how fragmented a disk is, how much space it wastes, and what to do about it
+    #[command(after_help = examples::ANALYZE)]
     Analyze(AnalyzeArguments),
-    /// Draw what lies where, for the guest, in the image and on the host, as SVG or as a page to zoom and search
+    /// Draw a map of where the files lie on the disk, in the image and on the host
+    #[command(after_help = examples::MAP)]
     Map(MapArguments),
-    /// Copy a disk to any format, reading and writing only what its guest uses
+    /// Copy a disk to any format, reading and writing only what the guest uses
+    #[command(after_help = examples::COPY)]
     Copy(CopyArguments),
-    /// Make a new disk, whose storage is found at once or as it is written
+    /// Create a new, empty disk
+    #[command(after_help = examples::CREATE)]
     Create(CreateArguments),
-    /// Give back what a disk holds and its guest does not use, in place and safe from power cuts
+    /// Shrink a disk image in place by giving back the space that the guest does not use
+    #[command(after_help = examples::COMPACT)]
     Compact(CompactArguments),
-    /// Lay the files of a disk out contiguously, in place and safe from power cuts
+    /// Defragment the files of a disk in place
+    #[command(after_help = examples::DEFRAG)]
     Defrag(DefragArguments),
-    /// Finish or undo a change in place that was interrupted
+    /// Finish or undo a compact or defrag that was interrupted
+    #[command(after_help = examples::RECOVER)]
     Recover(RecoverArguments),
-    /// Serve a disk over NBD to virtual machines and tools until it is told to stop (SIGINT or SIGTERM)
+    /// Serve a disk over NBD to virtual machines and tools, until SIGINT or SIGTERM
+    #[command(after_help = examples::SERVE)]
     Serve(ServeArguments),
-    /// Show what was measured of a disk that is being served
+    /// Show I/O statistics of a disk that is being served
+    #[command(after_help = examples::STATS)]
     Stats(StatsArguments),
-    /// Measure what provisioning and fragmentation cost on this storage
+    /// Measure on your own storage what provisioning and fragmentation cost
     #[command(subcommand)]
     Bench(BenchCommand),
 }
 
+impl Command {
+    /// Whether a document is to be printed, of a failure as well.
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Self::Info(arguments) => arguments.json,
+            Self::Analyze(arguments) => arguments.json,
+            Self::Copy(arguments) => arguments.json,
+            Self::Create(arguments) => arguments.json,
+            Self::Compact(arguments) => arguments.json,
+            Self::Defrag(arguments) => arguments.json,
+            Self::Recover(arguments) => arguments.json,
+            Self::Stats(arguments) => arguments.json,
+            Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
+            Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
+            Self::Map(_) | Self::Serve(_) => false,
+        }
+    }
+}
+
+impl Command {
+    /// The disk that is opened first, if there is one.
+    pub(crate) fn disk(&self) -> Option<&Path> {
+        match self {
+            Self::Info(InfoArguments { disk, .. })
+            | Self::Analyze(AnalyzeArguments { disk, .. })
+            | Self::Map(MapArguments { disk, .. })
+            | Self::Copy(CopyArguments { source: disk, .. })
+            | Self::Compact(CompactArguments { disk, .. })
+            | Self::Defrag(DefragArguments { disk, .. })
+            | Self::Recover(RecoverArguments { disk, .. })
+            | Self::Serve(ServeArguments { disk, .. }) => Some(disk),
+            Self::Create(_) | Self::Stats(_) | Self::Bench(_) => None,
+        }
+    }
+}
+
+/// Headings of the options.
+const OPENING: &str = "Opening the disk";
+const TARGET: &str = "Target";
+const CONTENTS: &str = "What is copied";
+const CHANGE: &str = "What is changed";
+const SAFETY: &str = "Checks";
+const TUNING: &str = "Performance";
+const OUTPUT: &str = "Output";
+const NETWORK: &str = "Network";
+const WORKLOAD: &str = "What is measured";
+
 /// How a disk is opened.
 #[derive(Debug, Args)]
 pub(crate) struct OpenArguments {
-    /// Take the source for this format: raw, vhd, vhdx, vmdk, qcow2 or vdi
-    #[arg(short = 'f', value_name = "FMT")]
+    /// Format of the disk: raw, vhd, vhdx, vmdk, qcow2 or vdi [default: detected from the file]
+    #[arg(short = 'f', value_name = "FMT", help_heading = OPENING)]
     pub(crate) format: Option<Format>,
-    /// Let the image refer to files below this folder (or to this file), besides its own folder
-    #[arg(long, value_name = "PATH")]
+    /// Allow the image to refer to files in this folder, or to this file. Backing files, extents and parents are otherwise
+    /// opened only from the image's own folder. May be repeated
+    #[arg(long, value_name = "PATH", help_heading = OPENING)]
     pub(crate) allow_path: Vec<PathBuf>,
 }
 
@@ -60,7 +125,7 @@ pub(crate) struct OpenArguments {
 pub(crate) struct ShadowCopyArguments {
     /// Do not keep what only shadow copies (Windows' "previous versions") need: they become unreadable, and are to be
     /// deleted in Windows
-    #[arg(long)]
+    #[arg(long, help_heading = CONTENTS)]
     drop_shadow_copies: bool,
 }
 
@@ -90,75 +155,84 @@ impl ShadowCopyArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct InfoArguments {
-    /// The disk: a file or block device
+    /// The disk: an image file or a block device
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct AnalyzeArguments {
-    /// The disk: a file or block device
+    /// The disk: an image file or a block device
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
-    /// Write the whole report as one page, with a map to zoom and search
-    #[arg(long, value_name = "FILE")]
+    /// Print the full report: volumes, layers, the most fragmented files, read costs and all advice
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) full: bool,
+    /// Also write the full report as an HTML page, with a map to zoom and search
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) html: Option<PathBuf>,
-    /// Write a line of JSON for every file, with its extents
-    #[arg(long, value_name = "FILE.jsonl")]
+    /// Also write one line of JSON for every file, with its extents
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) files: Option<PathBuf>,
-    /// Give advice for this storage: hdd, san, sata-ssd, nvme, or `measured`, which reads up to 64 MiB of the disk in two
-    /// seconds at most; without it, what the host says of the storage decides
-    #[arg(long, value_name = "STORAGE", value_parser = ["hdd", "san", "sata-ssd", "nvme", "measured"])]
-    pub(crate) device: Option<String>,
-    /// Count requests of this many bytes
-    #[arg(long, value_name = "BYTES", default_value = "131072", value_parser = clap::value_parser!(u64).range(512..=1 << 30))]
-    pub(crate) request_size: u64,
-    /// Say what this trace costs: a line an access, its offset on the virtual disk and its length in bytes
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
-    /// Read the data, too, and say how much of it is zeros that the image need not hold
-    #[arg(long)]
-    pub(crate) zeros: bool,
-    /// Name this many of the files in the most fragments
-    #[arg(long, value_name = "N", default_value = "10")]
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
+    /// How many of the most fragmented files to list
+    #[arg(long, value_name = "N", default_value = "10", help_heading = OUTPUT)]
     pub(crate) top: usize,
+    /// Storage that the advice is for: hdd, san, sata-ssd, nvme, or measured. "measured" times reads of at most 64 MiB
+    /// of the disk, for two seconds at most [default: what the host says of the storage]
+    #[arg(long, value_name = "STORAGE", value_parser = ["hdd", "san", "sata-ssd", "nvme", "measured"], hide_possible_values = true, help_heading = WORKLOAD)]
+    pub(crate) device: Option<String>,
+    /// Size of the guest's read requests, with K or M
+    #[arg(long, value_name = "SIZE", default_value = "128K", value_parser = parse_request_size, help_heading = WORKLOAD)]
+    pub(crate) request_size: u64,
+    /// Also predict the cost of the reads in this file: one per line, offset on the virtual disk and length in bytes
+    #[arg(long, value_name = "FILE", help_heading = WORKLOAD)]
+    pub(crate) trace: Option<PathBuf>,
+    /// Also read all data that is in use, and report how much of it is zeros that need no space in the image
+    #[arg(long, help_heading = WORKLOAD)]
+    pub(crate) zeros: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct MapArguments {
-    /// The disk: a file or block device
+    /// The disk: an image file or a block device
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
-    /// What to write: its name ends in .svg or .html
-    #[arg(short = 'o', value_name = "FILE")]
+    /// File to write. The name ends in .svg for a picture, or in .html for a page to zoom and search
+    #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) output: PathBuf,
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Layout {
-    /// Every byte where it was
+    /// Keep every byte at the offset where it was
     Keep,
-    /// Files laid out contiguously
+    /// Lay out each file contiguously
     Packed,
 }
 
-/// When a new disk's storage is found.
+/// When a new disk's storage is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Provision {
-    /// As it is written
+    /// Allocate space when the guest first writes to it: the image starts small and grows
     Thin,
-    /// At once; zeroed by the host as it is written
+    /// Allocate the whole size now; the host zeroes each part when it is first written
     Lazy,
-    /// At once, and zeroed
+    /// Allocate the whole size now and zero it: slow to create, fastest to write
     Eager,
 }
 
@@ -199,55 +273,58 @@ impl Provision {
     pub(crate) fn note_unless(self, is_marked: bool) {
         if !is_marked {
             let word = self.word();
-            eprintln!(
-                "leandisk: note: the host's file system keeps no marks: say --provision {word} when the disk is served"
-            );
+            crate::say(&format!(
+                "note: this file system has no extended attributes to record that the disk is {word}: use --provision \
+                 {word} with 'leandisk serve' as well"
+            ));
         }
     }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CreateArguments {
-    /// The disk to make
+    /// The image file to create
     pub(crate) disk: PathBuf,
-    /// Its size: a number of bytes, or with K, M, G or T (powers of 1024)
+    /// Size of the disk: a number with K, M, G, T or P (powers of 1024), such as 40G or 1.5T. Without a unit: bytes
     #[arg(value_parser = parse_size)]
     pub(crate) size: u64,
-    /// Make this format; without it the disk's extension decides
-    #[arg(short = 'O', value_name = "FMT")]
+    /// Format to create: raw, vhd, vhdx, vmdk, qcow2 or vdi [default: by the file's extension]
+    #[arg(short = 'O', value_name = "FMT", help_heading = TARGET)]
     pub(crate) format: Option<Format>,
-    /// Set an option of the format: subformat=, `cluster_size`=, `block_size`=
-    #[arg(short = 'o', value_name = "KEY=VALUE", value_delimiter = ',')]
+    /// Options of the format: subformat=, cluster_size=, block_size=
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_delimiter = ',', help_heading = TARGET)]
     pub(crate) option: Vec<String>,
-    /// When its storage is found
-    #[arg(long, value_enum, default_value = "thin")]
+    /// When space is allocated on the host
+    #[arg(long, value_enum, default_value = "thin", value_name = "WHEN", help_heading = TARGET)]
     pub(crate) provision: Provision,
-    /// Replace an existing file
-    #[arg(long)]
+    /// Replace the file if it exists
+    #[arg(long, help_heading = TARGET)]
     pub(crate) force: bool,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     /// How to show progress
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
     pub(crate) progress: ProgressStyle,
 }
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Write thin, lazy and eager disks whole, several times over, and show what the first write costs
+    /// Write thin, lazy and eager disks from start to end several times, and compare the first write with later ones
+    #[command(after_help = examples::FIRST_WRITE)]
     FirstWrite(FirstWriteArguments),
-    /// Have disks grow side by side through qemu-nbd and through Leandisk, and show what their fragments cost
+    /// Let several disks grow at the same time, through qemu-nbd and through Leandisk, and measure their fragmentation
+    #[command(after_help = examples::FRAGMENTATION)]
     Fragmentation(FragmentationArguments),
 }
 
 /// In which order disks grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Order {
-    /// All from their start to their end, one write each in turns
+    /// Each disk from start to end, one write to each disk in turn
     Turns,
-    /// In turns as well, each anywhere where it was not yet written
+    /// One write to each disk in turn, at random offsets not written before
     Random,
 }
 
@@ -264,356 +341,332 @@ pub(crate) enum HostFilesystem {
 
 #[derive(Debug, Args)]
 pub(crate) struct FragmentationArguments {
-    /// The folder on the storage to measure; all is made in a new folder in it, and removed
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    /// Folder on the storage to measure. A new folder is made in it, and removed at the end
+    #[arg(long, value_name = "DIR", default_value = ".", help_heading = WORKLOAD)]
     pub(crate) dir: PathBuf,
-    /// How many disks grow side by side
-    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// How many disks grow at the same time
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64), help_heading = WORKLOAD)]
     pub(crate) files: u16,
-    /// The size of each, in whole pages of 4 KiB: with K, M, G or T
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_page_size)]
+    /// Size of each disk, a multiple of 4K
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_page_size, help_heading = WORKLOAD)]
     pub(crate) size: u64,
-    /// What is written at a time, in whole pages of 4 KiB
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = parse_write_size)]
+    /// Size of each write, a multiple of 4K, at most 32M
+    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = parse_write_size, help_heading = WORKLOAD)]
     pub(crate) write: u64,
-    /// In which order the disks grow
-    #[arg(long, value_enum, default_value = "turns")]
+    /// In which order the disks are written
+    #[arg(long, value_enum, default_value = "turns", help_heading = WORKLOAD)]
     pub(crate) order: Order,
-    /// Instead of growing, have many small files come, change and go, as databases do it
-    #[arg(long, conflicts_with_all = ["write", "order"])]
+    /// Instead of growing disks, create, rewrite and delete many small files, as databases do
+    #[arg(long, conflicts_with_all = ["write", "order"], help_heading = WORKLOAD)]
     pub(crate) churn: bool,
-    /// How much a guest writes before it flushes
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_size)]
+    /// How much is written between two flushes, a multiple of 512 bytes
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_interval, help_heading = WORKLOAD)]
     pub(crate) flush: u64,
-    /// The disks' formats: raw, vhd, vhdx, vmdk, qcow2, vdi
-    #[arg(long, value_name = "FMT,..", default_value = "raw,qcow2,vhdx", value_delimiter = ',')]
+    /// Formats of the disks: raw, vhd, vhdx, vmdk, qcow2, vdi
+    #[arg(long, alias = "format", value_name = "FMT,..", default_value = "raw,qcow2,vhdx", value_delimiter = ',', help_heading = WORKLOAD)]
     pub(crate) formats: Vec<Format>,
-    /// Make and mount a file system for the disks, in a file in the folder; needs root
-    #[arg(long, value_enum, value_name = "KIND")]
+    /// Make a file system of this kind for the disks, in a file in the folder, and mount it. Needs root
+    #[arg(long, value_enum, value_name = "KIND", help_heading = WORKLOAD)]
     pub(crate) host_filesystem: Option<HostFilesystem>,
-    /// Fill that file system with small files before, and remove every other one
-    #[arg(long, requires = "host_filesystem")]
+    /// First fill that file system with small files and delete every second one, so that its free space is fragmented
+    #[arg(long, requires = "host_filesystem", help_heading = WORKLOAD)]
     pub(crate) aged: bool,
-    /// Leave the disks where they are, to look at
-    #[arg(long, conflicts_with = "host_filesystem")]
-    pub(crate) keep: bool,
-    /// How often all is measured
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100))]
+    /// How many times to measure
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = WORKLOAD)]
     pub(crate) iterations: u16,
-    /// Write the figures as one page, with charts
-    #[arg(long, value_name = "FILE")]
+    /// Keep the disks instead of removing them at the end
+    #[arg(long, conflicts_with = "host_filesystem", help_heading = OUTPUT)]
+    pub(crate) keep: bool,
+    /// Also write the results as an HTML page with charts
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) html: Option<PathBuf>,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     /// How to show progress
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
     pub(crate) progress: ProgressStyle,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct FirstWriteArguments {
-    /// The folder on the storage to measure; disks are made in a new folder in it, and removed
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    /// Folder on the storage to measure. A new folder is made in it, and removed at the end
+    #[arg(long, value_name = "DIR", default_value = ".", help_heading = WORKLOAD)]
     pub(crate) dir: PathBuf,
-    /// The disks' size: a number of bytes, or with K, M, G or T
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    /// Size of each disk: a number with K, M, G or T
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size, help_heading = WORKLOAD)]
     pub(crate) size: u64,
-    /// How often each disk is written whole
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100))]
+    /// How many times each disk is written from start to end
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = WORKLOAD)]
     pub(crate) passes: u16,
-    /// The disks' formats: raw, vhd, vhdx, vmdk, qcow2, vdi
-    #[arg(long, value_name = "FMT,..", default_value = "raw", value_delimiter = ',')]
-    pub(crate) format: Vec<Format>,
-    /// When the disks' storage is found
+    /// Formats of the disks: raw, vhd, vhdx, vmdk, qcow2, vdi
+    #[arg(long, alias = "format", value_name = "FMT,..", default_value = "raw", value_delimiter = ',', help_heading = WORKLOAD)]
+    pub(crate) formats: Vec<Format>,
+    /// When space is allocated for the disks
     #[arg(
         long,
         value_enum,
-        value_name = "KIND,..",
+        value_name = "WHEN,..",
         default_value = "thin,lazy,eager",
-        value_delimiter = ','
+        value_delimiter = ',',
+        help_heading = WORKLOAD
     )]
     pub(crate) provision: Vec<Provision>,
-    /// What is written at a time, in whole pages of 4 KiB
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_write_size)]
+    /// Size of each write, a multiple of 4K, at most 32M
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_write_size, help_heading = WORKLOAD)]
     pub(crate) write: u64,
-    /// How often all is measured; several times shows how much the figures vary
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=100))]
+    /// How many times to measure; more than one shows how much the results vary
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = WORKLOAD)]
     pub(crate) iterations: u16,
-    /// Leave the disks where they are, to look at
-    #[arg(long)]
+    /// Keep the disks instead of removing them at the end
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) keep: bool,
-    /// Write the figures as one page, with charts
-    #[arg(long, value_name = "FILE")]
+    /// Also write the results as an HTML page with charts
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) html: Option<PathBuf>,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     /// How to show progress
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
     pub(crate) progress: ProgressStyle,
-}
-
-fn parse_page_size(text: &str) -> Result<u64, String> {
-    const PAGE_BYTES: u64 = 4096;
-    let bytes = parse_size(text)?;
-    let is_whole = bytes.is_multiple_of(PAGE_BYTES);
-    is_whole.then_some(bytes).ok_or_else(|| format!("whole pages of {PAGE_BYTES} bytes"))
-}
-
-/// What is written at a time is no longer than what clients may send.
-fn parse_write_size(text: &str) -> Result<u64, String> {
-    const WRITE_BYTES_MAX: u64 = 32 << 20;
-    let bytes = parse_page_size(text)?;
-    let is_short = bytes <= WRITE_BYTES_MAX;
-    is_short.then_some(bytes).ok_or_else(|| format!("at most {WRITE_BYTES_MAX} bytes"))
-}
-
-/// Sizes of virtual disks are whole sectors.
-const SECTOR_BYTES: u64 = 512;
-
-fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        unit => return Err(format!("no such unit: {unit}")),
-    };
-    let number: u64 = digits.parse().map_err(|error| format!("{error}"))?;
-    let bytes =
-        number.checked_mul(1 << shift).filter(|bytes| *bytes > 0 && bytes.is_multiple_of(SECTOR_BYTES));
-    bytes.ok_or_else(|| format!("a disk has at least one sector, and whole sectors of {SECTOR_BYTES} bytes"))
 }
 
 /// Whether what lies at the end of an image's file goes down into gaps, so that the file gets shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Move {
-    /// Where the file gets enough shorter for what moves
+    /// Move blocks if the file becomes shorter by enough to be worth the writing
     Auto,
-    /// Wherever the file gets shorter
+    /// Move blocks whenever the file becomes shorter by it
     Always,
-    /// Never
+    /// Do not move blocks
     Never,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CompactArguments {
-    /// The disk: a file or block device that nobody uses
+    /// The disk: an image file or a block device that nothing else is using
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
-    /// First move files out of the image's blocks that hold little, so that more of them become free
-    #[arg(long)]
+    /// First move files out of image blocks that are almost empty, so that these can be given back, too
+    #[arg(long, help_heading = CHANGE)]
     pub(crate) defrag: bool,
-    /// Move what lies at the file's end into gaps, and cut the file off
-    #[arg(long = "move", value_name = "WHEN", value_enum, default_value = "auto")]
+    /// Whether to move blocks from the end of the image file into gaps, so that the file can be cut shorter
+    #[arg(long = "move", value_name = "WHEN", value_enum, default_value = "auto", help_heading = CHANGE)]
     pub(crate) moves: Move,
     #[command(flatten)]
     pub(crate) shadow_copies: ShadowCopyArguments,
     /// Show what would be done, and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = SAFETY)]
     pub(crate) dry_run: bool,
-    /// Read every file before and after, and compare
-    #[arg(long)]
+    /// Read every file before and after the change, and compare
+    #[arg(long, help_heading = SAFETY)]
     pub(crate) verify: bool,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     /// How to show progress
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
     pub(crate) progress: ProgressStyle,
 }
 
 /// What a disk is to look like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Goal {
-    /// No fragmented file, with the fewest bytes moved
+    /// Make every file contiguous, and move as little as possible
     Files,
-    /// That, and free space in as few pieces as can be
+    /// Also bring the free space together
     Free,
-    /// Everything sorted: directories, small files by directory, large files, free space
+    /// Sort everything: directories, small files by directory, large files, then the free space
     Pack,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DefragArguments {
-    /// The disk: a file or block device that nobody uses
+    /// The disk: an image file or a block device that nothing else is using
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
-    /// What to reach
-    #[arg(long, value_enum, default_value = "files")]
+    /// What to achieve
+    #[arg(long, value_enum, default_value = "files", help_heading = CHANGE)]
     pub(crate) goal: Goal,
-    /// Only this volume, counted from 1 as `info` does
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Change only this volume, by its number in 'leandisk info' [default: all volumes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = CHANGE)]
     pub(crate) volume: Option<u32>,
     /// Show what would be done, and change nothing
-    #[arg(long)]
+    #[arg(long, help_heading = SAFETY)]
     pub(crate) dry_run: bool,
-    /// Read every file before and after, and compare
-    #[arg(long)]
+    /// Read every file before and after the change, and compare
+    #[arg(long, help_heading = SAFETY)]
     pub(crate) verify: bool,
-    /// Bring NTFS's $MFT together, too, behind its first extent
-    #[arg(long)]
+    /// Also make the $MFT of NTFS contiguous, as far as its first extent can stay in place
+    #[arg(long, help_heading = CHANGE)]
     pub(crate) mft: bool,
-    /// Keep the journal here, with a link to it beside the disk
-    #[arg(long, value_name = "FILE")]
+    /// Write the journal to this file, and leave a link to it beside the disk [default: beside the disk]
+    #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub(crate) journal: Option<PathBuf>,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     /// How to show progress
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
     pub(crate) progress: ProgressStyle,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RecoverArguments {
-    /// The disk: a file or block device that nobody uses
+    /// The disk: an image file or a block device that nothing else is using
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
     /// The journal, if it is not beside the disk
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = OPENING)]
     pub(crate) journal: Option<PathBuf>,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// The disk: a file or block device that nobody uses
+    /// The disk: an image file or a block device that nothing else is using
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
-    /// Listen at this socket, for this user alone; `leandisk stats` asks at it, too
-    #[arg(long, value_name = "PATH", required_unless_present = "listen")]
+    /// Listen on this Unix socket, which only this user may use. 'leandisk stats' reads its statistics from it
+    #[arg(long, value_name = "PATH", required_unless_present = "listen", help_heading = NETWORK)]
     pub(crate) socket: Option<PathBuf>,
-    /// Listen at this address and port
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Listen on this TCP address and port. Anything but the loopback address needs TLS or --insecure
+    #[arg(long, value_name = "ADDR:PORT", help_heading = NETWORK)]
     pub(crate) listen: Option<SocketAddr>,
-    /// Let nobody write
-    #[arg(long)]
+    /// Refuse all writes
+    #[arg(long, help_heading = CHANGE)]
     pub(crate) read_only: bool,
-    /// What storage the disk keeps, whatever its guest discards; without it, what it was made with
-    #[arg(long, value_enum)]
+    /// How much of its space the disk keeps when the guest discards data [default: as the disk was created]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = CHANGE)]
     pub(crate) provision: Option<Provision>,
-    /// What clients call the disk; without it, the file's name
-    #[arg(long)]
+    /// Name of the NBD export [default: the file's name]
+    #[arg(long, help_heading = NETWORK)]
     pub(crate) name: Option<String>,
-    /// Demand TLS of those who come over the network, with this certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "listen")]
+    /// Use TLS on the TCP address, with this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "listen", help_heading = NETWORK)]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// The certificate's key (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = NETWORK)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Take only clients whose certificate this authority signed (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    /// Accept only clients with a certificate that this authority signed (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = NETWORK)]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Listen to the network without TLS: whoever reaches the address may read and write the disk
-    #[arg(long)]
+    /// Listen on the network without TLS: whoever reaches the address can read and write the disk
+    #[arg(long, help_heading = NETWORK)]
     pub(crate) insecure: bool,
-    /// Record all requests in this new file
-    #[arg(long, value_name = "FILE")]
+    /// Record every request in this new file
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) trace: Option<PathBuf>,
-    /// Serve metrics for Prometheus at this address of loopback
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Serve metrics for Prometheus at this loopback address and port
+    #[arg(long, value_name = "ADDR:PORT", help_heading = OUTPUT)]
     pub(crate) metrics: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArguments {
-    /// The socket at which the disk is served, or a recording: what --json printed
+    /// The socket of 'leandisk serve', or a file with what an earlier --json printed
     pub(crate) source: PathBuf,
-    /// A later one, to be compared with the first on a page
+    /// A second source, to compare with the first. Needs --html
     #[arg(requires = "html", conflicts_with_all = ["json", "csv"])]
     pub(crate) later: Option<PathBuf>,
-    /// Print one JSON document
-    #[arg(long, conflicts_with = "csv")]
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT, conflicts_with = "csv")]
     pub(crate) json: bool,
-    /// Write a page that shows it as pictures
-    #[arg(long, value_name = "FILE", conflicts_with = "csv")]
+    /// Also write the statistics as an HTML page with charts
+    #[arg(long, value_name = "FILE", conflicts_with = "csv", help_heading = OUTPUT)]
     pub(crate) html: Option<PathBuf>,
-    /// Print the tables as `vscsiStats -p all -c` does
-    #[arg(long)]
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
+    /// Print the histograms as CSV, in the form of 'vscsiStats -p all -c'
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) csv: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum ProgressStyle {
-    /// A bar, if standard error is a terminal
+    /// A progress bar if standard error is a terminal
     Auto,
-    /// Lines of JSON on standard error
+    /// One line of JSON at a time on standard error
     Json,
-    /// Nothing
+    /// No progress
     None,
 }
 
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct CopyArguments {
-    /// The disk to copy: a file or block device
+    /// The disk to copy: an image file or a block device
     pub(crate) source: PathBuf,
-    /// What to make of it
+    /// The image file to create, or a block device
     pub(crate) target: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
-    /// Make this format; without it the target's extension decides, else the source's format
-    #[arg(short = 'O', value_name = "FMT")]
+    /// Format of the target: raw, vhd, vhdx, vmdk, qcow2 or vdi [default: by the target's extension]
+    #[arg(short = 'O', value_name = "FMT", help_heading = TARGET)]
     pub(crate) target_format: Option<Format>,
-    /// Set an option of the target's format: subformat=, compression=, `cluster_size`=, `block_size`=
-    #[arg(short = 'o', value_name = "KEY=VALUE", value_delimiter = ',')]
+    /// Options of the target's format: subformat=, compression=, cluster_size=, block_size=
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_delimiter = ',', help_heading = TARGET)]
     pub(crate) target_option: Vec<String>,
-    /// Compress the target (qcow2)
-    #[arg(long)]
+    /// Compress the target (qcow2 only)
+    #[arg(long, help_heading = TARGET)]
     pub(crate) compress: bool,
-    /// How files lie in the target
-    #[arg(long, value_enum, default_value = "keep")]
+    /// Where files lie in the target
+    #[arg(long, value_enum, default_value = "keep", help_heading = TARGET)]
     pub(crate) layout: Layout,
-    /// When the target's storage is found
-    #[arg(long, value_enum, default_value = "thin")]
+    /// When space is allocated for the target
+    #[arg(long, value_enum, default_value = "thin", value_name = "WHEN", help_heading = TARGET)]
     pub(crate) provision: Provision,
-    /// Copy what the guest's file systems have free, too
-    #[arg(long)]
+    /// Also copy the free space of the guest's file systems
+    #[arg(long, help_heading = CONTENTS)]
     pub(crate) keep_free: bool,
-    /// Copy the contents of page files and swap, too
-    #[arg(long)]
+    /// Also copy the contents of page files and swap space
+    #[arg(long, help_heading = CONTENTS)]
     pub(crate) keep_swap: bool,
     #[command(flatten)]
     pub(crate) shadow_copies: ShadowCopyArguments,
-    /// On a block device, leave old contents where nothing is copied
-    #[arg(long)]
+    /// On a block device, leave the old data where nothing is copied, instead of zeroing it
+    #[arg(long, help_heading = CONTENTS)]
     pub(crate) fast: bool,
-    /// Read the target back and compare it with what was read
-    #[arg(long)]
+    /// Read the target back and compare it with what was read from the source
+    #[arg(long, help_heading = SAFETY)]
     pub(crate) verify: bool,
-    /// Show what would be done, without reading the data
-    #[arg(long)]
+    /// Show what would be copied, without reading the data
+    #[arg(long, help_heading = SAFETY)]
     pub(crate) dry_run: bool,
-    /// Go on with an interrupted copy
-    #[arg(long)]
+    /// Continue a copy that was interrupted
+    #[arg(long, help_heading = SAFETY)]
     pub(crate) resume: bool,
-    /// Replace an existing target
-    #[arg(long)]
+    /// Replace the target if it exists
+    #[arg(long, help_heading = TARGET)]
     pub(crate) force: bool,
-    /// Copy a disk although another program writes to it, or has it mounted: the copy holds what the disk's file holds, which may be
-    /// older than what the guest sees, and may not fit together
-    #[arg(long)]
+    /// Copy a disk that another program writes to, or that is mounted. The copy holds what the image file holds: it may be older
+    /// than what the guest sees, and its parts may be from different moments
+    #[arg(long, help_heading = SAFETY)]
     pub(crate) in_use: bool,
-    /// Read and write through the page cache: for a source that lies in it already
-    #[arg(long)]
+    /// Read and write through the page cache: faster if the source is in it already
+    #[arg(long, help_heading = TUNING)]
     pub(crate) page_cache: bool,
-    /// Number of worker threads
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Number of worker threads [default: four per core, from 8 to 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = TUNING)]
     pub(crate) threads: Option<u16>,
-    /// Print one JSON document
-    #[arg(long)]
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     /// How to show progress
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
     pub(crate) progress: ProgressStyle,
 }

@@ -1,6 +1,5 @@
 //! `leandisk bench`: what provisioning and fragmentation cost on the user's own storage.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,10 +12,10 @@ use report::{
     fragmentation_document, fragmentation_page, fragmentation_text, to_json,
 };
 
-use crate::analyze::write_whole;
 use crate::arguments::{
     BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order, Provision,
 };
+use crate::output::OutputFile;
 use crate::progress::{Progress, cancel_on_signal};
 use crate::serve::open_direct;
 use crate::{print, stdout_palette};
@@ -30,8 +29,9 @@ pub(crate) fn run(command: &BenchCommand) -> Result<()> {
 
 fn first_write(arguments: &FirstWriteArguments) -> Result<()> {
     let started = Instant::now();
+    let page = prepare_page(arguments.html.as_deref(), arguments.force)?;
     let mut provisions: Vec<_> = arguments.provision.iter().map(|provision| when(*provision)).collect();
-    let mut formats = arguments.format.clone();
+    let mut formats = arguments.formats.clone();
     without_repetitions(&mut provisions);
     without_repetitions(&mut formats);
     let bench = FirstWrite {
@@ -57,15 +57,15 @@ fn first_write(arguments: &FirstWriteArguments) -> Result<()> {
         outcome: &outcome,
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
-    if let Some(path) = &arguments.html {
-        write_page(path, &first_write_page(&document))?;
+    if let Some(file) = page {
+        file.write_page(&first_write_page(&document), &arguments.dir)?;
     }
-    print(&if arguments.json { to_json(&document) } else { first_write_text(&document, stdout_palette()) });
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { first_write_text(&document, stdout_palette()) })
 }
 
 fn fragmentation(arguments: &FragmentationArguments) -> Result<()> {
     let started = Instant::now();
+    let page = prepare_page(arguments.html.as_deref(), arguments.force)?;
     let mut formats = arguments.formats.clone();
     without_repetitions(&mut formats);
     let workload = Workload {
@@ -112,19 +112,14 @@ fn fragmentation(arguments: &FragmentationArguments) -> Result<()> {
         outcome: &outcome,
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
-    if let Some(path) = &arguments.html {
-        write_page(path, &fragmentation_page(&document))?;
+    if let Some(file) = page {
+        file.write_page(&fragmentation_page(&document), &arguments.dir)?;
     }
-    print(&if arguments.json { to_json(&document) } else { fragmentation_text(&document, stdout_palette()) });
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { fragmentation_text(&document, stdout_palette()) })
 }
 
-/// A new file, or another regular file's new contents.
-fn write_page(path: &Path, page: &str) -> Result<()> {
-    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-        return Err(Error::refused("a report is written to a file").path(path.display()));
-    }
-    write_whole(path, |out| out.write_all(page.as_bytes()))
+fn prepare_page(path: Option<&Path>, replaces: bool) -> Result<Option<OutputFile>> {
+    path.map(|path| OutputFile::prepare(path, replaces, &[])).transpose()
 }
 
 fn when(provision: Provision) -> When {

@@ -27,8 +27,8 @@ use crate::consolidate::{self, Known};
 use crate::defrag::{InPlace, Prepared, carry_out, check_can_be_opened};
 use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_usable, lost};
 use crate::places::Places;
-use crate::progress::{Progress, cancel_on_signal};
-use crate::{print, stdout_palette};
+use crate::progress::{Progress, cancel_on_signal, waiting};
+use crate::{Failed, print, stdout_palette};
 
 /// Facts are asked for in windows of about this size.
 const WINDOW_BYTES: u64 = 256 << 20;
@@ -37,11 +37,13 @@ const SWAP: &str = "swap";
 /// Workers that read files to compare them.
 const THREAD_COUNT: usize = 4;
 
-pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
+pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
     let started = Instant::now();
     // What moves is compared by who moves it; files are read again for what comes after that.
+    let checking = waiting(arguments.progress, comparing(arguments));
     let mut scene = Scene::open(arguments, arguments.verify && !arguments.defrag)?;
     let before = sizes(scene.stack.chain())?;
+    drop(checking);
     let consolidation = match arguments.defrag {
         true => Some(consolidate(arguments, &mut scene)?),
         false => None,
@@ -50,6 +52,7 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
         consolidation.as_ref().filter(|_| arguments.dry_run).map(|it| consolidate::moved(&it.prepared));
     let plan = plan(&scene, moved.as_deref(), arguments.moves)?;
     let refused = refused(&scene.stack, &scene.trust);
+    let moved_files = consolidation.as_ref().and_then(|it| it.verified_files);
     let step_count = plan.releases.count() + plan.moves.len() as u64;
     let done = match (arguments.dry_run || refused.is_some(), step_count) {
         (true, count) => {
@@ -60,7 +63,8 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
             None
         }
         (false, 0) => {
-            Some(Done { after: sizes(scene.stack.chain())?, written_bytes: 0, is_cancelled: false })
+            let after = sizes(scene.stack.chain())?;
+            Some(Done { after, written_bytes: 0, is_cancelled: false, verified_files: None })
         }
         (false, _) => Some(execute(arguments, &scene, &plan)?),
     };
@@ -72,7 +76,7 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
         refused: trust.as_ref().err().cloned(),
         shadow_copies,
     });
-    let document = compact_document(&CompactSubject {
+    let mut document = compact_document(&CompactSubject {
         path: &arguments.disk.display().to_string(),
         format: scene.stack.chain().facts().format.name(),
         plan: &plan,
@@ -85,15 +89,25 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<()> {
         consolidated: consolidation.map(|it| it.volumes()),
         volumes: volumes.collect(),
         elapsed_seconds: started.elapsed().as_secs_f64(),
+        verified_files: done.as_ref().and_then(|done| done.verified_files).max(moved_files),
     });
-    print(&if arguments.json { to_json(&document) } else { compact_text(&document, stdout_palette()) });
-    match refused {
+    let ended = match refused {
         Some(reason) => Err(Error::refused(reason).path(arguments.disk.display())),
         None if done.is_some_and(|done| done.is_cancelled) => {
             Err(Error::interrupted().hint("the disk is whole; what was given back stays given back"))
         }
         None => Ok(()),
+    };
+    if let Err(error) = &ended {
+        document.fail(error);
     }
+    print(&if arguments.json { to_json(&document) } else { compact_text(&document, stdout_palette()) })?;
+    ended.map_err(Failed::Told)
+}
+
+/// What is done before and after the change, in words.
+fn comparing(arguments: &CompactArguments) -> &'static str {
+    if arguments.verify { "reading files to compare them" } else { "checking volumes" }
 }
 
 /// A disk that may be changed in place, with what its volumes say.
@@ -189,6 +203,7 @@ impl Scene {
 struct Consolidation {
     prepared: Vec<Prepared>,
     outcomes: Vec<RearrangeOutcome>,
+    verified_files: Option<u64>,
 }
 
 impl Consolidation {
@@ -213,6 +228,7 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
     let gives = gives_back(scene.stack.chain());
     let prepared = consolidate::prepare(&scene.stack, &scene.maps, gives, &known)?;
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
+    let mut verified_files = None;
     let moves = prepared.iter().any(consolidate::has_moves);
     if !arguments.dry_run && moves {
         let how = InPlace {
@@ -222,14 +238,16 @@ fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consol
             journal: None,
             progress: arguments.progress,
         };
-        outcomes = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.seen)?.1;
+        let carried_out = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.seen)?;
+        (outcomes, verified_files) = (carried_out.outcomes, carried_out.verified_files);
     }
     if arguments.dry_run {
         check_can_be_opened(&scene.stack, &scene.gate, &prepared)?;
     } else if moves || arguments.verify {
+        let _checking = waiting(arguments.progress, comparing(arguments));
         *scene = Scene::open(arguments, arguments.verify)?;
     }
-    Ok(Consolidation { prepared, outcomes })
+    Ok(Consolidation { prepared, outcomes, verified_files })
 }
 
 /// Whether files of a volume may move.
@@ -406,6 +424,8 @@ struct Done {
     after: Sizes,
     written_bytes: u64,
     is_cancelled: bool,
+    /// How many files and directories were read before and after, if any were to be.
+    verified_files: Option<u64>,
 }
 
 /// Carries out the plan, then opens the disk anew and compares.
@@ -452,9 +472,11 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     drop(disk);
     let CompactOutcome { is_cancelled, moved_bytes, .. } = outcome?;
     let moved = MovedUnits::new(moved_first(&plan.moves, moved_bytes, slot_bytes), slot_bytes);
+    let _checking = waiting(arguments.progress, comparing(arguments));
     let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
     let zeroed: Vec<_> = tallies.iter().map(|tally| tally.zeroed()).collect();
     before.check(after.chain(), &plan.kept, &moved, &zeroed)?;
+    let mut verified_files = 0;
     for (volume, before) in after.volumes().iter().zip(trust) {
         let Ok(Found { snapshot: Some(before), compared, unsound }) = before else { continue };
         if unsound.is_none() {
@@ -462,11 +484,13 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
         }
         let now = depth.snapshot(volume, compared.as_deref())?.ok_or_else(lost)?;
         Snapshot::compare_on(before, &now, volume.filesystem.as_deref().ok_or_else(lost)?)?;
+        verified_files += compared.as_ref().map_or(0, |files| files.len() as u64);
     }
     Ok(Done {
         after: sizes(after.chain())?,
         written_bytes: tallies.iter().map(|tally| tally.written_bytes()).sum(),
         is_cancelled,
+        verified_files: (*depth == Depth::Files).then_some(verified_files),
     })
 }
 

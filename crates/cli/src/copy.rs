@@ -21,9 +21,9 @@ use stack::{Arranged, Stack, UsedMaps};
 use crate::arguments::{CopyArguments, Layout, OpenArguments, Provision};
 use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_replaceable, open_chain};
 use crate::pack::pack;
-use crate::progress::{Progress, cancel_on_signal};
+use crate::progress::{Progress, cancel_on_signal, waiting};
 use crate::target::{Target, Wanted, is_block_device};
-use crate::{print, stdout_palette};
+use crate::{print, say, stdout_palette};
 
 /// The most time between checkpoints: far enough apart to cost nothing, near enough to lose little.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(15);
@@ -54,6 +54,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     check_replaceable(&arguments.target, &arguments.open)?;
     let source_state = source_state(stack.chain())?;
 
+    let checking = waiting(arguments.progress, "checking what the guest uses");
     let maps = used_maps(arguments, stack)?;
     let kept = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
     let packing = match arguments.layout {
@@ -70,6 +71,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
             planner.finish()
         }
     };
+    drop(checking);
     let source: &dyn ReadAt<Virtual> = match &arranged {
         None => &**stack.chain(),
         Some(arranged) => arranged,
@@ -101,8 +103,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         layouts: layouts.as_deref(),
         shadow_copies: &arguments.shadow_copies.care(stack, &maps)?,
     });
-    print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) });
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) })
 }
 
 /// What the volumes use. Where all of them is kept, and nothing moves, they need not be understood: not one of them is looked at.
@@ -153,10 +154,10 @@ fn check_provision(arguments: &CopyArguments, writer: &AnyWriter) -> Result<()> 
 /// A table written for one sector size means nothing to a guest that is told another.
 fn warn_of_sectors(sector_bytes: u32, target: Format) {
     if sector_bytes != 512 && target != Format::Vhdx {
-        eprintln!(
-            "leandisk: warning: the disk has sectors of {sector_bytes} bytes, which {target} cannot tell the guest: \
-             attach the target with that sector size, or use vhdx"
-        );
+        say(&format!(
+            "warning: the disk has sectors of {sector_bytes} bytes, which {target} cannot tell the guest: attach the \
+             target with that sector size, or use vhdx"
+        ));
     }
 }
 
@@ -321,18 +322,16 @@ fn thread_count(arguments: &CopyArguments) -> usize {
 fn going_on(left: Left, resumes: bool) -> Option<Checkpoint> {
     match left {
         Left::Usable(checkpoint) if resumes => {
-            eprintln!("leandisk: going on after {}", report::human_bytes(checkpoint.read_bytes()));
+            say(&format!("going on after {}", report::human_bytes(checkpoint.read_bytes())));
             return Some(*checkpoint);
         }
-        Left::Usable(checkpoint) => eprintln!(
-            "leandisk: starting over: the {} that an interrupted copy kept are removed; --resume would have gone on with them",
+        Left::Usable(checkpoint) => say(&format!(
+            "starting over: the {} that an interrupted copy kept are removed; --resume would have gone on with them",
             report::human_bytes(checkpoint.read_bytes())
-        ),
-        Left::Useless(why) if resumes => eprintln!("leandisk: starting over: {why}"),
-        Left::Useless(_) => eprintln!("leandisk: removing what an interrupted copy left"),
-        Left::Nothing if resumes => {
-            eprintln!("leandisk: starting from the beginning: nothing was kept to go on with")
-        }
+        )),
+        Left::Useless(why) if resumes => say(&format!("starting over: {why}")),
+        Left::Useless(_) => say("removing what an interrupted copy left"),
+        Left::Nothing if resumes => say("starting from the beginning: nothing was kept to go on with"),
         Left::Nothing => {}
     }
     None
@@ -399,9 +398,7 @@ fn how(arguments: &CopyArguments, plan: &CopyPlan, format: Format) -> String {
 fn check_unchanged(arguments: &CopyArguments, source: &Chain, before: &Seen) -> Result<()> {
     match before.check_after_reading(source) {
         Err(_) if arguments.in_use => {
-            eprintln!(
-                "leandisk: warning: the source changed while it was copied: the copy is of no single moment"
-            );
+            say("warning: the source changed while it was copied: its parts may be from different moments");
             Ok(())
         }
         checked => checked,

@@ -21,9 +21,9 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
     let started = Instant::now();
     let by_extension = || Format::from_extension(arguments.disk.extension()?.to_str()?);
     let format = arguments.format.or_else(by_extension).ok_or_else(|| {
-        Error::invalid("the disk's name tells no format")
+        Error::invalid("the file's extension names no disk format")
             .path(arguments.disk.display())
-            .hint("say it with -O")
+            .hint("name the format with -O, such as -O qcow2")
     })?;
     let provision = arguments.provision.when();
     let options = CreateOptions {
@@ -70,6 +70,5 @@ pub(crate) fn run(arguments: &CreateArguments) -> Result<()> {
         host_extents: made.host_extents()?.map(|extents| extents.len() as u64),
         elapsed_seconds: started.elapsed().as_secs_f64(),
     });
-    print(&if arguments.json { to_json(&document) } else { create_text(&document, stdout_palette()) });
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { create_text(&document, stdout_palette()) })
 }

@@ -26,8 +26,8 @@ use verify::volume::{Contents, Snapshot};
 use crate::arguments::{DefragArguments, Goal, OpenArguments, ProgressStyle, RecoverArguments};
 use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_usable, lost, open_chain};
 use crate::pack::read_layout;
-use crate::progress::{Progress, cancel_on_signal};
-use crate::{print, stdout_palette};
+use crate::progress::{Progress, cancel_on_signal, waiting};
+use crate::{Failed, print, stdout_palette};
 
 /// A batch moves no more than this, unless one extent is larger: what is done twice after a power cut.
 pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
@@ -38,7 +38,7 @@ const CHECK_FIRST: &str = "check the volume with its own tools first";
 /// Workers that copy.
 const THREAD_COUNT: usize = 4;
 
-pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
+pub(crate) fn run(arguments: &DefragArguments) -> Result<(), Failed> {
     let started = Instant::now();
     // Metadata are read more than once: by who surveys, who plans, and who checks. The proof reads from the storage.
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::PageCache)?;
@@ -53,20 +53,23 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
         check_usable(&arguments.disk, &arguments.open)?;
     }
 
+    let planning = waiting(arguments.progress, "planning what moves");
     let found = stack.used_maps(Check::Quick).and_then(|maps| stack.survey(&maps));
     let survey = seen.explain(stack.chain(), found)?;
     let prepared: Result<Vec<_>> =
         (0..stack.volumes().len()).map(|index| prepare(arguments, stack, &survey, index)).collect();
     let prepared = seen.explain(stack.chain(), prepared)?;
+    drop(planning);
     let proof = match arguments.dry_run {
         true => {
             check_can_be_opened(stack, &gate, &prepared)?;
             None
         }
         false => {
-            let (after, outcomes) = carry_out(&arguments.in_place(), stack, &gate, &prepared, &seen)?;
+            let CarriedOut { after, outcomes, verified_files } =
+                carry_out(&arguments.in_place(), stack, &gate, &prepared, &seen)?;
             let survey = after.survey(&after.used_maps(Check::Quick)?)?;
-            Some(Proof { survey, outcomes })
+            Some(Proof { survey, outcomes, verified_files })
         }
     };
     let volumes = stack.volumes().iter().enumerate().map(|(index, volume)| DefragVolume {
@@ -75,16 +78,21 @@ pub(crate) fn run(arguments: &DefragArguments) -> Result<()> {
         size_bytes: volume.span.len_bytes(),
         work: work(&survey, &prepared[index], proof.as_ref(), index),
     });
-    let document = defrag_document(&DefragSubject {
+    let mut document = defrag_document(&DefragSubject {
         path: &arguments.disk.display().to_string(),
         format: stack.chain().facts().format.name(),
         goal: arguments.goal.name(),
         dry_run: arguments.dry_run,
         volumes: volumes.collect(),
         elapsed_seconds: started.elapsed().as_secs_f64(),
+        verified_files: proof.as_ref().and_then(|proof| proof.verified_files),
     });
-    print(&if arguments.json { to_json(&document) } else { defrag_text(&document, stdout_palette()) });
-    check_any_was_possible(arguments, stack, prepared)
+    let possible = check_any_was_possible(arguments, stack, prepared);
+    if let Err(error) = &possible {
+        document.fail(error);
+    }
+    print(&if arguments.json { to_json(&document) } else { defrag_text(&document, stdout_palette()) })?;
+    possible.map_err(Failed::Told)
 }
 
 impl Goal {
@@ -237,6 +245,7 @@ pub(crate) fn check_can_be_opened(stack: &Stack, gate: &Gate, prepared: &[Prepar
 struct Proof {
     survey: Survey,
     outcomes: Vec<RearrangeOutcome>,
+    verified_files: Option<u64>,
 }
 
 /// How plans are carried out.
@@ -250,14 +259,25 @@ pub(crate) struct InPlace<'a> {
     pub(crate) progress: ProgressStyle,
 }
 
-/// Carries out the plans, then opens the disk anew and compares. Answers the disk, and what was done to each volume.
+/// What was done.
+pub(crate) struct CarriedOut {
+    /// The disk, opened anew.
+    pub(crate) after: Stack,
+    /// What was done to each volume.
+    pub(crate) outcomes: Vec<RearrangeOutcome>,
+    /// How many files and directories were read before and after, if any were to be.
+    pub(crate) verified_files: Option<u64>,
+}
+
+/// Carries out the plans, then opens the disk anew and compares.
 pub(crate) fn carry_out(
     how: &InPlace<'_>,
     stack: &Stack,
     gate: &Gate,
     prepared: &[Prepared],
     seen: &Seen,
-) -> Result<(Stack, Vec<RearrangeOutcome>)> {
+) -> Result<CarriedOut> {
+    let checking = waiting(how.progress, how.comparing());
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
     let mut snapshots = Vec::new();
     for (volume, prepared) in stack.volumes().iter().zip(prepared) {
@@ -268,6 +288,7 @@ pub(crate) fn carry_out(
             _ => None,
         });
     }
+    drop(checking);
     let mut is_changed = false;
     for (index, ready) in prepared.iter().enumerate() {
         let (Ok(ready), Some(_)) = (ready, &snapshots[index]) else { continue };
@@ -284,14 +305,25 @@ pub(crate) fn carry_out(
         is_changed = true;
     }
     let after = OpenDisk::open(how.disk, how.open, Caching::Direct)?.stack;
+    let _checking = waiting(how.progress, how.comparing());
+    let mut verified_files = 0;
     for (volume, before) in after.volumes().iter().zip(&snapshots) {
         if let Some(before) = before {
+            verified_files += before.file_count() as u64;
             let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
             verify::volume::check(&volume.source)?;
             Snapshot::compare_on(before, &snapshot(how, volume)?, filesystem)?;
         }
     }
-    Ok((after, outcomes))
+    let verified_files = how.verify.then_some(verified_files);
+    Ok(CarriedOut { after, outcomes, verified_files })
+}
+
+impl InPlace<'_> {
+    /// What is done before and after the change, in words.
+    fn comparing(&self) -> &'static str {
+        if self.verify { "reading files to compare them" } else { "checking volumes" }
+    }
 }
 
 /// What is found wrong before anything was changed is a reason to change nothing.
@@ -517,6 +549,5 @@ pub(crate) fn recover(arguments: &RecoverArguments) -> Result<()> {
     } else {
         RecoverDocument::new(&disk, None)
     };
-    print(&if arguments.json { to_json(&document) } else { recover_text(&document, stdout_palette()) });
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { recover_text(&document, stdout_palette()) })
 }

@@ -15,10 +15,5 @@ pub(crate) fn run(arguments: &InfoArguments) -> Result<()> {
     let gate = Gate::new(&arguments.disk, &arguments.open)?;
     let claims = Claims::on_disk(disk.stack.chain(), &gate);
     let document = info_document(&arguments.disk.display().to_string(), &disk.stack, &maps, &claims)?;
-    if arguments.json {
-        print(&to_json(&document));
-    } else {
-        print(&info_text(&document, stdout_palette()));
-    }
-    Ok(())
+    print(&if arguments.json { to_json(&document) } else { info_text(&document, stdout_palette()) })
 }

@@ -1,8 +1,9 @@
 //! The `leandisk` program: parses the command line, puts the pieces together, and reports.
 //!
-//! Invariants: data goes to stdout, all else to stderr; the exit status is the error's kind.
+//! Invariants: data goes to stdout, all else to stderr, both through [`output`]; the exit status is the error's kind; with
+//! `--json` exactly one document is printed, whatever happens.
 
-#![allow(clippy::print_stdout)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod analyze;
 mod arguments;
@@ -15,43 +16,89 @@ mod defrag;
 mod disk;
 mod info;
 mod map;
+mod output;
 mod pack;
 mod places;
 mod progress;
 mod serve;
+mod sizes;
 mod stats;
 mod target;
 
-use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use block::{Error, ErrorKind};
 use clap::Parser;
-use report::{Palette, printable};
+use report::{ErrorDocument, to_json};
 
 use arguments::{Arguments, Command};
+use output::{print, read_enough, say, stdout_palette};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let result = match arguments.command {
-        Command::Info(arguments) => info::run(&arguments),
-        Command::Analyze(arguments) => analyze::run(&arguments),
-        Command::Map(arguments) => map::run(&arguments),
-        Command::Copy(arguments) => copy::run(&arguments),
-        Command::Create(arguments) => create::run(&arguments),
-        Command::Compact(arguments) => compact::run(&arguments),
-        Command::Defrag(arguments) => defrag::run(&arguments),
-        Command::Recover(arguments) => defrag::recover(&arguments),
-        Command::Serve(arguments) => serve::run(&arguments),
-        Command::Stats(arguments) => stats::run(&arguments),
-        Command::Bench(command) => bench_command::run(&command),
+    output::outlive_file_size_limit();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
     };
-    match result {
+    let wants_json = arguments.command.wants_json();
+    match run(&arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&error);
+        Err(failed) => {
+            let failed = failed.named(arguments.command.disk());
+            let (Failed::Untold(error) | Failed::Told(error)) = &failed;
+            complain(error);
+            if wants_json && matches!(failed, Failed::Untold(_)) {
+                // If that cannot be printed either, the status says enough.
+                let _ = print(&to_json(&ErrorDocument::new(error)));
+            }
             ExitCode::from(exit_status(error.kind()))
         }
+    }
+}
+
+fn run(command: &Command) -> Result<(), Failed> {
+    match command {
+        Command::Info(arguments) => info::run(arguments)?,
+        Command::Analyze(arguments) => analyze::run(arguments)?,
+        Command::Map(arguments) => map::run(arguments)?,
+        Command::Copy(arguments) => copy::run(arguments)?,
+        Command::Create(arguments) => create::run(arguments)?,
+        Command::Compact(arguments) => compact::run(arguments)?,
+        Command::Defrag(arguments) => defrag::run(arguments)?,
+        Command::Recover(arguments) => defrag::recover(arguments)?,
+        Command::Serve(arguments) => serve::run(arguments)?,
+        Command::Stats(arguments) => stats::run(arguments)?,
+        Command::Bench(command) => bench_command::run(command)?,
+    }
+    Ok(())
+}
+
+/// A command that did not do what it was asked for.
+pub(crate) enum Failed {
+    /// No document was printed.
+    Untold(Error),
+    /// The document that was printed says it.
+    Told(Error),
+}
+
+impl Failed {
+    /// With the disk's name, if the disk is what is wrong and a deeper layer did not name the file.
+    fn named(self, disk: Option<&Path>) -> Self {
+        let name = |error: Error| match (error.kind(), disk) {
+            (ErrorKind::Corrupt | ErrorKind::Unsupported, Some(disk)) => error.path(disk.display()),
+            _ => error,
+        };
+        match self {
+            Self::Untold(error) => Self::Untold(name(error)),
+            Self::Told(error) => Self::Told(name(error)),
+        }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Untold(error)
     }
 }
 
@@ -68,19 +115,27 @@ fn exit_status(kind: ErrorKind) -> u8 {
 }
 
 fn complain(error: &Error) {
-    eprintln!("leandisk: {}", printable(&error.to_string()));
+    say(&error.to_string());
     if let Some(hint) = error.hint_text() {
-        eprintln!("leandisk: {}", printable(hint));
+        say(hint);
     }
 }
 
-/// Prints a document for programs or people. A closed pipe is no error: the reader had enough.
-fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{}", text.trim_end_matches('\n'));
-}
-
-fn stdout_palette() -> Palette {
-    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    Palette { colors: wanted && std::io::stdout().is_terminal() }
+/// Help where it was asked for, else what is wrong with the command line.
+fn usage(error: &clap::Error) -> ExitCode {
+    let printed = error.print();
+    if !error.use_stderr() {
+        return match read_enough(printed) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => ExitCode::from(exit_status(error.kind())),
+        };
+    }
+    // Which command was meant is not known then.
+    if std::env::args_os().any(|argument| argument == "--json") {
+        let rendered = error.render().to_string();
+        let message = rendered.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        let invalid = Error::invalid(message.trim()).hint("--help after the command shows what it takes");
+        let _ = print(&to_json(&ErrorDocument::new(&invalid)));
+    }
+    ExitCode::from(exit_status(ErrorKind::Invalid))
 }

@@ -1,14 +1,13 @@
 //! `leandisk map`.
 
-use std::io::Write as _;
-
 use block::{Error, Result};
 use filesystem::Check;
 use report::{disk_map, map_html, map_svg};
 
-use crate::analyze::{check_is_no_part_of, write_whole};
-use crate::arguments::MapArguments;
+use crate::analyze::output_beside;
+use crate::arguments::{MapArguments, ProgressStyle};
 use crate::disk::{Caching, OpenDisk};
+use crate::progress::waiting;
 
 pub(crate) fn run(arguments: &MapArguments) -> Result<()> {
     let extension = arguments.output.extension().map(|extension| extension.to_string_lossy().to_lowercase());
@@ -23,10 +22,15 @@ pub(crate) fn run(arguments: &MapArguments) -> Result<()> {
     let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    check_is_no_part_of(stack, &arguments.output)?;
+    let output = output_beside(stack, &arguments.output, arguments.force, &[])?;
+    let surveying = waiting(ProgressStyle::Auto, "reading the file systems' tables");
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
     let map = disk_map(&arguments.disk.display().to_string(), stack, &maps, &survey)?;
     let picture = draw(&map);
-    write_whole(&arguments.output, |out| out.write_all(picture.as_bytes()))
+    drop(surveying);
+    match extension.as_deref() {
+        Some("svg") => output.write_text(&picture),
+        _ => output.write_page(&picture, &arguments.disk),
+    }
 }

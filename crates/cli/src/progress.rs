@@ -1,6 +1,7 @@
 //! How far a copy is: a bar for people, lines for programs.
 
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +17,9 @@ use crate::arguments::ProgressStyle;
 /// The least time between two lines.
 const LINE_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Time between two pictures of what has no end in sight.
+const TICK_INTERVAL: Duration = Duration::from_millis(200);
+
 /// The document `leandisk.progress/1`.
 #[derive(Serialize)]
 struct Line {
@@ -24,6 +28,57 @@ struct Line {
     done_bytes: u64,
     total_bytes: u64,
     written_bytes: u64,
+}
+
+/// What a phase is called where people read it.
+fn words(phase: &'static str) -> &'static str {
+    match phase {
+        "copy" => "copying",
+        "verify" => "comparing",
+        "move" => "moving files",
+        "free" => "giving back",
+        "zero" => "zeroing",
+        "write" => "writing",
+        "measure" => "measuring",
+        other => other,
+    }
+}
+
+/// A line that fits a terminal of so many columns: the rate goes first, then the total.
+fn template(columns: usize) -> &'static str {
+    match columns {
+        100.. => {
+            "{msg} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left"
+        }
+        60.. => "{msg} {wide_bar} {binary_bytes} of {binary_total_bytes}  {eta} left",
+        _ => "{msg} {wide_bar} {binary_bytes}  {eta} left",
+    }
+}
+
+/// The columns of a terminal; 80 of what is none.
+pub(crate) fn columns_of(terminal: &impl AsFd) -> usize {
+    terminal_size::terminal_size_of(terminal).map_or(80, |(width, _)| usize::from(width.0))
+}
+
+/// A name and the time for work of which nobody knows how much it is. It goes with this value.
+pub(crate) struct Waiting(ProgressBar);
+
+/// Says on a terminal what is being done.
+pub(crate) fn waiting(style: ProgressStyle, what: &'static str) -> Waiting {
+    let shown = style == ProgressStyle::Auto && std::io::stderr().is_terminal();
+    if !shown {
+        return Waiting(ProgressBar::hidden());
+    }
+    let bar = ProgressBar::new_spinner().with_message(what);
+    bar.set_style(BarStyle::with_template("{spinner} {msg}  {elapsed}").expect("a valid template"));
+    bar.enable_steady_tick(TICK_INTERVAL);
+    Waiting(bar)
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
 }
 
 /// Watches a copy for the user.
@@ -48,10 +103,9 @@ impl Progress {
         let shown = style == ProgressStyle::Auto && std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total_bytes), target);
-        let template =
-            "{msg:7} {bar:36} {binary_bytes:>10} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
+        let template = template(columns_of(&std::io::stderr()));
         bar.set_style(BarStyle::with_template(template).expect("a valid template"));
-        bar.set_message(phase);
+        bar.set_message(words(phase));
         let json = (style == ProgressStyle::Json).then(|| Mutex::new(Instant::now()));
         let progress = Self {
             bar,

@@ -20,7 +20,6 @@ use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
 use os::{Kept, LiveFile, PreallocatedFile, ReadLock, preallocated};
-use report::printable;
 use serve::Export;
 use serve::monitor::{Counted, Monitor};
 use serve::nbd::{Event, Listener, Options, Server, Tls};
@@ -32,6 +31,7 @@ use signal_hook::iterator::Signals;
 use crate::arguments::{OpenArguments, Provision, ServeArguments};
 use crate::disk::{Caching, Gate, check_claims, check_nothing_pending, open_chain};
 use crate::progress::cancel_on_signal;
+use crate::say;
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<()> {
     // A second signal ends the program at once.
@@ -86,12 +86,6 @@ fn serve(
     let stopped = listening.server.stop();
     let recorded = trace.map_or(Ok(()), |trace| finish(&trace, arguments.trace.as_deref()));
     stopped.and(recorded)
-}
-
-/// A line for people; a closed standard error is no reason to stop serving.
-fn say(text: &str) {
-    use std::io::Write as _;
-    let _ = writeln!(std::io::stderr(), "leandisk: {}", printable(text));
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -1,15 +1,13 @@
 //! `leandisk stats`: asks a server what it measured, or reads what it measured then; compares two of them.
 
-use std::io::Write as _;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
 use report::{StatsDocument, stats_page, stats_text, to_json};
 use serve::stats::{Answer, ExportStats, Question, query, socket_beside};
 
-use crate::analyze::write_whole;
 use crate::arguments::StatsArguments;
+use crate::output::OutputFile;
 use crate::{print, stdout_palette};
 
 /// A recording is no larger.
@@ -19,40 +17,35 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<()> {
     if arguments.csv {
         let socket = control_socket(&arguments.source);
         return match query(&socket, &Question::Csv { export: None })? {
-            Answer::Text(text) => {
-                print(&text);
-                Ok(())
-            }
+            Answer::Text(text) => print(&text),
             other => Err(unexpected(&socket, other)),
         };
     }
+    let sources: Vec<&Path> = [Some(&arguments.source), arguments.later.as_ref()]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::as_path)
+        .collect();
+    let page = arguments
+        .html
+        .as_deref()
+        .map(|path| OutputFile::prepare(path, arguments.force, &sources))
+        .transpose()?;
     let document = measured(&arguments.source)?;
     let later = arguments.later.as_deref().map(measured).transpose()?;
-    if let Some(path) = &arguments.html {
-        for source in [Some(&arguments.source), arguments.later.as_ref()].into_iter().flatten() {
-            check_is_not(path, source)?;
-        }
+    if let Some(file) = page {
         let first = (&*arguments.source.to_string_lossy(), &document);
         let second = arguments.later.as_ref().map(|path| path.to_string_lossy()).zip(later.as_ref());
         let page = match &second {
             None => stats_page(None, first),
             Some((name, later)) => stats_page(Some(first), (name, later)),
         };
-        write_whole(path, |out| out.write_all(page.as_bytes()))?;
+        file.write_page(&page, arguments.later.as_deref().unwrap_or(&arguments.source))?;
     }
-    if later.is_none() {
-        print(&if arguments.json { to_json(&document) } else { stats_text(&document, stdout_palette()) });
+    if later.is_some() {
+        return Ok(());
     }
-    Ok(())
-}
-
-/// A page is no reason to lose what it shows.
-fn check_is_not(page: &Path, source: &Path) -> Result<()> {
-    let identity = |path: &Path| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    match identity(page).is_some_and(|page| identity(source) == Some(page)) {
-        true => Err(Error::refused("the page would replace what it is made of").path(page.display())),
-        false => Ok(()),
-    }
+    print(&if arguments.json { to_json(&document) } else { stats_text(&document, stdout_palette()) })
 }
 
 /// What a server tells, or told when it was recorded.

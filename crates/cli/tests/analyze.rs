@@ -234,6 +234,7 @@ fn names_that_a_guest_can_hold_are_harmless() {
     let page = dir.path().join("report.html");
     let text = succeed(&[
         "analyze",
+        "--full",
         "-f",
         "raw",
         arg(&disk),
@@ -417,14 +418,14 @@ fn maps_are_drawn_of_every_kind_of_disk() {
         for kind in [&SOURCES[0], &SOURCES[1], &SOURCES[7], &SOURCES[13]] {
             let image = kind.make(&guest.disk, dir.path());
             let (svg, html) = (dir.path().join("map.svg"), dir.path().join("map.html"));
-            succeed(&["map", arg(&image), "-o", arg(&svg)]);
+            succeed(&["map", arg(&image), "-o", arg(&svg), "--force"]);
             run("xmllint", &["--noout", arg(&svg)]);
             let picture = std::fs::read_to_string(&svg).unwrap();
             for word in ["guest", "container", "host", "metadata", "fragmented files"] {
                 assert!(picture.contains(word), "{}: {word}", kind.name);
             }
             assert!(picture.len() < 400_000, "{}", picture.len());
-            succeed(&["map", arg(&image), "-o", arg(&html)]);
+            succeed(&["map", arg(&image), "-o", arg(&html), "--force"]);
             check_page(&std::fs::read_to_string(&html).unwrap());
         }
     }

@@ -110,7 +110,8 @@ fn check_document(done: &Value, inside: Inside, what: &str) {
     assert!(done["refused"].is_null(), "{what}: {done:#}");
     for left in done["left_files"].as_array().unwrap() {
         let reason = left["reason"].as_str().unwrap();
-        assert_ne!(reason, "no free space is large enough", "{what}: {left}");
+        let is_for_want_of_room = reason.contains("free space") || reason.contains("would grow");
+        assert!(!is_for_want_of_room, "{what}: {left}");
     }
     assert!(number(done, "/before/fragmented_files") > 5, "{what}: {done:#}");
     let named = done["left_files"].as_array().unwrap().len() as u64;

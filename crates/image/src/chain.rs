@@ -183,7 +183,8 @@ impl Chain {
         let end = VirtualOffset::new(link.layer.facts().virtual_bytes);
         if let Some(inside) = span.intersect(&Span::between(Offset::ZERO, end)) {
             let mut at = inside.start();
-            for run in link.layer.map(inside)? {
+            let named = |error: Error| error.path(link.layer.files()[0].name());
+            for run in link.layer.map(inside).map_err(named)? {
                 assert_eq!(run.span.start(), at, "a layer's runs cover what was asked, in order");
                 at = run.span.end();
                 match run.state {

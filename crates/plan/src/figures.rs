@@ -51,7 +51,7 @@ pub fn grouped(number: u64) -> String {
 }
 
 /// Such as `1 file`, `12,000 files`.
-pub(crate) fn counted(number: u64, one: &str, more: &str) -> String {
+pub fn counted(number: u64, one: &str, more: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { more })
 }
 

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use plan::compact::{CompactPlan, CompactShare};
 use serde::Serialize;
 
+use crate::failure::Failure;
 use crate::shadow_copies::ShadowCopyCare;
-use crate::text::{Palette, grouped, human_bytes, printable};
+use crate::text::{Palette, counted, human_bytes, painted, printable, wrapped};
 
 /// The document `leandisk.compact/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -52,7 +53,18 @@ pub struct CompactDocument {
     /// Why nothing was done; `null` if something could be.
     refused: Option<String>,
     elapsed_seconds: f64,
+    /// With `--verify`: files that were read before and after, and are what they were; else `null`.
+    verified_files: Option<u64>,
     volumes: Vec<VolumeCompact>,
+    /// Why the command failed although there is a document; `null` if it did not.
+    error: Option<Failure>,
+}
+
+impl CompactDocument {
+    /// Has the document say that the command failed.
+    pub fn fail(&mut self, error: &block::Error) {
+        self.error = Some(error.into());
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -98,6 +110,8 @@ pub struct CompactSubject<'a> {
     pub volumes: Vec<CompactVolume<'a>>,
     /// How long it took.
     pub elapsed_seconds: f64,
+    /// How many files were read before and after, if any were to be.
+    pub verified_files: Option<u64>,
 }
 
 /// One volume of the subject.
@@ -161,11 +175,13 @@ pub fn compact_document(subject: &CompactSubject<'_>) -> CompactDocument {
         advice: advice(subject),
         refused: subject.refused.clone(),
         elapsed_seconds: subject.elapsed_seconds,
+        verified_files: subject.verified_files,
         volumes: volumes
             .map(|(index, (volume, share))| {
                 volume_document(index + 1, volume, *share, moves.get(index).unwrap_or(&nothing))
             })
             .collect(),
+        error: None,
     }
 }
 
@@ -194,70 +210,90 @@ fn volume_document(
 fn advice(subject: &CompactSubject<'_>) -> Option<String> {
     let plan = subject.plan;
     let what = match (&subject.consolidated, subject.frees_units) {
-        (Some(_), _) => "what is in them cannot move, or would cost more to move than it frees",
-        (None, true) => "'leandisk compact --defrag' empties such units",
-        (None, false) => "'leandisk defrag --goal pack' empties such units",
+        (Some(_), _) => "what is in use there cannot move, or would cost more to move than it frees",
+        (None, true) => "'leandisk compact --defrag' moves files out of such blocks",
+        (None, false) => "'leandisk defrag --goal pack' moves files out of such blocks",
     };
     (plan.partial_bytes > 0).then(|| {
-        let (bytes, units) = (human_bytes(plan.partial_bytes), grouped(plan.partial_units));
-        format!("{bytes} more are free in {units} units that hold a little as well: {what}")
+        let units = counted(plan.partial_units, "block of the image that is", "blocks of the image that are");
+        format!("{} more are free, but in {units} partly in use: {what}", human_bytes(plan.partial_bytes))
     })
 }
 
 /// The document in words and numbers.
 pub fn compact_text(document: &CompactDocument, palette: Palette) -> String {
     let mut out = String::new();
-    let what = if document.dry_run { "compacting" } else { "compacted" };
+    let what = match (&document.refused, document.dry_run) {
+        (Some(_), _) => "did not change",
+        (None, true) => "would compact",
+        (None, false) => "compacted",
+    };
     let heading = format!("{what} {} ({})", printable(&document.path), document.format);
-    let _ = writeln!(out, "{}", palette.strong(&heading));
-    if let Some(reason) = &document.refused {
-        let _ = writeln!(out, "  {}", palette.warning(&format!("nothing is changed: {}", printable(reason))));
+    out.push_str(&painted("", Some("  "), &heading, |line| palette.strong(line)));
+    if document.refused.is_none() {
+        figures_text(&mut out, document, palette);
     }
-    if document.defrag {
-        let moved = if document.dry_run { "would move" } else { "moved" };
-        let (bytes, units) = (human_bytes(document.moved_bytes), grouped(document.emptied_units));
-        let _ = writeln!(out, "  {moved:<13}{bytes}, which empties {units} units");
-    }
-    let freed = if document.dry_run { "would free" } else { "freed" };
-    let _ = writeln!(out, "  {freed:<13}{}", palette.good(&human_bytes(document.freed_bytes)));
-    let before = human_bytes(document.allocated_before_bytes);
-    let _ = writeln!(out, "  on the host  {before} -> {}", human_bytes(document.allocated_after_bytes));
-    let before = human_bytes(document.length_before_bytes);
-    let _ = writeln!(out, "  file length  {before} -> {}", human_bytes(document.length_after_bytes));
-    if document.settled_bytes > 0 {
-        let moved = if document.dry_run { "would move" } else { "moved" };
-        let _ =
-            writeln!(out, "  {moved:<13}{} of the file's end into gaps", human_bytes(document.settled_bytes));
-    }
-    if !document.dry_run {
-        let _ = writeln!(out, "  written      {}", human_bytes(document.written_bytes));
-    }
-    let _ = writeln!(out, "  time         {:.1} s", document.elapsed_seconds);
     for volume in &document.volumes {
-        let name = volume.filesystem.as_deref().unwrap_or("unknown");
-        let what = match &volume.refused {
-            Some(reason) => palette.warning(&format!("kept whole: {}", printable(reason))),
-            None => format!(
-                "{} used, {} free, {} swap",
-                human_bytes(volume.used_bytes),
-                human_bytes(volume.free_bytes),
-                human_bytes(volume.swap_bytes)
-            ),
-        };
-        let _ = writeln!(
-            out,
-            "  volume {:<5} {} {}  {what}",
-            volume.index,
-            printable(name),
-            human_bytes(volume.size_bytes)
-        );
-        volume.shadow_copies.text(&mut out, "    ", palette);
-        if let Some(reason) = &volume.not_moved {
-            let _ = writeln!(out, "    {}", palette.faint(&format!("nothing moves: {}", printable(reason))));
-        }
+        volume_text(&mut out, volume, palette);
     }
     if let Some(advice) = &document.advice {
-        let _ = writeln!(out, "  {}", palette.faint(advice));
+        out.push_str(&painted("  ", None, advice, |line| palette.faint(line)));
+    }
+    if let Some(files) = document.verified_files {
+        let text = format!(
+            "verified: {} what they were",
+            counted(files, "file or directory is", "files and directories are")
+        );
+        let _ = writeln!(out, "  {}", palette.good(&text));
     }
     out
+}
+
+fn figures_text(out: &mut String, document: &CompactDocument, palette: Palette) {
+    let mut row = |what: &str, text: &str| out.push_str(&wrapped(&format!("  {what:<13}"), None, text));
+    let moved = if document.dry_run { "would move" } else { "moved" };
+    if document.defrag {
+        let units = counted(document.emptied_units, "block", "blocks");
+        row(moved, &format!("{} of files, which empties {units}", human_bytes(document.moved_bytes)));
+    }
+    let freed = if document.dry_run { "would free" } else { "freed" };
+    row(freed, &palette.good(&human_bytes(document.freed_bytes)));
+    let change = |before: u64, after: u64| match before == after {
+        true => human_bytes(before),
+        false => format!("{} -> {}", human_bytes(before), human_bytes(after)),
+    };
+    row("on the host", &change(document.allocated_before_bytes, document.allocated_after_bytes));
+    row("file length", &change(document.length_before_bytes, document.length_after_bytes));
+    if document.settled_bytes > 0 {
+        row(moved, &format!("{} from the end of the file into gaps", human_bytes(document.settled_bytes)));
+    }
+    if !document.dry_run {
+        row("written", &human_bytes(document.written_bytes));
+    }
+    row("time", &format!("{:.1} s", document.elapsed_seconds));
+}
+
+fn volume_text(out: &mut String, volume: &VolumeCompact, palette: Palette) {
+    let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+    let label = volume.label.as_ref().filter(|label| !label.is_empty());
+    let label = label.map(|label| format!(" \"{}\"", printable(label))).unwrap_or_default();
+    let size = human_bytes(volume.size_bytes);
+    let what = match &volume.refused {
+        Some(_) => "kept whole".to_owned(),
+        None => format!("{} used, {} free", human_bytes(volume.used_bytes), human_bytes(volume.free_bytes)),
+    };
+    let swap = match volume.swap_bytes {
+        0 => String::new(),
+        bytes => format!(", {} swap", human_bytes(bytes)),
+    };
+    let first = format!("  volume {}  ", volume.index);
+    out.push_str(&wrapped(&first, None, &format!("{name}{label}, {size}: {what}{swap}")));
+    let indent = " ".repeat(first.len());
+    volume.shadow_copies.text(out, &indent, palette);
+    if let Some(reason) = &volume.refused {
+        out.push_str(&painted(&indent, None, &printable(reason), |line| palette.warning(line)));
+    } else if let Some(reason) = &volume.not_moved {
+        let text = format!("no files were moved: {}", printable(reason));
+        out.push_str(&painted(&indent, None, &text, |line| palette.faint(line)));
+    }
 }

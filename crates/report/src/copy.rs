@@ -11,7 +11,10 @@ use stack::{Stack, UsedMaps};
 use crate::bar::{Share, bar};
 use crate::defrag::Figures;
 use crate::shadow_copies::ShadowCopyCare;
-use crate::text::{Palette, human_bytes, printable};
+use crate::text::{Palette, counted, grouped, human_bytes, painted, printable, wrapped};
+
+/// Columns of the bar, which has a legend beside it.
+const PICTURE_COLUMNS: usize = 38;
 
 /// The most names of snapshots, and of bitmaps, in the text. The document has all.
 const DROPPED_NAME_COUNT_MAX: usize = 10;
@@ -222,7 +225,7 @@ fn volume_copy(subject: &CopySubject<'_>, index: usize) -> VolumeCopy {
 /// The document in words and numbers.
 pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
     let mut out = String::new();
-    let CopyDocument { source, target, avoided, .. } = document;
+    let CopyDocument { source, target, .. } = document;
     let verb = if document.dry_run { "would copy" } else { "copied" };
     let heading = format!(
         "{verb} {} ({}) to {} ({})",
@@ -231,7 +234,7 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
         printable(&target.path),
         target.format
     );
-    let _ = writeln!(out, "{}", palette.strong(&heading));
+    out.push_str(&painted("", Some("  "), &heading, |line| palette.strong(line)));
     let _ = writeln!(out, "  {}", picture(document, palette));
     let share =
         |bytes: u64| format!("{} of {} virtual", human_bytes(bytes), human_bytes(source.virtual_bytes));
@@ -243,25 +246,13 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
     } else {
         let zeros = human_bytes(document.zeros_found_bytes);
         let on_host = human_bytes(target.allocated_bytes);
-        let _ = writeln!(
-            out,
-            "  written  {written} ({zeros} of what was read were zeros); {on_host} on the host"
-        );
+        let text = format!("{written} ({zeros} of what was read were zeros); {on_host} on the host");
+        out.push_str(&wrapped("  written  ", None, &text));
     }
     if document.provision != "thin" {
-        let _ = writeln!(out, "  storage  found before anything was written ({})", document.provision);
+        let _ = writeln!(out, "  storage  allocated before the copy began ({})", document.provision);
     }
-    let total = source.virtual_bytes - document.read_bytes;
-    let _ = writeln!(
-        out,
-        "  avoided  {}: {} unallocated, {} free, {} swap, {} zeros, {} empty log",
-        human_bytes(total),
-        human_bytes(avoided.unallocated_bytes),
-        human_bytes(avoided.free_bytes),
-        human_bytes(avoided.swap_bytes),
-        human_bytes(avoided.zero_bytes),
-        human_bytes(avoided.log_bytes)
-    );
+    out.push_str(&wrapped("  avoided  ", None, &avoided_text(document)));
     if !document.dry_run {
         let _ = writeln!(out, "  time     {}", speed(document));
     }
@@ -271,7 +262,8 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
     dropped_text(&mut out, "snapshot", &document.dropped_snapshots, palette);
     dropped_text(&mut out, "bitmap", &document.dropped_bitmaps, palette);
     if let Some(doubt) = &document.doubt {
-        let _ = writeln!(out, "  {}", palette.warning(&format!("whole disk: {}", printable(doubt))));
+        let text = format!("the whole disk is copied: {}", printable(doubt));
+        out.push_str(&painted("  ", None, &text, |line| palette.warning(line)));
     }
     for volume in &document.volumes {
         volume_text(&mut out, volume, palette);
@@ -294,7 +286,23 @@ fn dropped_text(out: &mut String, what: &str, dropped: &[Dropped], palette: Pale
     let plural = if dropped.len() == 1 { "" } else { "s" };
     let text =
         format!("not copied: {} {what}{plural} of the source: {}{more}", dropped.len(), names.join(", "));
-    let _ = writeln!(out, "  {}", palette.warning(&text));
+    out.push_str(&painted("  ", None, &text, |line| palette.warning(line)));
+}
+
+/// What was not read, by reason.
+fn avoided_text(document: &CopyDocument) -> String {
+    let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes } = document.avoided;
+    let reasons = [
+        (unallocated_bytes, "not allocated in the image"),
+        (free_bytes, "free"),
+        (swap_bytes, "swap"),
+        (zero_bytes, "zeros"),
+        (log_bytes, "empty log"),
+    ];
+    let said = reasons.iter().filter(|(bytes, _)| *bytes > 0);
+    let said: Vec<_> = said.map(|(bytes, what)| format!("{} {what}", human_bytes(*bytes))).collect();
+    let total = human_bytes(document.source.virtual_bytes - document.read_bytes);
+    if said.is_empty() { total } else { format!("{total}: {}", said.join(", ")) }
 }
 
 fn picture(document: &CopyDocument, palette: Palette) -> String {
@@ -310,7 +318,7 @@ fn picture(document: &CopyDocument, palette: Palette) -> String {
     let legend = shares.iter().zip(words).map(|(share, word)| {
         format!(" {} {word}", palette.cell(share.color, share.glyph.encode_utf8(&mut [0; 4])))
     });
-    bar(&shares, 48, palette) + " " + &legend.collect::<String>()
+    bar(&shares, PICTURE_COLUMNS, palette) + " " + &legend.collect::<String>()
 }
 
 fn speed(document: &CopyDocument) -> String {
@@ -332,38 +340,44 @@ fn volume_text(out: &mut String, volume: &VolumeCopy, palette: Palette) {
     let label = volume.label.as_ref().filter(|label| !label.is_empty());
     let label = label.map(|label| format!(" \"{}\"", printable(label))).unwrap_or_default();
     let what = match &volume.reason {
-        Some(reason) => palette.warning(&format!("whole: {}", printable(reason))),
-        None => format!(
-            "{} used; skipped {} free and {} swap",
-            human_bytes(volume.used_bytes),
-            human_bytes(volume.free_bytes),
-            human_bytes(volume.swap_bytes)
-        ),
+        Some(_) => "copied whole".to_owned(),
+        None => format!("{} used, {} free", human_bytes(volume.used_bytes), human_bytes(volume.free_bytes)),
     };
-    let _ =
-        writeln!(out, "  volume {}  {name}{label}, {}: {what}", volume.index, human_bytes(volume.size_bytes));
+    let swap = match volume.swap_bytes {
+        0 => String::new(),
+        bytes => format!(", {} swap", human_bytes(bytes)),
+    };
+    let size = human_bytes(volume.size_bytes);
+    let first = format!("  volume {}  ", volume.index);
+    out.push_str(&wrapped(&first, None, &format!("{name}{label}, {size}: {what}{swap}")));
     volume.shadow_copies.text(out, "            ", palette);
+    let mut add = |text: &str, paint: &dyn Fn(&str) -> String| {
+        out.push_str(&painted(&" ".repeat(first.len()), None, text, paint));
+    };
+    let warning = |line: &str| palette.warning(line);
+    if let Some(reason) = &volume.reason {
+        add(&printable(reason), &warning);
+    }
     match &volume.layout {
         None => {}
         Some(LayoutOfCopy::Kept(kept)) => {
-            let text = format!("files lie as they did: {}", printable(&kept.reason));
-            let _ = writeln!(out, "            {}", palette.warning(&text));
+            add(&format!("files stay where they were: {}", printable(&kept.reason)), &warning);
         }
         Some(LayoutOfCopy::Packed(LayoutPacked { moved_bytes, before, after, left })) => {
-            let _ = writeln!(
-                out,
-                "            packed, moving {}: fragmented files {} → {}, fragments {} → {}, free extents {} → {}",
+            let text = format!(
+                "packed, moving {}: fragmented files {} → {}, fragments {} → {}, free extents {} → {}",
                 human_bytes(*moved_bytes),
-                before.fragmented_files,
-                after.fragmented_files,
-                before.fragments,
-                after.fragments,
-                before.free_extents,
-                after.free_extents
+                grouped(before.fragmented_files),
+                grouped(after.fragmented_files),
+                grouped(before.fragments),
+                grouped(after.fragments),
+                grouped(before.free_extents),
+                grouped(after.free_extents)
             );
+            add(&text, &str::to_owned);
             if *left > 0 {
-                let text = format!("{left} fragmented files or streams could not move");
-                let _ = writeln!(out, "            {}", palette.warning(&text));
+                let files = counted(*left, "fragmented file or stream", "fragmented files or streams");
+                add(&format!("{files} could not move"), &warning);
             }
         }
     }

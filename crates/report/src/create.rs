@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use engine::CreateTotals;
 use serde::Serialize;
 
-use crate::text::{Palette, human_bytes, printable};
+use crate::text::{Palette, counted, human_bytes, painted, printable};
 
 /// The document `leandisk.create/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -79,18 +79,18 @@ pub fn create_document(subject: &CreateSubject<'_>) -> CreateDocument {
 pub fn create_text(document: &CreateDocument, palette: Palette) -> String {
     let mut out = String::new();
     let heading = format!(
-        "made {} ({}), {} {}",
+        "created {} ({}), {}, {}",
         printable(&document.path),
         document.format,
         human_bytes(document.virtual_bytes),
         document.provision
     );
-    let _ = writeln!(out, "{}", palette.strong(&heading));
+    out.push_str(&painted("", Some("  "), &heading, |line| palette.strong(line)));
     let extents = match &document.host {
         Some(Host { filesystem, extents }) => {
             let filesystem =
                 filesystem.as_deref().map_or(String::new(), |name| format!(" of {}", printable(name)));
-            format!(" in {extents} extents{filesystem}")
+            format!(" in {}{filesystem}", counted(*extents, "extent", "extents"))
         }
         None => String::new(),
     };

@@ -7,10 +7,14 @@ use plan::defrag::{DefragPlan, LayoutFigures, WhyLeft};
 use serde::Serialize;
 
 use crate::bar::{Share, bar};
-use crate::text::{Palette, human_bytes, printable};
+use crate::failure::Failure;
+use crate::text::{Palette, counted, grouped, human_bytes, painted, printable, wrapped};
 
 /// The most files that are named in a document.
 const LEFT_NAMED_MAX: usize = 20;
+
+/// Columns of the bar, which has its meaning beside it.
+const PICTURE_COLUMNS: usize = 36;
 
 /// The document `leandisk.defrag/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -23,7 +27,18 @@ pub struct DefragDocument {
     /// `files`, `free` or `pack`.
     goal: &'static str,
     elapsed_seconds: f64,
+    /// With `--verify`: files that were read before and after, and are what they were; else `null`.
+    verified_files: Option<u64>,
     volumes: Vec<VolumeDefrag>,
+    /// Why the command failed although there is a document; `null` if it did not.
+    error: Option<Failure>,
+}
+
+impl DefragDocument {
+    /// Has the document say that the command failed.
+    pub fn fail(&mut self, error: &block::Error) {
+        self.error = Some(error.into());
+    }
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -101,6 +116,8 @@ pub struct DefragSubject<'a> {
     pub dry_run: bool,
     /// How long it took.
     pub elapsed_seconds: f64,
+    /// How many files were read before and after, if any were to be.
+    pub verified_files: Option<u64>,
     /// Its volumes.
     pub volumes: Vec<DefragVolume<'a>>,
 }
@@ -142,7 +159,9 @@ pub fn defrag_document(subject: &DefragSubject<'_>) -> DefragDocument {
         format: subject.format.to_owned(),
         goal: subject.goal,
         elapsed_seconds: subject.elapsed_seconds,
+        verified_files: subject.verified_files,
         volumes: subject.volumes.iter().map(volume_defrag).collect(),
+        error: None,
     }
 }
 
@@ -185,15 +204,8 @@ fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
     document.batches = plan.batches.len();
     document.left = plan.left.len() as u64;
     let named = work.left_paths.iter().zip(&plan.left).take(LEFT_NAMED_MAX);
-    document.left_files = named
-        .map(|(path, (_, why))| LeftFile {
-            path: path.clone(),
-            reason: match why {
-                WhyLeft::Pinned(reason) => (*reason).to_owned(),
-                WhyLeft::NoRoom => "no free space is large enough".into(),
-            },
-        })
-        .collect();
+    document.left_files =
+        named.map(|(path, (_, why))| LeftFile { path: path.clone(), reason: reason(why) }).collect();
     let (before, after) = work.reading;
     document.reading = Some(Reading {
         bytes: before.bytes,
@@ -202,6 +214,21 @@ fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
         seconds_before: before.seconds,
         seconds_after: after.seconds,
     });
+}
+
+/// Why a file is left, in words.
+fn reason(why: &WhyLeft) -> String {
+    match why {
+        WhyLeft::Pinned(reason) => (*reason).to_owned(),
+        WhyLeft::NoRoom => "no free space that it could use is large enough".into(),
+        WhyLeft::NotWritable => {
+            "free space that is large enough lies where the image is compressed, shared or only zeros".into()
+        }
+        WhyLeft::Growth { bytes_max } => format!(
+            "the image would grow by more than {}, which is the limit in place; 'leandisk copy --layout packed' has none",
+            human_bytes(*bytes_max)
+        ),
+    }
 }
 
 impl From<LayoutFigures> for Figures {
@@ -220,22 +247,36 @@ impl From<LayoutFigures> for Figures {
 /// The document in words and numbers.
 pub fn defrag_text(document: &DefragDocument, palette: Palette) -> String {
     let mut out = String::new();
-    let verb = if document.dry_run { "would defragment" } else { "defragmented" };
+    let is_changed = document.volumes.iter().any(|volume| volume.refused.is_none());
+    let verb = match (is_changed, document.dry_run) {
+        (false, true) => "would not change",
+        (false, false) => "did not change",
+        (true, true) => "would defragment",
+        (true, false) => "defragmented",
+    };
     let heading = format!("{verb} {} ({})", printable(&document.path), document.format);
-    let _ = writeln!(out, "{}", palette.strong(&heading));
+    out.push_str(&painted("", Some("  "), &heading, |line| palette.strong(line)));
     for volume in &document.volumes {
         let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
         let label = volume.label.as_ref().filter(|label| !label.is_empty());
         let label = label.map(|label| format!(" \"{}\"", printable(label))).unwrap_or_default();
         let size = human_bytes(volume.size_bytes);
-        let _ = writeln!(out, "  volume {}  {name}{label}, {size}", volume.index);
+        let first = format!("  volume {}  ", volume.index);
+        out.push_str(&wrapped(&first, None, &format!("{name}{label}, {size}")));
         match &volume.refused {
             Some(reason) => {
                 let reason = format!("left as it is: {}", printable(reason));
-                let _ = writeln!(out, "    {}", palette.warning(&reason));
+                out.push_str(&painted("    ", None, &reason, |line| palette.warning(line)));
             }
             None => volume_text(&mut out, volume, document.dry_run, palette),
         }
+    }
+    if let Some(files) = document.verified_files {
+        let text = format!(
+            "verified: {} what they were",
+            counted(files, "file or directory is", "files and directories are")
+        );
+        let _ = writeln!(out, "  {}", palette.good(&text));
     }
     if !document.dry_run {
         let _ = writeln!(out, "  {:.1} s", document.elapsed_seconds);
@@ -245,13 +286,13 @@ pub fn defrag_text(document: &DefragDocument, palette: Palette) -> String {
 
 fn volume_text(out: &mut String, volume: &VolumeDefrag, is_planned: bool, palette: Palette) {
     let (Some(before), Some(after)) = (volume.before, volume.after) else { return };
-    let _ = writeln!(out, "    {:22} {:>12} {:>12}", "", "before", "after");
+    let _ = writeln!(out, "    {:23} {:>12} {:>12}", "", "before", "after");
     let mut row = |what: &str, before: String, after: String| {
-        let _ = writeln!(out, "    {what:22} {before:>12} {after:>12}");
+        let _ = writeln!(out, "    {what:23} {before:>12} {after:>12}");
     };
-    row("fragmented files", before.fragmented_files.to_string(), after.fragmented_files.to_string());
-    row("fragments", before.fragments.to_string(), after.fragments.to_string());
-    row("free extents", before.free_extents.to_string(), after.free_extents.to_string());
+    row("fragmented files", grouped(before.fragmented_files), grouped(after.fragmented_files));
+    row("fragments", grouped(before.fragments), grouped(after.fragments));
+    row("free extents", grouped(before.free_extents), grouped(after.free_extents));
     row(
         "largest free extent",
         human_bytes(before.largest_free_extent_bytes),
@@ -262,26 +303,41 @@ fn volume_text(out: &mut String, volume: &VolumeDefrag, is_planned: bool, palett
         row("reading them, hard disk", seconds(reading.seconds_before), seconds(reading.seconds_after));
     }
     let _ = writeln!(out, "    {}", gain_bar(volume, palette));
+    out.push_str(&wrapped("    ", None, &work_text(volume, is_planned)));
+    if volume.left > 0 {
+        let files = counted(volume.left, "file or stream stays", "files or streams stay");
+        let _ = writeln!(out, "    {}", palette.warning(&format!("{files} fragmented:")));
+    }
+    for left in &volume.left_files {
+        out.push_str(&wrapped("      ", Some("        "), &printable(&left.path)));
+        out.push_str(&painted("        ", None, &printable(&left.reason), |line| palette.faint(line)));
+    }
+    let unnamed = volume.left.saturating_sub(volume.left_files.len() as u64);
+    if unnamed > 0 {
+        let _ = writeln!(out, "      and {} more", grouped(unnamed));
+    }
+}
+
+/// What was, or would be, written.
+fn work_text(volume: &VolumeDefrag, is_planned: bool) -> String {
+    if volume.batches == 0 {
+        return "nothing moves".to_owned();
+    }
+    let steps = counted(volume.batches as u64, "batch", "batches");
     let verb = if is_planned { "moves" } else { "moved" };
-    let _ = write!(out, "    {verb} {} in {} batches", human_bytes(volume.moved_bytes), volume.batches);
+    let mut said = vec![format!("{verb} {} in {steps}", human_bytes(volume.moved_bytes))];
     if !is_planned {
         let metadata = human_bytes(volume.metadata_written_bytes);
         let journal = human_bytes(volume.journal_written_bytes);
-        let _ = write!(out, "; wrote {metadata} of metadata and {journal} of journal");
+        said.push(format!("wrote {metadata} of metadata and {journal} of journal"));
     }
-    let growth = match volume.growth_bytes {
-        0 => "a thin disk does not grow".to_owned(),
-        bytes => format!("a thin disk grows by {}", human_bytes(bytes)),
-    };
+    said.push(match volume.growth_bytes {
+        0 => "the image does not grow".to_owned(),
+        bytes => format!("the image grows by {} at most", human_bytes(bytes)),
+    });
     let changed = human_bytes(volume.changed_block_bytes);
-    let _ = writeln!(out, "; {growth}; an incremental backup sees {changed} changed");
-    if volume.left > 0 {
-        let text = format!("{} fragmented files or streams are left", volume.left);
-        let _ = writeln!(out, "    {}", palette.warning(&text));
-    }
-    for left in &volume.left_files {
-        let _ = writeln!(out, "      {}: {}", printable(&left.path), printable(&left.reason));
-    }
+    said.push(format!("the next incremental backup has {changed} more"));
+    said.join("; ")
 }
 
 /// Bytes in fragmented files of before: what became whole, and what is left.
@@ -289,7 +345,7 @@ fn gain_bar(volume: &VolumeDefrag, palette: Palette) -> String {
     let of = |figures: Option<Figures>| figures.map_or(0, |figures| figures.fragmented_bytes);
     let (before, after) = (of(volume.before), of(volume.after));
     if before == 0 {
-        return palette.good("nothing is fragmented");
+        return palette.good("no file is fragmented");
     }
     let whole = before.saturating_sub(after);
     let shares = [
@@ -297,8 +353,8 @@ fn gain_bar(volume: &VolumeDefrag, palette: Palette) -> String {
         Share { bytes: before - whole, glyph: '▒', color: "33" },
     ];
     format!(
-        "{} {} of {} in fragmented files became whole",
-        bar(&shares, 48, palette),
+        "{} {} of {} made contiguous",
+        bar(&shares, PICTURE_COLUMNS, palette),
         human_bytes(whole),
         human_bytes(before)
     )

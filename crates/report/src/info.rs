@@ -12,7 +12,7 @@ use volume::Scheme;
 
 use crate::bar::{Share, bar};
 use crate::shadow_copies::{self, ShadowCopyEntry};
-use crate::text::{Palette, human_bytes, printable};
+use crate::text::{Palette, WIDTH, human_bytes, painted, printable, wrapped};
 
 /// The document `leandisk.info/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -222,16 +222,20 @@ pub(crate) fn is_aligned(stack: &Stack, index: usize) -> bool {
 pub fn info_text(document: &InfoDocument, palette: Palette) -> String {
     let mut out = String::new();
     let InfoDocument { path, format, virtual_bytes, allocated_bytes, .. } = document;
-    let _ = writeln!(
-        out,
-        "{}  {format}, {} virtual, {} on the host",
-        palette.strong(&printable(path)),
+    let path = printable(path);
+    let facts = format!(
+        "{format}, {} virtual, {} on the host",
         human_bytes(*virtual_bytes),
         human_bytes(*allocated_bytes)
     );
+    if path.chars().count() + 2 + facts.chars().count() <= WIDTH {
+        let _ = writeln!(out, "{}  {facts}", palette.strong(&path));
+    } else {
+        let _ = writeln!(out, "{}\n{facts}", palette.strong(&path));
+    }
     if let Some(reason) = &document.unreadable {
-        let _ =
-            writeln!(out, "{}", palette.warning(&format!("contents cannot be read: {}", printable(reason))));
+        let text = format!("the contents cannot be read: {}", printable(reason));
+        out.push_str(&painted("", Some("  "), &text, |line| palette.warning(line)));
     }
     for (depth, image) in document.images.iter().enumerate() {
         image_text(&mut out, depth, image, palette);
@@ -247,44 +251,49 @@ pub fn info_text(document: &InfoDocument, palette: Palette) -> String {
     out
 }
 
+/// Below a branch of the tree.
+const BELOW: &str = "│    ";
+
 fn image_text(out: &mut String, depth: usize, image: &ImageInfo, palette: Palette) {
     let role = if depth == 0 { "image " } else { "parent" };
-    let mut line = format!("├─ {role}  {} {}", image.format, printable(&image.variant));
+    let mut text = format!("{} {}", image.format, printable(&image.variant));
     if depth > 0 {
-        let _ = write!(line, "  {}", printable(&image.path));
+        let _ = write!(text, "  {}", printable(&image.path));
     }
-    let _ = write!(line, ", {}", human_bytes(image.virtual_bytes));
+    let _ = write!(text, ", {}", human_bytes(image.virtual_bytes));
     if let Some(bytes) = image.cluster_bytes {
-        let _ = write!(line, ", units of {}", human_bytes(bytes));
+        let _ = write!(text, ", blocks of {}", human_bytes(bytes));
     }
-    let _ = write!(line, "  {}", palette.faint(&format!("(format {})", image.format_found)));
-    let _ = writeln!(out, "{line}");
+    let _ = write!(text, " (format {})", image.format_found);
+    out.push_str(&wrapped(&format!("├─ {role}  "), Some(BELOW), &text));
+    let mut below =
+        |text: &str, paint: &dyn Fn(&str) -> String| out.push_str(&painted(BELOW, Some(BELOW), text, paint));
     if let Some(format) = &image.looks_like {
-        let note = format!("its contents look like {format}; say -f {format} to read it so");
-        let _ = writeln!(out, "│    {}", palette.warning(&note));
+        let note = format!("its contents look like {format}: use -f {format} to read them as that");
+        below(&note, &|line| palette.warning(line));
     }
     if image.snapshots > 0 {
-        let _ = writeln!(out, "│    internal snapshots: {}", image.snapshots);
+        below(&format!("internal snapshots: {}", image.snapshots), &str::to_owned);
     }
     for file in image.files.iter().skip(1) {
-        let _ = writeln!(out, "│    file {}, {}", printable(&file.path), human_bytes(file.size_bytes));
+        below(&format!("file {}, {}", printable(&file.path), human_bytes(file.size_bytes)), &str::to_owned);
     }
     let details: Vec<_> =
-        image.details.iter().map(|(name, value)| format!("{name} {}", printable(value))).collect();
+        image.details.iter().map(|(name, value)| format!("{name} {}", printable(value).trim())).collect();
     if !details.is_empty() {
-        let _ = writeln!(out, "│    {}", palette.faint(&details.join(", ")));
+        below(&details.join(", "), &|line| palette.faint(line));
     }
 }
 
 fn claim_text(out: &mut String, claim: &ClaimInfo, palette: Palette) {
     let text = format!("{} {}", printable(&claim.path), printable(&claim.text));
-    let _ = writeln!(out, "├─ {}", palette.warning(&text));
+    out.push_str(&painted("├─ ", Some("│  "), &text, |line| palette.warning(line)));
     let refuses = match claim.forbids.first() {
         Some(&"read") => "copy refuses it (--in-use copies it all the same), and nothing changes it",
         Some(_) => "copy takes it; nothing changes it in place",
         None => "copy takes it",
     };
-    let _ = writeln!(out, "│    {refuses}");
+    out.push_str(&wrapped("│    ", Some("│    "), refuses));
 }
 
 fn table_text(out: &mut String, document: &InfoDocument, palette: Palette) {
@@ -296,55 +305,50 @@ fn table_text(out: &mut String, document: &InfoDocument, palette: Palette) {
         _ => "no partition table",
     };
     let _ = writeln!(out, "{corner} table   {name}, sectors of {} bytes", table.sector_bytes);
-    if let Some(doubt) = &table.doubt {
-        let _ = writeln!(
-            out,
-            "│    {}",
-            palette.warning(&format!("in doubt, so the disk is taken whole: {}", printable(doubt)))
-        );
+    let doubt = table.doubt.as_ref().map(|doubt| format!("in doubt, so the disk is copied whole: {doubt}"));
+    for warning in doubt.iter().chain(&table.warnings) {
+        out.push_str(&painted(BELOW, Some(BELOW), &printable(warning), |line| palette.warning(line)));
     }
-    for warning in &table.warnings {
-        let _ = writeln!(out, "│    {}", palette.warning(&printable(warning)));
+    if document.volumes.is_empty() && table.doubt.is_none() {
+        let text = "no file system that Leandisk knows, so the disk is copied whole";
+        let _ = writeln!(out, "     {}", palette.warning(text));
     }
 }
 
 fn volume_text(out: &mut String, volume: &VolumeInfo, is_last: bool, palette: Palette) {
-    let (corner, side) = if is_last { ("└─", "  ") } else { ("├─", "│ ") };
+    let (corner, below) = if is_last { ("└─", "     ") } else { ("├─", BELOW) };
     let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
-    let mut line = format!("{corner} volume {}  {}", volume.index, palette.strong(&name));
+    let mut text = name;
     if let Some(label) = volume.label.as_ref().filter(|label| !label.is_empty()) {
-        let _ = write!(line, " \"{}\"", printable(label));
+        let _ = write!(text, " \"{}\"", printable(label));
     }
-    let _ = write!(line, ", {} at {}", human_bytes(volume.size_bytes), human_bytes(volume.start_bytes));
+    let _ = write!(text, ", {} at {}", human_bytes(volume.size_bytes), human_bytes(volume.start_bytes));
     if let Some(partition) = &volume.partition {
-        let _ = write!(
-            line,
-            "  {}",
-            palette.faint(&format!("(partition {}: {})", partition.number, printable(&partition.kind)))
-        );
+        let _ = write!(text, " (partition {}: {})", partition.number, printable(&partition.kind));
     }
-    let _ = writeln!(out, "{line}");
+    let first = format!("{corner} volume {}  ", volume.index);
+    out.push_str(&painted(&first, Some(below), &text, |line| palette.strong(line)));
     if let (Some(used), Some(free)) = (volume.used_bytes, volume.free_bytes) {
         let shares =
             [Share { bytes: used, glyph: '█', color: "32" }, Share { bytes: free, glyph: '░', color: "2" }];
         let picture = bar(&shares, 40, palette);
-        let _ = writeln!(out, "{side}   {picture}  {} used, {} free", human_bytes(used), human_bytes(free));
+        let _ = writeln!(out, "{below}{picture}  {} used, {} free", human_bytes(used), human_bytes(free));
     }
     let state = volume.state.unwrap_or("unknown");
-    let state = if matches!(state, "clean") { palette.good(state) } else { palette.warning(state) };
     let takes = match &volume.reason {
-        None => "copy skips what is free and swap".to_owned(),
-        Some(reason) => format!("copy takes it whole: {}", printable(reason)),
+        None => "copy leaves out free space and swap".to_owned(),
+        Some(reason) => format!("copied whole: {}", printable(reason)),
     };
     let detail =
         volume.state_detail.as_ref().map(|detail| format!(" ({})", printable(detail))).unwrap_or_default();
-    let _ = writeln!(out, "{side}   {state}{detail}; {takes}");
-    shadow_copies::list_text(out, &format!("{side}   "), &volume.shadow_copies, palette);
+    let is_good = state == "clean" && volume.reason.is_none();
+    let text = format!("{state}{detail}; {takes}");
+    out.push_str(&painted(below, Some(below), &text, |line| {
+        if is_good { palette.good(line) } else { palette.warning(line) }
+    }));
+    shadow_copies::list_text(out, below, &volume.shadow_copies, palette);
     if !volume.aligned {
-        let _ = writeln!(
-            out,
-            "{side}   {}",
-            palette.warning("not aligned: its clusters straddle the container's units")
-        );
+        let text = "not aligned: its clusters straddle the image's blocks";
+        let _ = writeln!(out, "{below}{}", palette.warning(text));
     }
 }

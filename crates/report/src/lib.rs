@@ -12,6 +12,7 @@ mod copy;
 mod create;
 mod defrag;
 mod escape;
+mod failure;
 mod html;
 mod info;
 mod map;
@@ -27,7 +28,8 @@ pub use self::bench::{
     fragmentation_text,
 };
 pub use analyze::{
-    AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_page, analyze_text, write_file_lines,
+    AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_full_text, analyze_page, analyze_text,
+    write_file_lines,
 };
 pub use compact::{
     CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text,
@@ -38,9 +40,10 @@ pub use defrag::{
     DefragDocument, DefragSubject, DefragVolume, DefragWork, Figures, defrag_document, defrag_text,
 };
 pub use escape::printable_name;
+pub use failure::{ErrorDocument, Failure};
 pub use html::{
     Advice, Bar, BarChart, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html,
-    report_html,
+    report_html, with_origin,
 };
 pub use info::{InfoDocument, info_document, info_text};
 pub use map::{

@@ -8,7 +8,7 @@ use serve::monitor::{Histogram, Latencies, Snapshot, Split};
 use serve::stats::ExportStats;
 
 use crate::bar::{Share, bar};
-use crate::text::{Palette, grouped, human_bytes, percent, printable};
+use crate::text::{Palette, grouped, human_bytes, painted, percent, printable, wrapped};
 
 /// The document `leandisk.stats/1`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,8 +32,9 @@ impl StatsDocument {
 
     /// A document that was kept. `Corrupt` if it is none, or holds what no server measures.
     pub fn from_json(text: &str) -> Result<Self> {
-        let document: Self = serde_json::from_str(text)
-            .map_err(|error| Error::corrupt(format!("no recording of `leandisk stats --json`: {error}")))?;
+        let document: Self = serde_json::from_str(text).map_err(|error| {
+            Error::corrupt(format!("not a recording of 'leandisk stats --json': {error}"))
+        })?;
         if document.schema != SCHEMA {
             return Err(Error::unsupported("recording").field("schema", document.schema, SCHEMA));
         }
@@ -78,7 +79,7 @@ fn check(snapshot: &Snapshot) -> Result<()> {
 }
 
 /// Characters of the longest bar.
-const BAR_WIDTH: u64 = 40;
+const BAR_WIDTH: u64 = 30;
 
 /// The document in words, numbers and bars.
 pub fn stats_text(document: &StatsDocument, palette: Palette) -> String {
@@ -86,9 +87,9 @@ pub fn stats_text(document: &StatsDocument, palette: Palette) -> String {
     for export in &document.exports {
         let read_only = if export.is_read_only { ", read-only" } else { "" };
         let heading = format!("{} ({}{read_only})", printable(&export.name), human_bytes(export.len_bytes));
-        let _ = writeln!(out, "{}", palette.strong(&heading));
+        out.push_str(&painted("", Some("  "), &heading, |line| palette.strong(line)));
         if let Some(failure) = &export.failure {
-            let _ = writeln!(out, "  {}", palette.warning(&printable(failure)));
+            out.push_str(&painted("  ", None, &printable(failure), |line| palette.warning(line)));
         }
         match &export.snapshot {
             Some(snapshot) => push_snapshot(&mut out, snapshot, palette),
@@ -106,7 +107,8 @@ fn push_snapshot(out: &mut String, snapshot: &Snapshot, palette: Palette) {
         ("writes", counts.writes, counts.written_bytes, &snapshot.write_latency),
     ];
     for (name, count, bytes, latencies) in lines {
-        let _ = writeln!(out, "  {name:<12}  {}, {}{}", grouped(count), human_bytes(bytes), tails(latencies));
+        let text = format!("{}, {}{}", grouped(count), human_bytes(bytes), tails(latencies));
+        out.push_str(&wrapped(&format!("  {name:<12}  "), None, &text));
     }
     let _ = writeln!(
         out,
@@ -225,7 +227,7 @@ mod tests {
             let line = text.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
             line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
         };
-        assert_eq!(words("<= 4096"), ["<=", "4096", "40", "0", "39", &"█".repeat(40)]);
+        assert_eq!(words("<= 4096"), ["<=", "4096", "40", "0", "39", &"█".repeat(30)]);
         assert_eq!(words("> 524288"), [">", "524288", "1", "0", "0", "█"]);
         assert!(!text.contains("<= 2048"), "bins before the first are left out");
     }

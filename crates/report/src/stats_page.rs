@@ -214,6 +214,7 @@ fn figures(before: Option<&Snapshot>, after: &Snapshot) -> Table {
         columns,
         rows: FIGURES.iter().filter_map(row).collect(),
         remark: None,
+        empty: Some("No I/O was measured.".into()),
     }
 }
 

@@ -140,7 +140,28 @@ fn a_map_answers_to_pointer_and_search() {
 
 #[test]
 fn every_file_is_where_the_map_was_told() {
-    let disk = synthetic::disk(60, 4);
+    check_places(&synthetic::disk(60, 4));
+}
+
+#[test]
+fn what_lies_far_apart_on_the_host_is_drawn_together_and_told_apart() {
+    let mut disk = synthetic::disk(60, 4);
+    let host = disk.layers.last_mut().unwrap();
+    let half = host.runs.len() / 2;
+    for run in &mut host.runs[half..] {
+        run.place += 3 << 40;
+    }
+    let rows = "document.querySelectorAll('.rows figcaption')[2].innerText";
+    let host = drive(&map_html(&disk), &[json!(["frames", 2]), json!(["eval", rows])]).pop().unwrap();
+    let host = host.as_str().unwrap();
+    assert!(host.contains("TiB without data left out"), "{host}");
+    let svg = report::map_svg(&disk);
+    assert!(svg.contains("TiB without data left out") && svg.contains("stroke-dasharray"), "{svg}");
+    check_places(&disk);
+}
+
+/// Points at places of the guest's row, and compares what is told of them with the map.
+fn check_places(disk: &report::DiskMap) {
     // Zoomed in at the start of the disk, the tiles are smaller than files: each is told exactly.
     let steps = [
         json!(["size", 1400, 1000]),
@@ -161,7 +182,7 @@ fn every_file_is_where_the_map_was_told() {
         json!(["key", "0", 0]),
         json!(["eval", "document.querySelector('.window').innerText"]),
     ];
-    let answers = drive(&map_html(&disk), &steps);
+    let answers = drive(&map_html(disk), &steps);
     let told: Vec<_> = answers.iter().filter_map(Value::as_str).collect();
     let [here, found, cleared, window] = told[..] else { panic!("{told:?}") };
     let lines: Vec<_> = here.lines().collect();
@@ -197,12 +218,19 @@ fn a_report_shows_hostile_text_as_text() {
         about: cell(),
         verdict: cell(),
         summary: vec![(cell(), cell())],
-        advice: vec![report::Advice { action: cell(), gain: cell(), cost: cell(), because: cell() }],
+        advice: vec![report::Advice {
+            action: cell(),
+            gain: cell(),
+            cost: cell(),
+            because: cell(),
+            command: cell(),
+        }],
         files: vec![report::Table {
             title: cell(),
             columns: vec![report::Column::text(&hostile)],
             rows: vec![vec![cell()]],
             remark: Some(cell()),
+            empty: None,
         }],
         histograms: vec![report::Histogram {
             title: cell(),
@@ -248,6 +276,53 @@ fn a_page_of_charts_needs_no_script() {
     assert_eq!(widths.len(), 2, "what is nothing, or no number, has no bar");
     assert!((widths[0] / widths[1] - 2.0).abs() < 0.01, "{widths:?}");
     assert_eq!((&answers[1], &answers[2]), (&json!(2), &json!([0, 0])));
+}
+
+#[test]
+fn pages_fit_a_phone() {
+    let cell = |words: usize| "unbreakable-name/".repeat(words);
+    let table = |title: &str| report::Table {
+        title: title.into(),
+        columns: (0..12).map(|index| report::Column::number(&format!("column {index}"))).collect(),
+        rows: vec![(0..12).map(|index| format!("{index},000,000")).collect(); 3],
+        remark: Some(cell(9)),
+        empty: None,
+    };
+    let page = ReportPage {
+        title: cell(9),
+        about: cell(9),
+        verdict: cell(9),
+        summary: vec![("path".into(), cell(9))],
+        advice: vec![report::Advice {
+            action: "compact".into(),
+            command: cell(9),
+            ..report::Advice::default()
+        }],
+        layers: vec![table("Volumes")],
+        charts: vec![report::BarChart {
+            title: "Chart".into(),
+            bars: vec![report::Bar { label: cell(1), value: 1.0, said: cell(9), is_other: false }],
+        }],
+        notes: vec![cell(9)],
+        colophon: cell(9),
+        ..ReportPage::default()
+    };
+    let disk = synthetic::disk(50, 3);
+    let steps = [
+        json!(["size", 400, 800]),
+        json!(["eval", "document.documentElement.scrollWidth"]),
+        json!([
+            "eval",
+            "[...document.querySelectorAll('.scroll')].map((one) => one.scrollWidth > one.clientWidth)"
+        ]),
+    ];
+    let report =
+        report::with_origin(&report_html(&page, Some(&disk)), "2026-11-22 13:00 UTC, on host a<b: /c");
+    let answers = drive(&report, &steps);
+    assert_eq!(answers[1], json!(400), "the page itself does not scroll sideways");
+    assert_eq!(answers[2], json!([true]), "a wide table does");
+    assert!(report.contains("</h1>\n<p class=\"about\">2026-11-22 13:00 UTC, on host a&lt;b: /c</p>"));
+    assert_eq!(drive(&map_html(&disk), &steps)[1], json!(400));
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub const SLOT_BYTES: u64 = 64 << 20;
 const CACHE_BYTES_MAX: u64 = 16 << 20;
 
 /// What to do after a failure that left a committed record behind.
-const HINT_RECOVER: &str = "run `leandisk recover` on the disk before anything else uses it";
+const HINT_RECOVER: &str = "run 'leandisk recover' on the disk before anything else uses it";
 
 /// A change in place to be run.
 pub struct RearrangeJob<'a> {

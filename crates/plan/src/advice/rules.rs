@@ -132,7 +132,7 @@ pub(super) fn compact(facts: &AdviceFacts, comes_after_defrag: bool) -> Advice {
     };
     let worth_it = is_space_worth(gain_bytes, container, SPACE_SHARE_MIN);
     let figures = format!(
-        "{} of {} ({}) are allocated but free to the guest",
+        "{} of {} ({}) are reclaimable",
         human_bytes(gain_bytes),
         human_bytes(allocated_bytes),
         percent(share_of_bytes(gain_bytes, allocated_bytes)),
@@ -149,18 +149,18 @@ pub(super) fn compact(facts: &AdviceFacts, comes_after_defrag: bool) -> Advice {
         let can_move = facts.volumes.iter().any(|volume| volume.is_movable && volume.doubt.is_none());
         let how = match container.unit_bytes {
             Some(_) if can_move => {
-                "`compact --defrag` empties as many of them as pays, and a copy leaves them out"
+                "'compact --defrag' moves files out of them where that pays, and a copy leaves them out"
             }
             _ => "only a copy leaves them out",
         };
         because.push_str(&format!(
-            " Another {} are free in units that the guest uses in part: {how}.",
+            " Another {} are free in blocks of the image that are partly in use: {how}.",
             human_bytes(partial_bytes)
         ));
     }
     if worth_it {
         if comes_after_defrag {
-            because.push_str(" Do it after `defrag`, which frees further units.");
+            because.push_str(" Do it after 'defrag', which frees further blocks.");
         }
         because.push_str(in_place_caution(container));
     }
@@ -328,7 +328,7 @@ pub(super) fn copy_packed(facts: &AdviceFacts, compact: &Advice) -> Advice {
         (Some(loss), _) => format!("Not worth it: {loss}; {figures}."),
         (None, true) => format!("{}; {price}.{host}", capitalised(&figures)),
         (None, false) if compact_suffices => {
-            format!("Not needed: `compact` gains nearly as much in place; {figures}; {price}.")
+            format!("Not needed: 'compact' gains nearly as much in place; {figures}; {price}.")
         }
         (None, false) => format!("Too little to gain: {figures}; {price}."),
     };
@@ -363,15 +363,18 @@ pub(super) fn nothing(facts: &AdviceFacts, others: &[Advice]) -> Advice {
     let worth_it = !others.iter().any(|advice| advice.worth_it);
     let cost = facts.whole_cost();
     let container = &facts.container;
-    let time = format!(
-        "fragments cost {} of {} ({}) on {} when all files are read",
-        seconds(cost.extra_seconds()),
-        seconds(cost.seconds),
-        percent(share(cost.extra_seconds(), cost.seconds)),
-        facts.profile,
-    );
+    let time = match cost.seconds > 0.0 {
+        true => format!(
+            "fragments cost {} of the {} that reading all files takes on {} ({})",
+            seconds(cost.extra_seconds()),
+            seconds(cost.seconds),
+            facts.profile,
+            percent(share(cost.extra_seconds(), cost.seconds)),
+        ),
+        false => "no files with data were found".to_owned(),
+    };
     let space = format!(
-        "{} of {} allocated are free to the guest",
+        "{} of {} are reclaimable",
         human_bytes(container.reclaimable_bytes),
         human_bytes(container.allocated_bytes),
     );
@@ -381,7 +384,7 @@ pub(super) fn nothing(facts: &AdviceFacts, others: &[Advice]) -> Advice {
         ""
     };
     let because = match worth_it {
-        true => format!("Do nothing: {time}, and {space}{base}."),
+        true => format!("Too little to gain: {time}, and {space}{base}."),
         false => format!("It would stay as it is: {time}, and {space}{base}."),
     };
     let gain = Gain { profile: facts.profile.clone(), ..Gain::default() };

@@ -50,17 +50,39 @@ pub(super) fn changed_block_bytes(destinations: impl Iterator<Item = VolumeSpan>
     blocks.collect::<ExtentSet<Volume>>().total_bytes()
 }
 
+/// What keeps streams from coming together that may move, on a volume whose extents lie at `places`: the bound that so many bytes
+/// meet first.
+pub(super) fn bound(
+    layout: &Layout,
+    places: &[VolumeOffset],
+    growth_bytes_max: u64,
+) -> impl Fn(u64) -> WhyLeft {
+    let largest = |set: &ExtentSet<Volume>| set.iter().map(|span| span.len_bytes()).max().unwrap_or(0);
+    let free = free_space(layout, places);
+    let (writable, allocated) = layout.writable();
+    let (any, writable, allocated) =
+        (largest(&free), largest(&free.intersect(&writable)), largest(&free.intersect(&allocated)));
+    move |bytes| match bytes {
+        _ if bytes > any => WhyLeft::NoRoom,
+        _ if bytes > writable => WhyLeft::NotWritable,
+        _ if bytes > allocated => WhyLeft::Growth { bytes_max: growth_bytes_max },
+        _ => WhyLeft::NoRoom,
+    }
+}
+
 /// The streams that are fragmented, and why they are left so; but for what the file system keeps for itself, and in its place.
 pub(super) fn left(
     layout: &Layout,
     places: &[VolumeOffset],
     pinned: impl Fn(usize) -> Option<&'static str>,
+    bound: impl Fn(u64) -> WhyLeft,
 ) -> Vec<(FileId, WhyLeft)> {
     let mut left = Vec::new();
     for stream in 0..layout.stream_count() {
         let extents = layout.extents_of(stream);
         if extents.len() > 1 && layout.run_count(places, extents) > 1 {
-            let why = pinned(stream).map_or(WhyLeft::NoRoom, WhyLeft::Pinned);
+            let bytes = layout.bytes_of(layout.extents_of(stream));
+            let why = pinned(stream).map_or_else(|| bound(bytes), WhyLeft::Pinned);
             if !(layout.is_metadata(stream) && matches!(why, WhyLeft::Pinned(_))) {
                 left.push((layout.file(stream), why));
             }

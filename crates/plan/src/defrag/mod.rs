@@ -107,6 +107,13 @@ pub enum WhyLeft {
     Pinned(&'static str),
     /// No free space is large enough, whatever else moves.
     NoRoom,
+    /// Free space is large enough, but lies where the container must not be written.
+    NotWritable,
+    /// Free space is large enough, but the container has nothing there, and must not grow by that much.
+    Growth {
+        /// By how much it may grow: [`DefragOptions::growth_bytes_max`].
+        bytes_max: u64,
+    },
 }
 
 /// A plan for a change in place.

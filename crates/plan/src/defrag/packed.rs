@@ -58,7 +58,7 @@ pub fn plan_packed(layout: &Layout) -> Result<Packed> {
         relocations: Relocations::new(relocations(layout, &places))?,
         before: figures(layout, &layout.places()),
         after: figures(layout, &places),
-        left: left(layout, &places, |stream| layout.pinned(stream)),
+        left: left(layout, &places, |stream| layout.pinned(stream), |_| WhyLeft::NoRoom),
     })
 }
 

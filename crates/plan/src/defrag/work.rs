@@ -13,7 +13,7 @@ use block::Result;
 use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Relocation, Relocations};
 
-use super::figures::{changed_block_bytes, figures, left};
+use super::figures::{bound, changed_block_bytes, figures, left};
 use super::free;
 use super::layout::Layout;
 use super::space::Space;
@@ -21,7 +21,7 @@ use super::spans::Spans;
 use super::{DefragOptions, DefragPlan, Emptied, Hints};
 
 /// Why a stream is pinned that the file system would let move.
-const FIXED_BELOW: &str = "its container keeps a part of it for others, or compressed";
+const FIXED_BELOW: &str = "the image holds a part of it compressed, shared, or only as zeros";
 
 /// Consecutive extents of a stream that count as one run.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,6 +47,7 @@ pub(super) struct Work<'a> {
     moves_anchored: bool,
     batch: Batch,
     batch_bytes_max: u64,
+    growth_bytes_max: u64,
     batches: Vec<Relocations>,
     releases: Vec<Vec<VolumeSpan>>,
     /// The batch in which an extent moved last, counted from one.
@@ -85,6 +86,7 @@ impl<'a> Work<'a> {
             moves_anchored: options.moves_anchored,
             batch: Batch::default(),
             batch_bytes_max: options.batch_bytes_max,
+            growth_bytes_max: options.growth_bytes_max,
             batches: Vec::new(),
             releases: Vec::new(),
             moved_in: vec![0; layout.extent_count()],
@@ -352,6 +354,7 @@ impl<'a> Work<'a> {
     pub(super) fn finish(mut self) -> Result<DefragPlan> {
         self.close()?;
         let now = self.layout.places();
+        let bound = bound(self.layout, &self.at, self.growth_bytes_max);
         let destinations = self.batches.iter().flat_map(Relocations::by_source).map(|each| each.to_span());
         Ok(DefragPlan {
             before: figures(self.layout, &now),
@@ -363,7 +366,7 @@ impl<'a> Work<'a> {
             movable_free_bytes: free::movable_bytes(&self),
             changed_block_bytes: changed_block_bytes(destinations),
             emptied: self.emptied,
-            left: left(self.layout, &self.at, |stream| self.pinned(stream)),
+            left: left(self.layout, &self.at, |stream| self.pinned(stream), bound),
             batches: self.batches,
             releases: self.releases,
         })

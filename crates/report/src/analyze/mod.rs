@@ -1,5 +1,6 @@
 //! `leandisk analyze`: what is fragmented in which layer, and what is held for nothing.
 
+mod command;
 mod files;
 mod page;
 mod text;
@@ -18,7 +19,7 @@ use crate::shadow_copies::{self, ShadowCopyEntry};
 
 pub use files::write_file_lines;
 pub use page::analyze_page;
-pub use text::analyze_text;
+pub use text::{analyze_full_text, analyze_text};
 
 /// The most doubts of one volume that a document repeats.
 const DOUBTS_SHOWN: usize = 10;
@@ -88,6 +89,8 @@ struct AdviceEntry {
     gain: AdviceGain,
     cost: AdviceCost,
     because: String,
+    /// The command that does it, for a shell; `null` if nothing is to be done.
+    command: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -191,6 +194,8 @@ struct WorstFile {
 pub struct AnalyzeSubject<'a> {
     /// The disk as the user named it.
     pub path: &'a str,
+    /// The format that the user said it has.
+    pub format_option: Option<&'a str>,
     /// The disk.
     pub stack: &'a Stack,
     /// How its volumes are taken, quickly checked.
@@ -252,11 +257,11 @@ pub fn analyze_document(subject: &AnalyzeSubject<'_>) -> Result<AnalyzeDocument>
             .map(|(device, cost)| ReadingCost { device: device.clone(), figures: (*cost).into() })
             .collect(),
         trace: subject.trace.map(CostFigures::from),
-        advice: subject.advice.iter().map(advice_entry).collect(),
+        advice: subject.advice.iter().map(|advice| advice_entry(subject, advice)).collect(),
     })
 }
 
-fn advice_entry(advice: &Advice) -> AdviceEntry {
+fn advice_entry(subject: &AnalyzeSubject<'_>, advice: &Advice) -> AdviceEntry {
     let Advice { action, gain, cost, because, worth_it, is_refused } = advice;
     AdviceEntry {
         action: action.word(),
@@ -276,6 +281,7 @@ fn advice_entry(advice: &Advice) -> AdviceEntry {
             seconds: cost.seconds,
         },
         because: because.clone(),
+        command: command::of(*action, subject.path, subject.format_option).filter(|_| !is_refused),
     }
 }
 
@@ -292,7 +298,9 @@ fn volume_analysis(subject: &AnalyzeSubject<'_>, index: usize) -> Result<VolumeA
         })
         .or_else(|| volume.doubt.clone())
         .or_else(|| unlisted.clone())
-        .or_else(|| maps.modes()[index].reason().filter(|_| facts.is_some()).map(str::to_owned));
+        .or_else(|| maps.modes()[index].reason().filter(|_| facts.is_some()).map(str::to_owned))
+        // Swap has no files, and lacks none.
+        .filter(|_| facts.is_none_or(|facts| facts.filesystem != "swap" || facts.state.doubt().is_some()));
     Ok(VolumeAnalysis {
         index: index + 1,
         filesystem: facts.map(|facts| facts.filesystem.clone()),

@@ -1,10 +1,10 @@
 //! The document as a page.
 
-use super::text::ratio;
+use super::text::{RECLAIMABLE, ratio};
 use super::{AdviceEntry, AnalyzeDocument, CostFigures, VolumeAnalysis};
 use crate::html::{Advice, Column, Histogram, HistogramBin, ReportPage, Table, report_html};
 use crate::map::DiskMap;
-use crate::text::{grouped, human_bytes, percent, seconds};
+use crate::text::{counted, grouped, human_bytes, percent, seconds};
 
 /// The whole analysis as one page that stands alone, with the map.
 pub fn analyze_page(document: &AnalyzeDocument, map: &DiskMap) -> String {
@@ -36,7 +36,7 @@ pub fn analyze_page(document: &AnalyzeDocument, map: &DiskMap) -> String {
 
 fn verdict(document: &AnalyzeDocument) -> String {
     match document.advice.first() {
-        Some(first) if first.action == "nothing" => format!("Do nothing. {}", first.because),
+        Some(first) if first.action == "nothing" => format!("Nothing is worth doing. {}", first.because),
         Some(first) => format!("Worth doing: {}. {}", first.action, first.because),
         None => String::new(),
     }
@@ -60,37 +60,63 @@ fn summary(document: &AnalyzeDocument) -> Vec<(String, String)> {
 }
 
 fn advice(entry: &AdviceEntry) -> Advice {
-    let AdviceEntry { action, worth_it, refused, gain, cost, because } = entry;
-    let state = match (worth_it, refused) {
-        (true, _) => "worth it",
-        (false, true) => "not to be done",
-        (false, false) => "not worth it",
-    };
-    let figures = |parts: [(bool, String); 3]| {
-        let said: Vec<_> = parts.into_iter().filter(|(is_any, _)| *is_any).map(|(_, text)| text).collect();
-        said.join(", ")
+    let AdviceEntry { action, worth_it, refused, because, command, .. } = entry;
+    let state = match (*action, worth_it, refused) {
+        ("nothing", true, _) => "leave the disk as it is",
+        ("nothing", false, _) => "leave the disk as it is: not the best choice",
+        (_, true, _) => "worth it",
+        (_, false, true) => "not possible",
+        (_, false, false) => "not worth it",
     };
     Advice {
         action: format!("{action} ({state})"),
-        gain: figures([
-            (gain.bytes > 0, format!("{} on the host", human_bytes(gain.bytes))),
-            (gain.requests > 0, format!("{} requests fewer to read all files", grouped(gain.requests))),
-            (gain.seconds > 0.0, format!("{} less on {}", seconds(gain.seconds), gain.device)),
-        ]),
-        cost: figures([
-            (cost.moved_bytes > 0, format!("up to {} moved", human_bytes(cost.moved_bytes))),
-            (cost.growth_bytes > 0, format!("{} more storage meanwhile", human_bytes(cost.growth_bytes))),
-            (
-                cost.changed_bytes > 0,
-                format!(
-                    "{} in the next incremental backup, {} new to a store that deduplicates",
-                    human_bytes(cost.changed_bytes),
-                    human_bytes(cost.new_to_dedup_bytes)
-                ),
-            ),
-        ]),
+        gain: entry.gain_said(),
+        cost: entry.cost_said(),
         because: because.clone(),
+        command: command.clone().filter(|_| *worth_it).unwrap_or_default(),
     }
+}
+
+impl AdviceEntry {
+    /// What it gains, in a few words; empty if that is nothing.
+    fn gain_said(&self) -> String {
+        self.gains().join(", ")
+    }
+
+    /// What it costs, in a few words; empty if that is nothing.
+    fn cost_said(&self) -> String {
+        self.costs().join(", ")
+    }
+
+    /// What it gains, most important first.
+    pub(super) fn gains(&self) -> Vec<String> {
+        let gain = &self.gain;
+        said([
+            (gain.bytes > 0, format!("{} on the host", human_bytes(gain.bytes))),
+            (
+                gain.seconds > 0.0,
+                format!("{} less to read all files on {}", seconds(gain.seconds), gain.device),
+            ),
+            (gain.requests > 0, counted(gain.requests, "request fewer", "requests fewer")),
+        ])
+    }
+
+    /// What it costs, most important first.
+    pub(super) fn costs(&self) -> Vec<String> {
+        let cost = &self.cost;
+        said([
+            (
+                cost.moved_bytes > 0,
+                format!("up to {} moved in {}", human_bytes(cost.moved_bytes), seconds(cost.seconds)),
+            ),
+            (cost.growth_bytes > 0, format!("{} more space meanwhile", human_bytes(cost.growth_bytes))),
+            (cost.changed_bytes > 0, format!("{} in the next backup", human_bytes(cost.changed_bytes))),
+        ])
+    }
+}
+
+fn said(parts: [(bool, String); 3]) -> Vec<String> {
+    parts.into_iter().filter(|(is_any, _)| *is_any).map(|(_, text)| text).collect()
 }
 
 fn volumes(document: &AnalyzeDocument) -> Table {
@@ -130,6 +156,7 @@ fn volumes(document: &AnalyzeDocument) -> Table {
         title: "Volumes".into(),
         columns,
         rows: document.volumes.iter().map(row).collect(),
+        empty: Some("No volume with a file system that Leandisk knows was found on the disk.".into()),
         remark: Some(
             "Fragments are contiguous runs of regular files: on the volume, and in the lowest layer that is known."
                 .into(),
@@ -153,14 +180,13 @@ fn layers(document: &AnalyzeDocument) -> Table {
         rows.push(vec!["host".into(), name, human_bytes(image.allocated_bytes), grouped(host.extents)]);
     }
     let mut remark = format!(
-        "Free or swap to the guest, yet held by the image: {} in whole units of {}, and {} in units that hold used \
-         bytes as well.",
+        "Reclaimable: {}, {RECLAIMABLE}. Not counted: {} that are free, but in blocks of {} that are partly in use.",
         human_bytes(document.reclaimable_bytes),
+        human_bytes(image.partly_used_units_bytes),
         human_bytes(image.unit_bytes),
-        human_bytes(image.partly_used_units_bytes)
     );
     if let Some(zero_bytes) = image.zero_bytes {
-        remark.push_str(&format!(" Used, but zeros throughout: {}.", human_bytes(zero_bytes)));
+        remark.push_str(&format!(" Nor: {} in use, but zeros throughout.", human_bytes(zero_bytes)));
     }
     Table {
         title: "Below the guest".into(),
@@ -172,6 +198,7 @@ fn layers(document: &AnalyzeDocument) -> Table {
         ],
         rows,
         remark: Some(remark),
+        empty: None,
     }
 }
 
@@ -211,6 +238,7 @@ fn worst(document: &AnalyzeDocument) -> Table {
         ],
         rows: document.worst_files.iter().map(row).collect(),
         remark: None,
+        empty: Some("No file is fragmented in any layer.".into()),
     }
 }
 
@@ -241,6 +269,7 @@ fn costs(document: &AnalyzeDocument) -> Table {
             Column::number("lost to fragments"),
         ],
         rows,
+        empty: None,
         remark: Some("At best: if each file lay in one piece. Times are modelled, not measured.".into()),
     }
 }
@@ -261,7 +290,7 @@ fn notes(document: &AnalyzeDocument) -> Vec<String> {
             notes.push(about(&format!("{copies}, which need {kept} of what is free.")));
         }
         if !volume.aligned {
-            notes.push(about("not aligned: its clusters straddle the container's units."));
+            notes.push(about("not aligned: its clusters straddle the image's blocks."));
         }
         if volume.doubts > 0 {
             notes.push(about(&format!("{} not understood, and missing here:", grouped(volume.doubts))));

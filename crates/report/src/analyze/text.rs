@@ -1,26 +1,124 @@
-//! The document on one screen.
+//! The document in a few lines, and in full.
 
 use std::fmt::Write as _;
 
-use super::{AnalyzeDocument, CostFigures, ReadingCost, VolumeAnalysis};
+use super::command::quoted;
+use super::{AdviceEntry, AnalyzeDocument, CostFigures, ReadingCost, VolumeAnalysis};
 use crate::bar::{Share, bar};
 use crate::shadow_copies;
-use crate::text::{Palette, grouped, human_bytes, percent, printable, seconds};
+use crate::text::{
+    Palette, WIDTH, counted, grouped, human_bytes, lines_of, painted, percent, printable, seconds, wrapped,
+};
 
-const PATH_WIDTH: usize = 56;
-const TEXT_WIDTH: usize = 88;
+/// What is left of a line for a file's path.
+const PATH_WIDTH: usize = 38;
+/// The most volumes that a summary names.
+const VOLUMES_MAX: usize = 2;
+/// The most lines that a summary gives to reasons.
+const REASON_LINES_MAX: usize = 3;
 
-/// The document as text, with a map of the disk as [`map_text`](crate::map_text) draws it, if there is one.
-pub fn analyze_text(document: &AnalyzeDocument, map: Option<&str>, palette: Palette) -> String {
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "{}  {}, {} virtual, {} on the host\n",
-        palette.strong(&printable(&document.path)),
+/// What to do, what it gains and costs, and how: at most twelve lines, whatever the disk.
+pub fn analyze_text(document: &AnalyzeDocument, palette: Palette) -> String {
+    let mut out = heading(document, palette);
+    for volume in document.volumes.iter().take(VOLUMES_MAX) {
+        let line = format!("  volume {}  {}", volume.index, volume_summary(volume));
+        let _ = writeln!(out, "{}", shortened(&line, WIDTH));
+    }
+    if document.volumes.len() > VOLUMES_MAX {
+        let _ = writeln!(out, "  and {} more volumes", document.volumes.len() - VOLUMES_MAX);
+    }
+    let reclaimable = human_bytes(document.reclaimable_bytes);
+    let _ = writeln!(out, "  {:<13}{reclaimable}  {}", "reclaimable", palette.faint(RECLAIMABLE));
+    if let Some(first) = document.advice.first() {
+        verdict(&mut out, document, first, palette);
+    }
+    let full = format!("leandisk analyze --full {}", quoted(&printable(&document.path)));
+    let _ = writeln!(out, "{}", palette.faint(&format!("more: {full}")));
+    out
+}
+
+/// What the word means, wherever it stands.
+pub(super) const RECLAIMABLE: &str = "held in whole blocks, not used by the guest";
+
+fn heading(document: &AnalyzeDocument, palette: Palette) -> String {
+    let text = format!(
+        "{}: {}, {} virtual, {} on the host",
+        printable(&document.path),
         document.format,
         human_bytes(document.virtual_bytes),
         human_bytes(document.image.allocated_bytes)
     );
+    painted("", Some("  "), &text, |line| palette.strong(line))
+}
+
+fn volume_summary(volume: &VolumeAnalysis) -> String {
+    let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+    let mut text = format!("{name}, {}", human_bytes(volume.size_bytes));
+    if let Some(free) = volume.free_bytes {
+        let _ = write!(text, ", {} free", human_bytes(free));
+    }
+    match (volume.fragmented_files, volume.files) {
+        (_, Some(0)) => text.push_str(", no files"),
+        (Some(fragmented), Some(files)) => {
+            let files = counted(files, "file", "files");
+            let _ = write!(text, ", {} of {files} fragmented", grouped(fragmented));
+        }
+        _ => {}
+    }
+    if let Some(state) = volume.state.filter(|state| *state != "clean") {
+        let _ = write!(text, ", {state}");
+    }
+    text
+}
+
+fn verdict(out: &mut String, document: &AnalyzeDocument, first: &AdviceEntry, palette: Palette) {
+    let others = document.advice.iter().skip(1).filter(|entry| entry.worth_it);
+    let others: Vec<_> = others.map(|entry| entry.action).collect();
+    let said = match (&first.command, &others[..]) {
+        (None, _) => palette.good("nothing is worth doing"),
+        (Some(_), []) => palette.warning(&format!("worth doing: {}", first.action)),
+        (Some(_), others) => {
+            palette.warning(&format!("worth doing: {}, then {}", first.action, others.join(", ")))
+        }
+    };
+    let _ = writeln!(out, "{said}");
+    if let Some(command) = &first.command {
+        for (what, said) in [("gain", first.gains()), ("cost", first.costs())] {
+            let _ = writeln!(out, "  {what:<9}{}", as_many_as_fit(&said, WIDTH - 11));
+        }
+        let _ = writeln!(out, "  {:<9}{}", "command", palette.strong(&printable(command)));
+    }
+    let mut lines = lines_of(&printable(&first.because), WIDTH - 11);
+    if lines.len() > REASON_LINES_MAX {
+        lines.truncate(REASON_LINES_MAX);
+        let last = lines.pop().unwrap_or_default();
+        lines.push(format!("{last} …"));
+    }
+    for (index, line) in lines.iter().enumerate() {
+        let _ = writeln!(out, "  {:<9}{line}", if index == 0 { "because" } else { "" });
+    }
+}
+
+/// The first of `said`, and the others as far as they fit.
+fn as_many_as_fit(said: &[String], width: usize) -> String {
+    let mut out = said.first().cloned().unwrap_or_else(|| "nothing".to_owned());
+    for more in said.iter().skip(1) {
+        if out.chars().count() + 2 + more.chars().count() > width {
+            break;
+        }
+        let _ = write!(out, ", {more}");
+    }
+    out
+}
+
+/// The start of a line that is too long.
+fn shortened(line: &str, width: usize) -> String {
+    crate::escape::shortened(line, width)
+}
+
+/// The document as text, with a map of the disk as [`map_text`](crate::map_text) draws it, if there is one.
+pub fn analyze_full_text(document: &AnalyzeDocument, map: Option<&str>, palette: Palette) -> String {
+    let mut out = heading(document, palette) + "\n";
     for volume in &document.volumes {
         volume_text(&mut out, volume, palette);
     }
@@ -37,38 +135,34 @@ pub fn analyze_text(document: &AnalyzeDocument, map: Option<&str>, palette: Pale
 
 fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
     let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
-    let mut line = format!("volume {}  {}", volume.index, palette.strong(&name));
+    let mut line = name;
     if let Some(label) = volume.label.as_ref().filter(|label| !label.is_empty()) {
         let _ = write!(line, " \"{}\"", printable(label));
     }
-    let _ = write!(line, ", {}", human_bytes(volume.size_bytes));
-    if let Some(state) = volume.state {
-        let state = if state == "clean" { palette.good(state) } else { palette.warning(state) };
-        let _ = write!(line, ", {state}");
-    }
-    let _ = writeln!(out, "{line}");
+    let _ = write!(line, ", {}, {}", human_bytes(volume.size_bytes), volume.state.unwrap_or("unknown"));
+    out.push_str(&painted(&format!("volume {}  ", volume.index), Some("  "), &line, |line| {
+        palette.strong(line)
+    }));
     if let Some(reason) = &volume.reason {
-        let _ = writeln!(out, "  {}", palette.warning(&printable(reason)));
+        out.push_str(&painted("  ", None, &printable(reason), |line| palette.warning(line)));
     }
     if !volume.aligned {
-        let _ = writeln!(
-            out,
-            "  {}",
-            palette.warning("not aligned: its clusters straddle the container's units")
-        );
+        let text = "not aligned: its clusters straddle the image's blocks";
+        let _ = writeln!(out, "  {}", palette.warning(text));
     }
     if let (Some(files), Some(directories), Some(fragmented), Some(fragments)) =
         (volume.files, volume.directories, volume.fragmented_files, volume.fragments)
     {
-        let _ = writeln!(
-            out,
-            "  {} files, {} directories; fragmented: {} of the files ({}), {} fragments a file",
-            grouped(files),
-            grouped(directories),
-            grouped(fragmented),
-            share(fragmented, files),
-            ratio(fragments, files)
+        let mut text = format!(
+            "{}, {}",
+            counted(files, "file", "files"),
+            counted(directories, "directory", "directories")
         );
+        if files > 0 {
+            let (share, ratio) = (share(fragmented, files), ratio(fragments, files));
+            let _ = write!(text, "; {} fragmented ({share}), {ratio} fragments a file", grouped(fragmented));
+        }
+        out.push_str(&wrapped("  ", None, &text));
     }
     if let (Some(free), Some(extents), Some(largest)) =
         (volume.free_bytes, volume.free_extents, volume.largest_free_extent_bytes)
@@ -76,12 +170,13 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
         let used = volume.size_bytes.saturating_sub(free);
         let shares =
             [Share { bytes: used, glyph: '█', color: "32" }, Share { bytes: free, glyph: '░', color: "2" }];
+        let extents = counted(extents, "extent", "extents");
+        let picture = bar(&shares, 24, palette);
+        let _ = writeln!(out, "  {picture}  {} free in {extents},", human_bytes(free));
         let _ = writeln!(
             out,
-            "  {}  {} free in {} extents, the largest {} ({} of it)",
-            bar(&shares, 24, palette),
-            human_bytes(free),
-            grouped(extents),
+            "  {:24}  the largest {} ({} of it)",
+            "",
             human_bytes(largest),
             share(largest, free)
         );
@@ -94,7 +189,7 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
     if volume.doubts > 0 {
         let first = volume.first_doubts.first().map(|doubt| printable(doubt)).unwrap_or_default();
         let text = format!("{} not understood, first {first}", grouped(volume.doubts));
-        let _ = writeln!(out, "  {}", palette.warning(&text));
+        out.push_str(&painted("  ", None, &text, |line| palette.warning(line)));
     }
     out.push('\n');
 }
@@ -111,7 +206,7 @@ fn layers_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
         palette.faint("contiguous runs of its files")
     );
     let image = format!(
-        "runs of the virtual disk in the image{}",
+        "runs in the image{}",
         match document.image.parents {
             0 => String::new(),
             1 => " and its parent".to_owned(),
@@ -132,26 +227,27 @@ fn layers_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
         "\n{} {}  {}",
         palette.strong("reclaimable"),
         human_bytes(document.reclaimable_bytes),
-        palette.faint("held by the image, free or swap to the guest")
+        palette.faint(RECLAIMABLE)
     );
     if document.image.partly_used_units_bytes > 0 {
         let text = format!(
-            "and {} more in units of {} that are used in part",
+            "not counted: {} that are free, but in blocks of {} that are partly in use",
             human_bytes(document.image.partly_used_units_bytes),
             human_bytes(document.image.unit_bytes)
         );
-        let _ = writeln!(out, "  {}", palette.faint(&text));
+        out.push_str(&painted("  ", None, &text, |line| palette.faint(line)));
     }
 }
 
 fn zeros_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
     let Some(zero_bytes) = document.image.zero_bytes else { return };
-    let text = format!("and {} used, but zeros throughout", human_bytes(zero_bytes));
+    let text = format!("not counted: {} in use, but zeros throughout", human_bytes(zero_bytes));
     let _ = writeln!(out, "  {}", palette.faint(&text));
 }
 
 fn worst_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
     if document.worst_files.is_empty() {
+        let _ = writeln!(out, "\nno file is fragmented in any layer");
         return;
     }
     let _ = writeln!(
@@ -193,7 +289,7 @@ fn reading_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) 
             writeln!(out, "  {:<10} {}  {}", "trace", figures_text(figures), palette.faint(&document.device));
     }
     for doubt in &document.device_doubts {
-        let _ = writeln!(out, "  {}", palette.warning(&printable(doubt)));
+        out.push_str(&painted("  ", None, &printable(doubt), |line| palette.warning(line)));
     }
 }
 
@@ -217,27 +313,11 @@ fn advice_text(out: &mut String, document: &AnalyzeDocument, palette: Palette) {
             (false, false) => ("·", palette.faint(entry.action)),
         };
         let _ = writeln!(out, "  {mark} {action}");
-        for line in wrapped(&printable(&entry.because), TEXT_WIDTH) {
-            let _ = writeln!(out, "      {line}");
+        out.push_str(&wrapped("      ", None, &printable(&entry.because)));
+        if let Some(command) = entry.command.as_ref().filter(|_| entry.worth_it) {
+            let _ = writeln!(out, "      {}", palette.strong(&printable(command)));
         }
     }
-}
-
-/// Lines of words.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let last = lines.last_mut().expect("there is always a line");
-        if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
-            lines.push(word.to_owned());
-        } else {
-            if !last.is_empty() {
-                last.push(' ');
-            }
-            last.push_str(word);
-        }
-    }
-    lines
 }
 
 /// The end of a path is what tells most.
@@ -268,13 +348,6 @@ mod tests {
     fn shares_of_nothing_are_nothing() {
         assert_eq!([share(1, 3), share(1, 0)], ["33 %", "0 %"]);
         assert_eq!([ratio(3, 2), ratio(0, 0)], ["1.50", "0"]);
-    }
-
-    #[test]
-    fn text_is_wrapped_between_words() {
-        assert_eq!(wrapped("one two  three", 7), ["one two", "three"]);
-        assert_eq!(wrapped("extraordinary", 5), ["extraordinary"]);
-        assert_eq!(wrapped("", 5), [""]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Host;
 use super::figure::{Figure, count, number, quotient, short};
 use crate::html::{Bar, BarChart, Column, ReportPage, Table, report_html};
-use crate::text::{Palette, human_bytes, printable, seconds};
+use crate::text::{Palette, human_bytes, painted, printable, seconds, wrapped};
 
 /// The document `leandisk.bench-first-write/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -236,10 +236,10 @@ fn doubt(document: &FirstWriteDocument) -> Option<String> {
 /// The document as a table.
 pub fn first_write_text(document: &FirstWriteDocument, palette: Palette) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{}", palette.strong(&about(document)));
+    out.push_str(&painted("", Some("  "), &about(document), |line| palette.strong(line)));
     let head = format!(
-        "  {:<6} {:<5} {:>4} {:>10} {:>8} {:>8} {:>12} {:>11} {:>8}",
-        "format", "kind", "pass", "time", "MB/s", "to eager", "host writes", "host bytes", "extents"
+        "  {:<6} {:<5} {:>4} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "format", "kind", "pass", "time", "MB/s", "to eager", "writes*", "bytes*", "extents"
     );
     let spread = if document.iterations > 1 { " spread" } else { "" };
     let _ = writeln!(out, "{}", palette.faint(&format!("{head}{spread}")));
@@ -247,7 +247,7 @@ pub fn first_write_text(document: &FirstWriteDocument, palette: Palette) -> Stri
         for (index, pass) in disk.passes.iter().enumerate() {
             let [time, rate, ratio, writes, bytes, extents, spread] = cells(pass);
             let line = format!(
-                "  {:<6} {:<5} {:>4} {time:>10} {rate:>8} {ratio:>8} {writes:>12} {bytes:>11} {extents:>8}",
+                "  {:<6} {:<5} {:>4} {time:>9} {rate:>8} {ratio:>8} {writes:>8} {bytes:>8} {extents:>8}",
                 disk.format,
                 disk.provision,
                 index + 1
@@ -256,11 +256,11 @@ pub fn first_write_text(document: &FirstWriteDocument, palette: Palette) -> Stri
             let _ = writeln!(out, "{line}{spread}");
         }
     }
-    let _ = writeln!(out, "  host writes and bytes are for one of the guest's");
+    let _ = writeln!(out, "  * on the host, for each write or byte of the guest");
     for line in notes(document) {
-        let _ = writeln!(out, "  {line}");
+        out.push_str(&wrapped("  ", None, &line));
     }
-    let _ = writeln!(out, "  {}", palette.faint(&published(&document.published)));
+    out.push_str(&painted("  ", None, &published(&document.published), |line| palette.faint(line)));
     let _ = writeln!(out, "  took {}", seconds(document.elapsed_seconds));
     out
 }
@@ -283,6 +283,7 @@ pub fn first_write_page(document: &FirstWriteDocument) -> String {
             number("Spread"),
         ],
         rows: Vec::new(),
+        empty: None,
         remark: Some(
             "To eager: the time as a multiple of the same pass over an eager disk. * For one of the guest's."
                 .into(),

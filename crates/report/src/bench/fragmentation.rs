@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Host;
 use super::figure::{Figure, count, number, quotient, short};
 use crate::html::{Bar, BarChart, Column, ReportPage, Table, report_html};
-use crate::text::{Palette, human_bytes, percent, printable, seconds};
+use crate::text::{Palette, human_bytes, painted, percent, printable, seconds, wrapped};
 
 /// The document `leandisk.bench-fragmentation/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -346,49 +346,35 @@ fn notes(document: &FragmentationDocument) -> Vec<String> {
 /// The document as a table.
 pub fn fragmentation_text(document: &FragmentationDocument, palette: Palette) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{}", palette.strong(&about(document)));
+    out.push_str(&painted("", Some("  "), &about(document), |line| palette.strong(line)));
     let head = format!(
-        "  {:<6} {:<9} {:<7} {:>8} {:>12} {:>12} {:>7} {:>6} {:>9} {:>8} {:>8} {:>7}",
-        "format",
-        "server",
-        "phase",
-        "splits/s",
-        "transfers/s",
-        "KB/transfer",
-        "MB/s",
-        "queue",
-        "CPU idle",
-        "runs",
-        "extents",
-        "spread"
+        "  {:<6} {:<8} {:<7} {:>8} {:>9} {:>8} {:>6} {:>5} {:>6} {:>6}",
+        "format", "server", "phase", "splits/s", "transf./s", "KB each", "MB/s", "queue", "idle", "spread"
     );
     let _ = writeln!(out, "{}", palette.faint(&head));
     for run in &document.runs {
-        for (name, phase, is_first) in [("writing", &run.writing, true), ("reading", &run.reading, false)] {
+        for (name, phase) in [("writing", &run.writing), ("reading", &run.reading)] {
             let [splits, transfers, kb, rate, queue, idle, spread] = cells(phase);
-            let (runs, extents) = match is_first {
-                true => (count(run.container_runs.as_ref()), count(run.host_extents.as_ref())),
-                false => (String::new(), String::new()),
-            };
             let _ = writeln!(
                 out,
-                "  {:<6} {:<9} {name:<7} {splits:>8} {transfers:>12} {kb:>12} {rate:>7} {queue:>6} {idle:>9} {runs:>8} \
-                 {extents:>8} {spread:>7}",
+                "  {:<6} {:<8} {name:<7} {splits:>8} {transfers:>9} {kb:>8} {rate:>6} {queue:>5} {idle:>6} {spread:>6}",
                 run.format, run.server
             );
         }
+        let (runs, extents) = (count(run.container_runs.as_ref()), count(run.host_extents.as_ref()));
+        let _ = writeln!(out, "{:18}runs in the images: {runs}, extents on the host: {extents}", "");
     }
     let lines = comparison(document);
     if !lines.is_empty() {
-        let _ = writeln!(out, "  {}", palette.strong("leandisk against qemu-nbd"));
+        let _ = writeln!(out, "  {}", palette.strong("leandisk compared with qemu-nbd"));
         for line in lines {
-            let _ = writeln!(out, "  {line}");
+            out.push_str(&wrapped("  ", Some("    "), &line));
         }
     }
     for line in notes(document) {
-        let _ = writeln!(out, "  {line}");
+        out.push_str(&wrapped("  ", None, &line));
     }
-    let _ = writeln!(out, "  {}", palette.faint(&published(document)));
+    out.push_str(&painted("  ", None, &published(document), |line| palette.faint(line)));
     let took = seconds(document.elapsed_seconds);
     let _ = writeln!(out, "  iterations: {}, which took {took}", document.iterations);
     out
@@ -473,6 +459,7 @@ fn table(document: &FragmentationDocument) -> Table {
         title: "Servers".into(),
         columns: texts.into_iter().chain(numbers.map(Column::number)).collect(),
         rows,
+        empty: None,
         remark: Some(format!(
             "Means of all iterations ({}); the spread is that of the times. Transfers are those of the device, the queue is its \
              average length, runs are in the images, extents on the host. Images are read {} at a time.",
@@ -511,6 +498,7 @@ fn compared_table(document: &FragmentationDocument) -> Table {
         title: "Leandisk against qemu-nbd".into(),
         columns: [Column::text("What")].into_iter().chain(numbers).collect(),
         rows,
+        empty: Some("There is nothing to compare.".into()),
         remark: Some("Published figures are those of prevention inside guests.".into()),
     }
 }
@@ -605,8 +593,9 @@ mod tests {
     #[test]
     fn text_and_page_say_the_same() {
         let text = fragmentation_text(&both(), Palette { colors: false });
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.starts_with(
-            "2 disks of 1 MiB growing in turns, 4 KiB at a time, in /a<b (xfs on <loop>), aged\n"
+            "2 disks of 1 MiB growing in turns, 4 KiB at a time, in /a<b (xfs on <loop>), aged"
         ));
         assert!(
             text.contains("qcow2, reading: split I/Os 97 % fewer, physical transfers 75 % fewer"),
@@ -617,6 +606,6 @@ mod tests {
         assert!(page.contains("/a&lt;b (xfs on &lt;loop&gt;)") && page.contains("97 % fewer"));
         assert_eq!(page.matches("<rect class=\"bar\"").count(), 5, "a bar for each chart");
         let alone = document(vec![run(ServerKind::Leandisk("l".into()), [1, 1], 1)]);
-        assert!(!fragmentation_text(&alone, Palette { colors: false }).contains("against"));
+        assert!(!fragmentation_text(&alone, Palette { colors: false }).contains("compared with"));
     }
 }

@@ -13,6 +13,8 @@
   const NONE = 0xffffffff;
   const BUCKETS = 65536;
   const HITS_SHOWN = 200;
+  // What of the host's row is left out: see folds.rs.
+  const HOST = "host", DATA_PARTS = 32, GAP_BYTES_MIN = 65536, GAP_FACTOR = 2;
   const NOTHING_FOUND = "none: search, or click in a row";
   const LINES = 6, TILE_HEIGHT = 18, ORIGIN_HEIGHT = 3, GAP = 6, LABELS_HEIGHT = 14, GUTTER = 74, EDGE = 8;
   // Viridis, as in colors.rs, with steps between.
@@ -215,6 +217,7 @@
       const { runs } = layer;
       const { start, size, kind, owner } = disk.pieces;
       const order = ordered(runs.place);
+      const folds = Row.fold(layer, order);
       const firsts = new Uint32Array(runs.count);
       let count = 0;
       for (let run = 0; run < runs.count; run++) {
@@ -243,11 +246,44 @@
         }
       }
       if (runs.count === 0) low = 0;
-      const about = `${layer.about} · ${human(low)} to ${human(high)} · ` +
+      const row = new Row(layer.name, "", made, low, high);
+      row.folds = folds;
+      const leftOut = folds.length > 0 ? `, ${human(folds.at(-1).leftOut)} without data left out` : "";
+      row.about = `${layer.about} · ${human(low)} to ${human(row.address(high))}${leftOut} · ` +
         `${counted(layer.runCount, "run", "runs")} in the disk’s order`;
-      const row = new Row(layer.name, about, made, low, high);
       row.runs = runs;
       return row;
+    }
+
+    // Moves the runs of the host's row together where long stretches without data of the disk lie between them, by the rule of
+    // folds.rs. Answers where something is left out, and how much until there.
+    static fold(layer, order) {
+      const { runs } = layer;
+      const folds = [];
+      if (layer.name !== HOST) return folds;
+      let data = 0;
+      for (const run of order) data += runs.stored[run];
+      const gap = Math.max(GAP_BYTES_MIN, Math.floor(data / DATA_PARTS));
+      let end = null, leftOut = 0;
+      for (const run of order) {
+        const place = runs.place[run];
+        const from = end ?? place;
+        if (place - from > gap * GAP_FACTOR) {
+          const middle = from - leftOut + gap / 2;
+          leftOut += place - from - gap;
+          folds.push({ middle, leftOut });
+        }
+        end = Math.max(from, place + runs.stored[run]);
+        runs.place[run] = place - leftOut;
+      }
+      return folds;
+    }
+
+    // The layer's address that is drawn at a place of the row.
+    address(drawn) {
+      let leftOut = 0;
+      for (const fold of this.folds ?? []) if (fold.middle <= drawn) leftOut = fold.leftOut;
+      return drawn + leftOut;
     }
 
     // Sums the segments into buckets, from which any wide view is drawn.
@@ -482,7 +518,7 @@
     }
     drawLabels(row, drawing, step);
     row.window.textContent = row.isZoomed()
-      ? `showing ${human(row.view.length)} from ${human(row.view.start, 2)}` : "";
+      ? `showing ${human(row.view.length)} from ${human(row.address(row.view.start), 2)}` : "";
   }
 
   const placeColor = (from) => ORIGIN[Math.min(STEPS - 1, Math.floor(from / disk.bytes * STEPS))];
@@ -494,9 +530,10 @@
     drawing.textBaseline = "middle";
     // Close to each other, addresses need more digits.
     const close = row.columns * step < row.view.start / 200;
+    const first = row.address(row.view.start);
     for (let line = 0; line < LINES; line++) {
-      const at = row.view.start + line * row.columns * step;
-      const text = close ? `+${human(line * row.columns * step, 2)}` : human(at, 2);
+      const at = row.address(row.view.start + line * row.columns * step);
+      const text = close ? `+${human(at - first, 2)}` : human(at, 2);
       drawing.fillText(close && line === 0 ? human(at, 2) : text, GUTTER - 8, lineTop(row, line) + TILE_HEIGHT / 2 + 1);
     }
     if (!row.hasVolumes) return;
@@ -706,7 +743,7 @@
     }
     for (const row of rows) {
       const at = row === hover.row ? hover.at : hover.from === null ? null : row.placeOf(hover.from);
-      add(`In the ${row.name}`, at === null ? "not held" : `byte ${whole.format(Math.floor(at))} (${human(at)})`);
+      add(`In the ${row.name}`, at === null ? "not held" : `byte ${whole.format(Math.floor(row.address(at)))} (${human(row.address(at))})`);
     }
     if (hover.pieces > 1) {
       add("This tile", `${counted(hover.pieces, "piece", "pieces")} of ${counted(hover.files, "file", "files")}; ` +

@@ -29,8 +29,8 @@ const FRAME_BYTES_MAX: usize = 100_000;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("map.js");
 /// SHA-256 of the two, in base64, as a content security policy has them. A test tells when they are to be changed.
-const STYLE_DIGEST: &str = "pn1PJVxqNukZEU4NOMXE9Imo67SAOjmq4jR6nDmlUf8=";
-const SCRIPT_DIGEST: &str = "IXiaOiSvJ9dd41ymhiQPVdCqXeZpfCwY8dsLTtZEv0A=";
+const STYLE_DIGEST: &str = "74bp/FzYCvTwGXda1Feznkq0u/KgNV7DJU60oHwl2ZY=";
+const SCRIPT_DIGEST: &str = "SvtqDx4Ra1kFYKz3rSD6eT6sNW2AvzjXJm7CiseLFFs=";
 
 /// A page that shows the disk: to zoom, to point at, to search for files.
 pub fn map_html(map: &DiskMap) -> String {
@@ -42,6 +42,13 @@ pub fn map_html(map: &DiskMap) -> String {
         map_section(map, "always")
     );
     page(&title, &body, true)
+}
+
+/// A page with a line below its title that says where it comes from: when it was made, on which host, of what.
+pub fn with_origin(page: &str, origin: &str) -> String {
+    const TITLE_END: &str = "</h1>\n";
+    // What stands in the title is escaped: the first end of a heading is its own.
+    page.replacen(TITLE_END, &format!("{TITLE_END}<p class=\"about\">{}</p>\n", escaped(origin)), 1)
 }
 
 /// The map as a section of a page. `wheel` says whether turning the wheel zooms: `always`, or when `chosen`.

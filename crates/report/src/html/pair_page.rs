@@ -78,6 +78,9 @@ pub(crate) fn pair_html(pair: &PairPage) -> String {
         );
     }
     out.push_str("</ul>\n");
+    if pair.sections.is_empty() {
+        out.push_str("<p class=\"remark\">No disk was measured.</p>\n");
+    }
     for section in &pair.sections {
         let _ = writeln!(
             out,

@@ -52,6 +52,8 @@ pub struct Advice {
     pub cost: String,
     /// Why.
     pub because: String,
+    /// The command that does it.
+    pub command: String,
 }
 
 /// A table.
@@ -65,6 +67,8 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
     /// What stands below it.
     pub remark: Option<String>,
+    /// What stands instead of it if it has no rows.
+    pub empty: Option<String>,
 }
 
 /// A column.
@@ -177,12 +181,15 @@ fn advice(out: &mut String, advice: &[Advice]) {
         return;
     }
     out.push_str("<h2>What to do</h2>\n<ul class=\"advice\">\n");
-    for Advice { action, gain, cost, because } in advice {
+    for Advice { action, gain, cost, because, command } in advice {
         let _ = write!(out, "<li><strong>{}</strong><dl>", escaped(action));
         for (term, said) in [("Gain", gain), ("Cost", cost), ("Because", because)] {
             if !said.is_empty() {
                 let _ = write!(out, "<dt>{term}</dt><dd>{}</dd>", escaped(said));
             }
+        }
+        if !command.is_empty() {
+            let _ = write!(out, "<dt>Command</dt><dd><code>{}</code></dd>", escaped(command));
         }
         out.push_str("</dl></li>\n");
     }
@@ -190,6 +197,11 @@ fn advice(out: &mut String, advice: &[Advice]) {
 }
 
 pub(super) fn table(out: &mut String, table: &Table) {
+    if let (true, Some(empty)) = (table.rows.is_empty(), &table.empty) {
+        let _ =
+            writeln!(out, "<h2>{}</h2>\n<p class=\"remark\">{}</p>", escaped(&table.title), escaped(empty));
+        return;
+    }
     let class = |index: usize| match table.columns.get(index) {
         Some(Column { is_number: true, .. }) => " class=\"number\"",
         _ => "",

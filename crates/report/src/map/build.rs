@@ -5,6 +5,7 @@ use extent::{Span, VirtualSpan};
 use filesystem::FileKind;
 use stack::{LayerFragments, Role, Stack, Survey, UsedMaps};
 
+use super::model::HOST;
 use super::{DiskMap, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId, PieceClass};
 
 /// What lies where, from the guest's files down to the host. `maps` are those that the survey was made with.
@@ -142,7 +143,7 @@ fn layers(stack: &Stack, survey: &Survey, virtual_bytes: u64) -> Vec<MapLayer> {
         vec![MapLayer { name: "container".into(), about: format.to_owned(), runs: container.collect() }];
     if survey.layers.reaches_the_host() {
         let about = survey.layers.host_filesystem().unwrap_or_default().to_owned();
-        layers.push(MapLayer { name: "host".into(), about, runs: host_runs(survey, virtual_bytes) });
+        layers.push(MapLayer { name: HOST.into(), about, runs: host_runs(survey, virtual_bytes) });
     }
     layers
 }

@@ -11,6 +11,7 @@
 mod build;
 mod colors;
 mod fit;
+mod folds;
 mod model;
 mod pack;
 mod strip;

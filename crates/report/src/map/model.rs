@@ -179,6 +179,9 @@ impl MapOwners {
     }
 }
 
+/// The name of the lowest layer, whose addresses are those of the host's device.
+pub(crate) const HOST: &str = "host";
+
 /// One layer below the guest.
 #[derive(Clone, Debug)]
 pub struct MapLayer {
@@ -206,6 +209,11 @@ impl MapRun {
     /// A run that is stored as it is.
     pub fn plain(span: VirtualSpan, place: u64) -> Self {
         Self { span, place, stored_bytes: span.len_bytes() }
+    }
+
+    /// From where to where it lies.
+    pub(crate) fn stored(&self) -> (u64, u64) {
+        (self.place, self.place.saturating_add(self.stored_bytes))
     }
 
     /// Where the byte at `at` lies, which is within the span or at its end.

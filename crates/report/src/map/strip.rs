@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::model::{DiskMap, PieceClass, Range};
+use super::model::{DiskMap, PieceClass};
 use super::tiles::{Tile, Tiles};
+use crate::escape::shortened;
 use crate::text::{Palette, human_bytes, printable};
 
 /// Lines for each layer.
@@ -27,20 +28,37 @@ pub fn map_text(map: &DiskMap, width: usize, palette: Palette) -> String {
         let tiles = Tiles::of_layer(map, layer, columns * LINES);
         let name = palette.strong(&printable(&layer.name));
         let about = printable(&layer.about);
-        let _ = writeln!(out, "{name}  {about}, {}", extent_of(tiles.range, &layer.fragments_said()));
+        let text = format!("{about}, {} in {}", tiles.said(), layer.fragments_said());
+        let text = shortened(&text, width.saturating_sub(layer.name.chars().count() + 2));
+        let _ = writeln!(out, "{name}  {text}");
         lines(&mut out, &tiles, columns, palette);
         seen.extend(tiles.tiles.iter().map(Tile::dominating));
     }
-    let legend = PieceClass::ALL.into_iter().map(Some).chain([None]).filter(|class| seen.contains(class));
-    let words = legend
-        .map(|class| format!("{} {}", cells(class, 1, palette), class.map_or("nothing", PieceClass::label)));
-    let _ = writeln!(out, "{INDENT}{}", words.collect::<Vec<_>>().join("  "));
+    let entries = PieceClass::ALL.into_iter().map(Some).chain([None]).filter(|class| seen.contains(class));
+    legend(&mut out, entries, columns, palette);
     out
 }
 
-fn extent_of(range: Range, runs: &str) -> String {
-    let end = range.start.saturating_add(range.len_bytes);
-    format!("{} to {} in {runs}", human_bytes(range.start), human_bytes(end))
+/// What the glyphs mean, in as many lines as it takes.
+fn legend(
+    out: &mut String,
+    entries: impl Iterator<Item = Option<PieceClass>>,
+    columns: usize,
+    palette: Palette,
+) {
+    let mut used = 0;
+    for class in entries {
+        let label = class.map_or("nothing", PieceClass::label);
+        // A glyph and a blank before it, two blanks behind.
+        let width = label.chars().count() + 4;
+        if used > 0 && used + width > columns {
+            out.push('\n');
+            used = 0;
+        }
+        let _ = write!(out, "{}{} {label}", INDENT, cells(class, 1, palette));
+        used += width;
+    }
+    out.push('\n');
 }
 
 fn lines(out: &mut String, tiles: &Tiles, columns: usize, palette: Palette) {

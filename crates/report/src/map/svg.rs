@@ -52,13 +52,7 @@ pub fn map_svg(map: &DiskMap) -> String {
     drawing.layer("guest", &about, &guest, map, &map.volumes);
     for (layer, tiles) in layers.iter().zip(&below) {
         let runs = layer.fragments_said();
-        let end = tiles.range.start.saturating_add(tiles.range.len_bytes);
-        let about = format!(
-            "{} · {} to {} · {runs} in the disk's order",
-            printable(&layer.about),
-            human_bytes(tiles.range.start),
-            human_bytes(end)
-        );
+        let about = format!("{} · {} · {runs} in the disk's order", printable(&layer.about), tiles.said());
         drawing.layer(&printable(&layer.name), &about, tiles, map, &[]);
     }
     drawing.finish(map)
@@ -131,11 +125,12 @@ impl Drawing {
         self.y += 10;
         let mut paths = vec![String::new(); CLASS_COUNT];
         let mut origins = vec![String::new(); ORIGIN.len()];
+        let mut marks = String::new();
         for (index, line) in tiles.tiles.chunks(COLUMNS).enumerate() {
             let first = index * COLUMNS;
             self.volume_labels(tiles, volumes, first, line.len());
             let at = (first as u64).saturating_mul(tiles.tile_bytes).saturating_add(tiles.range.start);
-            self.address(&human_bytes(at));
+            self.address(&address_label(tiles, at));
             let (y, width) = (self.y, line.len() * TILE_WIDTH);
             let _ = writeln!(
                 self.out,
@@ -143,16 +138,32 @@ impl Drawing {
             );
             stack_line(line, tiles.tile_bytes, y, &mut paths);
             origin_line(line, map.virtual_bytes, y + TILE_HEIGHT + 1, &mut origins);
+            self.fold_marks(tiles, first, line.len(), &mut marks);
             self.y += TILE_HEIGHT + ORIGIN_HEIGHT + LINE_GAP;
         }
         if tiles.tiles.is_empty() {
             self.y += 12;
             self.text(LEFT, 12, "400", FAINT, "nothing");
         }
+        if !marks.is_empty() {
+            let _ = writeln!(self.out, r#"<path stroke="{FAINT}" stroke-dasharray="2 2" d="{marks}"/>"#);
+        }
         let colors = PieceClass::ALL.into_iter().map(fill).chain(ORIGIN);
         for (color, path) in colors.zip(paths.into_iter().chain(origins)).filter(|(_, path)| !path.is_empty())
         {
             let _ = writeln!(self.out, r#"<path fill="{color}" d="{path}"/>"#);
+        }
+    }
+
+    /// A dashed line for each tile of the line of `count` from `first` in which something is left out.
+    fn fold_marks(&self, tiles: &Tiles, first: usize, count: usize, path: &mut String) {
+        let tile_of = |at: u64| usize::try_from((at - tiles.range.start) / tiles.tile_bytes).ok();
+        let mut marked = None;
+        for tile in tiles.folds.marks().filter_map(tile_of) {
+            if (first..first + count).contains(&tile) && marked.replace(tile) != Some(tile) {
+                let x = LEFT + (tile - first) * TILE_WIDTH + TILE_WIDTH / 2;
+                let _ = write!(path, "M{x} {}v{TILE_HEIGHT}", self.y);
+            }
         }
     }
 
@@ -208,6 +219,16 @@ impl Drawing {
             escaped(&format!("Map of {}", shortened(&map.title, 200))),
             self.out
         )
+    }
+}
+
+/// Where a line begins: how far from the row's first address, where lines lie too close to each other to be told apart otherwise.
+fn address_label(tiles: &Tiles, at: u64) -> String {
+    let start = tiles.range.start;
+    let is_close = tiles.tile_bytes.saturating_mul(COLUMNS as u64) < start / 200;
+    match is_close && at > start {
+        true => format!("+{}", human_bytes(tiles.address(at) - start)),
+        false => human_bytes(tiles.address(at)),
     }
 }
 

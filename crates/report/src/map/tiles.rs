@@ -5,7 +5,9 @@
 
 use extent::{Offset, VirtualSpan};
 
+use super::folds::Folds;
 use super::model::{DiskMap, MapLayer, MapPiece, OwnerId, PieceClass, Range};
+use crate::text::human_bytes;
 
 /// How many classes there are.
 pub(crate) const CLASS_COUNT: usize = PieceClass::ALL.len();
@@ -41,6 +43,8 @@ pub(crate) struct Tiles {
     /// Bytes of a tile; of the last one maybe fewer hold anything.
     pub(crate) tile_bytes: u64,
     pub(crate) tiles: Vec<Tile>,
+    /// What is left out; the range and the tiles are of what is drawn.
+    pub(crate) folds: Folds,
 }
 
 impl Tiles {
@@ -56,11 +60,14 @@ impl Tiles {
 
     /// At most `count` tiles of the row of `layer`.
     pub(crate) fn of_layer(map: &DiskMap, layer: &MapLayer, count: usize) -> Self {
-        let mut tiles = Self::empty(layer.range(), count);
+        let folds = Folds::of(layer);
+        let range = layer.range();
+        let drawn = Range { len_bytes: range.len_bytes - folds.left_out_bytes(), ..range };
+        let mut tiles = Self { folds, ..Self::empty(drawn, count) };
         for run in &layer.runs {
             each_piece_in(map, run.span, |piece| {
                 let (start, end) = (run.place_of(piece.span.start()), run.place_of(piece.span.end()));
-                tiles.add(start, end - start, piece.class, piece.span.start().get());
+                tiles.add(tiles.folds.drawn(start), end - start, piece.class, piece.span.start().get());
             });
         }
         tiles
@@ -69,7 +76,22 @@ impl Tiles {
     fn empty(range: Range, count: usize) -> Self {
         let tile_bytes = range.len_bytes.div_ceil(count.max(1) as u64).max(1);
         let needed = usize::try_from(range.len_bytes.div_ceil(tile_bytes)).expect("at most the count");
-        Self { range, tile_bytes, tiles: vec![Tile::default(); needed] }
+        Self { range, tile_bytes, tiles: vec![Tile::default(); needed], folds: Folds::default() }
+    }
+
+    /// The address that a place of the row is drawn for.
+    pub(crate) fn address(&self, drawn: u64) -> u64 {
+        self.folds.address(drawn)
+    }
+
+    /// From where to where the row is, and how much of that is left out.
+    pub(crate) fn said(&self) -> String {
+        let end = self.address(self.range.start.saturating_add(self.range.len_bytes));
+        let said = format!("{} to {}", human_bytes(self.range.start), human_bytes(end));
+        match self.folds.left_out_bytes() {
+            0 => said,
+            bytes => format!("{said}, {} without data left out", human_bytes(bytes)),
+        }
     }
 
     fn add(&mut self, start: u64, len_bytes: u64, class: PieceClass, origin: u64) {

@@ -165,7 +165,7 @@ fn listing(inputs: &Inputs, judge: impl Fn(&[Measured]) -> Vec<Verdict> + 'stati
 fn analyze(program: &Path, inputs: &Inputs, disk: &Path, what: &str) -> Contender {
     let target = inputs.target("leandisk");
     let (program, disk, to) = (text(program), text(disk), text(&target));
-    let command = words(&[&[&program, "analyze", &disk, "-f", "raw", "--files", &to]]);
+    let command = words(&[&[&program, "analyze", &disk, "-f", "raw", "--files", &to, "--force"]]);
     Contender { name: format!("leandisk{what}"), command, target, as_root: false, around: None }
 }
 

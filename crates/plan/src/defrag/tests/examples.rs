@@ -148,6 +148,23 @@ fn a_stream_that_cannot_be_whole_gets_fewer_runs_and_is_counted() {
 }
 
 #[test]
+fn what_is_left_names_the_bound_that_it_met() {
+    // Twenty clusters are free in one piece, and the file has eight.
+    let left = |backing: Backing, growth_bytes_max: u64| {
+        let mut model = Model::new(60);
+        model.add_dense(&[(0, 4), (8, 4)]);
+        keep(&mut model, &[4..8, 12..30, 50..60]);
+        model.backing[30..50].fill(backing);
+        planned(&model, &DefragOptions { growth_bytes_max, ..options(Goal::Files) }).0.left
+    };
+    let bytes_max = 2 * CLUSTER;
+    assert_eq!(left(Backing::Allocated, bytes_max), []);
+    assert_eq!(left(Backing::Unallocated, 20 * CLUSTER), []);
+    assert_eq!(left(Backing::Unallocated, bytes_max), [(FileId(10), WhyLeft::Growth { bytes_max })]);
+    assert_eq!(left(Backing::Fixed, bytes_max), [(FileId(10), WhyLeft::NotWritable)]);
+}
+
+#[test]
 fn what_is_pinned_is_left_and_says_why() {
     let mut model = Model::new(100);
     model.add_dense(&[(0, 2), (4, 2)]);

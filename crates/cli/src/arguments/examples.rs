@@ -1,0 +1,88 @@
+//! What stands below the help of each command. No line is wider than 80 columns.
+
+pub(super) const ALL: &str = "\
+Examples:
+  leandisk info disk.vhdx                           what is on this disk?
+  leandisk analyze disk.vhdx                        is anything worth doing?
+  leandisk copy disk.vhdx disk.qcow2 --verify       copy what the guest uses
+
+'leandisk COMMAND --help' shows the options and examples of a command.";
+
+pub(super) const INFO: &str = "\
+Examples:
+  leandisk info disk.vhdx
+  leandisk info -f raw /dev/vg/guest
+  leandisk info disk.qcow2 --json";
+
+pub(super) const ANALYZE: &str = "\
+Examples:
+  leandisk analyze disk.vhdx                        a verdict in a few lines
+  leandisk analyze disk.vhdx --full                 everything that was found
+  leandisk analyze disk.vhdx --html report.html     the same as a page";
+
+pub(super) const MAP: &str = "\
+Examples:
+  leandisk map disk.vhdx -o disk.svg                a picture
+  leandisk map disk.vhdx -o disk.html               a page to zoom and search
+  leandisk map -f raw /dev/vg/guest -o guest.svg --force";
+
+pub(super) const COPY: &str = "\
+Examples:
+  leandisk copy disk.vhdx disk.qcow2 --dry-run      how much would be read?
+  leandisk copy disk.vhdx disk.qcow2 --verify       copy, then compare
+  leandisk copy disk.vhdx /dev/vg/guest --force     onto a block device
+  leandisk copy disk.vhdx disk.vmdk -o subformat=streamOptimized";
+
+pub(super) const CREATE: &str = "\
+Examples:
+  leandisk create disk.qcow2 40G                    grows as it is written
+  leandisk create disk.raw 1.5T --provision lazy    space reserved now
+  leandisk create disk.vhdx 40G -o block_size=32M";
+
+pub(super) const COMPACT: &str = "\
+Examples:
+  leandisk compact disk.vhdx --dry-run              how much can be given back?
+  leandisk compact disk.vhdx
+  leandisk compact disk.vhdx --defrag --verify      also empty blocks that hold
+                                                    little; compare all files";
+
+pub(super) const DEFRAG: &str = "\
+Examples:
+  leandisk defrag disk.vhdx --dry-run               what would move?
+  leandisk defrag disk.vhdx --verify                compare all files afterwards
+  leandisk defrag disk.vhdx --goal free --volume 2
+
+After a power cut or a kill, run 'leandisk recover' before anything else.";
+
+pub(super) const RECOVER: &str = "\
+Examples:
+  leandisk recover disk.vhdx
+  leandisk recover disk.vhdx --json
+  leandisk recover disk.vhdx --journal /mnt/fast/disk.journal
+
+It is safe to run on a disk that needs no recovery: nothing is changed then.";
+
+pub(super) const SERVE: &str = "\
+Examples:
+  leandisk serve disk.qcow2 --socket /run/disk.sock
+  leandisk serve disk.vmdk --socket /run/disk.sock --read-only
+  leandisk serve disk.qcow2 --listen 10.0.0.1:10809 \\
+      --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem";
+
+pub(super) const STATS: &str = "\
+Examples:
+  leandisk stats /run/disk.sock
+  leandisk stats /run/disk.sock --json > before.json
+  leandisk stats before.json after.json --html both.html";
+
+pub(super) const FIRST_WRITE: &str = "\
+Examples:
+  leandisk bench first-write --dir /vm --size 4G
+  leandisk bench first-write --formats qcow2,vhdx --iterations 3
+  leandisk bench first-write --provision thin --html first-write.html";
+
+pub(super) const FRAGMENTATION: &str = "\
+Examples:
+  leandisk bench fragmentation --dir /vm
+  leandisk bench fragmentation --files 8 --order random --json
+  leandisk bench fragmentation --host-filesystem xfs --aged";
