@@ -81,12 +81,12 @@ impl Target {
     /// compressed: reason enough for a word, not for a refusal.
     pub(crate) fn warn_of_room(&self, most_bytes: u64, is_compressed: bool) {
         match self {
-            Self::Folder { room, .. } if most_bytes > room.free_bytes => eprintln!(
-                "leandisk: warning: the target may not fit: its file system has {} free, and it takes up to {}{}",
+            Self::Folder { room, .. } if most_bytes > room.free_bytes => crate::say(&format!(
+                "warning: the target may not fit: its file system has {} free, and it takes up to {}{}",
                 human_bytes(room.free_bytes),
                 human_bytes(most_bytes),
                 if is_compressed { " before compression" } else { ", less what turns out to be zeros" }
-            ),
+            )),
             _ => {}
         }
     }
@@ -96,11 +96,11 @@ impl Target {
         let Self::Folder { folder, .. } = self else { return Ok(()) };
         match find_left(folder, job)? {
             Left::Nothing => {}
-            Left::Usable(checkpoint) => eprintln!(
-                "leandisk: an interrupted copy is kept; --resume goes on with it after {}",
+            Left::Usable(checkpoint) => crate::say(&format!(
+                "an interrupted copy is kept; --resume goes on with it after {}",
                 human_bytes(checkpoint.read_bytes())
-            ),
-            Left::Useless(why) => eprintln!("leandisk: what an interrupted copy left is of no use: {why}"),
+            )),
+            Left::Useless(why) => crate::say(&format!("what an interrupted copy left is of no use: {why}")),
         }
         Ok(())
     }
