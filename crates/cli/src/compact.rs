@@ -358,11 +358,9 @@ fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
     Ok(placed.chain(written_of(file)?.iter()).collect())
 }
 
-/// What does not read as zeros as far as the host tells.
+/// What does not read as zeros as far as the host tells: what moves is written where this says that there is data, so that it tells
+/// what the host will need. It depends on what is in the host's cache; nothing is proven by it.
 fn written_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
-    if let Some(stored) = file.stored()? {
-        return Ok(stored.within(Span::from_zero(file.len_bytes())).collect());
-    }
     let map = file.host_map(Span::from_zero(file.len_bytes()))?;
     Ok(map.into_iter().filter(|extent| extent.state == HostState::Data).map(|extent| extent.span).collect())
 }

@@ -169,6 +169,10 @@ fn qcow2_clusters_that_are_shared_are_left_alone() {
     }
 }
 
+/// Where something of an image lies in its file.
+type Place = fn(&[u8]) -> u64;
+type AnyPlace<'a> = &'a dyn Fn(&[u8]) -> u64;
+
 /// Where the refcount of the cluster at `at` lies, of 16 bits in clusters of 64 KiB. One block counts all of a small file.
 fn refcount_at(bytes: &[u8], at: u64) -> usize {
     let block = index(be64(bytes, index(be64(bytes, 48))));
@@ -191,12 +195,12 @@ fn judged(path: &Path) -> Option<i32> {
 /// Free clusters are those with a refcount of 0: what is in use and has one would be written over.
 #[test]
 fn qcow2_whose_refcounts_are_too_low() {
-    const L2: fn(&[u8]) -> u64 = |bytes| be64(bytes, index(be64(bytes, 40))) & 0x00ff_ffff_ffff_fe00;
-    const DATA: fn(&[u8]) -> u64 = |bytes| be64(bytes, index(L2(bytes)) + 8) & 0x00ff_ffff_ffff_fe00;
+    const L2: Place = |bytes| be64(bytes, index(be64(bytes, 40))) & 0x00ff_ffff_ffff_fe00;
+    const DATA: Place = |bytes| be64(bytes, index(L2(bytes)) + 8) & 0x00ff_ffff_ffff_fe00;
     let _alone = alone();
     let dir = scratch();
     let path = dir.path().join("disk.qcow2");
-    let places: [(&str, fn(&[u8]) -> u64); 6] = [
+    let places: [(&str, Place); 6] = [
         ("header", |_| 0),
         ("refcount table", |bytes| be64(bytes, 48)),
         ("refcount block", |bytes| be64(bytes, index(be64(bytes, 48)))),
@@ -285,7 +289,7 @@ fn qcow2_whose_shared_clusters_are_counted_too_low() {
     let l2 = move |bytes: &[u8]| be64(bytes, index(l1(bytes))) & 0x00ff_ffff_ffff_fe00;
     let data = move |bytes: &[u8]| be64(bytes, index(l2(bytes))) & 0x00ff_ffff_ffff_fe00;
     let shared = move |bytes: &[u8]| be64(bytes, index(l2(bytes)) + 40 * 8) & 0x00ff_ffff_ffff_fe00;
-    let places: [(&str, &dyn Fn(&[u8]) -> u64); 5] = [
+    let places: [(&str, AnyPlace<'_>); 5] = [
         ("snapshots", &|bytes| be64(bytes, 64)),
         ("L1 table", &l1),
         ("L2 table", &l2),
@@ -308,7 +312,7 @@ fn qcow2_whose_shared_clusters_are_counted_too_low() {
         }
     }
     // Data of the disk over the snapshot's tables.
-    for place in [&l1 as &dyn Fn(&[u8]) -> u64, &l2] {
+    for place in [&l1 as AnyPlace<'_>, &l2] {
         fresh();
         change(&path, |bytes| {
             let own = index(be64(bytes, index(be64(bytes, 40))) & 0x00ff_ffff_ffff_fe00);
