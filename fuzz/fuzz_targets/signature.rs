@@ -1,7 +1,7 @@
-//! Fuzzes the signatures of other file systems.
+//! Fuzzes what holds volumes, and the signatures of all file systems.
 #![no_main]
 #![allow(missing_docs)]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| fuzzing::filesystem(filesystem::signature::open, data));
+fuzz_target!(|data: &[u8]| fuzzing::filesystem(filesystem::open, data));

@@ -230,7 +230,7 @@ fn the_target_s_format_is_asked_for_or_follows() {
     };
     assert_eq!(made(&["-O", "vdi"], &path("a.qcow2")), "vdi", "-O decides");
     assert_eq!(made(&[], &path("b.vmdk")), "vmdk", "else the extension");
-    assert_eq!(made(&[], &path("c.unknown")), "raw", "else the source's format");
+    assert_eq!(made(&[], &path("c")), "raw", "without one the source's format");
     let name = path("d.vhdx");
     assert!(fail(2, &["copy", arg(&guest.disk), arg(&name), "-O", "floppy"]).contains("floppy"));
     assert!(!name.exists());

@@ -108,6 +108,60 @@ fn wrong_usage_is_status_2() {
     }
 }
 
+/// What is made under a name shall be what the name says.
+#[test]
+fn a_target_whose_name_tells_no_format_needs_one() {
+    let scene = Scene::new();
+    let source = scene.qcow2("disk.qcow2");
+    let before = Untouched::all_in(scene.dir.path());
+    for name in ["x.ova", "x.foo", "x.", "x.qcow2.bak", "x.iso"] {
+        let target = scene.path(name);
+        for more in [&[][..], &["--dry-run"], &["--force"]] {
+            let message = fail(2, &[&["copy", arg(&source), arg(&target)], more].concat());
+            assert!(message.contains(name) && message.contains("-O"), "{message}");
+            before.check(scene.dir.path());
+        }
+        succeed(&["copy", arg(&source), arg(&target), "-O", "raw", "--progress", "none"]);
+        fs::remove_file(&target).unwrap();
+    }
+    for more in [&[][..], &["-O", "raw"]] {
+        let message = fail(2, &[&["copy", arg(&source), "-"], more].concat());
+        assert!(message.contains("standard output"), "{message}");
+    }
+    assert!(!Path::new("-").exists());
+    // Without any extension the source tells.
+    succeed(&["copy", arg(&source), arg(&scene.path("copied")), "--progress", "none"]);
+    run("qemu-img", &["compare", "-f", "qcow2", "-F", "qcow2", arg(&source), arg(&scene.path("copied"))]);
+}
+
+/// What is no disk is not copied, and not served writable, as if it were one.
+#[test]
+fn files_of_other_containers_are_refused_by_name() {
+    let scene = Scene::new();
+    let disk = scene.path("disk.raw");
+    fs::write(&disk, vec![7; 1 << 20]).unwrap();
+    let qed = scene.path("disk.qed");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qed", arg(&disk), arg(&qed)]);
+    let called_raw = scene.path("called.raw");
+    fs::copy(&qed, &called_raw).unwrap();
+    fs::write(scene.path("notes.img"), "a line\n").unwrap();
+    let socket = scene.path("socket");
+    for (path, words) in [(&qed, "QED"), (&called_raw, "QED"), (&scene.path("notes.img"), "text file")] {
+        scene.refuses(3, path, &[], &[words, "-f raw"]);
+        let before = Untouched::all_in(scene.dir.path());
+        for args in
+            [&["serve", "--socket", arg(&socket)][..], &["info"], &["analyze"], &["compact"], &["defrag"]]
+        {
+            let message = fail(3, &[args, &[arg(path)]].concat());
+            assert!(message.contains(words), "{args:?}: {message}");
+        }
+        before.check(scene.dir.path());
+    }
+    let target = scene.path("target.raw");
+    succeed(&["copy", "-f", "raw", arg(&qed), arg(&target), "--progress", "none"]);
+    assert_eq!(fs::read(&qed).unwrap(), fs::read(&target).unwrap());
+}
+
 #[test]
 fn a_missing_source_is_an_io_error() {
     let scene = Scene::new();

@@ -31,7 +31,8 @@ impl FileSystem for Doubtful {
     }
 
     fn rearrange(&self) -> Result<Box<dyn Rearrange>> {
-        Err(Error::unsupported(self.reason()))
+        let name = &self.facts.filesystem;
+        Err(Error::unsupported(format!("the files of {name} are not moved: {}", self.reason())))
     }
 }
 

@@ -201,7 +201,7 @@ pub fn open_contents(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     for open in [ntfs::open, ext::open, swap::open] {
         let Some(found) = open(source)? else { continue };
         let Some(other) = beside(source, &found.facts().filesystem)? else { return Ok(Some(found)) };
-        let reason = format!("has superblocks of both {} and {other}", found.facts().filesystem);
+        let reason = format!("it has superblocks of both {} and {other}", found.facts().filesystem);
         return Ok(Some(in_doubt(
             &*found,
             format!("{reason}; remove the one that is a leftover with wipefs"),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use block::{Memory, ReadAt, Result};
 use extent::{Offset, Volume, VolumeOffset};
-use filesystem::{Check, Facts, FileSystem, Source, State, signature};
+use filesystem::{Check, Facts, FileSystem, Source, State};
 
 struct VolumeFile(File);
 
@@ -50,7 +50,7 @@ impl Made {
 
     fn open(&self) -> Box<dyn FileSystem> {
         let source: Source = Arc::new(VolumeFile(File::open(&self.path).unwrap()));
-        signature::open(&source).unwrap().expect("recognised")
+        filesystem::open(&source).unwrap().expect("recognised")
     }
 
     #[track_caller]
@@ -143,45 +143,6 @@ fn lvm2() {
     assert!(facts.state.doubt().unwrap().contains("LVM2"));
 }
 
-/// Writes a superblock of md without md, which needs a kernel module, and lets `blkid` judge it.
-#[test]
-fn md_raid() {
-    for at in [0u64, 4096, (32 << 20) - 8192] {
-        let made = make(32, "true {}");
-        let mut superblock = [0u8; 256];
-        superblock[..4].copy_from_slice(&0xa92b_4efcu32.to_le_bytes());
-        superblock[4] = 1;
-        superblock[16..32].copy_from_slice(b"0123456789abcdef");
-        superblock[32..38].copy_from_slice(b"host:7");
-        superblock[72] = 5;
-        superblock[92] = 3;
-        superblock[144..152].copy_from_slice(&(at / 512).to_le_bytes());
-        let file = File::options().write(true).open(&made.path).unwrap();
-        file.write_all_at(&superblock, at).unwrap();
-        let facts = made.open().facts().clone();
-        assert_eq!(facts.filesystem, "md-raid");
-        let theirs = made.blkid();
-        assert_eq!(theirs.get("TYPE").map(String::as_str), Some("linux_raid_member"));
-        assert_eq!((facts.uuid.as_ref(), facts.label.as_ref()), (theirs.get("UUID"), theirs.get("LABEL")));
-        assert_eq!(facts.details, [("level", "5".to_owned()), ("disks", "3".to_owned())]);
-    }
-    let made = make(32, "true {}");
-    let mut superblock = [0u8; 128];
-    superblock[..4].copy_from_slice(&0xa92b_4efcu32.to_le_bytes());
-    superblock[8] = 90;
-    superblock[20..24].copy_from_slice(b"0123");
-    superblock[28] = 1;
-    superblock[40] = 2;
-    superblock[52..64].copy_from_slice(b"456789abcdef");
-    File::options()
-        .write(true)
-        .open(&made.path)
-        .unwrap()
-        .write_all_at(&superblock, (32 << 20) - 65_536)
-        .unwrap();
-    made.agrees("md-raid");
-}
-
 /// Those that no tool here makes: their magic numbers where `blkid` looks for them, or their documents say.
 #[test]
 fn magic_numbers_alone() {
@@ -224,7 +185,7 @@ fn magic_numbers_alone() {
 
 fn open(bytes: Vec<u8>) -> Option<Box<dyn FileSystem>> {
     let source: Source = Arc::new(Memory::new(bytes));
-    signature::open(&source).unwrap()
+    filesystem::open(&source).unwrap()
 }
 
 #[test]

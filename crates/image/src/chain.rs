@@ -164,7 +164,7 @@ impl Chain {
         }
         let (format, found, looks_like) = match format {
             Some(format) => (format, found, None),
-            None => find_format(&*file).map_err(|error| error.path(&name))?,
+            None => find_format(&*file).map_err(|error| for_parent(error, found).path(&name))?,
         };
         let layer = open_layer(format, file, resolver).map_err(|error| error.path(&name))?;
         let first_file = u32::try_from(self.files.len()).expect("few files");
@@ -338,6 +338,17 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
     }
     refuse(foreign::recognise_text(file)?)?;
     Ok((Format::Raw, Found::ByElimination, None))
+}
+
+/// The format of a parent cannot be stated on the command line.
+fn for_parent(error: Error, found: Found) -> Error {
+    match (found, error.kind()) {
+        (Found::ByParent, ErrorKind::Unsupported) => error.hint(
+            "the image above it does not state its format; if it is a raw disk, state that there: \
+             qemu-img rebase -u -F raw",
+        ),
+        _ => error,
+    }
 }
 
 /// `Unsupported` if the file is a container of another kind, or what is called raw is no disk at all.

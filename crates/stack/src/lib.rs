@@ -178,7 +178,7 @@ impl Stack {
         if let Some(holder) = holders.iter().find(|holder| !is_of_a_partition(holder, held)) {
             let filesystem = Some(holder::hold(holder, &source)?);
             if self.table.scheme != Scheme::None {
-                self.table.doubt = Some(format!("the disk as a whole {}", holder.reason()));
+                self.table.doubt = Some(holder.reason_of("the disk as a whole"));
                 self.table.partitions.clear();
             }
             self.volumes = vec![Volume { span, source, partition: None, filesystem, doubt: None }];
@@ -265,8 +265,12 @@ fn open_volume(
     if let Some(kind) = claim.filter(|_| holders.is_empty()) {
         let reason = holder::claim(&kind);
         match &volume.filesystem {
-            Some(filesystem) => volume.filesystem = Some(filesystem::in_doubt(&**filesystem, reason)),
             None => volume.doubt = Some(reason),
+            Some(filesystem) if filesystem.facts().state.doubt().is_none() => {
+                volume.filesystem = Some(filesystem::in_doubt(&**filesystem, reason));
+            }
+            // It has a reason of its own.
+            Some(_) => {}
         }
     }
     Ok((volume, holders))

@@ -8,6 +8,7 @@ mod conformance;
 pub mod ext_volume;
 mod files;
 mod guest;
+pub mod holders;
 mod host_mount;
 mod hostile;
 pub mod kernel;

@@ -43,7 +43,7 @@ pub(crate) fn mbr_kind(kind: u8) -> String {
 /// Whether the type says that the partition is a part of something else. What it holds then has no file system of its own; one that
 /// shows in it is a leftover, or one half of a mirror. mdadm(8) recommends 0xda for arrays.
 pub(crate) fn mbr_is_member(kind: u8) -> bool {
-    matches!(kind, 0x42 | 0x86 | 0x87 | 0x8e | 0xa5 | 0xa6 | 0xa9 | 0xac | 0xbf | 0xda | 0xfb | 0xfc | 0xfd)
+    matches!(kind, 0x42 | 0x86 | 0x87 | 0x8e | 0xac | 0xbf | 0xda | 0xfb | 0xfc | 0xfd)
 }
 
 /// Types of Windows' logical disk manager: the database and the data.
@@ -67,7 +67,6 @@ const GPT_MEMBERS: &[(&str, &str)] = &[
     ("381CFCCC-7288-11E0-92EE-000C2911D0B2", "VMware vSAN"),
     ("516E7CBA-6ECF-11D6-8FF8-00022D09712B", "FreeBSD ZFS"),
     ("516E7CB8-6ECF-11D6-8FF8-00022D09712B", "FreeBSD Vinum"),
-    ("516E7CB4-6ECF-11D6-8FF8-00022D09712B", "FreeBSD data"),
     ("6A898CC3-1DD2-11B2-99A6-080020736631", "Solaris usr or ZFS"),
     ("49F48DAA-B10E-11DC-B99B-0019D1879648", "NetBSD RAID"),
     ("2DB519C4-B10F-11DC-B99B-0019D1879648", "NetBSD concatenated"),
@@ -105,6 +104,7 @@ const GPT_KINDS: &[(&str, &str)] = &[
     ("48465300-0000-11AA-AA11-00306543ECAC", "HFS or HFS+"),
     ("7C3457EF-0000-11AA-AA11-00306543ECAC", "APFS"),
     ("426F6F74-0000-11AA-AA11-00306543ECAC", "Apple boot"),
+    ("516E7CB4-6ECF-11D6-8FF8-00022D09712B", "FreeBSD data"),
     ("83BD6B9D-7F41-11DC-BE0B-001560B84F0F", "FreeBSD boot"),
     ("516E7CB5-6ECF-11D6-8FF8-00022D09712B", "FreeBSD swap"),
     ("516E7CB6-6ECF-11D6-8FF8-00022D09712B", "FreeBSD UFS"),

@@ -147,9 +147,14 @@ impl Holder {
         self.is_certain
     }
 
-    /// Why the volume is not to be relied on, as the end of a sentence that begins with it.
+    /// Why the volume is not to be relied on.
     pub fn reason(&self) -> String {
-        let mut reason = self.what.clone();
+        self.reason_of("it")
+    }
+
+    /// As [`Self::reason`], of what is called `subject`.
+    pub fn reason_of(&self, subject: &str) -> String {
+        let mut reason = format!("{subject} {}", self.what);
         if !self.is_checksum_right {
             reason += ", though the checksum of its metadata is wrong";
         }
@@ -164,7 +169,7 @@ impl Holder {
     fn hold(&self, hibernated: Option<&str>) -> Box<dyn FileSystem> {
         let mut facts = self.facts.clone();
         facts.state = match (hibernated, &self.facts.state) {
-            (Some(why), _) => State::Hibernated(format!("{why}; it {}", self.reason())),
+            (Some(why), _) => State::Hibernated(format!("{why}; {}", self.reason())),
             (None, State::Encrypted(_)) => State::Encrypted(self.reason()),
             (None, _) => State::Unsupported(self.reason()),
         };

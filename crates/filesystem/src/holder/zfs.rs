@@ -21,10 +21,7 @@ pub(super) fn zfs(probe: &Probe) -> Result<Option<Holder>> {
         [(Some(0), true), (Some(LABEL_BYTES), true), (from_end(2), false), (from_end(1), false)]
     {
         let Some(at) = at else { continue };
-        let Some(label) = probe.at(at, usize::try_from(LABEL_BYTES).expect("a constant"))? else { continue };
-        if !is_label(&label) {
-            continue;
-        }
+        let Some(label) = label(probe, at)? else { continue };
         // At the end alone it may be of the whole disk.
         let holder = Holder::new(probe, "zfs", at, "is a device of a ZFS pool, which is not read");
         let holder = holder.removed_by("zpool labelclear").certain_if(is_at_start);
@@ -37,13 +34,20 @@ pub(super) fn zfs(probe: &Probe) -> Result<Option<Holder>> {
     Ok(None)
 }
 
-/// It has a list of names and values with a pool in it, or two uberblocks.
-fn is_label(label: &Fields) -> bool {
+/// The label at `at`, if it has a list of names and values with a pool in it, or two uberblocks.
+fn label(probe: &Probe, at: u64) -> Result<Option<Fields>> {
+    let label = probe.at(at, usize::try_from(LABEL_BYTES).expect("a constant"))?;
+    Ok(label.filter(|label| has_pool(label) || has_uberblocks(label)))
+}
+
+/// The list is in XDR, of either byte order of the machine that wrote it.
+fn has_pool(label: &Fields) -> bool {
+    label.byte(LIST_AT) == 1 && label.byte(LIST_AT + 1) <= 1 && number(label, b"pool_guid").is_some()
+}
+
+fn has_uberblocks(label: &Fields) -> bool {
     let magic = |at: &usize| label.u64_le(*at) == UBERBLOCK_MAGIC || label.u64_be(*at) == UBERBLOCK_MAGIC;
-    let uberblocks = (UBERBLOCKS_AT..label.0.len()).step_by(1024).filter(magic);
-    // XDR encoding, either byte order of the machine that wrote it.
-    let is_list = label.byte(LIST_AT) == 1 && label.byte(LIST_AT + 1) <= 1;
-    (is_list && number(label, b"pool_guid").is_some()) || uberblocks.take(2).count() == 2
+    (UBERBLOCKS_AT..label.0.len()).step_by(1024).filter(magic).take(2).count() == 2
 }
 
 /// The value of the first pair of this name, which are those of the label itself: its type, a count of one, then the value (`nvpair` in XDR).

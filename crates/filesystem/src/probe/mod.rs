@@ -71,7 +71,7 @@ impl<'a> Probe<'a> {
 
     /// Facts of a file system that is copied whole because Leandisk does not read it.
     pub(crate) fn unread(&self, filesystem: &str) -> Facts {
-        self.facts(filesystem, State::Unsupported(format!("{filesystem} is not read and is copied whole")))
+        self.facts(filesystem, State::Unsupported(format!("{filesystem} is not read")))
     }
 
     pub(crate) fn facts(&self, filesystem: &str, state: State) -> Facts {

@@ -100,22 +100,25 @@ pub(super) fn ocfs2(probe: &Probe) -> Result<Option<Facts>> {
     Ok(None)
 }
 
-/// NILFS2 (Linux, `struct nilfs_super_block`). Its magic number is short, so that other fields are tested too.
+/// NILFS2 (Linux, `struct nilfs_super_block`): the first superblock, or the second in the last whole 4 KiB. Its magic number is short, so that
+/// other fields are tested too.
 pub(super) fn nilfs2(probe: &Probe) -> Result<Option<Facts>> {
-    let Some(superblock) = probe.with_magic(1024, 1024, 6, &0x3434u16.to_le_bytes())? else {
-        return Ok(None);
-    };
-    // The block size is stored as the power of two above 1024.
-    let Some(block_bytes) = superblock.u32_le(20).checked_add(10).and_then(power_of_two) else {
-        return Ok(None);
-    };
-    if superblock.u32_le(0) != 2 || !(256..=1024).contains(&superblock.u16_le(8)) {
-        return Ok(None);
+    let second = (probe.len_bytes() / 4096).checked_sub(1).map(|block| block * 4096);
+    for at in [Some(1024), second].into_iter().flatten() {
+        let Some(superblock) = probe.with_magic(at, 1024, 6, &0x3434u16.to_le_bytes())? else { continue };
+        // The block size is stored as the power of two above 1024.
+        let Some(block_bytes) = superblock.u32_le(20).checked_add(10).and_then(power_of_two) else {
+            continue;
+        };
+        if superblock.u32_le(0) != 2 || !(256..=1024).contains(&superblock.u16_le(8)) {
+            continue;
+        }
+        let mut facts = probe.unread("nilfs2").uuid(superblock.uuid(152)).label(superblock.text(168, 80));
+        facts.cluster_bytes = Some(block_bytes);
+        facts.size_bytes = superblock.u64_le(32);
+        return Ok(Some(facts));
     }
-    let mut facts = probe.unread("nilfs2").uuid(superblock.uuid(152)).label(superblock.text(168, 80));
-    facts.cluster_bytes = Some(block_bytes);
-    facts.size_bytes = superblock.u64_le(32);
-    Ok(Some(facts))
+    Ok(None)
 }
 
 /// A block size from its logarithm, if that is of a sane size.

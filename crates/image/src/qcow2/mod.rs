@@ -31,7 +31,8 @@ pub use write::Qcow2Writer;
 /// Whether `file` is one, by its whole header. What Leandisk cannot read is one all the same: opening it tells
 /// what is missing.
 pub fn probe(file: &dyn HostFile) -> Result<Probe> {
-    if !parse::has_magic(file)? {
+    // Version 1 is a format of its own, which is not read.
+    if !parse::has_magic(file)? || parse::is_version_1(file)? {
         return Ok(Probe::No);
     }
     match parse::read_header(file) {

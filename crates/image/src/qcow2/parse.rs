@@ -125,6 +125,17 @@ pub(super) fn has_magic(file: &(impl ReadAt<Host> + ?Sized)) -> Result<bool> {
     Ok(magic == MAGIC)
 }
 
+/// Whether `file`, which has the signature, says that it is of version 1.
+pub(super) fn is_version_1(file: &(impl ReadAt<Host> + ?Sized)) -> Result<bool> {
+    let mut version = [0; 4];
+    let at = HostOffset::new(MAGIC.len() as u64);
+    if file.len_bytes() < at.get() + version.len() as u64 {
+        return Ok(false);
+    }
+    file.read_at(at, &mut version)?;
+    Ok(u32::from_be_bytes(version) == 1)
+}
+
 /// The layer below as the header names it, whatever else the image holds and however new it is: a program that knows
 /// its features can open it.
 pub(super) fn read_names(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Names> {
