@@ -130,6 +130,8 @@ fn volume_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], index: usi
     let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
     let doubt =
         facts.and_then(|facts| facts.state.doubt().map(str::to_owned)).or_else(|| volume.doubt.clone());
+    // They go by where files lay.
+    let has_shadow_copies = volume.filesystem.as_ref().is_some_and(|it| !it.shadow_copies().is_empty());
     let files = found.totals.files;
     let (free_bytes, free_extents, largest_free_bytes) =
         found.free.as_ref().map_or((0, 0, 0), |free| (free.bytes, free.extents, free.largest_bytes));
@@ -137,7 +139,7 @@ fn volume_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], index: usi
         number: index + 1,
         filesystem: facts.map_or("unknown", |facts| known_name(&facts.filesystem)),
         doubt,
-        is_movable: found.catalog.is_some(),
+        is_movable: found.catalog.is_some() && !has_shadow_copies,
         start_bytes: volume.span.start().get(),
         fragmented_files: files.fragmented,
         extra_fragments: files.extra_fragments,
