@@ -436,6 +436,40 @@ fn a_damaged_journal_is_doubted() {
     }
 }
 
+/// Whatever else is broken: an answer of the right kind, soon, and what is not free without a replay is not free.
+#[test]
+fn damaged_volumes_that_are_pending_end() {
+    let dir = scratch();
+    for args in ["-t ext4 -O ^metadata_csum,uninit_bg", "-t ext3", "-t ext4 -O ^64bit"] {
+        let pair = Pair::new(dir.path(), args);
+        debugfs(&pair.one, &format!("jo\njw -b {} {}\njc", pair.list(), text(&pair.file)));
+        let good = fs::read(&pair.one).unwrap();
+        // Where the two volumes differ, what the journal replaces is found; the superblock lies before.
+        let places: Vec<usize> = pair
+            .blocks
+            .iter()
+            .flat_map(|block| (0..64).map(|at| *block as usize * BLOCK_BYTES + at * 16))
+            .chain((0..1024).step_by(4).map(|at| 1024 + at))
+            .collect();
+        let (mut state, mut answers) = (7u64, [0; 2]);
+        for _ in 0..600 {
+            let mut bytes = good.clone();
+            for _ in 0..3 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = places[(state >> 33) as usize % places.len()] + (state >> 20) as usize % 4;
+                bytes[at] ^= 1 << ((state >> 60) & 7);
+            }
+            let source: filesystem::Source = std::sync::Arc::new(block::Memory::new(bytes));
+            let Some(filesystem) = filesystem::ext::open(&source).unwrap() else { continue };
+            let whole = extent::Span::from_zero(good.len() as u64);
+            let answer = filesystem.used_map(Check::Full).and_then(|map| map.uses(whole));
+            assert!(!answer.as_ref().is_err_and(|error| error.kind() == block::ErrorKind::Io), "{answer:?}");
+            answers[usize::from(answer.is_ok())] += 1;
+        }
+        assert!(answers.iter().all(|count| *count > 20), "{args}: {answers:?}");
+    }
+}
+
 #[test]
 fn odd_journals_are_doubted() {
     let dir = scratch();
