@@ -88,6 +88,8 @@ struct Volume {
     metadata: Vec<usize>,
     /// Those of inode tables.
     tables: Vec<usize>,
+    /// Those of block bitmaps.
+    bitmaps: Vec<usize>,
 }
 
 impl Volume {
@@ -107,6 +109,8 @@ impl Volume {
             number(first)..=number(last)
         });
         let tables = tables.collect();
+        let bitmaps = dump.lines().filter_map(|line| line.trim_start().strip_prefix("Block bitmap at "));
+        let bitmaps = bitmaps.map(|rest| number(rest.split([' ', ',']).next().unwrap())).collect();
         // The journal's own log says nothing while it is empty.
         let log: Vec<usize> = match dump.contains("has_journal") {
             true => run("debugfs", &["-R", "blocks <8>", path.to_str().unwrap()])
@@ -126,7 +130,7 @@ impl Volume {
         let is_metadata =
             |block: &usize| image[block * block_bytes..].iter().take(block_bytes).any(|byte| *byte != 0);
         let metadata = (0..bytes.len() / block_bytes).filter(|block| is_metadata(block) && !is_log(*block));
-        let mut volume = Self { block_bytes, metadata: metadata.collect(), tables, bytes };
+        let mut volume = Self { block_bytes, metadata: metadata.collect(), tables, bitmaps, bytes };
         volume.litter();
         volume
     }
@@ -150,6 +154,15 @@ impl Volume {
         }
         let end = self.bytes.len();
         litter(&mut self.bytes, at, end);
+    }
+
+    /// Where a block bitmap has something marked as used: bits that say most, and that are few in all.
+    fn marks(&self) -> Vec<usize> {
+        let units = self.bitmaps.iter().flat_map(|block| {
+            let start = block * self.block_bytes;
+            (start..start + self.block_bytes).step_by(FIELD_BYTES)
+        });
+        units.filter(|at| self.bytes[*at..at + FIELD_BYTES] != [0; FIELD_BYTES]).collect()
     }
 
     /// Where a bit is to be flipped: once in every field of what is used of the metadata. Runs of the same value, as bitmaps and room
@@ -292,13 +305,15 @@ fn flip(kind: &Kind) {
     if all {
         cases.extend(fields.iter().map(|at| (*at, bit(&mut state))));
     } else {
-        // The superblock is a small part of all, and says most.
-        let head = fields.iter().filter(|at| (1024..2048).contains(*at)).count();
-        let start = fields.iter().position(|at| *at >= 1024).unwrap();
+        // Superblock and bitmaps are a small part of all, and say most.
+        let (head, marks) = (
+            fields.iter().copied().filter(|at| (1024..2048).contains(at)).collect::<Vec<_>>(),
+            volume.marks(),
+        );
         for number in 0..sample {
-            let count = if number % 3 == 0 { head } else { fields.len() - start };
-            let pick = usize::try_from(random(&mut state)).unwrap() % count;
-            cases.push((fields[start + pick], bit(&mut state)));
+            let from = [&head, &marks, &fields][number % 3];
+            let pick = usize::try_from(random(&mut state)).unwrap() % from.len();
+            cases.push((from[pick], bit(&mut state)));
         }
     }
     let tally = Tally::default();
