@@ -22,7 +22,7 @@ LOAD_SECONDS ?= 600
 # Changes in place that `make kill` kills.
 KILL_RUNS ?= 1000
 
-.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume demo picture clean
+.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -90,6 +90,10 @@ kill: ## Kill changes in place and compact at random moments, recover, and compa
 resume: ## Kill copies at every call that changes something, twice, resume, and compare
 	scripts/install-test-tools
 	$(CARGO) test --locked -p leandisk --test resume -- --include-ignored --nocapture
+
+flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same of the copy as of the source
+	scripts/install-test-tools
+	FLIPS=all $(CARGO) test --locked --release -p leandisk-engine --test flips -- --nocapture
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo

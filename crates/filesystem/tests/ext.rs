@@ -447,3 +447,31 @@ fn extended_attributes_in_inodes_of_their_own() {
         check_against_dumpe2fs(&volume, args);
     }
 }
+
+/// A file whose inode and blocks are marked free, all counts agreeing: it is read by its name all the same.
+#[test]
+fn a_file_that_is_marked_free_is_doubted() {
+    let dir = scratch();
+    let (volume, contents) = (dir.path().join("volume"), dir.path().join("contents"));
+    fs::create_dir(&contents).unwrap();
+    fs::write(contents.join("file"), [7; 5000]).unwrap();
+    for args in ["-t ext2 -b 1024", "-t ext4 -b 1024"] {
+        make(&volume, 8, args, Some(&contents));
+        assert_eq!(doubt(&volume), None);
+        let count = |name: &str| field(&run("dumpe2fs", &["-h", text(&volume)]), name);
+        let (inodes, blocks) = (count("Free inodes"), count("Free blocks"));
+        let list = debugfs(&volume, "blocks file");
+        let freed: Vec<&str> = list.lines().last().unwrap().split_whitespace().collect();
+        let mut request: Vec<_> = freed.iter().map(|block| format!("freeb {block}")).collect();
+        request.push("freei file".into());
+        request.push(format!("set_super_value free_inodes_count {}", inodes + 1));
+        request.push(format!("set_super_value free_blocks_count {}", blocks + freed.len() as u64));
+        request.push(format!("set_block_group 0 free_inodes_count {}", inodes + 1));
+        request.push(format!("set_block_group 0 free_blocks_count {}", blocks + freed.len() as u64));
+        request.push("set_block_group 0 checksum calc".into());
+        debugfs(&volume, &request.join("\n"));
+        assert!(debugfs(&volume, "stat file").contains("Size: 5000"), "{args}: it is there");
+        let why = doubt(&volume).expect("a doubt");
+        assert!(why.contains("is marked free: links_count is 1"), "{args}: {why}");
+    }
+}

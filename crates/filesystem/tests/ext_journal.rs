@@ -131,7 +131,9 @@ fn volumes_cut_off_from_power() {
             let volume = cut_off(dir.path(), args, options, flags);
             let what = format!("{args}, mounted {options}, shutdown {flags}");
             check_replay(&volume, &what);
-            check_reads_without_replay(&volume, &what);
+            if (options, flags) == ("rw", 1) {
+                check_reads_without_replay(&volume, &what);
+            }
         }
     }
 }
@@ -433,6 +435,44 @@ fn a_damaged_journal_is_doubted() {
         flip(&volume, commit.unwrap());
         let free = spans(&*open(&volume), Check::Full, 32 << 20, Use::Free);
         assert_eq!(free, oracle_free(&pair.one), "version {version}: no commit block");
+    }
+}
+
+/// However broken the state before the replay is: an answer of the right kind, soon.
+#[test]
+fn damaged_volumes_that_are_pending_end() {
+    let dir = scratch();
+    for args in ["-t ext4 -O ^metadata_csum,uninit_bg", "-t ext3", "-t ext4 -O ^64bit"] {
+        let pair = Pair::new(dir.path(), args);
+        debugfs(&pair.one, &format!("jo\njw -b {} {}\njc", pair.list(), text(&pair.file)));
+        let good = fs::read(&pair.one).unwrap();
+        // Where the two volumes differ, what the journal replaces is found; the superblock lies before.
+        let places: Vec<usize> = pair
+            .blocks
+            .iter()
+            .flat_map(|block| (0..64).map(|at| *block as usize * BLOCK_BYTES + at * 16))
+            .chain((0..1024).step_by(4).map(|at| 1024 + at))
+            .collect();
+        let (mut state, mut understood) = (7u64, 0);
+        let mut bytes = good.clone();
+        for _ in 0..100 {
+            for _ in 0..8 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = places[(state >> 33) as usize % places.len()] + (state >> 20) as usize % 4;
+                bytes[at] ^= 1 << ((state >> 60) & 7);
+            }
+            let source: filesystem::Source = std::sync::Arc::new(block::Memory::new(bytes.clone()));
+            let Some(filesystem) = filesystem::ext::open(&source).unwrap() else { continue };
+            let whole = extent::Span::from_zero(good.len() as u64);
+            let answer = filesystem.used_map(Check::Full).and_then(|map| map.uses(whole));
+            assert!(!answer.as_ref().is_err_and(|error| error.kind() == block::ErrorKind::Io), "{answer:?}");
+            if answer.is_err() {
+                bytes.clone_from(&good);
+            }
+            understood += u32::from(answer.is_ok());
+        }
+        // What the journal replaces is right after the replay, whatever it was before.
+        assert!(understood > 20, "{args}: {understood}");
     }
 }
 

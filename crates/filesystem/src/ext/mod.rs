@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use block::{Error, ErrorKind, Result, read_struct};
-use extent::{ExtentSet, VolumeOffset, VolumeSpan};
+use extent::{ExtentSet, Span, VolumeOffset, VolumeSpan};
 
 use crate::{Check, Facts, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, UsedMap};
 
@@ -232,9 +232,11 @@ impl FileSystem for Ext {
             Check::Glance | Check::Quick => Vec::new(),
             Check::Full => check::check(source, superblock)?,
         };
-        let kept = match unreplayed {
-            None => ExtentSet::new(),
-            Some(unreplayed) => unreplayed.kept(source, superblock, &swap)?,
+        let kept = match (unreplayed, check) {
+            (None, _) => ExtentSet::new(),
+            // All of it: to tell more takes more reads.
+            (Some(_), Check::Glance) => std::iter::once(Span::from_zero(source.len_bytes())).collect(),
+            (Some(unreplayed), Check::Quick | Check::Full) => unreplayed.kept(source, superblock, &swap)?,
         };
         let swap = swapfile::pages(&swap);
         Ok(Box::new(map::Map::new(source.clone(), superblock.clone(), swap, kept)))
