@@ -52,7 +52,8 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let least = engine::least(writer.clone(), stack.chain().len_bytes(), arguments.provision.when())?;
     let target = Target::open(&arguments.target, &wanted(arguments, stack.chain(), target_format, least))?;
     check_replaceable(&arguments.target, &arguments.open)?;
-    let source_state = source_state(stack.chain())?;
+    // Who has mapped a file can change it without its times changing at once.
+    let source_state = if arguments.in_use { None } else { source_state(stack.chain())? };
 
     let checking = waiting(arguments.progress, "checking what the guest uses");
     let maps = used_maps(arguments, stack)?;
