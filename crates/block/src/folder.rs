@@ -27,9 +27,6 @@ pub trait FolderFile: TargetFile {
 
     /// Makes the file what a whole target is: with its permissions, without marks, all of it on stable storage.
     fn complete(&self) -> Result<()>;
-
-    /// Bytes that it occupies on the host.
-    fn allocated_bytes(&self) -> Result<u64>;
 }
 
 /// Names of a folder, and the files behind them. What is done to names lasts through a power cut only after [`Self::sync`]; until

@@ -52,7 +52,8 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
     let least = engine::least(writer.clone(), stack.chain().len_bytes(), arguments.provision.when())?;
     let target = Target::open(&arguments.target, &wanted(arguments, stack.chain(), target_format, least))?;
     check_replaceable(&arguments.target, &arguments.open)?;
-    let source_state = source_state(stack.chain())?;
+    // Who has mapped a file can change it without its times changing at once.
+    let source_state = if arguments.in_use { None } else { source_state(stack.chain())? };
 
     let checking = waiting(arguments.progress, "checking what the guest uses");
     let maps = used_maps(arguments, stack)?;
@@ -98,6 +99,7 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         provision: arguments.provision.word(),
         target_allocated_bytes: done.as_ref().map_or(0, |done| done.target_allocated_bytes),
         totals: done.as_ref().map(|done| done.outcome.totals),
+        kept_bytes: done.as_ref().map_or(0, |done| done.kept_bytes),
         elapsed_seconds: started.elapsed().as_secs_f64(),
         verified: done.is_some() && arguments.verify,
         layouts: layouts.as_deref(),
@@ -219,6 +221,8 @@ fn or_in_use(error: Error) -> Error {
 /// What a copy left behind.
 struct Done {
     outcome: CopyOutcome,
+    /// Bytes that an earlier attempt had read.
+    kept_bytes: u64,
     target_allocated_bytes: u64,
 }
 
@@ -242,11 +246,12 @@ impl Job<'_> {
                 let outcome = result
                     .and_then(|outcome| self.prove(outcome, &self.arguments.target, cancelled))
                     .map_err(|error| error.hint("the block device holds an incomplete copy"))?;
-                self.done(outcome)
+                self.done(outcome, 0)
             }
             Target::Folder { folder, .. } => {
                 let (transfer, left) = Transfer::begin(&folder, identity, self.arguments.resume)?;
                 let resume = going_on(left, self.arguments.resume);
+                let kept_bytes = resume.as_ref().map_or(0, Checkpoint::read_bytes);
                 let progress = self.progress(&cancelled);
                 let watched = transfer.watched_by(&progress);
                 let result = self
@@ -258,7 +263,7 @@ impl Job<'_> {
                         transfer.publish()?;
                         let kept = self.arguments.provision.kept();
                         self.arguments.provision.note_unless(os::kept(&self.arguments.target) == kept);
-                        self.done(outcome)
+                        self.done(outcome, kept_bytes)
                     }
                     Err(error) => Err(give_up(transfer, &folder.path(TargetName::Partial), error)),
                 }
@@ -303,9 +308,9 @@ impl Job<'_> {
         Ok(outcome)
     }
 
-    fn done(&self, outcome: CopyOutcome) -> Result<Done> {
+    fn done(&self, outcome: CopyOutcome, kept_bytes: u64) -> Result<Done> {
         let target_allocated_bytes = SourceFile::open(&self.arguments.target)?.allocated_bytes()?;
-        Ok(Done { outcome, target_allocated_bytes })
+        Ok(Done { outcome, kept_bytes, target_allocated_bytes })
     }
 }
 

@@ -67,7 +67,7 @@ impl Target {
         let needs = wanted.least.stored_bytes;
         if needs > room.free_bytes {
             return Err(Error::refused(format!(
-                "the target's file system is too full: it has {} free, and the target needs {} at the least",
+                "not enough space: the target's file system has {} free, and the target needs {} at the least",
                 human_bytes(room.free_bytes),
                 human_bytes(needs)
             ))

@@ -45,7 +45,9 @@ fn a_full_disk_leaves_nothing() {
     let dir = small.dir.path();
     for target in &TARGETS {
         let path = dir.join(target.name);
-        let message = fail(5, &[&["copy", arg(&guest.disk), arg(&path)], target.args].concat());
+        // A fixed VHD asks for all of its storage at the start: that it will not get it is known before.
+        let status = if target.name == "fixed.vhd" { 3 } else { 5 };
+        let message = fail(status, &[&["copy", arg(&guest.disk), arg(&path)], target.args].concat());
         assert!(message.to_lowercase().contains("space"), "{}: {message}", target.name);
         assert_eq!(names_in(dir), Vec::<String>::new(), "{}", target.name);
     }
@@ -216,8 +218,8 @@ fn killed_and_resumed_is_as_never_killed() {
 fn a_signal_ends_it_with_130_and_no_target() {
     let from = scratch();
     let source = incompressible(from.path());
-    let dir = scratch();
     for (name, delay) in [("INT", 40), ("TERM", 80)] {
+        let dir = scratch();
         let path = dir.path().join("zlib.qcow2");
         // Compression with one thread takes seconds: the signal comes in the middle.
         let child = start(&source, &path, &["--compress", "--threads", "1"]);

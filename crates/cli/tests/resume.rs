@@ -179,6 +179,20 @@ fn what_was_kept_of_another_file_starts_over() {
     }
 }
 
+#[test]
+fn nothing_is_kept_of_what_may_change_unseen() {
+    let from = scratch();
+    let source = incompressible(from.path(), "source.raw");
+    let dir = scratch();
+    let target = dir.path().join("target.qcow2");
+    let args = ["copy", arg(&source), arg(&target), "--threads", "1", "--in-use"];
+    let output = at_call("pwrite64", 3, "SIGTERM", &args);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{message}");
+    assert!(message.contains("the incomplete target was removed"), "{message}");
+    assert_only(dir.path(), &[]);
+}
+
 /// Stops a copy, has another one killed at its n-th call, and a third one finish; answers whether the second one was killed, and
 /// whether the third went on with something.
 fn stopped_killed_finished(source: &Path, call: &str, number: usize, resumes: bool) -> (bool, bool) {

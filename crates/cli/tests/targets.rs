@@ -122,8 +122,8 @@ fn a_folder_that_cannot_take_the_target_says_so_before_anything_is_made() {
     let small = Mounted::new("size=6M,mode=0777");
     let place = |dir: &Path, name: &str| arg(&dir.join(name)).to_owned();
     let in_small = |name: &str| place(small.0.path(), name);
-    refuses(3, &[&source, &in_small("a.raw"), "--provision", "eager"], "too full");
-    refuses(3, &[&source, &in_small("a.vhdx"), "--provision", "lazy"], "too full");
+    refuses(3, &[&source, &in_small("a.raw"), "--provision", "eager"], "not enough space");
+    refuses(3, &[&source, &in_small("a.vhdx"), "--provision", "lazy"], "not enough space");
     assert_eq!(names_in(small.0.path()), Vec::<String>::new());
     let (status, message) = copy(&[&source, &in_small("a.qcow2")]);
     assert_eq!((status, message.contains("may not fit")), (0, false), "4 MiB fit: {message}");

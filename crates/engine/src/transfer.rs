@@ -201,7 +201,9 @@ pub fn find_left(folder: &dyn TargetFolder, job: &JobIdentity) -> Result<Left> {
 fn examine(folder: &dyn TargetFolder, job: &JobIdentity, partial: Option<&dyn FolderFile>) -> Left {
     let Some(partial) = partial else { return Left::Nothing };
     if job.source.is_none() {
-        return Left::Useless("whether the source changed since cannot be told of a block device");
+        return Left::Useless(
+            "whether the source changed since cannot be told: it is a block device, or in use",
+        );
     }
     let Some(stored) = stored_checkpoint(folder) else {
         return Left::Useless("how far the interrupted copy was is not known");

@@ -322,10 +322,6 @@ impl FolderFile for HeldFile<'_> {
         }
         self.flush_all()
     }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.file.allocated_bytes()
-    }
 }
 
 /// Which file system `path` lies on, by Linux' number.

@@ -31,6 +31,8 @@ pub struct CopyDocument {
     target: End,
     /// Bytes of the virtual disk read (or to be read).
     read_bytes: u64,
+    /// Bytes of these that an interrupted copy had read, with which this one went on.
+    kept_bytes: u64,
     /// Bytes written to the target. In a dry run the most that can be: zeros are found while reading.
     written_bytes: u64,
     /// Bytes that the guest uses and of which the container holds more than that they are zeros.
@@ -145,6 +147,8 @@ pub struct CopySubject<'a> {
     pub target_allocated_bytes: u64,
     /// What was done; `None` in a dry run.
     pub totals: Option<CopyTotals>,
+    /// What of that an interrupted copy had read, with which this one went on.
+    pub kept_bytes: u64,
     /// How long it took.
     pub elapsed_seconds: f64,
     /// Whether the target was read back and compared.
@@ -178,6 +182,7 @@ pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
         source: end(subject.source_path, stack.chain().facts().format.name(), subject.source_allocated_bytes),
         target: end(subject.target_path, subject.target_format, subject.target_allocated_bytes),
         read_bytes: totals.read_bytes,
+        kept_bytes: subject.kept_bytes,
         written_bytes: totals.written_bytes,
         used_bytes: plan.used_bytes,
         elapsed_seconds: subject.elapsed_seconds,
@@ -328,6 +333,15 @@ fn speed(document: &CopyDocument) -> String {
         let rate = (bytes as f64 / seconds) as u64;
         human_bytes(rate)
     };
+    if document.kept_bytes > 0 {
+        // What came before took time that is not known.
+        let read = document.read_bytes.saturating_sub(document.kept_bytes);
+        return format!(
+            "{seconds:.1} s: {}/s read, after the {} that were kept",
+            rate(read),
+            human_bytes(document.kept_bytes)
+        );
+    }
     format!(
         "{seconds:.1} s: {}/s read, {}/s of virtual disk",
         rate(document.read_bytes),

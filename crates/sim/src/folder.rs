@@ -306,10 +306,6 @@ impl FolderFile for SimFile<'_> {
         self.inode.mark().now = 0;
         self.flush_all()
     }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        Ok(self.inode.disk.len_bytes())
-    }
 }
 
 #[cfg(test)]
