@@ -223,7 +223,7 @@ impl SimDisk {
             && (span.end().get() > LEN_BYTES_MAX
                 || faults.written_bytes_max.is_some_and(|max| state.counters.written_bytes > max));
         match (
-            self.clock.tick(!matches!(operation, Operation::Read), matches!(operation, Operation::Write)),
+            self.clock.tick_for(!matches!(operation, Operation::Read), matches!(operation, Operation::Write)),
             is_bad,
             is_full,
         ) {

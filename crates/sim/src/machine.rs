@@ -111,8 +111,13 @@ impl Clock {
         *state = ClockState { operations, changes, ..ClockState::default() };
     }
 
-    /// Counts one operation, and says what becomes of it. One that `needs_room` is a change.
-    pub(crate) fn tick(&self, is_change: bool, needs_room: bool) -> Fate {
+    /// Counts one operation, and says what becomes of it.
+    pub(crate) fn tick(&self, is_change: bool) -> Fate {
+        self.tick_for(is_change, false)
+    }
+
+    /// The same of an operation that may need room on the host: a change.
+    pub(crate) fn tick_for(&self, is_change: bool, needs_room: bool) -> Fate {
         let mut state = self.state();
         state.operations += 1;
         state.changes += u64::from(is_change);
