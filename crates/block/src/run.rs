@@ -143,7 +143,14 @@ pub trait LiveDisk: EditDisk + Disk {
         Ok(0)
     }
 
-    /// Flushes and leaves the image as one that nobody has open. Every later change is refused.
+    /// Whether a flush failed so that what the storage holds is not known any more, and every later operation fails. If not, what
+    /// failed can be asked for again: the host may have room then.
+    fn has_failed(&self) -> bool {
+        true
+    }
+
+    /// Flushes and leaves the image as one that nobody has open, even if there is no room for what is not flushed yet. Every
+    /// later change is refused.
     fn close(&self) -> Result<()> {
         self.flush()
     }

@@ -23,7 +23,7 @@ use crate::arguments::{AnalyzeArguments, ProgressStyle};
 use crate::disk::{Caching, OpenDisk};
 use crate::output::OutputFile;
 use crate::progress::{columns_of, waiting};
-use crate::{print, stdout_palette};
+use crate::{print, recording, stdout_palette};
 
 /// Columns of the map on a terminal.
 const MAP_COLUMNS_MIN: usize = 40;
@@ -183,9 +183,12 @@ fn guessed(queue: Queue) -> &'static str {
 /// The most accesses of a trace that are taken.
 const ACCESSES_MAX: usize = 50_000_000;
 
-/// A line an access: offset and length, apart by a space, a tab or a comma; what follows is not looked at. Lines that are
+/// A recording of requests; or a line an access: offset and length, apart by a space, a tab or a comma; what follows is not looked at. Lines that are
 /// empty or begin with `#` say nothing.
 fn read_trace(path: &Path) -> Result<Vec<Access>> {
+    if let Some(accesses) = recording::accesses(path, ACCESSES_MAX)? {
+        return Ok(accesses);
+    }
     let failed = |error| Error::io("read", error).path(path.display());
     let lines = BufReader::new(File::open(path).map_err(failed)?).lines();
     let mut accesses = Vec::new();
@@ -203,9 +206,7 @@ fn read_trace(path: &Path) -> Result<Vec<Access>> {
                 .path(path.display()));
         };
         if accesses.len() == ACCESSES_MAX {
-            return Err(
-                Error::invalid(format!("a trace of more than {ACCESSES_MAX} accesses")).path(path.display())
-            );
+            return Err(recording::too_many(path, ACCESSES_MAX));
         }
         accesses.push(Access { offset, len_bytes });
     }

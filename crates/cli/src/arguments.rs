@@ -195,7 +195,8 @@ pub(crate) struct AnalyzeArguments {
     /// Size of the guest's read requests, with K or M
     #[arg(long, value_name = "SIZE", default_value = "128K", value_parser = parse_request_size, help_heading = WORKLOAD)]
     pub(crate) request_size: u64,
-    /// Also predict the cost of the reads in this file: one per line, offset on the virtual disk and length in bytes
+    /// Also predict the cost of the requests in this file: a recording of 'serve --trace' or of blktrace, or text with one
+    /// request per line, offset on the virtual disk and length in bytes
     #[arg(long, value_name = "FILE", help_heading = WORKLOAD)]
     pub(crate) trace: Option<PathBuf>,
     /// Also read all data that is in use, and report how much of it is zeros that need no space in the image
@@ -567,7 +568,7 @@ pub(crate) struct ServeArguments {
     /// Listen on the network without TLS: whoever reaches the address can read and write the disk
     #[arg(long, help_heading = NETWORK)]
     pub(crate) insecure: bool,
-    /// Record every request in this new file
+    /// Record every request in this new file, for 'leandisk stats' and 'leandisk analyze --trace'. It takes 1 GiB at most
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) trace: Option<PathBuf>,
     /// Serve metrics for Prometheus at this loopback address and port
@@ -577,7 +578,8 @@ pub(crate) struct ServeArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArguments {
-    /// The socket of 'leandisk serve', or a file with what an earlier --json printed
+    /// The socket of 'leandisk serve'; or a file with what an earlier --json printed, or a recording of 'serve --trace' or
+    /// of blktrace
     pub(crate) source: PathBuf,
     /// A second source, to compare with the first. Needs --html
     #[arg(requires = "html", conflicts_with_all = ["json", "csv"])]

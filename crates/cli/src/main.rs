@@ -20,6 +20,7 @@ mod output;
 mod pack;
 mod places;
 mod progress;
+mod recording;
 mod serve;
 mod sizes;
 mod stats;

@@ -19,7 +19,7 @@ use claims::Act;
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
-use os::{Kept, LiveFile, PreallocatedFile, ReadLock, preallocated};
+use os::{Kept, LiveFile, PreallocatedFile, ReadLock, SpareRoom, preallocated};
 use serve::Export;
 use serve::monitor::{Counted, Monitor};
 use serve::nbd::{Event, Listener, Options, Server, Tls};
@@ -40,19 +40,35 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<()> {
     let tls = tls(arguments)?;
     let monitor = Monitor::new();
     let opened = Opened::open(arguments, &monitor)?;
-    let served = serve(arguments, &opened, monitor, tls, &mut signals);
+    let spare = if arguments.read_only { None } else { SpareRoom::beside(&arguments.disk) };
+    let served = serve(arguments, &opened, monitor, tls, spare, &mut signals);
     // Whatever went wrong with clients, the image is closed if it can be.
-    served.and(opened.close())
+    let closed = opened.close();
+    let Ended { flushed, recorded } = served.and_then(|ended| closed.map(|()| ended))?;
+    match flushed {
+        // What there was no room for then has been stored since.
+        Err(error) if error.is_full() => recorded,
+        flushed => flushed.and(recorded),
+    }
 }
 
-/// Serves the disk until a signal.
+/// How serving ended.
+struct Ended {
+    /// The last flush.
+    flushed: Result<()>,
+    /// The recording, if there is one.
+    recorded: Result<()>,
+}
+
+/// Serves the disk until a signal. The `spare` room is there for what comes after.
 fn serve(
     arguments: &ServeArguments,
     opened: &Opened,
     monitor: Arc<Monitor>,
     tls: Option<Tls>,
+    spare: Option<SpareRoom>,
     signals: &mut Signals,
-) -> Result<()> {
+) -> Result<Ended> {
     let disk = &opened.disk;
     let trace = arguments.trace.as_deref().map(|path| record(path, &**disk)).transpose()?;
     let name = arguments
@@ -83,9 +99,10 @@ fn serve(
     }
     say(&format!("serving {} at {}", arguments.disk.display(), places.join(" and ")));
     let _ = signals.forever().next();
-    let stopped = listening.server.stop();
+    drop(spare);
+    let flushed = listening.server.stop();
     let recorded = trace.map_or(Ok(()), |trace| finish(&trace, arguments.trace.as_deref()));
-    stopped.and(recorded)
+    Ok(Ended { flushed, recorded })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -259,7 +276,16 @@ impl Opened {
     fn close(&self) -> Result<()> {
         let closed = self.disk.close();
         let given = self.files.iter().try_for_each(|file| file.give_back());
-        closed.and(given)
+        closed.and(match given {
+            // It stays reserved, and is in nobody's way but the host's.
+            Err(error) if error.is_full() => {
+                say(&format!(
+                    "the host did not take back what was reserved for the image and not used: {error}"
+                ));
+                Ok(())
+            }
+            given => given,
+        })
     }
 }
 

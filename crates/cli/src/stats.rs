@@ -1,4 +1,5 @@
-//! `leandisk stats`: asks a server what it measured, or reads what it measured then; compares two of them.
+//! `leandisk stats`: asks a server what it measured, or reads what it measured then, or measures a recording of requests; compares two
+//! of them.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use serve::stats::{Answer, ExportStats, Question, query, socket_beside};
 
 use crate::arguments::StatsArguments;
 use crate::output::OutputFile;
-use crate::{print, stdout_palette};
+use crate::{print, recording, stdout_palette};
 
 /// A recording is no larger.
 const RECORDING_BYTES_MAX: u64 = 64 << 20;
@@ -52,6 +53,9 @@ pub(crate) fn run(arguments: &StatsArguments) -> Result<()> {
 fn measured(source: &Path) -> Result<StatsDocument> {
     let metadata = source.metadata().ok().filter(std::fs::Metadata::is_file);
     if let Some(metadata) = metadata {
+        if let Some(export) = recording::measured(source)? {
+            return Ok(StatsDocument::new(vec![export]));
+        }
         if metadata.len() > RECORDING_BYTES_MAX {
             return Err(Error::corrupt("no recording is that large").path(source.display()));
         }

@@ -370,6 +370,50 @@ fn stats_tell_what_was_asked() {
     server.stop("-TERM");
     assert_only(dir.path(), &[QCOW2.file, "trace"]);
     assert!(fs::read(&trace).unwrap().starts_with(b"LDTRACE\0"));
+    // What was recorded says what the server said.
+    let recorded = document("leandisk.stats/1", &["stats", arg(&trace)]);
+    let export = &recorded["exports"][0];
+    assert_eq!((export["name"].as_str(), number(export, "/len_bytes")), (Some("trace"), 24 << 20));
+    for part in ["reads", "read_bytes", "writes", "written_bytes"] {
+        assert_eq!(export["snapshot"]["logical"][part], logical[part], "{part}");
+    }
+    for part in ["io_length", "seek_distance"] {
+        assert_eq!(export["snapshot"][part], stats["exports"][0]["snapshot"][part], "{part}");
+    }
+    assert!(succeed(&["stats", arg(&trace)]).contains("<= 65536"));
+    let analyzed = document("leandisk.analyze/1", &["analyze", arg(&disk), "--trace", arg(&trace)]);
+    assert_eq!(number(&analyzed, "/trace/read_bytes"), 3 * 4096 + 65536, "requests of both directions");
+}
+
+/// A recording that nobody ended is read up to its last second.
+#[test]
+fn what_was_recorded_until_a_kill_is_read() {
+    let dir = scratch();
+    let disk = QCOW2.create(dir.path());
+    let trace = dir.path().join("trace");
+    fs::write(&trace, "somebody's").unwrap();
+    let refused =
+        output(&["serve", arg(&disk), "--socket", arg(&dir.path().join("s")), "--trace", arg(&trace)]);
+    assert!(!refused.status.success());
+    assert_eq!(fs::read(&trace).unwrap(), b"somebody's");
+    fs::remove_file(&trace).unwrap();
+    let server = Server::start(&disk, &["--trace", arg(&trace)]);
+    server.io(&["write 0 4096", "write 1M 4096", "read 0 4096"]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let header_bytes = 64;
+    while trace.metadata().unwrap().len() <= header_bytes {
+        assert!(Instant::now() < deadline, "nothing is written");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.kill();
+    let recorded = document("leandisk.stats/1", &["stats", arg(&trace)]);
+    assert_eq!(number(&recorded, "/exports/0/snapshot/logical/writes"), 2);
+    let whole = fs::read(&trace).unwrap();
+    fs::write(&trace, &whole[..whole.len() - 1]).unwrap();
+    let cut = document("leandisk.stats/1", &["stats", arg(&trace)]);
+    assert_eq!(number(&cut, "/exports/0/snapshot/logical/writes"), 0, "the only block is not whole");
+    fs::write(&trace, [&whole[..70], &[0xff; 100]].concat()).unwrap();
+    fail(4, &["stats", arg(&trace)]);
 }
 
 #[test]

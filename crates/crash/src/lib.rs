@@ -38,8 +38,8 @@ pub use explore::{Explored, Options, Violation, explore};
 pub use faults::explore_faults;
 pub use life::{explore_life, meet_strangers};
 pub use live::{
-    Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_reuse, explore_threads,
-    live_kind, run_log,
+    Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_full, explore_reuse,
+    explore_threads, live_kind, run_log,
 };
 pub use real::Real;
 pub use reserve::{InThread, Reserved, explore_reserving};

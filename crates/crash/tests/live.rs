@@ -5,10 +5,10 @@
 use std::ops::Range;
 
 use crash::{
-    Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, Violation, explore_cuts, explore_reuse,
+    Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, Violation, explore_cuts, explore_full, explore_reuse,
     explore_threads, run_log,
 };
-use image::{MUTANTS, Mutant};
+use image::{FULL_MUTANTS, MUTANTS, Mutant};
 
 /// Seeds with which something wrong must be found.
 const SEED_COUNT: u64 = 40;
@@ -62,6 +62,56 @@ fn a_flush_of_any_thread_covers_the_writes_of_all() {
         let used = expect(kind.name, explore_threads(&subject, 3, 4, 4));
         println!("{} {used:?}", kind.name);
         assert!(used.operations > 20, "{used:?}");
+    }
+}
+
+#[test]
+fn a_host_without_room_ends_requests_and_nothing_else() {
+    for kind in LIVE_KINDS {
+        let subject = LiveSubject::new(*kind);
+        let began = std::time::Instant::now();
+        let mut used = Used::default();
+        for seed in [20, 23] {
+            used += expect(kind.name, explore_full(&subject, seed, steps(&subject, 20), Some(9)));
+        }
+        println!("{} {used:?} {:?}", kind.name, began.elapsed());
+        assert!(used.full > 10 && used.closes > 10 && used.judged > 0, "{used:?}");
+    }
+}
+
+/// Why a kind of disk is as good with a mutant as without it on a full host.
+fn why_equivalent_when_full(kind: &LiveKind, mutant: Mutant) -> Option<&'static str> {
+    match (kind.name, mutant) {
+        ("raw" | "vhd-fixed", _) => Some("it has no tables that change"),
+        ("vhdx-fixed" | "vdi", Mutant::UnpunchedIsClean) => Some("its blocks keep their places"),
+        _ => None,
+    }
+}
+
+/// As [`first_seed`].
+fn first_seed_when_full(kind: &LiveKind, mutant: Mutant) -> u64 {
+    match (kind.name, mutant) {
+        // Every write is of whole units there: only zeros that keep their storage show it.
+        ("qcow2-512", Mutant::UnpunchedIsClean) => 80,
+        ("vhdx", Mutant::UnpunchedIsClean) => 24,
+        _ => 2,
+    }
+}
+
+#[test]
+fn each_mutant_is_found_by_a_host_without_room() {
+    for kind in kinds_of_small_units() {
+        let subject = LiveSubject::new(*kind);
+        for mutant in FULL_MUTANTS {
+            let began = std::time::Instant::now();
+            let why = why_equivalent_when_full(kind, mutant);
+            let first = first_seed_when_full(kind, mutant);
+            let mut seeds = if why.is_some() { 2..3 } else { first..first + SEED_COUNT };
+            let explore = |seed| explore_full(&subject, seed, steps(&subject, 20), None).err();
+            let found = mutants::with(Some(mutant), || seeds.find_map(explore));
+            println!("{} {mutant:?}: {found:?} {why:?} {:?}", kind.name, began.elapsed());
+            assert_eq!(found.is_some(), why.is_none(), "{}: {mutant:?}: {found:?}", kind.name);
+        }
     }
 }
 

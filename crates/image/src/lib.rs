@@ -40,7 +40,7 @@ pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;
 pub use layer::{Backing, Extras, Fact, Facts, Layer, NoFiles, ParentReference, Purpose, Renewal, Resolver};
 #[cfg(feature = "mutants")]
-pub use mutant::{MUTANTS, Mutant};
+pub use mutant::{FULL_MUTANTS, MUTANTS, Mutant};
 pub use probe::{Found, Probe, probe};
 pub use relatives::{Relation, Relative, relatives, relatives_of_file};
 pub use write::{

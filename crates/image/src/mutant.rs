@@ -11,8 +11,15 @@ pub enum Mutant {
     TablesBeforeData,
     /// A freed unit is used again before its freeing is on stable storage.
     ReusedTooSoon,
+    /// What a full host did not take of the tables is not written later either.
+    FailedCommitForgotten,
+    /// A unit whose storage a full host did not take back is taken for one that reads as zeros.
+    UnpunchedIsClean,
 }
 
-/// All of them.
+/// Those that a host without room brings to light.
+pub const FULL_MUTANTS: [Mutant; 2] = [Mutant::FailedCommitForgotten, Mutant::UnpunchedIsClean];
+
+/// Those that cuts bring to light.
 pub const MUTANTS: [Mutant; 4] =
     [Mutant::NoFlushOfData, Mutant::NoFlushOfTables, Mutant::TablesBeforeData, Mutant::ReusedTooSoon];

@@ -1,7 +1,8 @@
 //! A disk that is served: what may be asked of it, and how that ends. Front ends, NBD the first of them, stand on this.
 //!
 //! Invariant: after a flush that failed nothing is answered but the failure: what was written before may be lost, and
-//! nobody may go on as if it were not.
+//! nobody may go on as if it were not. A flush for which the host had no room is no such one where the disk says so
+//! ([`LiveDisk::has_failed`]): it is answered as that, and may be asked for again.
 //!
 //! Also the way to use a disk without a network: the methods of [`Export`] are the commands.
 
@@ -280,6 +281,8 @@ impl Export {
         let flushed = self.guarded(|| self.disk.flush());
         flushed.map_err(|fault| match self.failure() {
             Some(failure) => Fault::new(FaultKind::Io, failure),
+            // Nothing is lost: what was written goes with the next flush.
+            None if fault.kind == FaultKind::NoSpace && !self.disk.has_failed() => fault,
             None => self.fail(format!("the export failed: what was written may be lost: {}", fault.message)),
         })
     }

@@ -12,21 +12,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Error, Result};
-use layout::{BLOCK_MAGIC, BlockHeader, HEADER_BYTES, Header, MAGIC, VERSION};
+use layout::{BLOCK_MAGIC, BlockHeader, HEADER_BYTES, Header, VERSION};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::monitor::{Completion, Direction, Io, Recorder, Snapshot};
+
+/// How a recording begins.
+pub const MAGIC: [u8; 8] = *b"LDTRACE\0";
 
 /// The structs of a recording, little-endian.
 mod layout {
     use zerocopy::little_endian::{U32, U64};
     use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-    pub(super) const MAGIC: [u8; 8] = *b"LDTRACE\0";
     pub(super) const VERSION: u32 = 1;
     pub(super) const HEADER_BYTES: usize = 64;
     pub(super) const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"TBLK");
@@ -73,7 +75,7 @@ const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 /// The most bytes of a record: one of its own, and four numbers.
 const RECORD_BYTES_MAX: usize = 1 + 4 * 10;
-/// How long a block waits to be filled.
+/// How long a block waits to be filled, since its first record.
 const BLOCK_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// What was asked.
@@ -275,15 +277,24 @@ struct Blocks<W> {
 
 impl<W: Write> Blocks<W> {
     fn run(mut self, events: &Receiver<Message>) -> Result<TraceTotals> {
+        // When what is held must be written.
+        let mut due = Instant::now() + BLOCK_AGE_MAX;
         loop {
-            match events.recv_timeout(BLOCK_AGE_MAX) {
+            match events.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Message::Event(event)) => {
+                    if self.block.count == 0 {
+                        due = Instant::now() + BLOCK_AGE_MAX;
+                    }
                     self.push(&event);
-                    if self.block.bytes.len() + RECORD_BYTES_MAX > BLOCK_BYTES {
+                    let is_full = self.block.bytes.len() + RECORD_BYTES_MAX > BLOCK_BYTES;
+                    if is_full || Instant::now() >= due {
                         self.write_block()?;
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.write_block()?,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.write_block()?;
+                    due = Instant::now() + BLOCK_AGE_MAX;
+                }
                 Ok(Message::Finish) | Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -537,16 +548,46 @@ fn read_up_to(from: &mut impl Read, buf: &mut [u8]) -> Result<usize> {
 /// How many requests may complete before one that came earlier, for the histograms of a recording.
 const REORDER_COUNT: usize = 1 << 16;
 
-/// The histograms of a recording.
+/// A request that arrives or ends: whether it writes, offset, length, latency in microseconds, whether it failed.
+type Request = (bool, u64, u64, u64, bool);
+
+/// Arrivals and ends of requests, put in order of time as far as they are held.
+#[derive(Default)]
+struct Steps {
+    /// When, in microseconds; an end before arrivals of the same moment, unless it is its own; the request.
+    waiting: BinaryHeap<Reverse<(u64, u8, Request)>>,
+}
+
+impl Steps {
+    fn push(&mut self, at_us: u64, request: Request) {
+        let latency_us = request.3;
+        // Of what happens in one microsecond, completions come first.
+        self.waiting.push(Reverse((at_us, 1u8, request)));
+        let ended_us = at_us.saturating_add(latency_us);
+        self.waiting.push(Reverse((ended_us, u8::from(latency_us == 0) * 2, request)));
+    }
+
+    /// The earliest, if more wait than may.
+    fn pop_early(&mut self) -> Option<(u64, u8, Request)> {
+        // Each request is two steps; one more is about to come.
+        if self.waiting.len() > 2 * (REORDER_COUNT - 1) { self.pop() } else { None }
+    }
+
+    fn pop(&mut self) -> Option<(u64, u8, Request)> {
+        self.waiting.pop().map(|Reverse(step)| step)
+    }
+}
+
+/// The histograms of a recording, in memory that does not grow with it.
 pub fn measure<R: Read>(reader: &mut TraceReader<R>) -> Result<Snapshot> {
     let mut recorder = Recorder::default();
-    let mut waiting = BinaryHeap::new();
+    let mut steps = Steps::default();
     let mut end_us = 0;
     while let Some(event) = reader.next_event()? {
         end_us = end_us.max(event.at_us.saturating_add(event.latency_us));
-        let direction = match event.op {
-            Op::Read => Direction::Read,
-            Op::Write => Direction::Write,
+        let is_write = match event.op {
+            Op::Read => false,
+            Op::Write => true,
             Op::Flush => {
                 recorder.flush();
                 continue;
@@ -557,17 +598,12 @@ pub fn measure<R: Read>(reader: &mut TraceReader<R>) -> Result<Snapshot> {
             }
             Op::Cache | Op::Status => continue,
         };
-        let is_write = direction == Direction::Write;
-        let latency_us = event.latency_us;
-        let io = (is_write, event.offset, event.len_bytes, latency_us, event.is_failed);
-        // Of what happens in one microsecond, completions come first.
-        waiting.push(Reverse((event.at_us, 1u8, io)));
-        waiting.push(Reverse((event.at_us.saturating_add(latency_us), u8::from(latency_us == 0) * 2, io)));
-        if waiting.len() > REORDER_COUNT {
-            waiting.pop().into_iter().for_each(|Reverse(step)| replay(&mut recorder, step));
+        steps.push(event.at_us, (is_write, event.offset, event.len_bytes, event.latency_us, event.is_failed));
+        while let Some(step) = steps.pop_early() {
+            replay(&mut recorder, step);
         }
     }
-    while let Some(Reverse(step)) = waiting.pop() {
+    while let Some(step) = steps.pop() {
         replay(&mut recorder, step);
     }
     let mut snapshot = recorder.snapshot();
@@ -575,7 +611,7 @@ pub fn measure<R: Read>(reader: &mut TraceReader<R>) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
-fn replay(recorder: &mut Recorder, step: (u64, u8, (bool, u64, u64, u64, bool))) {
+fn replay(recorder: &mut Recorder, step: (u64, u8, Request)) {
     let (at_us, phase, (is_write, offset, len_bytes, latency_us, is_failed)) = step;
     let direction = if is_write { Direction::Write } else { Direction::Read };
     if phase == 1 {
@@ -700,6 +736,39 @@ mod tests {
         let events: Vec<Event> = (0..5000).map(write).collect();
         let (bytes, _) = record(&events, TraceOptions { queue_count: 10_000, ..TraceOptions::default() });
         assert!(bytes.len() < 5000 * 8, "{}", bytes.len());
+    }
+
+    /// A request every now and then, so that the thread is never idle for a second.
+    #[test]
+    fn a_block_is_written_though_requests_keep_coming() {
+        let out = Out::default();
+        let writer = TraceWriter::new(out.clone(), FACTS, TraceOptions::default()).unwrap();
+        let is_written = (0..3000).any(|at| {
+            writer.record(write(at));
+            std::thread::sleep(Duration::from_millis(20));
+            out.0.lock().unwrap().len() > HEADER_BYTES
+        });
+        assert!(is_written, "nothing within a minute");
+        let bytes = out.0.lock().unwrap().clone();
+        let (events, dropped, is_truncated) = read(&bytes).unwrap();
+        assert!(!events.is_empty() && dropped == 0 && !is_truncated);
+    }
+
+    /// Far more requests than may be held, measured as they are: what is popped too early would be counted in another order.
+    #[test]
+    fn what_waits_to_be_measured_is_bounded() {
+        let count = 3 * REORDER_COUNT as u64;
+        let events: Vec<Event> = (0..count).map(write).collect();
+        let options = TraceOptions { queue_count: events.len() + 1, ..TraceOptions::default() };
+        let (bytes, _) = record(&events, options);
+        let mut steps = Steps::default();
+        for event in &events {
+            steps.push(event.at_us, (true, event.offset, event.len_bytes, event.latency_us, false));
+            assert!(steps.waiting.len() <= 2 * REORDER_COUNT);
+            while steps.pop_early().is_some() {}
+        }
+        let snapshot = measure(&mut TraceReader::new(bytes.as_slice()).unwrap()).unwrap();
+        assert_eq!((snapshot.sequential, snapshot.logical.writes), (count - 1, count));
     }
 
     #[test]

@@ -222,7 +222,11 @@ impl SimDisk {
         let is_full = matches!(operation, Operation::Write)
             && (span.end().get() > LEN_BYTES_MAX
                 || faults.written_bytes_max.is_some_and(|max| state.counters.written_bytes > max));
-        match (self.clock.tick(!matches!(operation, Operation::Read)), is_bad, is_full) {
+        match (
+            self.clock.tick_for(!matches!(operation, Operation::Read), matches!(operation, Operation::Write)),
+            is_bad,
+            is_full,
+        ) {
             (Fate::Happens, true, _) => Fate::Fails(io::ErrorKind::Other),
             (Fate::Happens, false, true) => Fate::Fails(io::ErrorKind::StorageFull),
             (fate, ..) => fate,

@@ -1,6 +1,7 @@
 //! Several disks that lose power at the same moment.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Pages, SimDisk};
@@ -46,6 +47,11 @@ impl SimMachine {
         self.clock.state().dead_from_change = Some(number);
     }
 
+    /// Leaves no room on the host for the changes of these numbers, counted from 1: all but flushes fail.
+    pub fn fill_during(&self, changes: Range<u64>) {
+        self.clock.state().full_during = Some(changes);
+    }
+
     /// Forgets the faults that were ordered here.
     pub fn heal(&self) {
         self.clock.heal();
@@ -83,6 +89,7 @@ struct ClockState {
     dead_from: Option<u64>,
     dead_from_change: Option<u64>,
     is_dead: bool,
+    full_during: Option<Range<u64>>,
 }
 
 impl Clock {
@@ -106,6 +113,11 @@ impl Clock {
 
     /// Counts one operation, and says what becomes of it.
     pub(crate) fn tick(&self, is_change: bool) -> Fate {
+        self.tick_for(is_change, false)
+    }
+
+    /// The same of an operation that may need room on the host: a change.
+    pub(crate) fn tick_for(&self, is_change: bool, needs_room: bool) -> Fate {
         let mut state = self.state();
         state.operations += 1;
         state.changes += u64::from(is_change);
@@ -113,9 +125,11 @@ impl Clock {
         state.is_dead |= state.dead_from.is_some_and(|from| number >= from)
             || state.dead_from_change.is_some_and(|from| is_change && changes >= from);
         let failing = state.failing.iter().find(|(failing, _)| *failing == number);
+        let is_full = needs_room && state.full_during.as_ref().is_some_and(|full| full.contains(&changes));
         match (state.is_dead, failing) {
             (true, _) => Fate::MachineIsGone,
             (false, Some((_, kind))) => Fate::Fails(*kind),
+            (false, None) if is_full => Fate::Fails(io::ErrorKind::StorageFull),
             (false, None) => Fate::Happens,
         }
     }

@@ -1,5 +1,5 @@
-//! The long log of random requests to disks in use, of every kind: restarts, kills and power cuts between them, and after each a
-//! comparison with what the log allows.
+//! The long log of random requests to disks in use, of every kind: restarts, kills, power cuts and full hosts between them, and after
+//! each a comparison with what the log allows. Then threads by turns on a file whose storage is reserved ahead.
 //!
 //! What fails is told with the command that repeats it.
 
@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use crash::{
-    LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_reuse, explore_threads, live_kind, run_log,
+    LIVE_KINDS, LiveKind, LiveSubject, Reserved, Used, explore_cuts, explore_full, explore_reserving,
+    explore_reuse, explore_threads, live_kind, run_log,
 };
 
 /// Requests that a worker takes at a time.
@@ -47,14 +48,37 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         sum += used;
     }
     println!("{:<12} {}", "all", told(&sum));
+    if arguments.kind.is_none() { reserving(arguments) } else { Ok(()) }
+}
+
+/// Requests of one file whose storage is reserved ahead, at least: its threads' steps.
+const RESERVING_STEPS: u64 = 60;
+
+fn reserving(arguments: &Arguments) -> anyhow::Result<()> {
+    let (began, mut sum, mut seed) = (Instant::now(), Reserved::default(), arguments.seed);
+    while sum.requests < arguments.operations {
+        match explore_reserving(seed, RESERVING_STEPS, &|act| act()) {
+            Ok(used) => sum += used,
+            Err(violation) => bail!(
+                "reserving: {violation}\nagain: cargo run --release -p leandisk-xtask -- durability --seed {seed:#x} --operations 1"
+            ),
+        }
+        seed += 1;
+    }
+    let Reserved { requests, full, continued } = sum;
+    println!(
+        "{:<12} {requests} requests, {full} of them on a full host, {continued} found their storage, in {:.0} s",
+        "reserving",
+        began.elapsed().as_secs_f64()
+    );
     Ok(())
 }
 
 fn told(used: &Used) -> String {
-    let Used { operations, flushes, cuts, kills, closes, judged } = used;
+    let Used { operations, flushes, cuts, kills, closes, full, judged } = used;
     format!(
         "{operations} requests, {flushes} flushes, {cuts} power cuts, {kills} kills, {closes} clean ends, \
-         {judged} judged by QEMU"
+         {full} refused on a full host, {judged} judged by QEMU"
     )
 }
 
@@ -96,6 +120,7 @@ fn work(arguments: &Arguments, kind: LiveKind, shared: &Mutex<Shared>) {
         let result = run_log(&subject, seed, share, Some(JUDGED_EVERY)).and_then(|mut used| {
             used += explore_cuts(&subject, seed, 24, 2, None)?;
             used += explore_reuse(&subject, seed, 32, 8)?;
+            used += explore_full(&subject, seed, 24, None)?;
             used += explore_threads(&subject, seed, THREAD_COUNT, 2)?;
             Ok(used)
         });

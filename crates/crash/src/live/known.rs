@@ -112,6 +112,20 @@ impl Known {
         }
     }
 
+    /// The change failed, and may have happened in part: whole sectors of it.
+    pub(super) fn failed(&mut self, span: VirtualSpan, change: Change) {
+        for number in sectors(span) {
+            let new = match change {
+                Change::Write(write) => word(write, number),
+                Change::Zero | Change::Discard => 0,
+            };
+            let now = &mut self.sectors[number].now;
+            if !now.contains(&new) {
+                now.push(new);
+            }
+        }
+    }
+
     /// Everything that was done is stable.
     pub(super) fn flushed(&mut self) {
         for number in self.changed.drain(..) {

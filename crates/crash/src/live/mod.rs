@@ -4,11 +4,12 @@
 //! host is a simulated one. Every sector that is written holds a word that no other write has, so the log knows of each sector
 //! what it may hold: any version since the last flush after a cut, the last one alone while nothing happened.
 //!
-//! Four ways to look:
+//! Five ways to look:
 //! - [`explore_cuts`] cuts the power at every change that a short list of steps makes, in many ways each, and goes on with what
 //!   was left: what is wrong with tables shows in what is written later;
 //! - [`explore_reuse`] cuts it at the flushes alone, in more ways each, of steps that free units and use their places again;
 //! - [`run_log`] runs as many random steps as asked for, with kills, cuts, and clean ends between them;
+//! - [`explore_full`] leaves no room on the host from one change to another, goes on, and ends;
 //! - [`explore_threads`] lets many threads write and flush at once.
 //!
 //! Sectors of the guest's own data may be torn anywhere. An image's tables are written by the sector, which storages keep
@@ -20,6 +21,7 @@
 //! this crate).
 
 mod cuts;
+mod full;
 mod known;
 mod session;
 mod step;
@@ -29,6 +31,7 @@ mod threads;
 use crate::Violation;
 
 pub use cuts::{explore_cuts, explore_reuse};
+pub use full::explore_full;
 pub use session::run_log;
 pub use subject::{Flushes, LIVE_KINDS, LiveKind, LiveSubject, live_kind};
 pub use threads::explore_threads;
@@ -46,6 +49,8 @@ pub struct Used {
     pub kills: u64,
     /// Clean ends.
     pub closes: u64,
+    /// Requests and ends that failed for want of room.
+    pub full: u64,
     /// Disks that QEMU judged.
     pub judged: u64,
 }
@@ -57,6 +62,7 @@ impl std::ops::AddAssign for Used {
         self.cuts += other.cuts;
         self.kills += other.kills;
         self.closes += other.closes;
+        self.full += other.full;
         self.judged += other.judged;
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Session<'a> {
     write: u64,
     /// The change at which the machine dies.
     dies_at: Option<u64>,
+    /// Steps may fail for want of room, and change nothing more than their own part of the disk by it.
+    pub(super) may_be_full: bool,
     pub(super) used: Used,
 }
 
@@ -38,7 +40,17 @@ impl<'a> Session<'a> {
     pub(super) fn new(subject: &'a LiveSubject, image: Pages, known: Known, write: u64) -> Self {
         let machine = SimMachine::new();
         let disk = subject.disk(&machine, 1, image);
-        Self { subject, machine, disk, live: None, known, write, dies_at: None, used: Used::default() }
+        Self {
+            subject,
+            machine,
+            disk,
+            live: None,
+            known,
+            write,
+            dies_at: None,
+            may_be_full: false,
+            used: Used::default(),
+        }
     }
 
     /// One of the subject's images.
@@ -117,8 +129,12 @@ impl<'a> Session<'a> {
                 self.used.flushes += u64::from(step.flushes());
                 Ok(true)
             }
-            Err(Trouble::Failed(_)) if self.is_dead() => Ok(false),
-            Err(Trouble::Failed(text)) => Err(format!("{step:x?} fails: {text}")),
+            Err(Trouble::Failed(_) | Trouble::Full(_)) if self.is_dead() => Ok(false),
+            Err(Trouble::Full(_)) if self.may_be_full => {
+                self.used.full += 1;
+                Ok(true)
+            }
+            Err(Trouble::Failed(text) | Trouble::Full(text)) => Err(format!("{step:x?} fails: {text}")),
             Err(Trouble::Wrong(text)) => Err(format!("{step:x?}: {text}")),
         }
     }
@@ -149,6 +165,23 @@ impl<'a> Session<'a> {
                 Ok(true)
             }
             Err(_) if self.is_dead() => Ok(false),
+            Err(error) => Err(format!("it does not close: {error}")),
+        }
+    }
+
+    /// An end while the host may be full; whether it is a clean one.
+    pub(super) fn close_if_possible(&mut self) -> Result<bool, String> {
+        let (_, disk) = self.live.take().expect("it is in use");
+        match disk.close().and_then(|()| self.subject.closed(&self.disk)) {
+            Ok(()) => {
+                self.known.flushed();
+                self.used.closes += 1;
+                Ok(true)
+            }
+            Err(error) if error.is_full() => {
+                self.used.full += 1;
+                Ok(false)
+            }
             Err(error) => Err(format!("it does not close: {error}")),
         }
     }

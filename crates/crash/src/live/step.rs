@@ -1,7 +1,7 @@
 //! What clients ask of a disk.
 
 use extent::{Offset, Span, VirtualSpan};
-use serve::{Export, Fault};
+use serve::{Export, Fault, FaultKind};
 use sim::Random;
 
 use super::known::{Change, Known, SECTOR_LEN, sector_of, sectors, word};
@@ -91,7 +91,7 @@ impl Step {
             }
             Self::Change { span, change, may_free, fua } => {
                 known.begin(span, change);
-                ask(export, span, change, may_free, fua)?;
+                ask(export, span, change, may_free, fua).inspect_err(|_| known.failed(span, change))?;
                 known.end(span, change);
                 if fua {
                     flushed()?;
@@ -126,13 +126,18 @@ pub(super) fn ask(
 pub(super) enum Trouble {
     /// The disk said so.
     Failed(String),
+    /// The disk said that the host has no room.
+    Full(String),
     /// It did, but wrongly.
     Wrong(String),
 }
 
 impl From<Fault> for Trouble {
     fn from(fault: Fault) -> Self {
-        Self::Failed(fault.message)
+        match fault.kind {
+            FaultKind::NoSpace => Self::Full(fault.message),
+            _ => Self::Failed(fault.message),
+        }
     }
 }
 

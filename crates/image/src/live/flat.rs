@@ -11,7 +11,7 @@ use block::{
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use super::tables::index;
-use super::{LiveOptions, broken};
+use super::{LiveOptions, Watched, broken};
 use crate::Chain;
 
 /// A part of the virtual disk and where it lies.
@@ -31,12 +31,11 @@ pub(crate) type FirstChange = Box<dyn Fn() -> Result<()> + Send + Sync>;
 /// See the module's page.
 pub(crate) struct Flat {
     chain: Chain,
-    files: Vec<Arc<dyn TargetFile>>,
+    files: Vec<Watched>,
     parts: Vec<Part>,
     first_change: std::sync::Mutex<Option<FirstChange>>,
     is_changed: AtomicBool,
     is_closed: AtomicBool,
-    has_failed: AtomicBool,
     keeps_places: bool,
 }
 
@@ -59,12 +58,11 @@ impl Flat {
         Self {
             keeps_places: options.keeps_places,
             chain,
-            files,
+            files: files.into_iter().map(Watched::new).collect(),
             parts,
             is_changed: AtomicBool::new(first_change.is_none()),
             first_change: std::sync::Mutex::new(first_change),
             is_closed: AtomicBool::new(false),
-            has_failed: AtomicBool::new(false),
         }
     }
 
@@ -84,12 +82,12 @@ impl Flat {
         }))
     }
 
-    fn file(&self, file: FileIndex) -> &dyn TargetFile {
-        &*self.files[file.0 as usize]
+    fn file(&self, file: FileIndex) -> &Watched {
+        &self.files[file.0 as usize]
     }
 
     fn check_open(&self) -> Result<()> {
-        if self.has_failed.load(Ordering::Acquire) {
+        if self.files.iter().any(Watched::is_lost) {
             return Err(Error::refused("a flush of this disk failed before; what it holds is not known"));
         }
         Ok(())
@@ -157,7 +155,7 @@ impl EditDisk for Flat {
     fn flush(&self) -> Result<()> {
         self.check_open()?;
         for file in self.files.iter().filter(|_| !broken!(NoFlushOfData)) {
-            file.flush().inspect_err(|_| self.has_failed.store(true, Ordering::Release))?;
+            file.flush()?;
         }
         Ok(())
     }
@@ -173,7 +171,7 @@ impl LiveDisk for Flat {
         for (part, file, place) in self.within(span)? {
             let span = Span::new(place, part.len_bytes());
             if may_free && !self.keeps_places {
-                self.file(file).punch(span)?;
+                self.file(file).punch_or_zero(span)?;
             } else {
                 self.file(file).zero(span)?;
             }
@@ -186,7 +184,15 @@ impl LiveDisk for Flat {
             self.begin()?;
             return self.within(span).map(drop);
         }
-        self.zero(span, true)
+        self.begin()?;
+        for (part, file, place) in self.within(span)? {
+            self.file(file).punch_if_possible(Span::new(place, part.len_bytes()))?;
+        }
+        Ok(())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.check_open().is_err()
     }
 
     fn close(&self) -> Result<()> {

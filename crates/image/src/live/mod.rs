@@ -8,7 +8,8 @@
 //! - on the storage nothing ever refers to data or tables that are not on stable storage, whatever moment the machine stops;
 //! - what was freed is used for something else only after its freeing is on stable storage;
 //! - parents are read and never written;
-//! - once a flush failed, every later operation fails: what the storage holds is not known any more.
+//! - once a flush failed, every later operation fails: what the storage holds is not known any more;
+//! - a host without room ends requests, not disks: what could not be written is in memory still, and goes with the next flush.
 //!
 //! Absent on purpose: locks between programs, policies on reserving storage ([`Placement`] is where they are told),
 //! repair of images: what is marked dirty or corrupt is refused.
@@ -17,6 +18,7 @@ mod flat;
 mod places;
 mod tables;
 mod thin;
+mod watched;
 
 use std::sync::Arc;
 
@@ -30,6 +32,7 @@ pub(crate) use mutants::broken;
 pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
 pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables, index};
 pub(crate) use thin::{Container, Expand, Movable, Place, Shape, Storage, Thin, Tidy, To, Unit, WriteOut};
+pub(crate) use watched::Watched;
 
 /// Is told where new units lie before they are written, so that the host's storage can be reserved. It is called by the
 /// thread that writes, and must not use the disk.

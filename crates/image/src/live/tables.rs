@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::{Error, Result, TargetFile};
 use extent::{HostOffset, HostSpan, Span};
 
+use super::broken;
+
 /// The unit of reading and of keeping.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// The unit of writing: what reaches the storage whole or not at all.
@@ -61,6 +63,8 @@ struct Page {
     dirty: [u8; 3],
     /// It is being written: what lies on the storage may be older.
     is_busy: bool,
+    /// The host was asked for storage for it.
+    is_secured: bool,
 }
 
 /// Spreads page numbers without a key: an image made so that many fall together slows its own disk, and no more than
@@ -111,6 +115,16 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// This stage is on stable storage.
+    pub(crate) fn written(&mut self, stage: Stage) {
+        self.pages.iter_mut().for_each(|page| page.dirty[stage as usize] = 0);
+    }
+
+    /// All of it is.
+    pub(crate) fn all_written(&mut self) {
+        STAGES.into_iter().for_each(|stage| self.written(stage));
+    }
+
     /// What a stage writes: neighbouring sectors together.
     pub(crate) fn writes(&self, stage: Stage) -> Vec<(HostOffset, Vec<u8>)> {
         let mut writes: Vec<(HostOffset, Vec<u8>)> = Vec::new();
@@ -182,6 +196,14 @@ impl Tables {
         Ok(())
     }
 
+    /// Makes `span`, within the file and no table's, read as zeros; without storage where the host has room for that.
+    pub(crate) fn clear(&self, span: HostSpan) -> Result<()> {
+        match self.file.punch(span) {
+            Err(error) if error.is_full() => self.file.zero(span),
+            cleared => cleared,
+        }
+    }
+
     /// The `N` bytes at `at`, which lie within one page.
     pub(crate) fn get<const N: usize>(&self, at: u64) -> Result<[u8; N], Missed> {
         let number = at / PAGE_BYTES;
@@ -244,7 +266,7 @@ impl Tables {
             self.give_up_the_older_half();
         }
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed));
-        self.pages.insert(number, Page { bytes, used, dirty: [0; 3], is_busy: false });
+        self.pages.insert(number, Page { bytes, used, dirty: [0; 3], is_busy: false, is_secured: false });
     }
 
     fn give_up_the_older_half(&mut self) {
@@ -255,8 +277,26 @@ impl Tables {
         self.pages.retain(|_, page| page.dirty != [0; 3] || page.is_busy || used(page) > median);
     }
 
-    /// Changes `bytes` at `at`.
+    /// Brings the pages of `len_bytes` at `at` into memory and sees to it that the host has storage for them: what a client was told is
+    /// written must not fail for want of room when it is flushed. On a file system that writes elsewhere what is written again it may
+    /// nonetheless.
+    pub(crate) fn secure(&mut self, at: u64, len_bytes: u64) -> Result<()> {
+        for (number, ..) in pieces(at, index(len_bytes)) {
+            self.load(number)?;
+            let page = self.pages.get_mut(&number).expect("just loaded");
+            let span = Span::new(HostOffset::new(number * PAGE_BYTES), PAGE_BYTES);
+            let inside = span.intersect(&Span::from_zero(self.len_bytes));
+            if !page.is_secured {
+                inside.map_or(Ok(()), |inside| self.file.reserve(inside))?;
+                page.is_secured = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes `bytes` at `at`; if there is no room for it nothing.
     pub(crate) fn put(&mut self, at: u64, bytes: &[u8], stage: Stage) -> Result<()> {
+        self.secure(at, bytes.len() as u64)?;
         for (number, from, range) in pieces(at, bytes.len()) {
             self.load(number)?;
             self.change(number, from, &bytes[range], stage);
@@ -274,7 +314,7 @@ impl Tables {
         self.dirty.insert(number);
     }
 
-    /// Makes `span`, whole sectors that held no table, one that holds `byte` throughout.
+    /// Makes `span`, whole sectors that held no table, one that holds `byte` throughout. The caller saw to its storage.
     pub(crate) fn create(&mut self, span: HostSpan, byte: u8, stage: Stage) {
         let page = vec![byte; index(PAGE_BYTES)];
         for (number, from, range) in pieces(span.start().get(), index(span.len_bytes())) {
@@ -288,6 +328,7 @@ impl Tables {
                 }
             }
             self.change(number, from, &page[..range.len()], stage);
+            self.pages.get_mut(&number).expect("it was just changed").is_secured = true;
         }
     }
 
@@ -328,12 +369,22 @@ impl Tables {
         Snapshot { pages, len_bytes: self.len_bytes }
     }
 
-    /// Says that a snapshot was written.
+    /// Says that a snapshot was written, as far as it says so itself: the rest is as changed as before.
+    ///
+    /// What is written of it later is what the tables say then. A stage is written again only if none that comes after it was
+    /// begun, so that nothing on the storage refers to what it brings.
     pub(crate) fn settle(&mut self, snapshot: &Snapshot) {
-        for page in &snapshot.pages {
-            if let Some(page) = self.pages.get_mut(&(page.at.get() / PAGE_BYTES)) {
-                page.is_busy = false;
+        for old in &snapshot.pages {
+            let number = old.at.get() / PAGE_BYTES;
+            let Some(page) = self.pages.get_mut(&number) else { continue };
+            page.is_busy = false;
+            if old.dirty == [0; 3] || broken!(FailedCommitForgotten) {
+                continue;
             }
+            for (dirty, left) in page.dirty.iter_mut().zip(old.dirty) {
+                *dirty |= left;
+            }
+            self.dirty.insert(number);
         }
     }
 }

@@ -146,6 +146,8 @@ pub(super) struct Clusters {
     pub(super) lowered: BTreeSet<u64>,
     /// All L2 tables were looked at.
     is_tidied: bool,
+    /// The refcount table moved, and what it takes is not counted: for want of room.
+    is_torn: bool,
 }
 
 /// Room behind the end for all that may come: L2 tables, refcount blocks, a larger refcount table, the guest's clusters.
@@ -221,6 +223,7 @@ impl Clusters {
             emptied: BTreeSet::new(),
             lowered: BTreeSet::new(),
             is_tidied: false,
+            is_torn: false,
         })
     }
 
@@ -414,19 +417,17 @@ impl Clusters {
         Ok(number - count)
     }
 
-    /// Counts the free cluster `number` as taken once, and makes the file reach to its end.
+    /// Counts the free cluster `number` as taken once, and makes the file reach to its end; or does nothing, if there is no room.
     fn take(&mut self, tables: &mut Tables, number: u64) -> Result<()> {
+        let end = (number + 1) << self.cluster_bits;
+        if end > tables.len_bytes() {
+            tables.grow(end.next_multiple_of(GROWTH_BYTES.max(self.cluster_bytes())))?;
+        }
         self.claimed.push(number);
         let taken = self.ensure_block(tables, number / self.block_count());
         let taken = taken.and_then(|()| self.put_refcount(tables, number, 1));
         self.claimed.retain(|claimed| *claimed != number);
-        taken?;
-        let end = (number + 1) << self.cluster_bits;
-        if end > tables.len_bytes() {
-            tables.grow(end.next_multiple_of(GROWTH_BYTES.max(self.cluster_bytes())))
-        } else {
-            Ok(())
-        }
+        taken
     }
 
     /// Makes sure that the refcount block `index` is there.
@@ -444,8 +445,15 @@ impl Clusters {
         tables.create(self.cluster(at), 0, Stage::Unreferenced);
         let stage = if self.table_is_new { Stage::Unreferenced } else { Stage::Root };
         // Before it counts itself, or is counted by a block that it counts.
-        tables.put(self.table_at + index * 8, &at.to_be_bytes(), stage)?;
-        self.take(tables, number)
+        let entry_at = self.table_at + index * 8;
+        tables.put(entry_at, &at.to_be_bytes(), stage)?;
+        let taken = self.take(tables, number);
+        if taken.is_err() {
+            // Nothing is counted in it yet: what could have been was refused with it.
+            tables.put(entry_at, &[0; 8], stage)?;
+            tables.forget(self.cluster(at));
+        }
+        taken
     }
 
     /// Moves the refcount table to where it has room for entry `index`.
@@ -474,9 +482,11 @@ impl Clusters {
         )?;
         let at = offset_of!(layout::Header, refcount_table_clusters) as u64;
         tables.put(at, U32::new(clusters).as_bytes(), Stage::Root)?;
+        self.is_torn = true;
         for number in number..number + u64::from(clusters) {
             self.take(tables, number)?;
         }
+        self.is_torn = false;
         self.outgrown.push(Storage::Shared { at: old.start(), len_bytes: old.len_bytes() });
         Ok(())
     }
@@ -576,9 +586,9 @@ impl Clusters {
         let contents = if old == 0 { None } else { Some(tables.read_vec(self.cluster(old))?) };
         let places = self.l2_tables.places(index).collect();
         let number = self.find_free(tables, places)?;
-        self.take(tables, number)?;
         let at = number << self.cluster_bits;
         tables.reserve(self.cluster(at))?;
+        self.take(tables, number)?;
         tables.create(self.cluster(at), 0, Stage::Unreferenced);
         if let Some(mut contents) = contents {
             // Until it is known that nobody else refers to them.
@@ -694,6 +704,11 @@ impl Container for Clusters {
     }
 
     fn before_commit(&mut self, _tables: &mut Tables) -> Result<()> {
+        if self.is_torn {
+            let error =
+                Error::refused("the refcount table could not be made larger: there was no room on the host");
+            return Err(error.hint("open the disk again: it is as the last flush left it"));
+        }
         self.new_tables.clear();
         self.table_is_new = false;
         Ok(())

@@ -128,6 +128,34 @@ impl Blocks {
         HostOffset::new(start + self.header.block_extra_bytes)
     }
 
+    /// Gives counted places that no block has, as a write that failed leaves them, to blocks that read as zeros: others say that the
+    /// count is wrong if it is not the number of blocks.
+    fn fill_gaps(&mut self, tables: &mut Tables) -> Result<()> {
+        let is_alone = self.header.kind == Kind::Dynamic;
+        let mut unit = 0;
+        while let Some(&number) = self.unused.last() {
+            let reads_as_zeros =
+                |found: Unit| found == Unit::Zero(None) || (is_alone && found == Unit::Absent);
+            let block_count = self.header.disk_bytes.div_ceil(self.header.block_bytes);
+            while unit < block_count && !reads_as_zeros(tables.looking(|tables| self.lookup(tables, unit))?) {
+                unit += 1;
+            }
+            let place = Span::new(self.place(number), self.header.block_bytes);
+            let inside = place.intersect(&Span::from_zero(tables.len_bytes()));
+            match inside.map_or(Ok(()), |inside| tables.clear(inside)) {
+                // The count stays wrong.
+                Err(error) if error.is_full() => return Ok(()),
+                cleared => cleared?,
+            }
+            if unit == block_count {
+                return Ok(());
+            }
+            tables.put(self.entry_at(unit), &number.to_le_bytes(), Stage::References)?;
+            self.unused.pop();
+        }
+        Ok(())
+    }
+
     fn number(&self, at: HostOffset) -> Result<u32> {
         let number = (at.get() - self.header.block_extra_bytes - self.header.data_at) / self.stride_bytes();
         u32::try_from(number).map_err(|_| Error::unsupported("VDI of so many blocks"))
@@ -159,6 +187,8 @@ impl Container for Blocks {
             None => {
                 let number = self.counted;
                 let counted = number + 1;
+                // A place that cannot be had is not counted.
+                tables.grow(self.place(number).plus(self.header.block_bytes).get())?;
                 let at = offset_of!(VdiHeader, allocated_block_count) as u64;
                 tables.put(at, &counted.to_le_bytes(), Stage::Unreferenced)?;
                 self.counted = counted;
@@ -245,13 +275,14 @@ impl Container for Blocks {
         Ok(())
     }
 
-    /// Places at the end that nobody has are counted no more.
+    /// Places at the end that nobody has are counted no more; others go to blocks that are zeros.
     fn finish(&mut self, tables: &mut Tables) -> Result<u64> {
         self.unused.sort_unstable();
         while self.counted > 0 && self.unused.last() == Some(&(self.counted - 1)) {
             self.unused.pop();
             self.counted -= 1;
         }
+        self.fill_gaps(tables)?;
         let at = offset_of!(VdiHeader, allocated_block_count) as u64;
         tables.put(at, &self.counted.to_le_bytes(), Stage::Unreferenced)?;
         let end = self.place(self.counted).get() - self.header.block_extra_bytes;

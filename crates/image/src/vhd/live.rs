@@ -168,7 +168,7 @@ impl Blocks {
     /// Puts the footer at `at`, which becomes the end of the file, and keeps its old place from being used.
     fn move_footer(&mut self, tables: &mut Tables, at: u64) -> Result<()> {
         let place = Span::new(HostOffset::new(at), FOOTER_BYTES);
-        tables.grow(place.end().get())?;
+        tables.reserve(place)?;
         tables.create(place, 0, Stage::Unreferenced);
         tables.put(at, &self.footer, Stage::Unreferenced)?;
         self.taken.take(place);
@@ -348,6 +348,11 @@ impl Container for Blocks {
             return Ok(tables.len_bytes());
         }
         let place = Span::new(HostOffset::new(at), FOOTER_BYTES);
+        match tables.reserve(place) {
+            // The file stays as long as it is, up to the footer that it has.
+            Err(error) if error.is_full() => return Ok(tables.len_bytes()),
+            reserved => reserved?,
+        }
         tables.create(place, 0, Stage::Unreferenced);
         tables.put(at, &self.footer, Stage::Unreferenced)?;
         Ok(at + FOOTER_BYTES)

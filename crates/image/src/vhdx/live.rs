@@ -368,6 +368,8 @@ type Sector<'a> = (HostOffset, &'a [u8]);
 
 impl WriteOut for Log {
     fn begin(&mut self, file: &dyn TargetFile) -> Result<()> {
+        // So that no flush fails for want of it.
+        file.reserve(self.span)?;
         let [file_id, data_id] = [Uuid::new_v4(), Uuid::new_v4()].map(Guid::from_uuid);
         self.headers.change(file, |header| {
             header.file_write_guid = file_id;
@@ -376,7 +378,7 @@ impl WriteOut for Log {
         })
     }
 
-    fn write_out(&mut self, file: &dyn TargetFile, snapshot: &Snapshot) -> Result<()> {
+    fn write_out(&mut self, file: &dyn TargetFile, snapshot: &mut Snapshot) -> Result<()> {
         let pages: Vec<Sector<'_>> = snapshot.pages.iter().map(|page| (page.at, &page.bytes[..])).collect();
         for pages in pages.chunks(self.data_count_max()) {
             // The data, and what the entry before this one says.
@@ -393,6 +395,8 @@ impl WriteOut for Log {
                 file.write_at(*at, sector)?;
             }
         }
+        // Before, it all comes again: a later entry brings the same sectors, or newer ones.
+        snapshot.all_written();
         Ok(())
     }
 

@@ -247,9 +247,9 @@ impl Grains {
         }
         let table_bytes = (self.gtes_per_gt * 4).next_multiple_of(SECTOR_BYTES);
         let at = self.fit(table_bytes, SECTOR_BYTES)?;
-        self.take(tables, at, table_bytes)?;
         let span = Span::new(at, table_bytes);
         tables.reserve(span)?;
+        self.take(tables, at, table_bytes)?;
         tables.create(span, 0, Stage::Unreferenced);
         let sector = sector_of(at)?;
         tables.put(directory_at + unit / self.gtes_per_gt * 4, &sector.to_le_bytes(), Stage::References)?;
@@ -297,8 +297,12 @@ impl Container for Grains {
             To::Zero => GTE_ZEROED,
             To::Absent => GTE_ABSENT,
         };
-        for directory_at in self.directories.clone() {
-            let at = self.own_entry(tables, directory_at, unit)?;
+        // Both or none: of new tables only the host's room can be short.
+        let directories = self.directories.clone();
+        let entries = directories.into_iter().map(|directory_at| self.own_entry(tables, directory_at, unit));
+        let entries = entries.collect::<Result<Vec<_>>>()?;
+        entries.iter().try_for_each(|at| tables.secure(*at, 4))?;
+        for at in entries {
             tables.put(at, &sector.to_le_bytes(), Stage::References)?;
         }
         match old {

@@ -243,6 +243,10 @@ impl LiveDisk for Monitored {
         self.monitor.zeroed();
         self.disk.discard(span)
     }
+
+    fn has_failed(&self) -> bool {
+        self.disk.has_failed()
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::connection::{Setting, serve};
 use super::memory::Pool;
 use super::negotiate::ExportFacts;
 use super::transport::{Socket, Transport};
-use crate::export::Export;
+use crate::export::{Export, FaultKind};
 
 /// The unit in which guests cache.
 const PAGE_BYTES: u32 = 4096;
@@ -254,9 +254,13 @@ impl Server {
             if let Err(fault) = export.do_flush()
                 && result.is_ok()
             {
+                let kind = match fault.kind {
+                    FaultKind::NoSpace => io::ErrorKind::StorageFull,
+                    _ => io::ErrorKind::Other,
+                };
                 result = Err(Error::io(
                     format!("export '{}'", export.name().escape_debug()),
-                    io::Error::other(fault.message),
+                    io::Error::new(kind, fault.message),
                 ));
             }
         }

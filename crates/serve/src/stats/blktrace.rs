@@ -160,24 +160,54 @@ pub struct Recording {
     pub is_truncated: bool,
 }
 
-/// Reads the files of one recording, of all devices or of one (the kernel's number: major << 20 | minor).
-pub fn read<R: Read>(files: Vec<R>, device: Option<u32>) -> Result<Recording> {
+/// Whether a file that begins with `start` is a recording of blktrace, in either byte order and of any version.
+pub fn begins_like_one(start: &[u8]) -> bool {
+    let Some(magic) = start.first_chunk::<4>() else { return false };
+    [u32::from_le_bytes(*magic), u32::from_be_bytes(*magic)]
+        .iter()
+        .any(|magic| magic & MAGIC_MASK == MAGIC & MAGIC_MASK)
+}
+
+/// Hands what programs asked for, offset and length in bytes, to `take`, in order of time.
+pub fn each_request<R: Read>(files: Vec<R>, mut take: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+    each_step(files, |step| {
+        let is_request = step.action & (TC_NOTIFY | TC_DISCARD) == 0 && step.action & 0xffff == ACT_QUEUE;
+        let is_access = step.action & (TC_READ | TC_WRITE) != 0 && step.len_bytes > 0;
+        if is_request && is_access {
+            take(step.sector.saturating_mul(SECTOR_BYTES), step.len_bytes)
+        } else {
+            Ok(())
+        }
+    })
+    .map(drop)
+}
+
+/// Hands the steps of all files to `take`, in order of time; says whether a file ended in the middle of a record.
+fn each_step<R: Read>(files: Vec<R>, mut take: impl FnMut(&Step) -> Result<()>) -> Result<bool> {
     let mut streams = files.into_iter().map(Stream::new).collect::<Result<Vec<_>>>()?;
-    let mut counted = Counted::default();
     loop {
         let earliest = streams
             .iter_mut()
             .filter(|stream| stream.next.is_some())
             .min_by_key(|stream| stream.next.map(|step| step.time_ns));
         let Some(stream) = earliest else { break };
-        if let Some(step) = stream.next
-            && device.is_none_or(|device| device == step.device)
-        {
-            counted.take(&step);
+        if let Some(step) = stream.next {
+            take(&step)?;
         }
         stream.advance()?;
     }
-    let is_truncated = streams.iter().any(|stream| stream.is_truncated);
+    Ok(streams.iter().any(|stream| stream.is_truncated))
+}
+
+/// Reads the files of one recording, of all devices or of one (the kernel's number: major << 20 | minor).
+pub fn read<R: Read>(files: Vec<R>, device: Option<u32>) -> Result<Recording> {
+    let mut counted = Counted::default();
+    let is_truncated = each_step(files, |step| {
+        if device.is_none_or(|device| device == step.device) {
+            counted.take(step);
+        }
+        Ok(())
+    })?;
     Ok(Recording { snapshot: counted.finish(), is_truncated })
 }
 
@@ -327,6 +357,14 @@ mod tests {
             assert_eq!(snapshot.interarrival.all.sum, 88);
             assert_eq!(snapshot.outstanding.all.max, Some(1));
             assert_eq!(snapshot.elapsed_ns, 94_000);
+            assert!(files.iter().all(|file| begins_like_one(file)));
+            let mut requests = Vec::new();
+            let take = |offset, len_bytes| {
+                requests.push((offset, len_bytes));
+                Ok(())
+            };
+            each_request(files.iter().map(Vec::as_slice).collect(), take).unwrap();
+            assert_eq!(requests, [(8 * 512, 4096), (16 * 512, 4096), (100 * 512, 512)]);
         }
     }
 

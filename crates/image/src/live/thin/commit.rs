@@ -4,16 +4,19 @@
 //! - a commit takes its snapshot with the state alone, so all data that it refers to were written before it flushes;
 //! - what was freed before the snapshot is punched and free after it, what was freed later with the next one;
 //! - flushes that were asked for while one was under way share the next;
-//! - a commit that failed leaves the disk failed for good.
+//! - a commit that failed leaves the disk failed for good, unless all that was missing was room: then the next one does all that
+//!   this one did not.
 //!
 //! Absent on purpose: commits by time. Nobody is promised anything before a flush; only tables that take too much memory are
 //! committed without one.
 
 use std::sync::atomic::Ordering;
 
-use block::Result;
+use block::{Error, Result, TargetFile};
+use extent::{ExtentSet, HostSpan};
 
 use super::{Container, State, Storage, Thin, Tidy, WriteOut};
+use crate::live::broken;
 
 /// Who commits.
 pub(super) struct Committer {
@@ -47,52 +50,95 @@ impl<C: Container> Thin<C> {
     /// Brings all that was done before to stable storage, and then gives back what was freed.
     pub(super) fn commit(&self, committer: &mut Committer) -> Result<()> {
         self.check_whole()?;
-        self.try_commit(committer).inspect_err(|_| self.has_failed.store(true, Ordering::Release))
+        self.try_commit(committer, Release::IfPunched).inspect_err(|error| self.note(error))
     }
 
-    fn try_commit(&self, committer: &mut Committer) -> Result<()> {
-        let (snapshot, freed) = {
+    /// Whether the disk is as it was before the operation that failed with `error`.
+    fn is_as_before(&self, error: &Error) -> bool {
+        error.is_full() && !self.file.is_lost()
+    }
+
+    fn note(&self, error: &Error) {
+        if !self.is_as_before(error) {
+            self.has_failed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Writes so many changed tables back that there is room for more in memory.
+    pub(super) fn bound_tables(&self) -> Result<()> {
+        if self.look().tables.is_full() {
+            return self.commit(&mut self.committer.lock().expect("no writer panicked"));
+        }
+        Ok(())
+    }
+
+    fn try_commit(&self, committer: &mut Committer, release: Release) -> Result<()> {
+        let (mut snapshot, freed) = {
             let mut state = self.change();
             let State { tables, container, .. } = &mut *state;
             container.before_commit(tables)?;
             let snapshot = tables.snapshot();
             (snapshot, state.take_freed())
         };
-        if snapshot.pages.is_empty() {
-            self.file.flush()?;
-        } else {
-            committer.out.write_out(&*self.file, &snapshot)?;
+        let written = match snapshot.pages.is_empty() {
+            true => self.file.flush(),
+            false => committer.out.write_out(&self.file, &mut snapshot),
+        };
+        {
+            let mut state = self.change();
+            state.tables.settle(&snapshot);
+            if written.is_err() {
+                // The storage may still refer to it.
+                state.freed.extend(freed.iter().copied());
+            }
         }
-        self.change().tables.settle(&snapshot);
-        self.release(&freed)
+        written.and_then(|()| self.release(&freed, release))
     }
 
     /// What a mutant does.
     pub(super) fn release_now(&self) -> Result<()> {
         let freed = self.change().take_freed();
-        self.release(&freed)
+        self.release(&freed, Release::IfPunched)
     }
 
     /// Gives back storage whose freeing is on stable storage.
-    fn release(&self, freed: &[Storage]) -> Result<()> {
+    fn release(&self, freed: &[Storage], release: Release) -> Result<()> {
         if freed.is_empty() {
             return Ok(());
         }
-        let mut dying = Vec::new();
+        let mut dying: Vec<Vec<HostSpan>> = Vec::with_capacity(freed.len());
         {
             let mut state = self.change();
             let State { tables, container, .. } = &mut *state;
             for storage in freed {
-                dying.extend(container.dying(tables, storage)?);
+                dying.push(container.dying(tables, storage)?);
             }
         }
         // Before anybody else can have it.
-        for span in dying.into_iter().collect::<extent::ExtentSet<_>>().iter() {
-            self.file.punch(span)?;
-        }
+        let kept = self.punch_all(dying.iter().flatten().copied().collect())?;
+        let is_kept = |dying: &[HostSpan]| dying.iter().any(|span| kept.within(*span).next().is_some());
         let mut state = self.change();
-        let State { tables, container, .. } = &mut *state;
-        freed.iter().try_for_each(|storage| container.release(tables, storage))
+        let State { tables, container, freed: later, .. } = &mut *state;
+        for (storage, dying) in freed.iter().zip(dying) {
+            if release == Release::IfPunched && is_kept(&dying) && !broken!(UnpunchedIsClean) {
+                later.push(*storage);
+            } else {
+                container.release(tables, storage)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Punches `dying`; says what of it the host had no room to punch.
+    fn punch_all(&self, dying: ExtentSet<extent::Host>) -> Result<ExtentSet<extent::Host>> {
+        let mut kept = ExtentSet::new();
+        for span in dying.iter() {
+            match self.file.punch(span) {
+                Err(error) if error.is_full() => kept.push(span),
+                punched => punched?,
+            }
+        }
+        Ok(kept)
     }
 
     /// See [`block::LiveDisk::close`].
@@ -103,13 +149,29 @@ impl<C: Container> Thin<C> {
             drop(region.write().expect("no writer panicked"));
         }
         let mut committer = self.committer.lock().expect("no writer panicked");
+        self.check_whole()?;
+        let closed = self.commit_and_finish(&mut committer).inspect_err(|error| self.note(error));
+        let Err(error) = closed else { return Ok(()) };
+        if self.is_as_before(&error) && self.has_begun.swap(false, Ordering::AcqRel) {
+            // The image is as the last commit left it, and is to look like one that nobody has open.
+            let _ = committer.out.end(&self.file);
+            return Err(error.hint(
+                "what was written since the last flush may be missing from the image, which is whole; make room on the host",
+            ));
+        }
+        Err(error)
+    }
+
+    fn commit_and_finish(&self, committer: &mut Committer) -> Result<()> {
         // Twice: the first frees, and that is to be on the storage too.
-        self.commit(&mut committer)?;
-        self.commit(&mut committer)?;
-        if !self.has_begun.swap(false, Ordering::AcqRel) {
+        self.try_commit(committer, Release::IfPunched)?;
+        self.try_commit(committer, Release::All)?;
+        if !self.has_begun.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.finish(&mut committer).inspect_err(|_| self.has_failed.store(true, Ordering::Release))
+        self.finish(committer)?;
+        self.has_begun.store(false, Ordering::Release);
+        Ok(())
     }
 
     fn finish(&self, committer: &mut Committer) -> Result<()> {
@@ -119,12 +181,25 @@ impl<C: Container> Thin<C> {
             let State { tables, container, .. } = &mut *state;
             container.finish(tables)?
         };
-        self.try_commit(committer)?;
+        self.try_commit(committer, Release::All)?;
         // Before the file is cut off: a log that is still in force says how long it is at least.
-        committer.out.end(&*self.file)?;
-        self.change().tables.truncate(len_bytes)?;
+        committer.out.end(&self.file)?;
+        match self.change().tables.truncate(len_bytes) {
+            // It is longer than it need be.
+            Err(error) if error.is_full() => {}
+            cut_off => cut_off?,
+        }
         self.file.flush()
     }
+}
+
+/// What becomes of what was freed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Release {
+    /// It is free once its storage is the host's again: who gets it next may take it for zeros.
+    IfPunched,
+    /// It is free: nobody gets it any more.
+    All,
 }
 
 impl<C: Container> State<C> {

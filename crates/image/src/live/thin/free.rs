@@ -5,7 +5,7 @@
 //!
 //! Absent on purpose: looking for zeros in what is written.
 
-use block::Result;
+use block::{Result, TargetFile};
 use extent::{HostOffset, HostSpan, Span, VirtualOffset, VirtualSpan};
 
 use super::{Container, Thin, To, Unit};
@@ -31,7 +31,7 @@ impl<C: Container> Thin<C> {
                 (Unit::Zero(_), _) if may_free => {}
                 (Unit::Data(at), _) => {
                     let place = Span::new(at.plus(self.skip_bytes(part.start())), part.len_bytes());
-                    if may_free { self.file.punch(place)? } else { self.file.zero(place)? }
+                    if may_free { self.file.punch_or_zero(place)? } else { self.file.zero(place)? }
                 }
                 _ if is_whole => self.place_zeros(part)?,
                 _ => self.write_anywhere(part, &vec![0; index(part.len_bytes())])?,
@@ -45,14 +45,14 @@ impl<C: Container> Thin<C> {
     }
 
     fn free(&self, unit: u64, to: To) -> Result<()> {
+        self.bound_tables()?;
         let mut state = self.change();
         state.refer(unit, to)?;
-        let is_full = state.tables.is_full();
         drop(state);
         if broken!(ReusedTooSoon) {
             self.release_now()?;
         }
-        if is_full { self.commit(&mut self.committer.lock().expect("no writer panicked")) } else { Ok(()) }
+        Ok(())
     }
 
     pub(super) fn discard_region(&self, span: VirtualSpan) -> Result<()> {
@@ -86,6 +86,6 @@ impl<C: Container> Thin<C> {
         let start = span.start().get().next_multiple_of(PUNCH_BYTES_MIN);
         let end = span.end().get() / PUNCH_BYTES_MIN * PUNCH_BYTES_MIN;
         let inner = Span::between(HostOffset::new(start), HostOffset::new(end));
-        if inner.is_empty() { Ok(()) } else { self.file.punch(inner) }
+        if inner.is_empty() { Ok(()) } else { self.file.punch_if_possible(inner) }
     }
 }

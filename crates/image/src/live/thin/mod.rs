@@ -33,7 +33,7 @@ use block::{EditDisk, Error, LiveDisk, Occupancy, ReadAt, Result, TargetFile, Un
 use extent::{HostOffset, Span, VirtualOffset, VirtualSpan};
 
 use super::tables::index;
-use super::{LiveOptions, Tables};
+use super::{LiveOptions, Tables, Watched};
 use crate::Chain;
 
 use commit::Committer;
@@ -61,7 +61,7 @@ pub(crate) struct Thin<C> {
     virtual_bytes: u64,
     has_parent: bool,
     chain: Chain,
-    file: Arc<dyn TargetFile>,
+    file: Watched,
     options: LiveOptions,
     regions: Vec<RwLock<()>>,
     region_bytes: u64,
@@ -90,7 +90,7 @@ impl<C: Container> Thin<C> {
             virtual_bytes: chain.len_bytes(),
             has_parent: chain.links().len() > 1,
             chain,
-            file,
+            file: Watched::new(file),
             options,
             regions: (0..REGION_LOCK_COUNT).map(|_| RwLock::default()).collect(),
             state: RwLock::new(state),
@@ -129,7 +129,7 @@ impl<C: Container> Thin<C> {
     }
 
     fn check_whole(&self) -> Result<()> {
-        if self.has_failed.load(Ordering::Acquire) {
+        if self.has_failed.load(Ordering::Acquire) || self.file.is_lost() {
             return Err(Error::refused("a flush of this disk failed before; what it holds is not known"));
         }
         Ok(())
@@ -146,7 +146,11 @@ impl<C: Container> Thin<C> {
             self.check_not_closed()?;
             // What a program that was killed left in the host's cache is built upon from here on.
             self.file.flush()?;
-            committer.out.begin(&*self.file)?;
+            if let Err(error) = committer.out.begin(&self.file) {
+                // Half begun is not begun.
+                let _ = committer.out.end(&self.file);
+                return Err(error);
+            }
             let mut state = self.change();
             let State { tables, container, .. } = &mut *state;
             container.begin(tables)?;
@@ -219,6 +223,10 @@ impl<C: Container> LiveDisk for Thin<C> {
 
     fn reclaim(&self) -> Result<u64> {
         self.free_leaks()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.check_whole().is_err()
     }
 
     fn close(&self) -> Result<()> {

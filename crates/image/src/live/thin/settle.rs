@@ -6,9 +6,7 @@
 //!
 //! Absent on purpose: which units move and where to, which is planned elsewhere from an [`Occupancy`].
 
-use std::sync::atomic::Ordering;
-
-use block::{Error, HostState, Occupancy, Occupant, Occupied, Result, UnitMove};
+use block::{Error, HostState, Occupancy, Occupant, Occupied, ReadAt, Result, TargetFile, UnitMove};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 
 use super::{Committer, Container, State, Storage, Thin};
@@ -198,7 +196,7 @@ impl<C: Container> Thin<C> {
         let slot_bytes = self.slot_bytes();
         let of_units = || moves.iter().filter(|moved| matches!(moved.first, Occupant::Unit(_)));
         for moved in of_units() {
-            self.file.punch(Span::new(moved.to, moved.count * slot_bytes))?;
+            self.file.punch_or_zero(Span::new(moved.to, moved.count * slot_bytes))?;
         }
         let mut buf = vec![0; index(COPY_BYTES)];
         for moved in of_units() {
@@ -208,7 +206,7 @@ impl<C: Container> Thin<C> {
                 self.file.write_at(to, piece)
             })?;
         }
-        self.file.flush().inspect_err(|_| self.has_failed.store(true, Ordering::Release))?;
+        self.file.flush()?;
         let mut arrived = vec![0; index(COPY_BYTES)];
         for moved in of_units() {
             self.each_held(moved, slot_bytes, |from, to| {

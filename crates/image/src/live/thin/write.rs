@@ -5,12 +5,12 @@
 //!
 //! Invariants:
 //! - tables refer to a new unit only after all of its data were written;
-//! - a new place for a write that failed goes the way of all that is freed;
+//! - a new place for a write that failed goes the way of all that is freed, unless the tables do refer to it;
 //! - whatever a new place held before, the guest never sees it.
 //!
 //! Absent on purpose: where new units lie best, which a format's container decides.
 
-use block::{FileIndex, Result};
+use block::{FileIndex, Result, TargetFile};
 use extent::{HostSpan, Span, VirtualSpan};
 
 use super::{Container, Place, State, Storage, Thin, To, Unit};
@@ -93,6 +93,7 @@ impl<C: Container> Thin<C> {
 
     /// Places for all units of `span`.
     fn allocate(&self, span: VirtualSpan) -> Result<Vec<Target>> {
+        self.bound_tables()?;
         let units = self.units(span)?;
         let mut targets = Vec::with_capacity(units.len());
         let mut failure = Ok(());
@@ -181,19 +182,19 @@ impl<C: Container> Thin<C> {
         for target in targets.iter().filter(|target| target.is_new) {
             if result.is_ok() {
                 result = state.refer(target.unit, To::Data(target.place.at));
-            } else if !matches!(target.old, Unit::Zero(Some(_)) | Unit::Unmarked(_)) {
+                if result.is_ok() || !state.is_unreferenced(target) {
+                    continue;
+                }
+            }
+            if !matches!(target.old, Unit::Zero(Some(_)) | Unit::Unmarked(_)) {
                 // Nothing refers to it, but what was there may be what the storage still refers to: it goes the way of
                 // all that is freed.
                 state.freed.push(Storage::Unit(target.place.at));
             }
         }
-        let is_full = state.tables.is_full();
         drop(state);
         if broken!(ReusedTooSoon) {
             self.release_now()?;
-        }
-        if is_full {
-            self.commit(&mut self.committer.lock().expect("no writer panicked"))?;
         }
         result
     }
@@ -214,6 +215,14 @@ impl<C: Container> State<C> {
             return Ok((Place { at, is_clean: false }, true));
         }
         Ok((self.container.allocate(&mut self.tables, unit)?, true))
+    }
+
+    /// Whether the tables do not lead to a target's place, though they were to.
+    fn is_unreferenced(&mut self, target: &Target) -> bool {
+        let Self { tables, container, .. } = self;
+        let found = tables.looking(|tables| container.lookup(tables, target.unit));
+        // If that cannot be told it stays taken.
+        found.is_ok_and(|found| found != Unit::Data(target.place.at))
     }
 
     pub(super) fn refer(&mut self, unit: u64, to: To) -> Result<()> {

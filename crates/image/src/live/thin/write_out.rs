@@ -1,7 +1,8 @@
 //! How changed tables reach the storage: by default where they lie, stage by stage.
 //!
 //! Invariant: when [`WriteOut::write_out`] returns, the snapshot and all data written before are on stable storage; and at no
-//! moment before does the storage hold something that refers to what is not.
+//! moment before does the storage hold something that refers to what is not. If it fails for want of room, the snapshot says
+//! what of it is still to be written, and it may be called again with that and more.
 //!
 //! Absent on purpose: when to do so ([`super::commit`]), and logs, which are a format's own.
 
@@ -17,14 +18,19 @@ pub(crate) trait WriteOut: Send {
     }
 
     /// Writes a snapshot; on return all of it, and all data written before, is on stable storage.
-    fn write_out(&mut self, file: &dyn TargetFile, snapshot: &Snapshot) -> Result<()> {
+    fn write_out(&mut self, file: &dyn TargetFile, snapshot: &mut Snapshot) -> Result<()> {
+        let mut stages = STAGES;
         if broken!(TablesBeforeData) {
-            return STAGES.iter().rev().try_for_each(|stage| write_stage(file, snapshot, *stage));
+            stages.reverse();
         }
-        STAGES.iter().try_for_each(|stage| write_stage(file, snapshot, *stage))
+        stages.into_iter().try_for_each(|stage| {
+            write_stage(file, snapshot, stage)?;
+            snapshot.written(stage);
+            Ok(())
+        })
     }
 
-    /// After the last change.
+    /// After the last change, or instead of any if the first could not be begun.
     fn end(&mut self, _file: &dyn TargetFile) -> Result<()> {
         Ok(())
     }
