@@ -123,8 +123,8 @@ pub(crate) struct OpenArguments {
 /// What becomes of the snapshots that Windows keeps on its volumes.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct ShadowCopyArguments {
-    /// Do not keep what only shadow copies (Windows' "previous versions") need: they become unreadable, and are to be
-    /// deleted in Windows
+    /// Do not keep data that only shadow copies (the "previous versions" of Windows) need. They become unreadable: delete them in
+    /// Windows afterwards
     #[arg(long, help_heading = CONTENTS)]
     drop_shadow_copies: bool,
 }

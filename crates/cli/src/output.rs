@@ -18,6 +18,8 @@ use extent::{Host, Offset};
 use os::NewFile;
 use report::{Palette, printable, with_origin};
 
+use crate::progress;
+
 /// What is written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -47,7 +49,9 @@ pub(crate) fn read_enough(written: std::io::Result<()>) -> Result<()> {
 
 /// A line for people, on standard error.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "leandisk: {}", printable(text));
+    // A bar stands in a line without an end, and is drawn anew below.
+    let clear = if progress::has_drawn() { "\r\x1b[2K" } else { "" };
+    let _ = writeln!(std::io::stderr().lock(), "{clear}leandisk: {}", printable(text));
 }
 
 pub(crate) fn stdout_palette() -> Palette {

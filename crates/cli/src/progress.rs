@@ -63,10 +63,24 @@ pub(crate) fn columns_of(terminal: &impl AsFd) -> usize {
 /// A name and the time for work of which nobody knows how much it is. It goes with this value.
 pub(crate) struct Waiting(ProgressBar);
 
+/// Whether a bar was ever drawn.
+static HAS_DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// Whether a bar was drawn, which may stand on the terminal still.
+pub(crate) fn has_drawn() -> bool {
+    HAS_DRAWN.load(Ordering::Relaxed)
+}
+
+/// Whether bars are drawn: people look. Notes that they are.
+fn is_shown(style: ProgressStyle) -> bool {
+    let shown = style == ProgressStyle::Auto && std::io::stderr().is_terminal();
+    HAS_DRAWN.fetch_or(shown, Ordering::Relaxed);
+    shown
+}
+
 /// Says on a terminal what is being done.
 pub(crate) fn waiting(style: ProgressStyle, what: &'static str) -> Waiting {
-    let shown = style == ProgressStyle::Auto && std::io::stderr().is_terminal();
-    if !shown {
+    if !is_shown(style) {
         return Waiting(ProgressBar::hidden());
     }
     let bar = ProgressBar::new_spinner().with_message(what);
@@ -100,7 +114,7 @@ impl Progress {
         total_bytes: u64,
         cancelled: Arc<AtomicBool>,
     ) -> Self {
-        let shown = style == ProgressStyle::Auto && std::io::stderr().is_terminal();
+        let shown = is_shown(style);
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total_bytes), target);
         let template = template(columns_of(&std::io::stderr()));

@@ -289,9 +289,9 @@ fn claim_text(out: &mut String, claim: &ClaimInfo, palette: Palette) {
     let text = format!("{} {}", printable(&claim.path), printable(&claim.text));
     out.push_str(&painted("├─ ", Some("│  "), &text, |line| palette.warning(line)));
     let refuses = match claim.forbids.first() {
-        Some(&"read") => "copy refuses it (--in-use copies it all the same), and nothing changes it",
-        Some(_) => "copy takes it; nothing changes it in place",
-        None => "copy takes it",
+        Some(&"read") => "refused by copy (unless --in-use is given) and by everything that changes it",
+        Some(_) => "can be copied; refused by everything that changes it in place",
+        None => "can be copied",
     };
     out.push_str(&wrapped("│    ", Some("│    "), refuses));
 }

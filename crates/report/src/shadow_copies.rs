@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use filesystem::{FileSystem, ShadowCopy};
 use serde::Serialize;
 
-use crate::text::{Palette, human_bytes, printable};
+use crate::text::{Palette, human_bytes, painted, printable, wrapped};
 
 /// How many copies are named in words: a server can have hundreds.
 const NAMED_COUNT_MAX: usize = 8;
@@ -59,14 +59,16 @@ pub(crate) fn list_text(out: &mut String, indent: &str, copies: &[ShadowCopyEntr
     for copy in &copies[hidden..] {
         let created = copy.created.as_deref().unwrap_or("at an unknown time");
         let id = copy.id.as_ref().unwrap_or(&copy.store_id);
-        let mut line = format!("{indent}  {created}  {id}");
+        let mut line = format!("{created}  {id}");
         if let Some(bytes) = copy.store_bytes {
             let _ = write!(line, "  in {}", human_bytes(bytes));
         }
+        let indent = format!("{indent}  ");
+        out.push_str(&wrapped(&indent, Some(&indent), &line));
         if let Some(doubt) = &copy.doubt {
-            let _ = write!(line, "  {}", palette.warning(&printable(doubt)));
+            let paint = |line: &str| palette.warning(line);
+            out.push_str(&painted(&indent, Some(&indent), &printable(doubt), paint));
         }
-        let _ = writeln!(out, "{line}");
     }
 }
 
@@ -96,7 +98,7 @@ impl ShadowCopyCare {
         let copies = counted(self.count);
         if self.is_dropping {
             let text = format!("{copies} not kept: delete them in Windows (vssadmin delete shadows)");
-            let _ = writeln!(out, "{indent}{}", palette.warning(&text));
+            out.push_str(&painted(indent, None, &text, |line| palette.warning(line)));
         } else if self.count > 0 {
             let _ = writeln!(out, "{indent}{copies}, for which {} are kept", human_bytes(self.kept_bytes));
         }

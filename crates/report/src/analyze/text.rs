@@ -68,6 +68,9 @@ fn volume_summary(volume: &VolumeAnalysis) -> String {
     if let Some(state) = volume.state.filter(|state| *state != "clean") {
         let _ = write!(text, ", {state}");
     }
+    if !volume.shadow_copies.is_empty() {
+        let _ = write!(text, ", {}", shadow_copies::counted(volume.shadow_copies.len()));
+    }
     text
 }
 

@@ -238,7 +238,7 @@ pub fn first_write_text(document: &FirstWriteDocument, palette: Palette) -> Stri
     let mut out = String::new();
     out.push_str(&painted("", Some("  "), &about(document), |line| palette.strong(line)));
     let head = format!(
-        "  {:<6} {:<5} {:>4} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "  {:<6} {:<5} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "format", "kind", "pass", "time", "MB/s", "to eager", "writes*", "bytes*", "extents"
     );
     let spread = if document.iterations > 1 { " spread" } else { "" };
@@ -247,7 +247,7 @@ pub fn first_write_text(document: &FirstWriteDocument, palette: Palette) -> Stri
         for (index, pass) in disk.passes.iter().enumerate() {
             let [time, rate, ratio, writes, bytes, extents, spread] = cells(pass);
             let line = format!(
-                "  {:<6} {:<5} {:>4} {time:>9} {rate:>8} {ratio:>8} {writes:>8} {bytes:>8} {extents:>8}",
+                "  {:<6} {:<5} {:>4} {time:>8} {rate:>8} {ratio:>8} {writes:>8} {bytes:>8} {extents:>8}",
                 disk.format,
                 disk.provision,
                 index + 1
