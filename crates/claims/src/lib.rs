@@ -200,7 +200,7 @@ pub struct Seen(Vec<Option<Fingerprint>>);
 impl Seen {
     /// Of all files of the disk, as they were when they were opened: before anything was believed of it.
     pub fn of(chain: &Chain) -> Self {
-        Self(chain.files().iter().map(|file| file.fingerprint_when_opened()).collect())
+        Self(chain.files().iter().map(HostFile::fingerprint_when_opened).collect())
     }
 
     /// One for each file, in the chain's order; `None` for what has none.
@@ -210,7 +210,7 @@ impl Seen {
 
     /// Whether it is as it was. The files are asked, not what their names mean by now.
     pub fn is_as_it_was(&self, chain: &Chain) -> Result<bool> {
-        let now = chain.files().iter().map(|file| file.fingerprint()).collect::<Result<Vec<_>>>()?;
+        let now = chain.files().iter().map(HostFile::fingerprint).collect::<Result<Vec<_>>>()?;
         Ok(now == self.0)
     }
 

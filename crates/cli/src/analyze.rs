@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let reading = profiles.iter().map(|profile| profile.name.to_owned()).zip(by_profile).collect();
     let subject = AnalyzeSubject {
         path: &arguments.disk.display().to_string(),
-        format_option: arguments.open.format.map(|format| format.name()),
+        format_option: arguments.open.format.map(image::Format::name),
         stack,
         maps: &maps,
         survey: &survey,

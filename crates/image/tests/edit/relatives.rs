@@ -201,7 +201,7 @@ fn children_in_qemu_s_former_formats_are_found() {
         let name = format!("child.{format}");
         create(dir.path(), &name, format, Some(("base.raw", "raw")));
         create(dir.path(), &format!("alone.{format}"), format, None);
-        assert_eq!(children_of(&base), [name.clone()], "{format}");
+        assert_eq!(children_of(&base), std::slice::from_ref(&name), "{format}");
         for name in [name, format!("alone.{format}")] {
             fs::remove_file(dir.path().join(name)).unwrap();
         }
