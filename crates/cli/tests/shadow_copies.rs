@@ -108,12 +108,18 @@ fn info_and_analyze_list_them() {
         assert_eq!(copies.len(), 2);
         assert_eq!(copies[0]["created"], "2013-12-03T06:35:09Z");
         assert_eq!(copies[1]["store_id"], "60000002-5bdf-11e3-9d6c-005056c00008");
-        let text = succeed(&[command, volume]);
+    }
+    for command in [&["info", volume][..], &["analyze", "--full", volume]] {
+        let text = succeed(command);
         assert!(text.contains("2 shadow copies") && text.contains("2013-12-03T06:35:09Z"), "{text}");
     }
+    let summary = succeed(&["analyze", volume]);
+    assert!(summary.contains("2 shadow copies"), "{summary}");
     let told = document("leandisk.analyze/1", &["analyze", volume]);
     let kept = number(&told, "/volumes/0/kept_for_shadow_copies_bytes");
-    let planned = document("leandisk.copy/1", &["copy", "--dry-run", volume, "/nowhere/x.raw"]);
+    let dir = scratch();
+    let target = dir.path().join("x.raw");
+    let planned = document("leandisk.copy/1", &["copy", "--dry-run", volume, arg(&target)]);
     assert_eq!(kept, number(&planned, "/volumes/0/kept_for_shadow_copies_bytes"));
 }
 

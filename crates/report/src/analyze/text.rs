@@ -57,6 +57,9 @@ fn volume_summary(volume: &VolumeAnalysis) -> String {
     if let Some(free) = volume.free_bytes {
         let _ = write!(text, ", {} free", human_bytes(free));
     }
+    if !volume.shadow_copies.is_empty() {
+        let _ = write!(text, ", {}", shadow_copies::counted(volume.shadow_copies.len()));
+    }
     match (volume.fragmented_files, volume.files) {
         (_, Some(0)) => text.push_str(", no files"),
         (Some(fragmented), Some(files)) => {
