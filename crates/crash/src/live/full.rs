@@ -53,7 +53,7 @@ fn one_run(
     session.machine.fill_during(first..first.saturating_add(count));
     session.may_be_full = true;
     // The same steps each time, so that each change of theirs has its turn.
-    let any: AnyStep = if seed / 2 % 2 == 0 { Step::any } else { Step::any_reuse };
+    let any: AnyStep = if (seed / 2).is_multiple_of(2) { Step::any } else { Step::any_reuse };
     session.steps_of(any, &mut Random::new(seed), step_count)?;
     if !is_full_at_the_end {
         session.machine.heal();
