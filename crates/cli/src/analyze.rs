@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use block::{Error, HostFile, ReadAt, Result};
 use engine::{ZeroCount, count_zeros};
 use filesystem::Check;
+use image::Format;
 use os::{Probe, ProbeBudget, Queue};
 use plan::advice::advise;
 use plan::cost::{Access, QueueLimits, RequestSize};
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     let reading = profiles.iter().map(|profile| profile.name.to_owned()).zip(by_profile).collect();
     let subject = AnalyzeSubject {
         path: &arguments.disk.display().to_string(),
-        format_option: arguments.open.format.map(image::Format::name),
+        format_option: arguments.open.format.map(Format::name),
         stack,
         maps: &maps,
         survey: &survey,

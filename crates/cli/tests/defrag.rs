@@ -326,7 +326,7 @@ fn for_people() {
         assert!(said.contains(words), "'{words}' in {said}");
     }
     let said = succeed(&["defrag", arg(&scene.disk), "--progress", "none"]);
-    for words in ["defragmented", "before", "after", "wrote", "became whole"] {
+    for words in ["defragmented", "before", "after", "wrote", "made contiguous"] {
         assert!(said.contains(words), "'{words}' in {said}");
     }
     println!("{said}");

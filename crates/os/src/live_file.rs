@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
 use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use crate::EditFile;
 use crate::kept::Kept;
+use crate::new_file::folder_of;
 use crate::raw_file::{Kind, is_unsupported};
 
 /// What is asked to be given back to see whether it can be.
@@ -50,10 +51,7 @@ impl LiveFile {
         let can = if self.is_device() {
             crate::queue::gives_back(self.file.raw().stat()?.st_rdev)
         } else {
-            // Behind the end, where there is nothing to give back.
-            let end = self.len_bytes().checked_next_multiple_of(PROBE_BYTES).unwrap_or(0);
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            self.allocate(flags, Span::new(Offset::new(end), PROBE_BYTES), "give storage back")?
+            makes_holes(folder_of(self.path()))
         };
         if can {
             return Ok(());
@@ -94,6 +92,15 @@ impl LiveFile {
             Err(error) => Err(raw.error(what, span.start(), error)),
         }
     }
+}
+
+/// Whether the file system makes holes, tried on a file without a name: on the disk's own it would leave another time of
+/// change. Where no such file can be made, nothing speaks against it.
+fn makes_holes(folder: &Path) -> bool {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) else { return true };
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    !rustix::fs::fallocate(&file, flags, 0, PROBE_BYTES).is_err_and(is_unsupported)
 }
 
 /// What reserves storage by its own rules needs.
