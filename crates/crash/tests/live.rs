@@ -49,7 +49,7 @@ fn a_log_of_random_requests_is_kept_through_restarts() {
     for kind in LIVE_KINDS {
         let subject = LiveSubject::new(*kind);
         let began = std::time::Instant::now();
-        let used = expect(kind.name, run_log(&subject, 5, steps(&subject, 2000), Some(20)));
+        let used = expect(kind.name, run_log(&subject, 5, steps(&subject, 3000), Some(20)));
         println!("{} {used:?} {:?}", kind.name, began.elapsed());
         assert!(used.cuts > 10 && used.kills > 2 && used.closes > 0 && used.judged > 0, "{used:?}");
     }
