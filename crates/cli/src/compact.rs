@@ -526,6 +526,6 @@ fn begin(edit: Edit, tallies: &[Arc<Tally>], leaves_gaps: bool) -> Result<Box<dy
     image::live::open(
         chain,
         files.into_iter().zip(tallies).map(counted).collect(),
-        LiveOptions { leaves_gaps, ..LiveOptions::default() },
+        LiveOptions { leaves_gaps, reserves_nothing: true, ..LiveOptions::default() },
     )
 }

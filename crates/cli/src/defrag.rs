@@ -382,7 +382,11 @@ impl Changing {
         let is_closed = edit.is_closed();
         let (chain, files) = edit.into_parts();
         let files = files.into_iter().map(|file| file as Arc<dyn TargetFile>).collect();
-        let live = image::live::open(chain, files, LiveOptions::default())?;
+        let live = image::live::open(
+            chain,
+            files,
+            LiveOptions { reserves_nothing: true, ..LiveOptions::default() },
+        )?;
         if !is_closed {
             // To give back nothing is a change, too: without one it would not be closed in the end.
             live.discard(Span::from_zero(0))?;

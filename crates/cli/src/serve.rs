@@ -195,7 +195,7 @@ fn percent_encoded(text: &str) -> String {
 /// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
 pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInUse>> {
     let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
-    let chain = open_chain(path, &open, Caching::PageCache)?;
+    let chain = open_chain(path, &open, Caching::Metadata)?;
     let gate = Gate::new(path, &open)?;
     let how = How { caching: Caching::Direct, kept: os::kept(path), monitor: &Monitor::new() };
     Ok(Box::new(Opened::writable(&chain, &gate, how)?))

@@ -85,7 +85,7 @@ fn a_copy_of_nothing_has_its_storage_too() {
     succeed(&["create", arg(&empty), "8M"]);
     let target = dir.path().join("target.vhdx");
     let text = succeed(&["copy", arg(&empty), arg(&target), "--provision", "lazy"]);
-    assert!(text.contains("found before anything was written (lazy)"), "{text}");
+    assert!(text.contains("allocated before the copy began (lazy)"), "{text}");
     assert!(unwritten_bytes(&target) >= 8 << 20);
     run("qemu-img", &["compare", "-q", "-f", "qcow2", "-F", "vhdx", arg(&empty), arg(&target)]);
 }

@@ -56,6 +56,8 @@ impl EditFile {
 
     /// The same file; aligned reads and writes go past the page cache where the file system can do that.
     pub(crate) fn with_direct(self) -> Self {
+        // What still goes through it are tables, which lie scattered.
+        self.source.read_nothing_ahead();
         Self { source: self.source.with_direct_for(OFlags::RDWR), ..self }
     }
 

@@ -80,12 +80,19 @@ impl Granted {
     /// `Refused` if it is not granted, does not exist, or is no file name; `Io` if the machine failed.
     pub fn open(&self, from: &Path, reference: &str) -> Result<Arc<SourceFile>> {
         check_reference(reference).map_err(|error| error.path(from.display()))?;
-        self.open_beside(from, OsStr::new(reference))
+        self.open_named(from, OsStr::new(reference)).map(Arc::new)
     }
 
-    /// Opens the file `name` in the folder of `from`, or by its whole path, as [`Granted::open`] does; a name that the file system
-    /// gave, which is no reference of an image's.
+    /// Opens the file `name` in the folder of `from` as [`Granted::open`] does: a name that the file system gave, which is no
+    /// reference of an image's. The host reads no more of it than is asked for: most of these files are none of the disk's.
     pub fn open_beside(&self, from: &Path, name: &OsStr) -> Result<Arc<SourceFile>> {
+        let file = self.open_named(from, name)?;
+        file.read_nothing_ahead();
+        Ok(Arc::new(file))
+    }
+
+    /// By a path from the folder of `from`, or by a whole one.
+    fn open_named(&self, from: &Path, name: &OsStr) -> Result<SourceFile> {
         let path = from.parent().unwrap_or(Path::new("")).join(name);
         let (reference, from_name) = (name.to_string_lossy(), from.display());
         let canonical = canonicalize(&path, &reference).map_err(|error| error.path(&from_name))?;
@@ -98,7 +105,7 @@ impl Granted {
             .path(&from_name)
             .hint(format!("--allow-path {folder}")));
         }
-        self.open_canonical(&canonical, &path).map(Arc::new)
+        self.open_canonical(&canonical, &path)
     }
 
     fn covers(&self, canonical: &Path) -> bool {

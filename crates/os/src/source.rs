@@ -31,10 +31,14 @@ impl SourceFile {
 
     /// As [`SourceFile::open`], but the host reads no more than is asked for: for metadata, which lie scattered.
     pub fn open_for_metadata(path: impl AsRef<Path>) -> Result<Arc<Self>> {
-        let raw = RawFile::open(path.as_ref(), OFlags::RDONLY)?;
-        // Advice: without it all is read just as well.
-        let _ = rustix::fs::fadvise(&raw.file, 0, None, Advice::Random);
-        Self::from_raw(raw).map(Arc::new)
+        let file = Self::from_raw(RawFile::open(path.as_ref(), OFlags::RDONLY)?)?;
+        file.read_nothing_ahead();
+        Ok(Arc::new(file))
+    }
+
+    /// Advice: without it all is read just as well.
+    pub(crate) fn read_nothing_ahead(&self) {
+        let _ = rustix::fs::fadvise(&self.raw.file, 0, None, Advice::Random);
     }
 
     /// Like [`SourceFile::open`]; aligned reads go past the page cache where the file system can do that.

@@ -215,9 +215,9 @@ fn attached(loop_device: &Path) -> User {
     let name = loop_device.display();
     let number = fs::metadata(loop_device).map(|metadata| metadata.rdev());
     let is_read_only = number.as_ref().is_ok_and(|number| Device { number: *number }.is_read_only());
-    let usage = number
-        .ok()
-        .and_then(|number| Device { number }.usage(0).into_iter().max_by_key(|usage| usage.writes));
+    let usages = number.map_or_else(|_| Vec::new(), |number| Device { number }.usage(0));
+    let writes = usages.iter().any(|usage| usage.writes);
+    let usage = usages.into_iter().find(|usage| usage.writes == writes);
     let (writes, what) = match usage {
         Some(usage) => (usage.writes && !is_read_only, format!(", which is {}", usage.what)),
         None => (!is_read_only && is_claimed(loop_device), String::new()),

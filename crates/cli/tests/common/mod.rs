@@ -44,8 +44,17 @@ pub fn document(schema: &str, args: &[&str]) -> Value {
     document
 }
 
-/// Runs the program, which shall fail with this status and a message; answers the message.
+/// Runs the program, which shall fail with this status and a message; answers the message. Where it is a refusal of a command that can
+/// be asked what it would do, that is asked first, and ends with the same status.
 pub fn fail(status: i32, args: &[&str]) -> String {
+    let has_dry_run = ["copy", "defrag", "compact"].contains(&args[0]) && !args.contains(&"--dry-run");
+    if status == 3 && has_dry_run {
+        failed(status, &[args, &["--dry-run"]].concat());
+    }
+    failed(status, args)
+}
+
+fn failed(status: i32, args: &[&str]) -> String {
     let output = output(args);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(status), "leandisk {args:?}: {stderr}");

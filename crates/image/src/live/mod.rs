@@ -51,6 +51,9 @@ pub struct LiveOptions {
     /// Blocks of a VDI that are discarded lose their places, and leave gaps: for who fills these by
     /// [`LiveDisk::relocate`].
     pub leaves_gaps: bool,
+    /// Nothing is reserved so that the image can be closed on a full host: for a change that leaves a journal for `recover` if it
+    /// ends early, and must not leave the image larger.
+    pub reserves_nothing: bool,
 }
 
 /// Takes a disk into use. `files` are the top layer's files, opened for writing, in the order of its

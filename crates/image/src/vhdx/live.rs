@@ -58,7 +58,7 @@ pub(crate) fn open_live(
     let tables = Tables::new(file.clone());
     let container = Blocks::new(&in_use, &headers, &regions, &metadata)?;
     let shape = Shape { unit_bytes: metadata.block_bytes, expander: None };
-    let out = Log::new(&headers, log_span);
+    let out = Log::new(&headers, log_span, options.reserves_nothing);
     Ok(Box::new(Thin::new(chain, shape, tables, file, container, Box::new(out), options)))
 }
 
@@ -279,6 +279,8 @@ impl HeaderPair {
 struct Log {
     headers: HeaderPair,
     span: HostSpan,
+    /// See [`LiveOptions::reserves_nothing`].
+    reserves_nothing: bool,
     guid: Uuid,
     /// Whether the headers name the log.
     is_named: bool,
@@ -288,9 +290,17 @@ struct Log {
 }
 
 impl Log {
-    fn new(headers: &Headers, span: HostSpan) -> Self {
+    fn new(headers: &Headers, span: HostSpan, reserves_nothing: bool) -> Self {
         let headers = HeaderPair::new(headers);
-        Self { headers, span, guid: Uuid::new_v4(), is_named: false, next_at: 0, sequence: 1 }
+        Self {
+            headers,
+            span,
+            reserves_nothing,
+            guid: Uuid::new_v4(),
+            is_named: false,
+            next_at: 0,
+            sequence: 1,
+        }
     }
 
     /// Sectors of data that one entry may hold.
@@ -369,7 +379,9 @@ type Sector<'a> = (HostOffset, &'a [u8]);
 impl WriteOut for Log {
     fn begin(&mut self, file: &dyn TargetFile) -> Result<()> {
         // So that no flush fails for want of it.
-        file.reserve(self.span)?;
+        if !self.reserves_nothing {
+            file.reserve(self.span)?;
+        }
         let [file_id, data_id] = [Uuid::new_v4(), Uuid::new_v4()].map(Guid::from_uuid);
         self.headers.change(file, |header| {
             header.file_write_guid = file_id;
