@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
 use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
 
 use crate::EditFile;
 use crate::kept::Kept;
@@ -112,6 +113,28 @@ impl LiveFile {
     /// What of `window` has storage; `None` if the file system does not tell.
     pub(crate) fn allocated_within(&self, window: HostSpan) -> Result<Option<ExtentSet<Host>>> {
         crate::fiemap::allocated(self.std_file(), self.name(), window)
+    }
+
+    /// What of `window` holds data or may, wherever these are: also behind the length that the file had when it was opened.
+    pub(crate) fn data_within(&self, window: HostSpan) -> Result<ExtentSet<Host>> {
+        let mut data = ExtentSet::new();
+        let mut at = window.start();
+        while at < window.end() {
+            let start = match rustix::fs::seek(self.std_file(), SeekFrom::Data(at.get())) {
+                Ok(start) => Offset::new(start).max(at),
+                // Nothing from there on.
+                Err(Errno::NXIO) => break,
+                Err(error) => return Err(self.file.raw().error("look for data", at, error)),
+            };
+            if start >= window.end() {
+                break;
+            }
+            let hole = rustix::fs::seek(self.std_file(), SeekFrom::Hole(start.get()));
+            let end = hole.map_err(|error| self.file.raw().error("look for a hole", start, error))?;
+            at = Offset::new(end).min(window.end()).max(start.plus(1));
+            data.push(Span::between(start, at));
+        }
+        Ok(data)
     }
 
     /// Gives `span` storage and leaves the length as it is. `false` where that cannot be done.

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use block::{Error, HostFile, HostState, ReadAt, Result, TargetFile};
-use extent::{ExtentSet, Host, HostSpan, Span};
+use block::{Error, HostFile, Result, TargetFile};
+use extent::{ExtentSet, Host, HostSpan};
 use preallocate::{Machine, Millis, OnContinued, Policy, Preallocated, Room, XFS_MAGIC, policy_of};
 
 use crate::LiveFile;
@@ -50,19 +50,6 @@ impl HostMachine {
             writeback: Mutex::default(),
         }
     }
-
-    /// What of `window` holds data, wherever these are.
-    fn data_within(&self, window: HostSpan) -> Result<ExtentSet<Host>> {
-        let Some(inside) = window.intersect(&Span::from_zero(self.file.len_bytes())) else {
-            return Ok(ExtentSet::new());
-        };
-        let map = self.file.host_map(inside)?;
-        Ok(map
-            .into_iter()
-            .filter(|extent| extent.state == HostState::Data)
-            .map(|extent| extent.span)
-            .collect())
-    }
 }
 
 impl Machine for HostMachine {
@@ -83,7 +70,9 @@ impl Machine for HostMachine {
     fn allocated_within(&self, window: HostSpan) -> Result<Option<ExtentSet<Host>>> {
         let allocated = self.file.allocated_within(window)?;
         match allocated {
-            Some(allocated) if self.hides_delayed => Ok(Some(allocated.union(&self.data_within(window)?))),
+            Some(allocated) if self.hides_delayed => {
+                Ok(Some(allocated.union(&self.file.data_within(window)?)))
+            }
             allocated => Ok(allocated),
         }
     }

@@ -414,11 +414,15 @@ impl WriteOut for Log {
 
     fn end(&mut self, file: &dyn TargetFile) -> Result<()> {
         file.flush()?;
-        if !self.is_named {
-            return Ok(());
+        if self.is_named {
+            self.headers.change(file, |header| header.log_guid = Guid::from_uuid(Uuid::nil()))?;
+            self.is_named = false;
         }
-        self.headers.change(file, |header| header.log_guid = Guid::from_uuid(Uuid::nil()))?;
-        self.is_named = false;
+        if !self.reserves_nothing {
+            // Both headers are on stable storage, and neither names the log: what is in it means nothing. That it takes no room is
+            // worth an attempt, no more.
+            let _ = file.punch(self.span);
+        }
         Ok(())
     }
 }
