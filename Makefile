@@ -8,6 +8,8 @@ SHELL := bash
 # Where cargo puts what rustup and `cargo install` make, if it is not in the path already.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
+# Builds as this user, and runs the test programs as root.
+RUN_TESTS = CARGO="$(CARGO)" scripts/run-tests
 # Seconds that each parser is fuzzed.
 FUZZ_SECONDS ?= 300
 FUZZ_SMOKE_SECONDS ?= 3
@@ -46,7 +48,7 @@ docs: ## Build the documentation, warnings are errors
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace --document-private-items
 
 unit: ## All tests
-	$(CARGO) test --locked --workspace --no-fail-fast
+	$(RUN_TESTS) --locked --workspace --no-fail-fast
 
 fuzz: ## Fuzz each parser for FUZZ_SECONDS
 	scripts/fuzz $(FUZZ_SECONDS)
@@ -64,8 +66,8 @@ bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
 	$(CARGO) run --locked -p leandisk-xtask -- bench --smoke --program target/debug/leandisk
 
 ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU (Debian 13, qemu-system-x86, xz-utils)
-	$(CARGO) test --locked -p leandisk-testkit --test kernel -- --ignored
-	$(CARGO) test --locked -p leandisk --test ntfs3 -- --ignored
+	$(RUN_TESTS) --locked -p leandisk-testkit --test kernel -- --ignored
+	$(RUN_TESTS) --locked -p leandisk --test ntfs3 -- --ignored
 
 crash: ## Cut the power of simulated machines at every write of changes in place, of compact and of copies that are resumed (CRASH_STATES=1000000)
 	scripts/install-test-tools
@@ -77,11 +79,11 @@ durability: ## Ask disks in use of every kind random things, with cuts, kills an
 
 guest: ## Have a Debian kernel boot from served disks of every format, format, write, reboot and check
 	scripts/install-test-tools
-	$(CARGO) test --locked -p leandisk --test guest -- --include-ignored --nocapture
+	$(RUN_TESTS) --locked -p leandisk --test guest -- --include-ignored --nocapture
 
 load: ## Keep served disks under load, 16 connections with 16 requests each (LOAD_SECONDS=600), and compare every byte
 	scripts/install-test-tools
-	LOAD_SECONDS=$(LOAD_SECONDS) $(CARGO) test --locked --release -p leandisk --test load -- --nocapture
+	LOAD_SECONDS=$(LOAD_SECONDS) $(RUN_TESTS) --locked --release -p leandisk --test load -- --nocapture
 
 kill: ## Kill changes in place and compact at random moments, recover, and compare every file (KILL_RUNS=1000)
 	$(CARGO) build --locked --release -p leandisk
@@ -89,11 +91,11 @@ kill: ## Kill changes in place and compact at random moments, recover, and compa
 
 resume: ## Kill copies at every call that changes something, twice, resume, and compare
 	scripts/install-test-tools
-	$(CARGO) test --locked -p leandisk --test resume -- --include-ignored --nocapture
+	$(RUN_TESTS) --locked -p leandisk --test resume -- --include-ignored --nocapture
 
 flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same of the copy as of the source
 	scripts/install-test-tools
-	FLIPS=all $(CARGO) test --locked --release -p leandisk-engine --test flips -- --nocapture
+	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-engine --test flips -- --nocapture
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo
