@@ -106,12 +106,18 @@ pub struct Claims {
 impl Claims {
     /// On a disk: on the files of all its layers, as far as that matters.
     pub fn on_disk(chain: &Chain, resolver: &dyn Resolver) -> Self {
+        let Self { mut all } = Self::of_users(chain);
+        push_relatives(&mut all, &*chain.files()[0], image::relatives(chain, resolver));
+        Self { all }
+    }
+
+    /// All that can forbid reading: who uses the files of the disk. The images beside it are not looked at.
+    pub fn of_users(chain: &Chain) -> Self {
         let own_count = chain.links()[0].layer.files().len();
         let mut all = Vec::new();
         for (index, file) in chain.files().iter().enumerate() {
             push_users(&mut all, &**file, index < own_count);
         }
-        push_relatives(&mut all, &*chain.files()[0], image::relatives(chain, resolver));
         Self { all }
     }
 

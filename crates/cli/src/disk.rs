@@ -80,7 +80,11 @@ pub(crate) fn check_usable(path: &Path, arguments: &OpenArguments) -> Result<Box
 
 /// `Refused` if somebody else needs the disk in a way that forbids the act.
 pub(crate) fn check_claims(chain: &Chain, gate: &Gate, act: Act) -> Result<()> {
-    Claims::on_disk(chain, gate).check(act)
+    let claims = match act {
+        Act::Read => Claims::of_users(chain),
+        Act::Change | Act::Replace => Claims::on_disk(chain, gate),
+    };
+    claims.check(act)
 }
 
 /// `Refused` if the file at `path`, if there is one, must not be replaced by another.
