@@ -16,7 +16,8 @@ use std::process::Command;
 const GIVEN: [&str; 8] = ["git", "make", "cc", "gcc", "cargo", "rustc", "rustup", "sudo"];
 
 /// Words that stand where programs do and are none there.
-const WORDS: [&str; 8] = ["as", "curl", "file", "free", "open", "size", "w", "write"];
+const WORDS: [&str; 11] =
+    ["as", "curl", "file", "free", "less", "mdadm", "modprobe", "open", "size", "w", "write"];
 
 /// Functions whose first argument is a program.
 const STARTERS: [&str; 6] = ["run", "as_root", "root", "new", "tool", "run_as_root"];
@@ -84,7 +85,8 @@ fn rust_commands(text: &str) -> BTreeSet<String> {
         }
     }
     for literal in text.split('"').skip(1).step_by(2) {
-        if ["\n", "; ", " && ", " | "].iter().any(|mark| literal.contains(mark)) {
+        // A command with arguments, several commands, or a sentence, whose first word is hardly ever a program.
+        if literal.contains(' ') || literal.contains('\n') {
             found.extend(shell_commands(&literal.replace("\\n", "\n")));
         }
     }
