@@ -5,8 +5,8 @@ SHELL := bash
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
-# Where cargo puts what rustup and `cargo install` make, if it is not in the path already.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+# Where cargo puts what rustup and `cargo install` make, and what an ordinary user of Debian has not in the path.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin
 CARGO ?= cargo
 # Builds as this user, and runs the test programs as root.
 RUN_TESTS = CARGO="$(CARGO)" scripts/run-tests
