@@ -201,17 +201,15 @@ fn changed_meanwhile(chain: &Chain) -> Error {
 
 /// A disk as it was when its facts were read, to see whether anybody changed it since.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen(Vec<Option<Fingerprint>>);
+pub struct Seen(
+    /// One for each file, in the chain's order; `None` for what has none.
+    Vec<Option<Fingerprint>>,
+);
 
 impl Seen {
     /// Of all files of the disk, as they were when they were opened: before anything was believed of it.
     pub fn of(chain: &Chain) -> Self {
         Self(chain.files().iter().map(HostFile::fingerprint_when_opened).collect())
-    }
-
-    /// One for each file, in the chain's order; `None` for what has none.
-    pub fn fingerprints(&self) -> &[Option<Fingerprint>] {
-        &self.0
     }
 
     /// Whether it is as it was. The files are asked, not what their names mean by now.
