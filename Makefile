@@ -110,6 +110,8 @@ picture: demo ## Draw the README's pictures from what the demo's commands print
 	cd demo && ../target/release/leandisk map windows.vhd -o ../docs/pictures/map.svg --force
 	cd demo && ../scripts/picture ../docs/pictures/copy.svg "leandisk copy windows.vhd lean.qcow2" \
 		../target/release/leandisk copy windows.vhd lean.qcow2 --force --progress none
+	cd demo && cp windows.vhd aged.vhd && ../scripts/picture ../docs/pictures/defrag.svg "leandisk defrag aged.vhd" \
+		../target/release/leandisk defrag aged.vhd --progress none
 
 clean: ## Remove all that was built
 	$(CARGO) clean
