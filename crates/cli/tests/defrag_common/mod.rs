@@ -81,12 +81,12 @@ fn made() -> &'static Path {
     MADE.get_or_init(|| {
         let mut hasher = DefaultHasher::new();
         [
-            include_str!("../../../testkit/src/ntfs_volume/fill.py"),
-            include_str!("../../../testkit/scripts/fill-ext.py"),
-            include_str!("../../../testkit/src/ntfs_volume/digest.py"),
-            include_str!("../../../testkit/scripts/digest-tree.py"),
-            include_str!("../../../testkit/src/ntfs_volume.rs"),
-            include_str!("../../../testkit/src/ext_volume.rs"),
+            include_str!("../../../../dev/testkit/src/ntfs_volume/fill.py"),
+            include_str!("../../../../dev/testkit/scripts/fill-ext.py"),
+            include_str!("../../../../dev/testkit/src/ntfs_volume/digest.py"),
+            include_str!("../../../../dev/testkit/scripts/digest-tree.py"),
+            include_str!("../../../../dev/testkit/src/ntfs_volume.rs"),
+            include_str!("../../../../dev/testkit/src/ext_volume.rs"),
             include_str!("mod.rs"),
         ]
         .hash(&mut hasher);

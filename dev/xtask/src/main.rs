@@ -1,10 +1,12 @@
 //! Developer tasks. `bench` compares Leandisk with the tools that people use today; `kill` shows that a change in place
-//! survives being killed, `crash` that it survives power cuts, `durability` that disks in use lose nothing that was flushed.
+//! survives being killed, `crash` that it survives power cuts, `durability` that disks in use lose nothing that was flushed;
+//! `crates` holds the layers of the code against ARCHITECTURE.md.
 
 #![allow(clippy::print_stdout)]
 
 mod bench;
 mod crash;
+mod crates;
 mod durability;
 mod kill;
 mod overhead;
@@ -18,6 +20,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Cut the power at every write of changes in place on simulated disks, recover, and compare every byte
     Crash(crash::Arguments),
+    /// Hold the crates against the order in ARCHITECTURE.md, and draw them there
+    Crates(crates::Arguments),
     /// Ask disks in use random things, with restarts, kills and power cuts between, and compare with a log
     Durability(durability::Arguments),
     /// Kill changes in place at random moments, recover, and compare every file
@@ -31,6 +35,7 @@ fn main() -> anyhow::Result<()> {
     match Task::parse() {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Crash(arguments) => crash::run(&arguments),
+        Task::Crates(arguments) => crates::run(&arguments),
         Task::Durability(arguments) => durability::run(&arguments),
         Task::Kill(arguments) => kill::run(&arguments),
         Task::Overhead(arguments) => overhead::run(&arguments),
