@@ -58,16 +58,16 @@ fuzz-smoke: ## Fuzz each parser for FUZZ_SMOKE_SECONDS
 
 bench: ## Compare with those that do the same work (BENCH_SCALE=0.1 for smaller disks)
 	scripts/install-test-tools bench
-	$(CARGO) build --locked --release -p leandisk
+	$(CARGO) build --locked --release -p leandisk-cli
 	$(CARGO) run --locked --release -p leandisk-xtask -- bench --scale $(BENCH_SCALE)
 
 bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
-	$(CARGO) build --locked -p leandisk
+	$(CARGO) build --locked -p leandisk-cli
 	$(CARGO) run --locked -p leandisk-xtask -- bench --smoke --program target/debug/leandisk
 
 ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU (Debian 13, qemu-system-x86, xz-utils)
 	$(RUN_TESTS) --locked -p leandisk-testkit --test kernel -- --ignored
-	$(RUN_TESTS) --locked -p leandisk --test ntfs3 -- --ignored
+	$(RUN_TESTS) --locked -p leandisk-cli --test ntfs3 -- --ignored
 
 crash: ## Cut the power of simulated machines at every write of changes in place, of compact and of copies that are resumed (CRASH_STATES=1000000)
 	scripts/install-test-tools
@@ -79,19 +79,19 @@ durability: ## Ask disks in use of every kind random things, with cuts, kills an
 
 guest: ## Have a Debian kernel boot from served disks of every format, format, write, reboot and check
 	scripts/install-test-tools
-	$(RUN_TESTS) --locked -p leandisk --test guest -- --include-ignored --nocapture
+	$(RUN_TESTS) --locked -p leandisk-cli --test guest -- --include-ignored --nocapture
 
 load: ## Keep served disks under load, 16 connections with 16 requests each (LOAD_SECONDS=600), and compare every byte
 	scripts/install-test-tools
-	LOAD_SECONDS=$(LOAD_SECONDS) $(RUN_TESTS) --locked --release -p leandisk --test load -- --nocapture
+	LOAD_SECONDS=$(LOAD_SECONDS) $(RUN_TESTS) --locked --release -p leandisk-cli --test load -- --nocapture
 
 kill: ## Kill changes in place and compact at random moments, recover, and compare every file (KILL_RUNS=1000)
-	$(CARGO) build --locked --release -p leandisk
+	$(CARGO) build --locked --release -p leandisk-cli
 	$(CARGO) run --locked --release -p leandisk-xtask -- kill --runs $(KILL_RUNS)
 
 resume: ## Kill copies at every call that changes something, twice, resume, and compare
 	scripts/install-test-tools
-	$(RUN_TESTS) --locked -p leandisk --test resume -- --include-ignored --nocapture
+	$(RUN_TESTS) --locked -p leandisk-cli --test resume -- --include-ignored --nocapture
 
 flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same of the copy as of the source
 	scripts/install-test-tools
@@ -99,7 +99,7 @@ flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same o
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo
-	$(CARGO) build --locked --release -p leandisk
+	$(CARGO) build --locked --release -p leandisk-cli
 	scripts/demo
 
 picture: demo ## Draw the README's pictures from what the demo's commands print

@@ -126,31 +126,7 @@ pub(crate) struct ShadowCopyArguments {
     /// Do not keep data that only shadow copies (the "previous versions" of Windows) need. They become unreadable: delete them in
     /// Windows afterwards
     #[arg(long, help_heading = CONTENTS)]
-    drop_shadow_copies: bool,
-}
-
-impl ShadowCopyArguments {
-    /// For the used maps.
-    pub(crate) fn what(self) -> stack::ShadowCopies {
-        match self.drop_shadow_copies {
-            true => stack::ShadowCopies::Dropped,
-            false => stack::ShadowCopies::Kept,
-        }
-    }
-
-    /// What is done for the copies of each volume, to be told.
-    pub(crate) fn care(
-        self,
-        stack: &stack::Stack,
-        maps: &stack::UsedMaps,
-    ) -> block::Result<Vec<report::ShadowCopyCare>> {
-        let care = |(index, volume): (usize, &stack::Volume)| {
-            let kept_bytes = maps.kept_for_shadow_copies_bytes(index)?;
-            let filesystem = volume.filesystem.as_deref();
-            Ok(report::ShadowCopyCare::new(filesystem, kept_bytes, self.drop_shadow_copies))
-        };
-        stack.volumes().iter().enumerate().map(care).collect()
-    }
+    pub(crate) drop_shadow_copies: bool,
 }
 
 #[derive(Debug, Args)]
@@ -235,51 +211,6 @@ pub(crate) enum Provision {
     Lazy,
     /// Allocate the whole size now and zero it: slow to create, fastest to write
     Eager,
-}
-
-impl Provision {
-    /// For the engine.
-    pub(crate) fn when(self) -> engine::Provision {
-        match self {
-            Self::Thin => engine::Provision::Thin,
-            Self::Lazy => engine::Provision::Lazy,
-            Self::Eager => engine::Provision::Eager,
-        }
-    }
-
-    /// What such a disk keeps of its storage.
-    pub(crate) fn kept(self) -> os::Kept {
-        match self {
-            Self::Thin => os::Kept::Nothing,
-            Self::Lazy => os::Kept::Storage,
-            Self::Eager => os::Kept::Written,
-        }
-    }
-
-    /// As on the command line, and in documents.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Thin => "thin",
-            Self::Lazy => "lazy",
-            Self::Eager => "eager",
-        }
-    }
-
-    /// Leaves the mark that `serve` goes by on a disk that keeps something.
-    pub(crate) fn mark(self, file: &os::NewFile) {
-        self.note_unless(self == Self::Thin || file.mark(self.kept()));
-    }
-
-    /// Says that the mark is not there, unless it is.
-    pub(crate) fn note_unless(self, is_marked: bool) {
-        if !is_marked {
-            let word = self.word();
-            crate::say(&format!(
-                "note: this file system has no extended attributes to record that the disk is {word}: use --provision \
-                 {word} with 'leandisk serve' as well"
-            ));
-        }
-    }
 }
 
 #[derive(Debug, Args)]

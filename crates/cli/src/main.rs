@@ -1,30 +1,16 @@
-//! The `leandisk` program: parses the command line, puts the pieces together, and reports.
+//! The `leandisk` program: parses the command line, calls the use cases of the library, prints what they report.
 //!
 //! Invariants: data goes to stdout, all else to stderr, both through [`output`]; the exit status is the error's kind; with
 //! `--json` exactly one document is printed, whatever happens.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-mod analyze;
 mod arguments;
-mod bench_command;
-mod compact;
-mod consolidate;
-mod copy;
-mod create;
-mod defrag;
-mod disk;
-mod info;
-mod map;
+mod commands;
+mod options;
 mod output;
-mod pack;
-mod places;
 mod progress;
-mod recording;
-mod serve;
 mod sizes;
-mod stats;
-mod target;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,8 +19,8 @@ use block::{Error, ErrorKind};
 use clap::Parser;
 use report::{ErrorDocument, to_json};
 
-use arguments::{Arguments, Command};
-use output::{print, read_enough, say, stdout_palette};
+use arguments::Arguments;
+use output::{print, read_enough, say};
 
 fn main() -> ExitCode {
     output::outlive_file_size_limit();
@@ -43,7 +29,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let wants_json = arguments.command.wants_json();
-    match run(&arguments.command) {
+    match commands::run(&arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failed) => {
             let failed = failed.named(arguments.command.disk());
@@ -56,23 +42,6 @@ fn main() -> ExitCode {
             ExitCode::from(exit_status(error.kind()))
         }
     }
-}
-
-fn run(command: &Command) -> Result<(), Failed> {
-    match command {
-        Command::Info(arguments) => info::run(arguments)?,
-        Command::Analyze(arguments) => analyze::run(arguments)?,
-        Command::Map(arguments) => map::run(arguments)?,
-        Command::Copy(arguments) => copy::run(arguments)?,
-        Command::Create(arguments) => create::run(arguments)?,
-        Command::Compact(arguments) => compact::run(arguments)?,
-        Command::Defrag(arguments) => defrag::run(arguments)?,
-        Command::Recover(arguments) => defrag::recover(arguments)?,
-        Command::Serve(arguments) => serve::run(arguments)?,
-        Command::Stats(arguments) => stats::run(arguments)?,
-        Command::Bench(command) => bench_command::run(command)?,
-    }
-    Ok(())
 }
 
 /// A command that did not do what it was asked for.

@@ -1,27 +1,17 @@
-//! What leaves the program: documents on standard output, messages on standard error, and files that a command is asked to write.
+//! What leaves the program: documents on standard output, messages on standard error.
 //!
 //! Invariants:
 //! - a document that could not be written is an error; a closed pipe is none, since its reader had enough;
-//! - a message that nobody can read stops nothing: standard error may be closed or full;
-//! - a file is there whole or not at all, replaces another only with `--force`, and is never one of what it is made of.
+//! - a message that nobody can read stops nothing: standard error may be closed or full.
 
-use std::fs::Metadata;
-use std::io::{BufWriter, ErrorKind as IoErrorKind, IsTerminal, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::io::{ErrorKind as IoErrorKind, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use block::{Error, Result, TargetFile};
-use extent::{Host, Offset};
-use os::NewFile;
-use report::{Palette, printable, with_origin};
+use block::{Error, Result};
+use report::{Palette, printable};
 
 use crate::progress;
-
-/// What is written at a time.
-const BUFFER_BYTES: usize = 1 << 20;
 
 /// Has a write beyond the shell's limit of a file's size (`ulimit -f`) fail as any write fails, instead of ending the program
 /// before it can clean up.
@@ -57,159 +47,4 @@ pub(crate) fn say(text: &str) {
 pub(crate) fn stdout_palette() -> Palette {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     Palette { colors: wanted && std::io::stdout().is_terminal() }
-}
-
-/// A file that a command is asked to write: a page, a picture, a list.
-pub(crate) struct OutputFile {
-    path: PathBuf,
-    replaces: bool,
-}
-
-impl OutputFile {
-    /// Looks, before the work begins, whether the file can be written at all; nothing is left behind by that.
-    ///
-    /// `Refused` if it exists and `replaces` does not allow to replace it, if it is no regular file, or if it is one of `inputs`,
-    /// whatever `replaces` says.
-    pub(crate) fn prepare(path: &Path, replaces: bool, inputs: &[&Path]) -> Result<Self> {
-        check_is_none_of(path, inputs)?;
-        if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-            let what = "is a folder, a device or a pipe: a report is written to a file";
-            return Err(Error::refused(what).path(path.display()));
-        }
-        NewFile::create(path, replaces)?.discard()?;
-        Ok(Self { path: path.to_owned(), replaces })
-    }
-
-    /// Writes the file, and says so.
-    pub(crate) fn write(
-        &self,
-        write: impl FnOnce(&mut BufWriter<Appending<'_>>) -> std::io::Result<()>,
-    ) -> Result<()> {
-        let file = NewFile::create(&self.path, self.replaces)?;
-        let mut out = BufWriter::with_capacity(
-            BUFFER_BYTES,
-            Appending { file: &file, at: Offset::ZERO, failure: None },
-        );
-        let written = write(&mut out).and_then(|()| out.flush());
-        // What is still in the buffer is not worth another attempt.
-        let (appending, _) = out.into_parts();
-        if let Some(failure) = appending.failure {
-            return Err(failure);
-        }
-        written.map_err(|error| Error::io("write", error).path(self.path.display()))?;
-        file.publish()?;
-        say(&format!("wrote {}", self.path.display()));
-        Ok(())
-    }
-
-    /// Writes a page, which says when it was made, on which host, and of what.
-    pub(crate) fn write_page(&self, page: &str, subject: &Path) -> Result<()> {
-        self.write_text(&with_origin(page, &origin(subject)))
-    }
-
-    /// [`Self::write`] of a text.
-    pub(crate) fn write_text(&self, text: &str) -> Result<()> {
-        self.write(|out| out.write_all(text.as_bytes()))
-    }
-}
-
-/// Such as `2026-11-22 13:19 UTC, on host vm7: /vm/disk.vhdx`.
-fn origin(subject: &Path) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = if host.trim().is_empty() { "unknown" } else { host.trim() };
-    let path = std::path::absolute(subject).unwrap_or_else(|_| subject.to_owned());
-    format!("{}, on host {host}: {}", utc(now), path.display())
-}
-
-/// A moment as people write it, to the minute.
-fn utc(unix_seconds: u64) -> String {
-    let (days, seconds) = (unix_seconds / 86400, unix_seconds % 86400);
-    let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
-}
-
-/// Year, month and day of so many days after the first of January 1970.
-fn civil(mut days: u64) -> (u64, usize, u64) {
-    let is_leap =
-        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    // The calendar repeats itself after 400 years.
-    let mut year = 1970 + days / 146_097 * 400;
-    days %= 146_097;
-    while days >= 365 + u64::from(is_leap(year)) {
-        days -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(is_leap(year));
-    let mut month = 0;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        month += 1;
-        if days < length {
-            break;
-        }
-        days -= length;
-    }
-    (year, month, days + 1)
-}
-
-/// `Refused` if `path` is one of `inputs`, by whatever name.
-fn check_is_none_of(path: &Path, inputs: &[&Path]) -> Result<()> {
-    let Ok(metadata) = path.metadata() else { return Ok(()) };
-    match inputs.iter().find(|input| input.metadata().is_ok_and(|input| is_same(&input, &metadata))) {
-        Some(input) => {
-            let what =
-                format!("is {}, which this command reads: a report is not written there", input.display());
-            Err(Error::refused(what).path(path.display()))
-        }
-        None => Ok(()),
-    }
-}
-
-fn is_same(a: &Metadata, b: &Metadata) -> bool {
-    let is_device = |metadata: &Metadata| metadata.file_type().is_block_device();
-    (a.dev(), a.ino()) == (b.dev(), b.ino()) || (is_device(a) && is_device(b) && a.rdev() == b.rdev())
-}
-
-/// Writes from the beginning of a file to its end, and keeps the first failure with all that is known of it.
-pub(crate) struct Appending<'a> {
-    file: &'a NewFile,
-    at: Offset<Host>,
-    failure: Option<Error>,
-}
-
-impl Write for Appending<'_> {
-    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
-        if let Err(error) = self.file.write_at(self.at, buf) {
-            let kind = error.io_source().map_or(IoErrorKind::Other, std::io::Error::kind);
-            self.failure = Some(error);
-            return Err(kind.into());
-        }
-        self.at = Offset::new(self.at.get() + buf.len() as u64);
-        Ok(buf.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_those_of_the_calendar() {
-        // As `date -u -d @N` says.
-        let cases = [
-            (0, "1970-01-01 00:00 UTC"),
-            (951_782_399, "2000-02-28 23:59 UTC"),
-            (951_782_400, "2000-02-29 00:00 UTC"),
-            (1_735_689_599, "2024-12-31 23:59 UTC"),
-            (4_107_542_400, "2100-03-01 00:00 UTC"),
-            (13_574_563_200, "2400-02-29 00:00 UTC"),
-        ];
-        for (seconds, text) in cases {
-            assert_eq!(utc(seconds), text);
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! How far a copy is: a bar for people, lines for programs.
+//! How far a command is: a bar for people, lines for programs.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -12,7 +12,10 @@ use engine::Monitor;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 use serde::Serialize;
 
+use leandisk::Observer;
+
 use crate::arguments::ProgressStyle;
+use crate::output::say;
 
 /// The least time between two lines.
 const LINE_INTERVAL: Duration = Duration::from_millis(250);
@@ -60,8 +63,39 @@ pub(crate) fn columns_of(terminal: &impl AsFd) -> usize {
     terminal_size::terminal_size_of(terminal).map_or(80, |(width, _)| usize::from(width.0))
 }
 
+/// Shows the user what a use case does, and stops it on SIGINT and SIGTERM.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terminal {
+    pub(crate) style: ProgressStyle,
+}
+
+impl Observer for Terminal {
+    fn waiting(&self, what: &'static str) -> Box<dyn leandisk::Waiting> {
+        Box::new(waiting(self.style, what))
+    }
+
+    fn progress(
+        &self,
+        phase: &'static str,
+        total_bytes: u64,
+        cancel: leandisk::Cancel,
+    ) -> Box<dyn leandisk::Progress> {
+        Box::new(Progress::new(self.style, phase, total_bytes, cancel))
+    }
+
+    fn note(&self, text: &str) {
+        say(text);
+    }
+
+    fn cancel(&self) -> Result<leandisk::Cancel> {
+        cancel_on_signal()
+    }
+}
+
 /// A name and the time for work of which nobody knows how much it is. It goes with this value.
-pub(crate) struct Waiting(ProgressBar);
+struct Waiting(ProgressBar);
+
+impl leandisk::Waiting for Waiting {}
 
 /// Whether a bar was ever drawn.
 static HAS_DRAWN: AtomicBool = AtomicBool::new(false);
@@ -79,7 +113,7 @@ fn is_shown(style: ProgressStyle) -> bool {
 }
 
 /// Says on a terminal what is being done.
-pub(crate) fn waiting(style: ProgressStyle, what: &'static str) -> Waiting {
+fn waiting(style: ProgressStyle, what: &'static str) -> Waiting {
     if !is_shown(style) {
         return Waiting(ProgressBar::hidden());
     }
@@ -96,7 +130,7 @@ impl Drop for Waiting {
 }
 
 /// Watches a copy for the user.
-pub(crate) struct Progress {
+struct Progress {
     bar: ProgressBar,
     json: Option<Mutex<Instant>>,
     phase: &'static str,
@@ -108,12 +142,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Progress of `phase` (`copy`, `verify`) over so many bytes.
-    pub(crate) fn new(
-        style: ProgressStyle,
-        phase: &'static str,
-        total_bytes: u64,
-        cancelled: Arc<AtomicBool>,
-    ) -> Self {
+    fn new(style: ProgressStyle, phase: &'static str, total_bytes: u64, cancelled: Arc<AtomicBool>) -> Self {
         let shown = is_shown(style);
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(total_bytes), target);
@@ -132,12 +161,6 @@ impl Progress {
         };
         progress.line();
         progress
-    }
-
-    /// Takes the bar away; the last line of JSON says where it ended.
-    pub(crate) fn finish(&self) {
-        self.bar.finish_and_clear();
-        self.line();
     }
 
     fn line_if_due(&self) {
@@ -165,6 +188,14 @@ impl Progress {
         };
         let line = serde_json::to_string(&line).expect("plain data becomes JSON");
         let _ = writeln!(std::io::stderr(), "{line}");
+    }
+}
+
+impl leandisk::Progress for Progress {
+    /// Takes the bar away; the last line of JSON says where it ended.
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+        self.line();
     }
 }
 

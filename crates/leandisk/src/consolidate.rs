@@ -1,5 +1,5 @@
 //! The first part of `compact --defrag`: which units of the image are emptied into others, so that `compact` frees them.
-//! It is planned here; the change itself is `defrag`'s.
+//! It is planned here; the change itself is `in_place`'s.
 
 use block::{Error, ErrorKind, Result};
 use extent::{ExtentSet, Span, VolumeOffset, VolumeSpan};
@@ -10,7 +10,7 @@ use plan::Moved;
 use plan::defrag::{Backing, BackingMap, DefragOptions, Goal, Hints, plan_in_place};
 use stack::{Mode, Stack, UsedMaps, Volume};
 
-use crate::defrag::{BATCH_BYTES_MAX, Prepared, Soundness, make_ready};
+use crate::in_place::{BATCH_BYTES_MAX, Prepared, Soundness, make_ready};
 use crate::pack::read_layout;
 
 /// Uses are asked for in windows of this size.

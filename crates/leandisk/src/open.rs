@@ -1,23 +1,30 @@
-//! Opening a disk from the command line.
+//! Opening a disk, and what every use case asks before it goes on.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use block::{Error, HostFile, LiveDisk, Result, TargetFile};
 use claims::{Act, Claims};
 use engine::Unwritten;
 use image::live::LiveOptions;
-use image::{Chain, OpenOptions, Purpose, Resolver};
+use image::{Chain, Format, Purpose, Resolver};
 use journal::Standing;
 use os::{Granted, SourceFile, journal_path, journal_standing};
 use stack::Stack;
 
-use crate::arguments::OpenArguments;
+/// How a disk is opened.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct OpenOptions {
+    /// The format of its file; `None` to detect it.
+    pub format: Option<Format>,
+    /// Files that the image may refer to, and folders with such files, besides the image's own folder.
+    pub allow_path: Vec<PathBuf>,
+}
 
 /// How bulk data is read and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Caching {
+pub enum Caching {
     /// Past the page cache, where the file system can do that.
     Direct,
     /// Through it.
@@ -26,30 +33,35 @@ pub(crate) enum Caching {
     Metadata,
 }
 
-/// An open disk with what is needed to see whether it changes meanwhile.
-pub(crate) struct OpenDisk {
+/// An open disk: its images, volumes and file systems. Nothing of it is ever written through this.
+pub struct OpenDisk {
     pub(crate) stack: Stack,
 }
 
 impl OpenDisk {
     /// Opens the disk at `path`, and what it refers to as far as that is granted.
     /// `Refused` if a change of it in place was interrupted.
-    pub(crate) fn open(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Self> {
+    pub fn open(path: &Path, options: &OpenOptions, caching: Caching) -> Result<Self> {
         check_nothing_pending(path)?;
-        let disk = Self::open_as_it_is(path, arguments, caching)?;
+        let disk = Self::open_as_it_is(path, options, caching)?;
         // A parent may be what was changed.
         disk.stack.chain().files().iter().try_for_each(|file| check_nothing_pending(file.path()))?;
         Ok(disk)
     }
 
     /// As [`Self::open`], also if a change of it was interrupted: its volumes may contradict themselves.
-    pub(crate) fn open_as_it_is(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Self> {
-        let chain = open_chain(path, arguments, caching)?;
+    pub fn open_as_it_is(path: &Path, options: &OpenOptions, caching: Caching) -> Result<Self> {
+        let chain = open_chain(path, options, caching)?;
         Ok(Self { stack: Stack::open(chain)? })
     }
 
+    /// Its layers: the images, what is on them, and how they lie over each other.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
     /// Bytes on the host, of all files of the chain.
-    pub(crate) fn allocated_bytes(&self) -> Result<u64> {
+    pub fn allocated_bytes(&self) -> Result<u64> {
         self.stack.chain().files().iter().map(HostFile::allocated_bytes).sum()
     }
 }
@@ -71,8 +83,8 @@ pub(crate) fn check_nothing_pending(path: &Path) -> Result<()> {
 }
 
 /// Takes the disk into use as a change of it would, but that nothing is written: to see whether it can be.
-pub(crate) fn check_usable(path: &Path, arguments: &OpenArguments) -> Result<Box<dyn LiveDisk>> {
-    let chain = open_chain(path, arguments, Caching::Metadata)?;
+pub(crate) fn check_usable(path: &Path, options: &OpenOptions) -> Result<Box<dyn LiveDisk>> {
+    let chain = open_chain(path, options, Caching::Metadata)?;
     let files = chain.links()[0].layer.files().iter();
     let files = files.map(|file| Arc::new(Unwritten::new(file.clone())) as Arc<dyn TargetFile>).collect();
     image::live::open(chain, files, LiveOptions::default())
@@ -88,14 +100,14 @@ pub(crate) fn check_claims(chain: &Chain, gate: &Gate, act: Act) -> Result<()> {
 }
 
 /// `Refused` if the file at `path`, if there is one, must not be replaced by another.
-pub(crate) fn check_replaceable(path: &Path, arguments: &OpenArguments) -> Result<()> {
+pub(crate) fn check_replaceable(path: &Path, options: &OpenOptions) -> Result<()> {
     // What is in the journal of a disk that is replaced would be held against the new one.
     check_nothing_pending(path)?;
     if !path.metadata().is_ok_and(|metadata| metadata.is_file()) {
         return Ok(());
     }
     let file: Arc<dyn HostFile> = SourceFile::open_for_metadata(path)?;
-    Claims::on_file(&file, &Gate::new(path, arguments)?).check(Act::Replace)
+    Claims::on_file(&file, &Gate::new(path, options)?).check(Act::Replace)
 }
 
 /// What is wrong if a volume is not there any more after a change of it.
@@ -104,7 +116,7 @@ pub(crate) fn lost() -> Error {
 }
 
 /// Opens the container alone.
-pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments, caching: Caching) -> Result<Chain> {
+pub(crate) fn open_chain(path: &Path, options: &OpenOptions, caching: Caching) -> Result<Chain> {
     let text = path.to_string_lossy();
     if text.starts_with("nbd://") || text.starts_with("nbd+unix://") {
         return Err(Error::unsupported(format!("{text}: disks behind NBD cannot be read yet"))
@@ -115,8 +127,8 @@ pub(crate) fn open_chain(path: &Path, arguments: &OpenArguments, caching: Cachin
         Caching::PageCache => SourceFile::open(path)?,
         Caching::Metadata => SourceFile::open_for_metadata(path)?,
     };
-    let gate = Gate::new(path, arguments)?;
-    Chain::open(file, OpenOptions { format: arguments.format }, &gate)
+    let gate = Gate::new(path, options)?;
+    Chain::open(file, image::OpenOptions { format: options.format }, &gate)
 }
 
 /// The images' references go through what the user granted.
@@ -126,8 +138,8 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// What is granted to the disk at `path`.
-    pub(crate) fn new(path: &Path, arguments: &OpenArguments) -> Result<Self> {
-        Ok(Self { granted: Granted::new(path, &arguments.allow_path)? })
+    pub(crate) fn new(path: &Path, options: &OpenOptions) -> Result<Self> {
+        Ok(Self { granted: Granted::new(path, &options.allow_path)? })
     }
 }
 

@@ -1,59 +1,65 @@
-//! `leandisk stats`: asks a server what it measured, or reads what it measured then, or measures a recording of requests; compares two
+//! Statistics of a disk that is served: asks a server what it measured, or reads what it measured then, or measures a recording of requests; compares two
 //! of them.
 
 use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
-use report::{StatsDocument, stats_page, stats_text, to_json};
+use report::{StatsDocument, stats_page};
 use serve::stats::{Answer, ExportStats, Question, query, socket_beside};
 
-use crate::arguments::StatsArguments;
 use crate::output::OutputFile;
-use crate::{print, recording, stdout_palette};
+use crate::{Observer, recording};
 
 /// A recording is no larger.
 const RECORDING_BYTES_MAX: u64 = 64 << 20;
 
-pub(crate) fn run(arguments: &StatsArguments) -> Result<()> {
-    if arguments.csv {
-        let socket = control_socket(&arguments.source);
-        return match query(&socket, &Question::Csv { export: None })? {
-            Answer::Text(text) => print(&text),
-            other => Err(unexpected(&socket, other)),
-        };
+/// What is asked.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The socket of a server; or a file with a document that was printed before, or a recording of requests.
+    pub source: PathBuf,
+    /// A second source, to compare with the first.
+    pub later: Option<PathBuf>,
+    /// Where the statistics go as a page, if anywhere.
+    pub html: Option<PathBuf>,
+    /// Whether that replaces a file that is there.
+    pub force: bool,
+}
+
+/// The histograms of the server behind `source`, in the form of `vscsiStats -p all -c`.
+pub fn csv(source: &Path) -> Result<String> {
+    let socket = control_socket(source);
+    match query(&socket, &Question::Csv { export: None })? {
+        Answer::Text(text) => Ok(text),
+        other => Err(unexpected(&socket, other)),
     }
-    let sources: Vec<&Path> = [Some(&arguments.source), arguments.later.as_ref()]
-        .into_iter()
-        .flatten()
-        .map(PathBuf::as_path)
-        .collect();
-    let page = arguments
-        .html
-        .as_deref()
-        .map(|path| OutputFile::prepare(path, arguments.force, &sources))
-        .transpose()?;
-    let document = measured(&arguments.source)?;
-    let later = arguments.later.as_deref().map(measured).transpose()?;
+}
+
+/// What the first source says. The second is only on the page.
+pub fn run(options: &Options, observer: &dyn Observer) -> Result<StatsDocument> {
+    let sources: Vec<&Path> =
+        [Some(&options.source), options.later.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
+    let page =
+        options.html.as_deref().map(|path| OutputFile::prepare(path, options.force, &sources)).transpose()?;
+    let document = measured(&options.source, observer)?;
+    let later = options.later.as_deref().map(|path| measured(path, observer)).transpose()?;
     if let Some(file) = page {
-        let first = (&*arguments.source.to_string_lossy(), &document);
-        let second = arguments.later.as_ref().map(|path| path.to_string_lossy()).zip(later.as_ref());
+        let first = (&*options.source.to_string_lossy(), &document);
+        let second = options.later.as_ref().map(|path| path.to_string_lossy()).zip(later.as_ref());
         let page = match &second {
             None => stats_page(None, first),
             Some((name, later)) => stats_page(Some(first), (name, later)),
         };
-        file.write_page(&page, arguments.later.as_deref().unwrap_or(&arguments.source))?;
+        file.write_page(&page, options.later.as_deref().unwrap_or(&options.source), observer)?;
     }
-    if later.is_some() {
-        return Ok(());
-    }
-    print(&if arguments.json { to_json(&document) } else { stats_text(&document, stdout_palette()) })
+    Ok(document)
 }
 
 /// What a server tells, or told when it was recorded.
-fn measured(source: &Path) -> Result<StatsDocument> {
+fn measured(source: &Path, observer: &dyn Observer) -> Result<StatsDocument> {
     let metadata = source.metadata().ok().filter(std::fs::Metadata::is_file);
     if let Some(metadata) = metadata {
-        if let Some(export) = recording::measured(source)? {
+        if let Some(export) = recording::measured(source, observer)? {
             return Ok(StatsDocument::new(vec![export]));
         }
         if metadata.len() > RECORDING_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! `leandisk serve`: a disk opened, served until a signal, and closed.
+//! A disk opened, served until that is stopped, and closed.
 //!
 //! Invariants:
 //! - what is refused is refused before a socket exists and before a byte changes;
@@ -10,7 +10,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bench::DiskInUse;
@@ -18,32 +19,68 @@ use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, Targ
 use claims::Act;
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
-use image::{Chain, Format, OpenOptions, Purpose, Resolver};
+use image::{Chain, Format, Purpose, Resolver};
 use os::{Kept, LiveFile, PreallocatedFile, ReadLock, SpareRoom, preallocated};
 use serve::Export;
 use serve::monitor::{Counted, Monitor};
-use serve::nbd::{Event, Listener, Options, Server, Tls};
+use serve::nbd::{Event, Listener, Options as ServerOptions, Server, Tls};
 use serve::stats::{MetricsServer, StatsServer, socket_beside};
 use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
-use crate::arguments::{OpenArguments, Provision, ServeArguments};
-use crate::disk::{Caching, Gate, check_claims, check_nothing_pending, open_chain};
-use crate::progress::cancel_on_signal;
-use crate::say;
+use crate::open::{Caching, Gate, OpenOptions, check_claims, check_nothing_pending, open_chain};
+use crate::{Observer, Provision, Unwatched};
 
-pub(crate) fn run(arguments: &ServeArguments) -> Result<()> {
-    // A second signal ends the program at once.
-    let _ends_on_second = cancel_on_signal()?;
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::io("signal handler", error))?;
-    let tls = tls(arguments)?;
+/// What is served, and where.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The disk: an image file or a block device that nobody else uses.
+    pub disk: PathBuf,
+    /// How it is opened.
+    pub open: OpenOptions,
+    /// A Unix socket to listen on.
+    pub socket: Option<PathBuf>,
+    /// An address to listen on. Others than loopback need `tls` or `insecure`.
+    pub listen: Option<SocketAddr>,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// What the disk keeps of its space; `None` for what it was created with.
+    pub provision: Option<Provision>,
+    /// The export's name; `None` for the file's.
+    pub name: Option<String>,
+    /// What the address is secured with.
+    pub tls: Option<TlsFiles>,
+    /// Whether the network may be listened on without TLS.
+    pub insecure: bool,
+    /// A new file in which every request is recorded.
+    pub trace: Option<PathBuf>,
+    /// A loopback address for metrics.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Files in PEM.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    /// The server's certificate.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authority that signed the certificates of clients; without it, clients need none.
+    pub authority: Option<PathBuf>,
+}
+
+/// Opens the disk, serves it until `wait` returns, and closes it. `wait` is given the addresses at which it is served.
+pub fn run(options: &Options, observer: &Arc<dyn Observer>, wait: impl FnOnce(&[String])) -> Result<()> {
+    let tls = options.tls.as_ref().map(tls).transpose()?;
     let monitor = Monitor::new();
-    let opened = Opened::open(arguments, &monitor)?;
-    let spare = if arguments.read_only { None } else { SpareRoom::beside(&arguments.disk) };
-    let served = serve(arguments, &opened, monitor, tls, spare, &mut signals);
+    let opened = Opened::open(options, &monitor)?;
+    let spare = if options.read_only { None } else { SpareRoom::beside(&options.disk) };
+    let served = serve(options, &opened, monitor, tls, observer, |places| {
+        wait(places);
+        // It is there for what comes after.
+        drop(spare);
+    });
     // Whatever went wrong with clients, the image is closed if it can be.
-    let closed = opened.close();
+    let closed = opened.close(&**observer);
     let Ended { flushed, recorded } = served.and_then(|ended| closed.map(|()| ended))?;
     match flushed {
         // What there was no room for then has been stored since.
@@ -60,23 +97,23 @@ struct Ended {
     recorded: Result<()>,
 }
 
-/// Serves the disk until a signal. The `spare` room is there for what comes after.
+/// Serves the disk until `wait` returns.
 fn serve(
-    arguments: &ServeArguments,
+    options: &Options,
     opened: &Opened,
     monitor: Arc<Monitor>,
     tls: Option<Tls>,
-    spare: Option<SpareRoom>,
-    signals: &mut Signals,
+    observer: &Arc<dyn Observer>,
+    wait: impl FnOnce(&[String]),
 ) -> Result<Ended> {
     let disk = &opened.disk;
-    let trace = arguments.trace.as_deref().map(|path| record(path, &**disk)).transpose()?;
-    let name = arguments
+    let trace = options.trace.as_deref().map(|path| record(path, &**disk)).transpose()?;
+    let name = options
         .name
         .clone()
-        .unwrap_or_else(|| arguments.disk.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        .unwrap_or_else(|| options.disk.file_name().unwrap_or_default().to_string_lossy().into_owned());
     let mut export = Export::new(name, disk.clone()).monitored(monitor);
-    if arguments.read_only {
+    if options.read_only {
         export = export.read_only();
     }
     if opened.writes_zeros {
@@ -88,20 +125,18 @@ fn serve(
     let export = Arc::new(export);
     let exports = vec![export.clone()];
     let metrics =
-        arguments.metrics.map(|address| MetricsServer::start(address, exports.clone())).transpose()?;
-    let listening = Listening::start(arguments, &exports, tls).inspect_err(|_| {
+        options.metrics.map(|address| MetricsServer::start(address, exports.clone())).transpose()?;
+    let listening = Listening::start(options, &exports, tls, observer).inspect_err(|_| {
         // Nothing was recorded, and a second attempt makes the file anew.
-        arguments.trace.iter().for_each(|path| drop(std::fs::remove_file(path)));
+        options.trace.iter().for_each(|path| drop(std::fs::remove_file(path)));
     })?;
     let mut places = listening.places;
     if let Some(metrics) = &metrics {
         places.push(format!("http://{}/metrics", metrics.address()));
     }
-    say(&format!("serving {} at {}", arguments.disk.display(), places.join(" and ")));
-    let _ = signals.forever().next();
-    drop(spare);
+    wait(&places);
     let flushed = listening.server.stop();
-    let recorded = trace.map_or(Ok(()), |trace| finish(&trace, arguments.trace.as_deref()));
+    let recorded = trace.map_or(Ok(()), |trace| finish(&trace, options.trace.as_deref(), &**observer));
     Ok(Ended { flushed, recorded })
 }
 
@@ -109,10 +144,9 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| Error::io("read", error).path(path.display()))
 }
 
-fn tls(arguments: &ServeArguments) -> Result<Option<Tls>> {
-    let (Some(certificate), Some(key)) = (&arguments.tls_cert, &arguments.tls_key) else { return Ok(None) };
-    let authority = arguments.tls_ca.as_deref().map(read).transpose()?;
-    Tls::from_pem(&read(certificate)?, &read(key)?, authority.as_deref()).map(Some)
+fn tls(files: &TlsFiles) -> Result<Tls> {
+    let authority = files.authority.as_deref().map(read).transpose()?;
+    Tls::from_pem(&read(&files.certificate)?, &read(&files.key)?, authority.as_deref())
 }
 
 fn record(path: &Path, disk: &dyn LiveDisk) -> Result<Arc<TraceWriter>> {
@@ -121,10 +155,10 @@ fn record(path: &Path, disk: &dyn LiveDisk) -> Result<Arc<TraceWriter>> {
     Ok(Arc::new(TraceWriter::new(file, facts, TraceOptions::default())?))
 }
 
-fn finish(trace: &TraceWriter, path: Option<&Path>) -> Result<()> {
+fn finish(trace: &TraceWriter, path: Option<&Path>, observer: &dyn Observer) -> Result<()> {
     let totals = trace.finish()?;
     if let Some(path) = path.filter(|_| totals.dropped > 0) {
-        say(&format!("{} requests are missing from {}", totals.dropped, path.display()));
+        observer.note(&format!("{} requests are missing from {}", totals.dropped, path.display()));
     }
     Ok(())
 }
@@ -138,44 +172,53 @@ struct Listening {
 }
 
 impl Listening {
-    fn start(arguments: &ServeArguments, exports: &[Arc<Export>], tls: Option<Tls>) -> Result<Self> {
+    fn start(
+        options: &Options,
+        exports: &[Arc<Export>],
+        tls: Option<Tls>,
+        observer: &Arc<dyn Observer>,
+    ) -> Result<Self> {
         let name = percent_encoded(exports[0].name());
         let mut listeners = Vec::new();
         let mut places = Vec::new();
-        if let Some(address) = arguments.listen {
+        if let Some(address) = options.listen {
             let scheme = if tls.is_some() { "nbds" } else { "nbd" };
             let mut listener = Listener::tcp(address)?;
             places.push(format!("{scheme}://{}/{name}", listener.tcp_address().unwrap_or(address)));
             if let Some(tls) = tls {
                 listener = listener.with_tls(tls);
             }
-            listeners.push(if arguments.insecure { listener.insecure() } else { listener });
+            listeners.push(if options.insecure { listener.insecure() } else { listener });
         }
         let mut stats = None;
-        if let Some(path) = &arguments.socket {
+        if let Some(path) = &options.socket {
             listeners.push(Listener::unix(path)?);
             let socket = percent_encoded(&path.to_string_lossy());
             places.push(format!("nbd+unix:///{name}?socket={socket}"));
         }
-        let options = Options { tell: Arc::new(|event| tell(&event)), ..Options::default() };
-        let started = Server::start(listeners, exports.to_vec(), options).and_then(|server| {
-            if let Some(path) = &arguments.socket {
+        let observer = observer.clone();
+        let tell = Arc::new(move |event| tell(&event, &*observer));
+        let how = ServerOptions { tell, ..ServerOptions::default() };
+        let started = Server::start(listeners, exports.to_vec(), how).and_then(|server| {
+            if let Some(path) = &options.socket {
                 stats = Some(StatsServer::start(socket_beside(path), exports.to_vec())?);
             }
             Ok(server)
         });
-        if let (Err(_), Some(path)) = (&started, &arguments.socket) {
+        if let (Err(_), Some(path)) = (&started, &options.socket) {
             let _ = std::fs::remove_file(path);
         }
         Ok(Self { server: started?, places, _stats: stats })
     }
 }
 
-fn tell(event: &Event) {
+fn tell(event: &Event, observer: &dyn Observer) {
     match event {
-        Event::TooManyConnections => say("a client was turned away: there are too many connections"),
-        Event::NotAccepted(why) => say(&format!("a client was turned away: {why}")),
-        Event::ExportFailed(_, why) => say(why),
+        Event::TooManyConnections => {
+            observer.note("a client was turned away: there are too many connections");
+        }
+        Event::NotAccepted(why) => observer.note(&format!("a client was turned away: {why}")),
+        Event::ExportFailed(_, why) => observer.note(why),
     }
 }
 
@@ -194,7 +237,7 @@ fn percent_encoded(text: &str) -> String {
 
 /// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
 pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInUse>> {
-    let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
+    let open = OpenOptions { format: Some(format), allow_path: Vec::new() };
     let chain = open_chain(path, &open, Caching::Metadata)?;
     let gate = Gate::new(path, &open)?;
     let how = How { caching: Caching::Direct, kept: os::kept(path), monitor: &Monitor::new() };
@@ -220,12 +263,12 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(arguments: &ServeArguments, monitor: &Arc<Monitor>) -> Result<Self> {
-        check_nothing_pending(&arguments.disk)?;
-        let chain = open_chain(&arguments.disk, &arguments.open, Caching::PageCache)?;
-        let gate = Gate::new(&arguments.disk, &arguments.open)?;
-        let promised = arguments.provision.map_or_else(|| os::kept(&arguments.disk), Provision::kept);
-        if arguments.read_only {
+    fn open(options: &Options, monitor: &Arc<Monitor>) -> Result<Self> {
+        check_nothing_pending(&options.disk)?;
+        let chain = open_chain(&options.disk, &options.open, Caching::PageCache)?;
+        let gate = Gate::new(&options.disk, &options.open)?;
+        let promised = options.provision.map_or_else(|| os::kept(&options.disk), Provision::kept);
+        if options.read_only {
             Self::read_only(&chain, &gate)
         } else {
             Self::writable(&chain, &gate, How { caching: Caching::PageCache, kept: promised, monitor })
@@ -273,13 +316,13 @@ impl Opened {
     }
 
     /// Closes the image, and gives back what was reserved for it and not used.
-    fn close(&self) -> Result<()> {
+    fn close(&self, observer: &dyn Observer) -> Result<()> {
         let closed = self.disk.close();
         let given = self.files.iter().try_for_each(|file| file.give_back());
         closed.and(match given {
             // It stays reserved, and is in nobody's way but the host's.
             Err(error) if error.is_full() => {
-                say(&format!(
+                observer.note(&format!(
                     "the host did not take back what was reserved for the image and not used: {error}"
                 ));
                 Ok(())
@@ -302,12 +345,12 @@ impl DiskInUse for Opened {
     }
 
     fn close(&self) -> Result<()> {
-        Self::close(self)
+        Self::close(self, &Unwatched)
     }
 }
 
-fn same_format(chain: &Chain) -> OpenOptions {
-    OpenOptions { format: Some(chain.facts().format) }
+fn same_format(chain: &Chain) -> image::OpenOptions {
+    image::OpenOptions { format: Some(chain.facts().format) }
 }
 
 /// What speaks against writing, of the disk as a whole.

@@ -1,11 +1,10 @@
-//! `leandisk analyze`.
+//! What of a disk is fragmented or wasted, what that costs, and what is worth doing about it.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use block::{Error, HostFile, ReadAt, Result};
+use block::{Error, ReadAt, Result};
 use engine::{ZeroCount, count_zeros};
 use filesystem::Check;
 use image::Format;
@@ -15,52 +14,82 @@ use plan::cost::{Access, QueueLimits, RequestSize};
 use plan::profile::{PROFILES, Profile, Timings};
 use plan::{CopyOptions, advice_facts, read_costs, read_trace_cost};
 use report::{
-    AnalyzeSubject, analyze_document, analyze_full_text, analyze_page, analyze_text, disk_map, map_text,
-    to_json, write_file_lines,
+    AnalyzeDocument, AnalyzeSubject, DiskMap, analyze_document, analyze_page, disk_map, write_file_lines,
 };
 use stack::{Stack, UsedMaps};
 
-use crate::arguments::{AnalyzeArguments, ProgressStyle};
-use crate::disk::{Caching, OpenDisk};
-use crate::output::OutputFile;
-use crate::progress::{columns_of, waiting};
-use crate::{print, recording, stdout_palette};
+use crate::open::{Caching, OpenDisk, OpenOptions};
+use crate::output::{OutputFile, output_beside};
+use crate::{Observer, recording};
 
-/// Columns of the map on a terminal.
-const MAP_COLUMNS_MIN: usize = 40;
-const MAP_COLUMNS_MAX: usize = 96;
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The disk: an image file or a block device.
+    pub disk: PathBuf,
+    /// How it is opened.
+    pub open: OpenOptions,
+    /// Where the whole report goes as a page, if anywhere.
+    pub html: Option<PathBuf>,
+    /// Where a line of JSON for every file goes, if anywhere.
+    pub files: Option<PathBuf>,
+    /// Whether these replace files that are there.
+    pub force: bool,
+    /// How many of the most fragmented files are listed.
+    pub top: usize,
+    /// The storage that advice is for: the name of a profile, or `measured`; `None` for what the host says of it.
+    pub device: Option<String>,
+    /// The size of the guest's read requests, in bytes.
+    pub request_size: u64,
+    /// Requests whose cost is predicted as well: a recording, or text with an offset and a length a line.
+    pub trace: Option<PathBuf>,
+    /// Whether all data in use is read, to count its zeros.
+    pub zeros: bool,
+    /// Whether a map is drawn though no page is written. It takes as long as the survey.
+    pub draws_map: bool,
+}
 
-pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
-    let disk = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Direct)?;
+/// What was found.
+#[derive(Debug)]
+pub struct Analysis {
+    /// All of it.
+    pub document: AnalyzeDocument,
+    /// Where everything lies, if that was asked for.
+    pub map: Option<DiskMap>,
+}
+
+/// Surveys the disk, predicts, advises, and writes the files that were asked for.
+pub fn run(options: &Options, observer: &dyn Observer) -> Result<Analysis> {
+    let disk = OpenDisk::open(&options.disk, &options.open, Caching::Direct)?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    let outputs = Outputs::prepare(arguments, stack)?;
-    let surveying = waiting(ProgressStyle::Auto, "reading the file systems' tables");
+    let outputs = Outputs::prepare(options, stack)?;
+    let surveying = observer.waiting("reading the file systems' tables");
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
     drop(surveying);
-    let zeros = match arguments.zeros {
+    let zeros = match options.zeros {
         true => {
-            let _reading = waiting(ProgressStyle::Auto, "reading data to find zeros");
+            let _reading = observer.waiting("reading data to find zeros");
             Some(zeros(stack, &maps, survey.waste.unit_bytes)?)
         }
         false => None,
     };
-    let predicting = waiting(ProgressStyle::Auto, "predicting what reading costs");
-    let queue = os::queue_of(&arguments.disk);
-    let storage = Storage::find(arguments, queue)?;
+    let predicting = observer.waiting("predicting what reading costs");
+    let queue = os::queue_of(&options.disk);
+    let storage = Storage::find(options, queue)?;
     let limits = queue.map_or(QueueLimits::DEFAULT, |queue| QueueLimits {
         request_bytes: queue.request_bytes,
         segments: queue.segments,
     });
-    let size = RequestSize::new(arguments.request_size, limits);
+    let size = RequestSize::new(options.request_size, limits);
     let mut profiles = vec![&storage.profile];
     profiles.extend(PROFILES.into_iter().filter(|profile| profile.name != storage.profile.name));
     // The lines are written while the costs are counted.
     let (written, (costs, by_profile)) = std::thread::scope(|scope| {
         let lines = outputs.files.as_ref().map(|file| {
             let survey = &survey;
-            scope.spawn(move || file.write(|out| write_file_lines(survey, out)))
+            scope.spawn(move || file.write(observer, |out| write_file_lines(survey, out)))
         });
         let costs = read_costs(stack, &survey, &profiles, size);
         (lines.map_or(Ok(()), |lines| lines.join().expect("no thread panicked")), costs)
@@ -68,49 +97,38 @@ pub(crate) fn run(arguments: &AnalyzeArguments) -> Result<()> {
     written?;
     let allocated_bytes = disk.allocated_bytes()?;
     let advice = advise(&advice_facts(stack, &survey, allocated_bytes, &costs, &storage.profile));
-    let trace = match &arguments.trace {
+    let trace = match &options.trace {
         Some(path) => {
-            let accesses = read_trace(path)?;
+            let accesses = read_trace(path, observer)?;
             read_trace_cost(&survey, &storage.profile, limits, stack.chain().len_bytes(), accesses)
         }
         None => None,
     };
     let reading = profiles.iter().map(|profile| profile.name.to_owned()).zip(by_profile).collect();
     let subject = AnalyzeSubject {
-        path: &arguments.disk.display().to_string(),
-        format_option: arguments.open.format.map(Format::name),
+        path: &options.disk.display().to_string(),
+        format_option: options.open.format.map(Format::name),
         stack,
         maps: &maps,
         survey: &survey,
         allocated_bytes,
         zeros,
-        top: arguments.top,
+        top: options.top,
         reading,
         device_doubts: storage.doubts,
         trace,
         advice,
     };
     let document = analyze_document(&subject)?;
-    // A map takes as long as the survey: it is drawn for those who look.
-    let looks = arguments.full && !arguments.json && std::io::stdout().is_terminal();
-    let map = match arguments.html.is_some() || looks {
+    let map = match options.html.is_some() || options.draws_map {
         true => Some(disk_map(subject.path, stack, &maps, &survey)?),
         false => None,
     };
     drop(predicting);
     if let (Some(file), Some(map)) = (&outputs.html, &map) {
-        file.write_page(&analyze_page(&document, map), &arguments.disk)?;
+        file.write_page(&analyze_page(&document, map), &options.disk, observer)?;
     }
-    if arguments.json {
-        return print(&to_json(&document));
-    }
-    let palette = stdout_palette();
-    if !arguments.full {
-        return print(&analyze_text(&document, palette));
-    }
-    let columns = columns_of(&std::io::stdout()).clamp(MAP_COLUMNS_MIN, MAP_COLUMNS_MAX);
-    let strips = map.filter(|_| looks).map(|map| map_text(&map, columns, palette));
-    print(&analyze_full_text(&document, strips.as_deref(), palette))
+    Ok(Analysis { document, map })
 }
 
 /// The files to be written.
@@ -120,28 +138,17 @@ struct Outputs {
 }
 
 impl Outputs {
-    fn prepare(arguments: &AnalyzeArguments, stack: &Stack) -> Result<Self> {
-        if arguments.files.is_some() && arguments.files == arguments.html {
+    fn prepare(options: &Options, stack: &Stack) -> Result<Self> {
+        if options.files.is_some() && options.files == options.html {
             return Err(Error::invalid("--files and --html name the same file"));
         }
-        let inputs: Vec<_> = arguments.trace.as_deref().into_iter().collect();
+        let inputs: Vec<_> = options.trace.as_deref().into_iter().collect();
         let prepare = |path: &Option<PathBuf>| match path {
-            Some(path) => output_beside(stack, path, arguments.force, &inputs).map(Some),
+            Some(path) => output_beside(stack, path, options.force, &inputs).map(Some),
             None => Ok(None),
         };
-        Ok(Self { files: prepare(&arguments.files)?, html: prepare(&arguments.html)? })
+        Ok(Self { files: prepare(&options.files)?, html: prepare(&options.html)? })
     }
-}
-
-/// A file to be written about a disk, which is none of the disk's own files.
-pub(crate) fn output_beside(
-    stack: &Stack,
-    path: &Path,
-    replaces: bool,
-    inputs: &[&Path],
-) -> Result<OutputFile> {
-    check_is_no_part_of(stack, path)?;
-    OutputFile::prepare(path, replaces, inputs)
 }
 
 /// The storage that advice is about.
@@ -151,9 +158,9 @@ struct Storage {
 }
 
 impl Storage {
-    fn find(arguments: &AnalyzeArguments, queue: Option<Queue>) -> Result<Self> {
-        let name = match arguments.device.as_deref() {
-            Some("measured") => return Self::measure(&arguments.disk),
+    fn find(options: &Options, queue: Option<Queue>) -> Result<Self> {
+        let name = match options.device.as_deref() {
+            Some("measured") => return Self::measure(&options.disk),
             Some(name) => name,
             None => queue.map_or("sata-ssd", guessed),
         };
@@ -186,8 +193,8 @@ const ACCESSES_MAX: usize = 50_000_000;
 
 /// A recording of requests; or a line an access: offset and length, apart by a space, a tab or a comma; what follows is not looked at. Lines that are
 /// empty or begin with `#` say nothing.
-fn read_trace(path: &Path) -> Result<Vec<Access>> {
-    if let Some(accesses) = recording::accesses(path, ACCESSES_MAX)? {
+fn read_trace(path: &Path, observer: &dyn Observer) -> Result<Vec<Access>> {
+    if let Some(accesses) = recording::accesses(path, ACCESSES_MAX, observer)? {
         return Ok(accesses);
     }
     let failed = |error| Error::io("read", error).path(path.display());
@@ -219,17 +226,4 @@ fn zeros(stack: &Stack, maps: &UsedMaps, unit_bytes: u64) -> Result<ZeroCount> {
     let plan = crate::copy::plan(CopyOptions::default(), stack, maps)?;
     let threads = std::thread::available_parallelism().map_or(4, |count| count.get() * 2);
     count_zeros(&**stack.chain(), plan.reads.iter(), unit_bytes, threads)
-}
-
-/// Refuses to write over a file of the disk that was asked about.
-fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
-    let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
-    let identity = Some((metadata.dev(), metadata.ino()));
-    if metadata.file_type().is_block_device()
-        || stack.chain().files().iter().any(|file| file.identity() == identity)
-    {
-        let what = "is a part of the disk, or a block device: a report is not written there";
-        return Err(Error::refused(what).path(path.display()));
-    }
-    Ok(())
 }

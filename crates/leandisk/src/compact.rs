@@ -1,6 +1,7 @@
-//! `leandisk compact`: facts, plan, execution, proof.
+//! Space that the guest does not use, given back in place: facts, plan, execution, proof.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,17 +19,15 @@ use os::{JournalFile, LiveFile};
 use plan::compact::{CompactPlan, CompactPlanner, CompactShape, FileFacts};
 use plan::settle::{MoveWhen, Moved as MovedUnits};
 use plan::{Moved, facts_after};
-use report::{CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text, to_json};
+use report::{CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document};
 use stack::{HOST_BLOCK_BYTES, Mode, Stack, UsedMaps, Volume};
 use verify::volume::{Contents, Snapshot, VolumeReport};
 
-use crate::arguments::{CompactArguments, Move};
 use crate::consolidate::{self, Known};
-use crate::defrag::{InPlace, Prepared, carry_out, check_can_be_opened};
-use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_usable, lost};
+use crate::in_place::{InPlace, Prepared, carry_out, check_can_be_opened};
+use crate::open::{Caching, Gate, OpenDisk, OpenOptions, check_claims, check_usable, lost};
 use crate::places::Places;
-use crate::progress::{Progress, cancel_on_signal, waiting};
-use crate::{Failed, print, stdout_palette};
+use crate::{Observer, Reported, shadow_copies};
 
 /// Facts are asked for in windows of about this size.
 const WINDOW_BYTES: u64 = 256 << 20;
@@ -37,24 +36,63 @@ const SWAP: &str = "swap";
 /// Workers that read files to compare them.
 const THREAD_COUNT: usize = 4;
 
-pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
+/// Whether what lies at the end of an image's file goes down into gaps, so that the file gets shorter.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Move {
+    /// If the file becomes shorter by enough to be worth the writing.
+    #[default]
+    Auto,
+    /// Whenever the file becomes shorter by it.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What is changed, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The disk: an image file or a block device that nobody else uses.
+    pub disk: PathBuf,
+    /// How it is opened.
+    pub open: OpenOptions,
+    /// Whether files are first moved out of blocks of the image that are almost empty.
+    pub defrag: bool,
+    /// Whether blocks move from the end of the image's file into gaps.
+    pub moves: Move,
+    /// Whether what only the shadow copies of Windows need is given back, too.
+    pub drop_shadow_copies: bool,
+    /// Whether nothing is changed: everything is checked and planned as for the change.
+    pub dry_run: bool,
+    /// Whether all files are read before and after, and compared.
+    pub verify: bool,
+}
+
+/// A use case with who watches it.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    options: &'a Options,
+    observer: &'a dyn Observer,
+}
+
+/// Gives back what the guest does not use, or says what would be given back. A stop at any moment leaves every file whole.
+pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<CompactDocument>> {
+    let task = Task { options, observer };
     let started = Instant::now();
     // What moves is compared by who moves it; files are read again for what comes after that.
-    let checking = waiting(arguments.progress, comparing(arguments));
-    let mut scene = Scene::open(arguments, arguments.verify && !arguments.defrag)?;
+    let checking = observer.waiting(comparing(options));
+    let mut scene = Scene::open(options, options.verify && !options.defrag)?;
     let before = sizes(scene.stack.chain())?;
     drop(checking);
-    let consolidation = match arguments.defrag {
-        true => Some(consolidate(arguments, &mut scene)?),
+    let consolidation = match options.defrag {
+        true => Some(consolidate(task, &mut scene)?),
         false => None,
     };
-    let moved =
-        consolidation.as_ref().filter(|_| arguments.dry_run).map(|it| consolidate::moved(&it.prepared));
-    let plan = plan(&scene, moved.as_deref(), arguments.moves)?;
+    let moved = consolidation.as_ref().filter(|_| options.dry_run).map(|it| consolidate::moved(&it.prepared));
+    let plan = plan(&scene, moved.as_deref(), options.moves)?;
     let refused = refused(&scene.stack, &scene.trust);
     let moved_files = consolidation.as_ref().and_then(|it| it.verified_files);
     let step_count = plan.releases.count() + plan.moves.len() as u64;
-    let done = match (arguments.dry_run || refused.is_some(), step_count) {
+    let done = match (options.dry_run || refused.is_some(), step_count) {
         (true, count) => {
             // What keeps the files from being opened keeps them from being changed.
             if refused.is_none() && count > 0 {
@@ -66,9 +104,9 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
             let after = sizes(scene.stack.chain())?;
             Some(Done { after, written_bytes: 0, is_cancelled: false, verified_files: None })
         }
-        (false, _) => Some(execute(arguments, &scene, &plan)?),
+        (false, _) => Some(execute(task, &scene, &plan)?),
     };
-    let care = arguments.shadow_copies.care(&scene.stack, &scene.maps)?;
+    let care = shadow_copies::care(options.drop_shadow_copies, &scene.stack, &scene.maps)?;
     let volumes = scene.stack.volumes().iter().zip(&scene.trust).zip(care);
     let volumes = volumes.map(|((volume, trust), shadow_copies)| CompactVolume {
         facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
@@ -77,7 +115,7 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
         shadow_copies,
     });
     let mut document = compact_document(&CompactSubject {
-        path: &arguments.disk.display().to_string(),
+        path: &options.disk.display().to_string(),
         format: scene.stack.chain().facts().format.name(),
         plan: &plan,
         before: (before.allocated_bytes, before.length_bytes),
@@ -92,7 +130,7 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
         verified_files: done.as_ref().and_then(|done| done.verified_files).max(moved_files),
     });
     let ended = match refused {
-        Some(reason) => Err(Error::refused(reason).path(arguments.disk.display())),
+        Some(reason) => Err(Error::refused(reason).path(options.disk.display())),
         None if done.is_some_and(|done| done.is_cancelled) => {
             Err(Error::interrupted().hint("the disk is whole; what was given back stays given back"))
         }
@@ -101,13 +139,12 @@ pub(crate) fn run(arguments: &CompactArguments) -> Result<(), Failed> {
     if let Err(error) = &ended {
         document.fail(error);
     }
-    print(&if arguments.json { to_json(&document) } else { compact_text(&document, stdout_palette()) })?;
-    ended.map_err(Failed::Told)
+    Ok(Reported { document, ended })
 }
 
 /// What is done before and after the change, in words.
-fn comparing(arguments: &CompactArguments) -> &'static str {
-    if arguments.verify { "reading files to compare them" } else { "checking volumes" }
+fn comparing(options: &Options) -> &'static str {
+    if options.verify { "reading files to compare them" } else { "checking volumes" }
 }
 
 /// A disk that may be changed in place, with what its volumes say.
@@ -170,25 +207,25 @@ impl Depth {
 
 impl Scene {
     /// Opens the disk; with `is_compared`, reads the files that are to be as they were afterwards.
-    fn open(arguments: &CompactArguments, is_compared: bool) -> Result<Self> {
+    fn open(options: &Options, is_compared: bool) -> Result<Self> {
         // Metadata are read more than once: by who plans, and by who checks.
-        let stack = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
-        let gate = Gate::new(&arguments.disk, &arguments.open)?;
+        let stack = OpenDisk::open(&options.disk, &options.open, Caching::Metadata)?.stack;
+        let gate = Gate::new(&options.disk, &options.open)?;
         let seen = Seen::of(stack.chain());
-        let occupancy = check_possible(arguments, &stack, &gate)?;
+        let occupancy = check_possible(options, &stack, &gate)?;
         let chain = stack.chain().clone();
-        seen.clone().explain(&chain, Self::survey(arguments, stack, gate, seen, occupancy, is_compared))
+        seen.clone().explain(&chain, Self::survey(options, stack, gate, seen, occupancy, is_compared))
     }
 
     fn survey(
-        arguments: &CompactArguments,
+        options: &Options,
         stack: Stack,
         gate: Gate,
         seen: Seen,
         occupancy: Option<Occupancy>,
         is_compared: bool,
     ) -> Result<Self> {
-        let maps = stack.used_maps_for(Check::Full, arguments.shadow_copies.what())?;
+        let maps = stack.used_maps_for(Check::Full, shadow_copies::what(options.drop_shadow_copies))?;
         check_not_hibernated(&stack)?;
         let volumes = stack.volumes().iter().zip(maps.modes());
         let depth = Depth::of(stack.chain(), is_compared);
@@ -223,29 +260,30 @@ impl Consolidation {
 }
 
 /// Plans what is to move, and does it, but in a dry run; then the scene is that of the disk afterwards.
-fn consolidate(arguments: &CompactArguments, scene: &mut Scene) -> Result<Consolidation> {
+fn consolidate(task: Task<'_>, scene: &mut Scene) -> Result<Consolidation> {
+    let Task { options, observer } = task;
     let known: Vec<_> = scene.trust.iter().map(known).collect();
     let gives = gives_back(scene.stack.chain());
     let prepared = consolidate::prepare(&scene.stack, &scene.maps, gives, &known)?;
     let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
     let mut verified_files = None;
     let moves = prepared.iter().any(consolidate::has_moves);
-    if !arguments.dry_run && moves {
+    if !options.dry_run && moves {
         let how = InPlace {
-            disk: &arguments.disk,
-            open: &arguments.open,
-            verify: arguments.verify,
+            disk: &options.disk,
+            open: &options.open,
+            verify: options.verify,
             journal: None,
-            progress: arguments.progress,
+            observer,
         };
         let carried_out = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.seen)?;
         (outcomes, verified_files) = (carried_out.outcomes, carried_out.verified_files);
     }
-    if arguments.dry_run {
+    if options.dry_run {
         check_can_be_opened(&scene.stack, &scene.gate, &prepared)?;
-    } else if moves || arguments.verify {
-        let _checking = waiting(arguments.progress, comparing(arguments));
-        *scene = Scene::open(arguments, arguments.verify)?;
+    } else if moves || options.verify {
+        let _checking = observer.waiting(comparing(options));
+        *scene = Scene::open(options, options.verify)?;
     }
     Ok(Consolidation { prepared, outcomes, verified_files })
 }
@@ -261,10 +299,10 @@ fn known(trust: &Trust) -> Known {
 
 /// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at. What lies where in an
 /// image whose units can be moved.
-fn check_possible(arguments: &CompactArguments, stack: &Stack, gate: &Gate) -> Result<Option<Occupancy>> {
+fn check_possible(options: &Options, stack: &Stack, gate: &Gate) -> Result<Option<Occupancy>> {
     check_claims(stack.chain(), gate, Act::Change)?;
     Edit::check(stack.chain())?;
-    check_usable(&arguments.disk, &arguments.open)?.occupancy()
+    check_usable(&options.disk, &options.open)?.occupancy()
 }
 
 fn check_not_hibernated(stack: &Stack) -> Result<()> {
@@ -427,12 +465,13 @@ struct Done {
 }
 
 /// Carries out the plan, then opens the disk anew and compares.
-fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
+fn execute(task: Task<'_>, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
+    let Task { options, observer } = task;
     let Scene { stack, gate, seen, trust, depth, .. } = scene;
     let slot_bytes = scene.occupancy.as_ref().map_or(0, Occupancy::slot_bytes);
     let before = Places::of(stack.chain(), &plan.kept)?;
     let edit = open_alone(stack.chain(), gate, seen)?;
-    let cancelled = cancel_on_signal()?;
+    let cancelled = observer.cancel()?;
     // From before the first write until the disk is closed: what is killed in between may leave marks in the image that only
     // `recover` takes for its own. Without tables there is nothing to leave.
     let journal = match gives_back(edit.chain()).unit_bytes {
@@ -440,13 +479,13 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
             let format = edit.chain().facts().format.name().to_owned();
             let identity = Identity { format, ..Identity::default() };
             let header = Header::without_volume(identity, edit.chain().len_bytes());
-            Some(os::create_journal(&arguments.disk, None, header)?)
+            Some(os::create_journal(&options.disk, None, header)?)
         }
         None => None,
     };
     let tallies: Vec<_> = stack.chain().files().iter().map(|_| Arc::new(Tally::default())).collect();
     let work_bytes = plan.releases.total_bytes() + plan.moved_bytes;
-    let progress = Progress::new(arguments.progress, "free", work_bytes, cancelled);
+    let progress = observer.progress("free", work_bytes, cancelled);
     let disk = match begin(edit, &tallies, plan.blocks_leave) {
         Ok(disk) => disk,
         Err(error) => {
@@ -461,7 +500,7 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
         slot_bytes,
         is_all_or_nothing: plan.blocks_leave,
     };
-    let outcome = job.run(&progress);
+    let outcome = job.run(&*progress);
     progress.finish();
     // What was given back stays given back: only a disk that could not be closed is to be recovered.
     if outcome.is_ok() || disk.close().is_ok() {
@@ -470,8 +509,8 @@ fn execute(arguments: &CompactArguments, scene: &Scene, plan: &CompactPlan) -> R
     drop(disk);
     let CompactOutcome { is_cancelled, moved_bytes, .. } = outcome?;
     let moved = MovedUnits::new(moved_first(&plan.moves, moved_bytes, slot_bytes), slot_bytes);
-    let _checking = waiting(arguments.progress, comparing(arguments));
-    let after = OpenDisk::open(&arguments.disk, &arguments.open, Caching::Metadata)?.stack;
+    let _checking = observer.waiting(comparing(options));
+    let after = OpenDisk::open(&options.disk, &options.open, Caching::Metadata)?.stack;
     let zeroed: Vec<_> = tallies.iter().map(|tally| tally.zeroed()).collect();
     before.check(after.chain(), &plan.kept, &moved, &zeroed)?;
     let mut verified_files = 0;

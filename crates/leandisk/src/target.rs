@@ -9,6 +9,8 @@ use image::Format;
 use os::{DeviceTarget, FolderOptions, HostFolder, Room};
 use report::human_bytes;
 
+use crate::Observer;
+
 /// What the target is to be, as far as it decides whether it can be.
 pub(crate) struct Wanted {
     pub(crate) format: Format,
@@ -79,9 +81,9 @@ impl Target {
 
     /// Says if there is less room than the copy may need. How much it does need is known once its zeros are found and its clusters
     /// compressed: reason enough for a word, not for a refusal.
-    pub(crate) fn warn_of_room(&self, most_bytes: u64, is_compressed: bool) {
+    pub(crate) fn warn_of_room(&self, most_bytes: u64, is_compressed: bool, observer: &dyn Observer) {
         match self {
-            Self::Folder { room, .. } if most_bytes > room.free_bytes => crate::say(&format!(
+            Self::Folder { room, .. } if most_bytes > room.free_bytes => observer.note(&format!(
                 "warning: the target may not fit: its file system has {} free, and it takes up to {}{}",
                 human_bytes(room.free_bytes),
                 human_bytes(most_bytes),
@@ -92,15 +94,17 @@ impl Target {
     }
 
     /// Says what an interrupted copy left. `Refused` if another process is writing the target.
-    pub(crate) fn tell_left(&self, job: &JobIdentity) -> Result<()> {
+    pub(crate) fn tell_left(&self, job: &JobIdentity, observer: &dyn Observer) -> Result<()> {
         let Self::Folder { folder, .. } = self else { return Ok(()) };
         match find_left(folder, job)? {
             Left::Nothing => {}
-            Left::Usable(checkpoint) => crate::say(&format!(
+            Left::Usable(checkpoint) => observer.note(&format!(
                 "an interrupted copy is kept; --resume goes on with it after {}",
                 human_bytes(checkpoint.read_bytes())
             )),
-            Left::Useless(why) => crate::say(&format!("what an interrupted copy left is of no use: {why}")),
+            Left::Useless(why) => {
+                observer.note(&format!("what an interrupted copy left is of no use: {why}"));
+            }
         }
         Ok(())
     }

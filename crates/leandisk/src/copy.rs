@@ -1,10 +1,9 @@
-//! `leandisk copy`: facts, plan, execution, proof.
+//! A copy of what a disk's guest uses: facts, plan, execution, proof.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Disk, Error, ErrorKind, Fingerprint, HostFile, ReadAt, Result, TargetFile, TargetName};
@@ -15,15 +14,13 @@ use filesystem::Check;
 use image::{AnyWriter, Chain, CreateOptions, Format};
 use os::{FolderOptions, SourceFile};
 use plan::{CopyOptions, CopyPlan, CopyPlanner};
-use report::{CopySubject, copy_document, copy_text, to_json};
+use report::{CopyDocument, CopySubject, copy_document};
 use stack::{Arranged, Stack, UsedMaps};
 
-use crate::arguments::{CopyArguments, Layout, OpenArguments, Provision};
-use crate::disk::{Caching, Gate, OpenDisk, check_claims, check_replaceable, open_chain};
+use crate::open::{Caching, Gate, OpenDisk, OpenOptions, check_claims, check_replaceable, open_chain};
 use crate::pack::pack;
-use crate::progress::{Progress, cancel_on_signal, waiting};
 use crate::target::{Target, Wanted, is_block_device};
-use crate::{print, say, stdout_palette};
+use crate::{Cancel, Observer, Progress, Provision, shadow_copies};
 
 /// The most time between checkpoints: far enough apart to cost nothing, near enough to lose little.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(15);
@@ -33,32 +30,86 @@ const FILE_TIME_STEP: Duration = Duration::from_millis(20);
 /// The same on FAT, and wherever a time is in whole seconds.
 const COARSE_FILE_TIME_STEP: Duration = Duration::from_secs(2);
 
-pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
+/// Where files lie in the target.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Layout {
+    /// Every byte at the offset where it was.
+    #[default]
+    Keep,
+    /// Each file in one piece.
+    Packed,
+}
+
+/// What is copied, where to, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The disk to copy: an image file or a block device.
+    pub source: PathBuf,
+    /// The image file to create, or a block device.
+    pub target: PathBuf,
+    /// How the source is opened.
+    pub open: OpenOptions,
+    /// The target's format; `None` for what its extension says.
+    pub target_format: Option<Format>,
+    /// Options of the target's format, such as `subformat=fixed`.
+    pub target_option: Vec<String>,
+    /// Whether the target is compressed: QCOW2 alone.
+    pub compress: bool,
+    /// Where files lie in the target.
+    pub layout: Layout,
+    /// When space is allocated for the target.
+    pub provision: Provision,
+    /// Whether free space is copied as well.
+    pub keep_free: bool,
+    /// Whether the contents of page files and swap space are copied as well.
+    pub keep_swap: bool,
+    /// Whether what only the shadow copies of Windows need is left out.
+    pub drop_shadow_copies: bool,
+    /// Whether old data stay on a block device where nothing is copied.
+    pub fast: bool,
+    /// Whether the target is read back and compared.
+    pub verify: bool,
+    /// Whether nothing is written: everything is checked and planned as for the copy.
+    pub dry_run: bool,
+    /// Whether a copy that was interrupted is continued.
+    pub resume: bool,
+    /// Whether the target is replaced if it exists.
+    pub force: bool,
+    /// Whether a disk is copied that another program writes to.
+    pub in_use: bool,
+    /// Whether data is read and written through the page cache.
+    pub page_cache: bool,
+    /// Worker threads; `None` for as many as keep the storage busy.
+    pub threads: Option<u16>,
+}
+
+/// Copies the disk, or says what a copy would do. Nothing is under the target's name before it is complete.
+pub fn run(options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
     let started = Instant::now();
-    let disk = OpenDisk::open(&arguments.source, &arguments.open, caching(arguments))?;
+    let disk = OpenDisk::open(&options.source, &options.open, caching(options))?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    let target_format = target_format(arguments, stack.chain().facts().format)?;
-    let options = create_options(arguments, stack, target_format)?;
-    let writer = image::create(target_format, options.clone())?;
-    check_provision(arguments, &writer)?;
-    check_target_is_no_source(arguments, stack.chain())?;
-    warn_of_sectors(stack.chain().sector_bytes(), target_format);
+    let target_format = target_format(options, stack.chain().facts().format)?;
+    let create = create_options(options, stack, target_format)?;
+    let writer = image::create(target_format, create)?;
+    check_provision(options, &writer)?;
+    check_target_is_no_source(options, stack.chain())?;
+    warn_of_sectors(stack.chain().sector_bytes(), target_format, observer);
     let before = Seen::of(stack.chain());
-    if !arguments.in_use {
-        check_claims(stack.chain(), &Gate::new(&arguments.source, &arguments.open)?, Act::Read)
+    if !options.in_use {
+        check_claims(stack.chain(), &Gate::new(&options.source, &options.open)?, Act::Read)
             .map_err(or_in_use)?;
     }
-    let least = engine::least(writer.clone(), stack.chain().len_bytes(), arguments.provision.when())?;
-    let target = Target::open(&arguments.target, &wanted(arguments, stack.chain(), target_format, least))?;
-    check_replaceable(&arguments.target, &arguments.open)?;
+    let least = engine::least(writer.clone(), stack.chain().len_bytes(), options.provision.when())?;
+    let target = Target::open(&options.target, &wanted(options, stack.chain(), target_format, least))?;
+    check_replaceable(&options.target, &options.open)?;
     // Who has mapped a file can change it without its times changing at once.
-    let source_state = if arguments.in_use { None } else { source_state(stack.chain())? };
+    let source_state = if options.in_use { None } else { source_state(stack.chain())? };
 
-    let checking = waiting(arguments.progress, "checking what the guest uses");
-    let maps = used_maps(arguments, stack)?;
-    let kept = CopyOptions { keep_free: arguments.keep_free, keep_swap: arguments.keep_swap };
-    let packing = match arguments.layout {
+    let checking = observer.waiting("checking what the guest uses");
+    let maps = used_maps(options, stack)?;
+    let kept = CopyOptions { keep_free: options.keep_free, keep_swap: options.keep_swap };
+    let packing = match options.layout {
         Layout::Keep => None,
         Layout::Packed => Some(pack(stack, &maps)?),
     };
@@ -78,41 +129,41 @@ pub(crate) fn run(arguments: &CopyArguments) -> Result<()> {
         Some(arranged) => arranged,
     };
     let most_bytes = least.stored_bytes.saturating_add(plan.reads.total_bytes());
-    target.warn_of_room(most_bytes, writer.encoder().is_some());
-    let identity = JobIdentity { source: source_state, how: how(arguments, &plan, target_format) };
-    let done = if arguments.dry_run {
-        target.tell_left(&identity)?;
+    target.warn_of_room(most_bytes, writer.encoder().is_some(), observer);
+    let identity = JobIdentity { source: source_state, how: how(options, &plan, target_format) };
+    let done = if options.dry_run {
+        target.tell_left(&identity, observer)?;
         None
     } else {
-        let job = Job { arguments, disk: &disk, source, plan: &plan, format: target_format, before: &before };
+        let format = target_format;
+        let job = Job { options, observer, disk: &disk, source, plan: &plan, format, before: &before };
         Some(job.execute(target, writer, identity)?)
     };
 
-    let document = copy_document(&CopySubject {
-        source_path: &arguments.source.display().to_string(),
+    Ok(copy_document(&CopySubject {
+        source_path: &options.source.display().to_string(),
         stack,
         maps: &maps,
         plan: &plan,
         source_allocated_bytes: disk.allocated_bytes()?,
-        target_path: &arguments.target.display().to_string(),
+        target_path: &options.target.display().to_string(),
         target_format: target_format.name(),
-        provision: arguments.provision.word(),
+        provision: options.provision.word(),
         target_allocated_bytes: done.as_ref().map_or(0, |done| done.target_allocated_bytes),
         totals: done.as_ref().map(|done| done.outcome.totals),
         kept_bytes: done.as_ref().map_or(0, |done| done.kept_bytes),
         elapsed_seconds: started.elapsed().as_secs_f64(),
-        verified: done.is_some() && arguments.verify,
+        verified: done.is_some() && options.verify,
         layouts: layouts.as_deref(),
-        shadow_copies: &arguments.shadow_copies.care(stack, &maps)?,
-    });
-    print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) })
+        shadow_copies: &shadow_copies::care(options.drop_shadow_copies, stack, &maps)?,
+    }))
 }
 
 /// What the volumes use. Where all of them is kept, and nothing moves, they need not be understood: not one of them is looked at.
-fn used_maps(arguments: &CopyArguments, stack: &Stack) -> Result<UsedMaps> {
-    match arguments.keep_free && arguments.keep_swap && arguments.layout == Layout::Keep {
+fn used_maps(options: &Options, stack: &Stack) -> Result<UsedMaps> {
+    match options.keep_free && options.keep_swap && options.layout == Layout::Keep {
         true => Ok(stack.whole_maps("--keep-free and --keep-swap keep all of it")),
-        false => stack.used_maps_for(Check::Full, arguments.shadow_copies.what()),
+        false => stack.used_maps_for(Check::Full, shadow_copies::what(options.drop_shadow_copies)),
     }
 }
 
@@ -125,13 +176,13 @@ pub(crate) fn plan(options: CopyOptions, stack: &Stack, maps: &UsedMaps) -> Resu
 
 /// `-O`, else the target's extension, else the source's format. An extension that stands for none of them is a mistake, or a format that
 /// cannot be written: what is made under such a name would not be what the name says.
-fn target_format(arguments: &CopyArguments, source: Format) -> Result<Format> {
-    let target = &arguments.target;
+fn target_format(options: &Options, source: Format) -> Result<Format> {
+    let target = &options.target;
     let hint = "say it with -O raw, vhd, vhdx, vmdk, qcow2 or vdi";
     if target.as_os_str() == "-" {
         return Err(Error::invalid("a disk is not written to standard output").path("-").hint("name a file"));
     }
-    if let Some(format) = arguments.target_format {
+    if let Some(format) = options.target_format {
         return Ok(format);
     }
     if is_block_device(target) {
@@ -145,18 +196,18 @@ fn target_format(arguments: &CopyArguments, source: Format) -> Result<Format> {
 }
 
 /// Before anything is made: whether the target can have its storage at once.
-fn check_provision(arguments: &CopyArguments, writer: &AnyWriter) -> Result<()> {
-    engine::check_provision(writer, arguments.provision.when())?;
-    if arguments.provision != Provision::Thin && is_block_device(&arguments.target) {
+fn check_provision(options: &Options, writer: &AnyWriter) -> Result<()> {
+    engine::check_provision(writer, options.provision.when())?;
+    if options.provision != Provision::Thin && is_block_device(&options.target) {
         return Err(Error::unsupported("a block device has the storage that it has").hint("--provision thin"));
     }
     Ok(())
 }
 
 /// A table written for one sector size means nothing to a guest that is told another.
-fn warn_of_sectors(sector_bytes: u32, target: Format) {
+fn warn_of_sectors(sector_bytes: u32, target: Format, observer: &dyn Observer) {
     if sector_bytes != 512 && target != Format::Vhdx {
-        say(&format!(
+        observer.note(&format!(
             "warning: the disk has sectors of {sector_bytes} bytes, which {target} cannot tell the guest: attach the \
              target with that sector size, or use vhdx"
         ));
@@ -177,27 +228,27 @@ pub(crate) fn format_keys(options: &[String]) -> Result<BTreeMap<String, String>
     Ok(keys)
 }
 
-fn create_options(arguments: &CopyArguments, stack: &Stack, format: Format) -> Result<CreateOptions> {
-    let keys = format_keys(&arguments.target_option)?;
-    if arguments.compress && format != Format::Qcow2 {
+fn create_options(options: &Options, stack: &Stack, format: Format) -> Result<CreateOptions> {
+    let keys = format_keys(&options.target_option)?;
+    if options.compress && format != Format::Qcow2 {
         return Err(Error::invalid(format!("{format} cannot be compressed with --compress"))
             .hint("-O qcow2 --compress, or -O vmdk -o subformat=streamOptimized"));
     }
     Ok(CreateOptions {
         virtual_bytes: stack.chain().len_bytes(),
         sector_bytes: stack.chain().sector_bytes(),
-        compress: arguments.compress,
+        compress: options.compress,
         keys,
         identity_seed: uuid::Uuid::new_v4().as_u128(),
         created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        file_name: arguments.target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        target_is_dirty: is_block_device(&arguments.target) && !arguments.fast,
+        file_name: options.target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        target_is_dirty: is_block_device(&options.target) && !options.fast,
     })
 }
 
 /// Even `--force` does not write a disk over one of the files it is read from.
-fn check_target_is_no_source(arguments: &CopyArguments, source: &Chain) -> Result<()> {
-    let target = os::storage_of(&arguments.target);
+fn check_target_is_no_source(options: &Options, source: &Chain) -> Result<()> {
+    let target = os::storage_of(&options.target);
     let is_same = |file: &dyn HostFile| {
         // A partition lies on its disk, and a loop device on its file: either way round.
         let source = os::storage_of(file.path());
@@ -228,7 +279,8 @@ struct Done {
 
 /// A copy to be made.
 struct Job<'a> {
-    arguments: &'a CopyArguments,
+    options: &'a Options,
+    observer: &'a dyn Observer,
     disk: &'a OpenDisk,
     source: &'a dyn ReadAt<Virtual>,
     plan: &'a CopyPlan,
@@ -238,31 +290,32 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn execute(&self, target: Target, writer: AnyWriter, identity: JobIdentity) -> Result<Done> {
-        let cancelled = cancel_on_signal()?;
+        let cancelled = self.observer.cancel()?;
         match target {
             Target::Device(device) => {
                 let progress = self.progress(&cancelled);
-                let result = self.copy(writer, &device, None, &progress, &progress);
+                let result = self.copy(writer, &device, None, &*progress, &*progress);
                 let outcome = result
-                    .and_then(|outcome| self.prove(outcome, &self.arguments.target, cancelled))
+                    .and_then(|outcome| self.prove(outcome, &self.options.target, cancelled))
                     .map_err(|error| error.hint("the block device holds an incomplete copy"))?;
                 self.done(outcome, 0)
             }
             Target::Folder { folder, .. } => {
-                let (transfer, left) = Transfer::begin(&folder, identity, self.arguments.resume)?;
-                let resume = going_on(left, self.arguments.resume);
+                let (transfer, left) = Transfer::begin(&folder, identity, self.options.resume)?;
+                let resume = going_on(left, self.options.resume, self.observer);
                 let kept_bytes = resume.as_ref().map_or(0, Checkpoint::read_bytes);
                 let progress = self.progress(&cancelled);
-                let watched = transfer.watched_by(&progress);
+                let watched = transfer.watched_by(&*progress);
                 let result = self
-                    .copy(writer, transfer.partial(), resume, &progress, &watched)
+                    .copy(writer, transfer.partial(), resume, &*progress, &watched)
                     .and_then(|outcome| self.prove(outcome, &folder.path(TargetName::Partial), cancelled));
                 drop(watched);
                 match result {
                     Ok(outcome) => {
                         transfer.publish()?;
-                        let kept = self.arguments.provision.kept();
-                        self.arguments.provision.note_unless(os::kept(&self.arguments.target) == kept);
+                        let kept = self.options.provision.kept();
+                        let is_marked = os::kept(&self.options.target) == kept;
+                        self.options.provision.note_unless(is_marked, self.observer);
                         self.done(outcome, kept_bytes)
                     }
                     Err(error) => Err(give_up(transfer, &folder.path(TargetName::Partial), error)),
@@ -271,8 +324,8 @@ impl Job<'_> {
         }
     }
 
-    fn progress(&self, cancelled: &Arc<AtomicBool>) -> Progress {
-        Progress::new(self.arguments.progress, "copy", self.plan.reads.total_bytes(), cancelled.clone())
+    fn progress(&self, cancelled: &Cancel) -> Box<dyn Progress> {
+        self.observer.progress("copy", self.plan.reads.total_bytes(), cancelled.clone())
     }
 
     fn copy(
@@ -280,7 +333,7 @@ impl Job<'_> {
         writer: AnyWriter,
         target: &dyn TargetFile,
         resume: Option<Checkpoint>,
-        progress: &Progress,
+        progress: &dyn Progress,
         monitor: &dyn Monitor,
     ) -> Result<CopyOutcome> {
         let job = CopyJob {
@@ -288,9 +341,9 @@ impl Job<'_> {
             plan: self.plan,
             writer,
             target,
-            provision: self.arguments.provision.when(),
-            thread_count: thread_count(self.arguments),
-            digests: self.arguments.verify,
+            provision: self.options.provision.when(),
+            thread_count: thread_count(self.options),
+            digests: self.options.verify,
             checkpoint_interval: CHECKPOINT_INTERVAL,
             resume,
         };
@@ -300,31 +353,48 @@ impl Job<'_> {
     }
 
     /// Whether the source is still what was read, and, with `--verify`, the target what was written.
-    fn prove(&self, outcome: CopyOutcome, written: &Path, cancelled: Arc<AtomicBool>) -> Result<CopyOutcome> {
-        check_unchanged(self.arguments, self.disk.stack.chain(), self.before)?;
-        if self.arguments.verify {
-            verify_target(self.arguments, written, self.format, &outcome, cancelled)?;
+    fn prove(&self, outcome: CopyOutcome, written: &Path, cancelled: Cancel) -> Result<CopyOutcome> {
+        check_unchanged(self.options, self.disk.stack.chain(), self.before, self.observer)?;
+        if self.options.verify {
+            self.verify_target(written, &outcome, cancelled)?;
         }
         Ok(outcome)
     }
 
+    /// Opens what was written as any disk is opened, and compares.
+    fn verify_target(&self, path: &Path, outcome: &CopyOutcome, cancelled: Cancel) -> Result<()> {
+        let open = OpenOptions { format: Some(self.format), allow_path: Vec::new() };
+        let written = open_chain(path, &open, Caching::Direct)
+            .map_err(|error| Error::mismatch(format!("the target does not open: {error}")))?;
+        let progress = self.observer.progress("verify", written.len_bytes(), cancelled);
+        let digests = outcome.digests.as_ref().expect("asked for with --verify");
+        let advanced = |bytes| {
+            progress.advanced(bytes, 0);
+            !progress.is_cancelled()
+        };
+        let result = verify::check(&written, digests, thread_count(self.options), &advanced);
+        progress.finish();
+        result
+    }
+
     fn done(&self, outcome: CopyOutcome, kept_bytes: u64) -> Result<Done> {
-        let target_allocated_bytes = SourceFile::open(&self.arguments.target)?.allocated_bytes()?;
+        let target_allocated_bytes = SourceFile::open(&self.options.target)?.allocated_bytes()?;
         Ok(Done { outcome, kept_bytes, target_allocated_bytes })
     }
 }
 
-fn caching(arguments: &CopyArguments) -> Caching {
-    if arguments.page_cache { Caching::PageCache } else { Caching::Direct }
+fn caching(options: &Options) -> Caching {
+    if options.page_cache { Caching::PageCache } else { Caching::Direct }
 }
 
-fn thread_count(arguments: &CopyArguments) -> usize {
+fn thread_count(options: &Options) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    arguments.threads.map_or((4 * cores).clamp(8, 32), usize::from)
+    options.threads.map_or((4 * cores).clamp(8, 32), usize::from)
 }
 
 /// Where to go on; says so, or why not.
-fn going_on(left: Left, resumes: bool) -> Option<Checkpoint> {
+fn going_on(left: Left, resumes: bool, observer: &dyn Observer) -> Option<Checkpoint> {
+    let say = |text: &str| observer.note(text);
     match left {
         Left::Usable(checkpoint) if resumes => {
             say(&format!("going on after {}", report::human_bytes(checkpoint.read_bytes())));
@@ -343,16 +413,16 @@ fn going_on(left: Left, resumes: bool) -> Option<Checkpoint> {
 }
 
 /// What the target is to be, as far as it decides whether it can be.
-fn wanted(arguments: &CopyArguments, source: &Chain, format: Format, least: Least) -> Wanted {
+fn wanted(options: &Options, source: &Chain, format: Format, least: Least) -> Wanted {
     Wanted {
         format,
-        force: arguments.force,
+        force: options.force,
         least,
         options: FolderOptions {
-            replace: arguments.force,
+            replace: options.force,
             mode: source_mode(source),
-            kept: arguments.provision.kept(),
-            direct: caching(arguments) == Caching::Direct,
+            kept: options.provision.kept(),
+            direct: caching(options) == Caching::Direct,
         },
     }
 }
@@ -392,44 +462,24 @@ fn young_for(found: Fingerprint) -> Duration {
 
 /// What is read of the source, and all that shapes the target: the program's version as well, since another one may lay it out
 /// otherwise.
-fn how(arguments: &CopyArguments, plan: &CopyPlan, format: Format) -> String {
+fn how(options: &Options, plan: &CopyPlan, format: Format) -> String {
     let reads = verify::window_hash(format!("{:?} {:?}", plan.reads, plan.fills).as_bytes()).unwrap_or(0);
-    let CopyArguments { target_option, compress, verify, layout, provision, .. } = arguments;
+    let Options { target_option, compress, verify, layout, provision, .. } = options;
     let version = env!("CARGO_PKG_VERSION");
     format!("{version} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?} {provision:?}")
 }
 
 /// With `--in-use` it is known that the source changes.
-fn check_unchanged(arguments: &CopyArguments, source: &Chain, before: &Seen) -> Result<()> {
+fn check_unchanged(options: &Options, source: &Chain, before: &Seen, observer: &dyn Observer) -> Result<()> {
     match before.check_after_reading(source) {
-        Err(_) if arguments.in_use => {
-            say("warning: the source changed while it was copied: its parts may be from different moments");
+        Err(_) if options.in_use => {
+            observer.note(
+                "warning: the source changed while it was copied: its parts may be from different moments",
+            );
             Ok(())
         }
         checked => checked,
     }
-}
-
-/// Opens what was written as any disk is opened, and compares.
-fn verify_target(
-    arguments: &CopyArguments,
-    path: &Path,
-    format: Format,
-    outcome: &CopyOutcome,
-    cancelled: Arc<AtomicBool>,
-) -> Result<()> {
-    let open = OpenArguments { format: Some(format), allow_path: Vec::new() };
-    let written = open_chain(path, &open, Caching::Direct)
-        .map_err(|error| Error::mismatch(format!("the target does not open: {error}")))?;
-    let progress = Progress::new(arguments.progress, "verify", written.len_bytes(), cancelled);
-    let digests = outcome.digests.as_ref().expect("asked for with --verify");
-    let advanced = |bytes| {
-        Monitor::advanced(&progress, bytes, 0);
-        !Monitor::is_cancelled(&progress)
-    };
-    let result = verify::check(&written, digests, thread_count(arguments), &advanced);
-    progress.finish();
-    result
 }
 
 /// Nothing is left under the target's name. What can be gone on with is kept under another, unless it is in the way: of a full file

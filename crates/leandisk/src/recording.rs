@@ -9,6 +9,8 @@ use plan::cost::Access;
 use serve::stats::{ExportStats, blktrace};
 use serve::trace::{self, Op, TraceReader};
 
+use crate::Observer;
+
 /// Files of one recording of blktrace at most: one for each CPU.
 const CPU_COUNT_MAX: usize = 4096;
 
@@ -37,21 +39,21 @@ fn kind_of(path: &Path) -> Result<Option<Kind>> {
 }
 
 /// What a recording says of its disk; `None` if the file is none.
-pub(crate) fn measured(path: &Path) -> Result<Option<ExportStats>> {
+pub(crate) fn measured(path: &Path, observer: &dyn Observer) -> Result<Option<ExportStats>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let Some(kind) = kind_of(path)? else { return Ok(None) };
     let (len_bytes, snapshot) = match kind {
         Kind::Trace => {
             let mut reader = reader(path)?;
             let snapshot = trace::measure(&mut reader).map_err(|error| error.path(path.display()))?;
-            tell(path, &reader);
+            tell(path, &reader, observer);
             (reader.facts().disk_bytes, snapshot)
         }
         Kind::Blktrace => {
             let recording =
                 blktrace::read(cpu_files(path)?, None).map_err(|error| error.path(path.display()))?;
             if recording.is_truncated {
-                say(path, "ends in the middle of a record");
+                say(path, "ends in the middle of a record", observer);
             }
             (0, recording.snapshot)
         }
@@ -62,7 +64,11 @@ pub(crate) fn measured(path: &Path) -> Result<Option<ExportStats>> {
 }
 
 /// The reads and writes of a recording, in order; `None` if the file is none.
-pub(crate) fn accesses(path: &Path, count_max: usize) -> Result<Option<Vec<Access>>> {
+pub(crate) fn accesses(
+    path: &Path,
+    count_max: usize,
+    observer: &dyn Observer,
+) -> Result<Option<Vec<Access>>> {
     let mut accesses = Vec::new();
     let mut push = |offset, len_bytes| {
         if accesses.len() >= count_max {
@@ -80,7 +86,7 @@ pub(crate) fn accesses(path: &Path, count_max: usize) -> Result<Option<Vec<Acces
                     push(event.offset, event.len_bytes)?;
                 }
             }
-            tell(path, &reader);
+            tell(path, &reader, observer);
         }
         Some(Kind::Blktrace) => {
             blktrace::each_request(cpu_files(path)?, push).map_err(|error| error.path(path.display()))?;
@@ -100,17 +106,18 @@ fn reader(path: &Path) -> Result<TraceReader<BufReader<File>>> {
     TraceReader::new(BufReader::new(open(path)?)).map_err(|error| error.path(path.display()))
 }
 
-fn tell<R: Read>(path: &Path, reader: &TraceReader<R>) {
+fn tell<R: Read>(path: &Path, reader: &TraceReader<R>, observer: &dyn Observer) {
     if reader.dropped() > 0 {
-        say(path, &format!("lacks {} requests, which came too fast or beyond its limit", reader.dropped()));
+        let lacks = format!("lacks {} requests, which came too fast or beyond its limit", reader.dropped());
+        say(path, &lacks, observer);
     }
     if reader.is_truncated() {
-        say(path, "ends in the middle of a block; what comes before was read");
+        say(path, "ends in the middle of a block; what comes before was read", observer);
     }
 }
 
-fn say(path: &Path, text: &str) {
-    crate::say(&format!("{} {text}", path.display()));
+fn say(path: &Path, text: &str, observer: &dyn Observer) {
+    observer.note(&format!("{} {text}", path.display()));
 }
 
 /// The files of all CPUs, if `path` is one of them by its name (`sda.blktrace.0`); else the file alone.

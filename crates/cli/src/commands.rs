@@ -1,0 +1,114 @@
+//! The commands: a use case each, and what is printed of its outcome.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use block::{Error, Result};
+use leandisk::{
+    Observer, Reported, analyze, bench, compact, copy, create, defrag, info, map, recover, serve, stats,
+};
+use report::{
+    analyze_full_text, analyze_text, compact_text, copy_text, create_text, defrag_text, first_write_text,
+    fragmentation_text, info_text, map_text, recover_text, stats_text, to_json,
+};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::Failed;
+use crate::arguments::{
+    AnalyzeArguments, BenchCommand, Command, ProgressStyle, ServeArguments, StatsArguments,
+};
+use crate::output::{print, say, stdout_palette};
+use crate::progress::{Terminal, cancel_on_signal, columns_of};
+
+/// Columns of the map on a terminal.
+const MAP_COLUMNS_MIN: usize = 40;
+const MAP_COLUMNS_MAX: usize = 96;
+
+/// Of commands that have no option for it.
+const TERMINAL: Terminal = Terminal { style: ProgressStyle::Auto };
+
+pub(crate) fn run(command: &Command) -> Result<(), Failed> {
+    let shown = |style| Terminal { style };
+    let palette = stdout_palette();
+    match command {
+        Command::Info(arguments) => {
+            let document = info::run(&arguments.options())?;
+            print(&if arguments.json { to_json(&document) } else { info_text(&document, palette) })?;
+        }
+        Command::Analyze(arguments) => analyze(arguments)?,
+        Command::Map(arguments) => map::run(&arguments.options(), &TERMINAL)?,
+        Command::Copy(arguments) => {
+            let document = copy::run(&arguments.options(), &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { copy_text(&document, palette) })?;
+        }
+        Command::Create(arguments) => {
+            let document = create::run(&arguments.options(), &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { create_text(&document, palette) })?;
+        }
+        Command::Compact(arguments) => {
+            let Reported { document, ended } =
+                compact::run(&arguments.options(), &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { compact_text(&document, palette) })?;
+            ended.map_err(Failed::Told)?;
+        }
+        Command::Defrag(arguments) => {
+            let Reported { document, ended } = defrag::run(&arguments.options(), &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { defrag_text(&document, palette) })?;
+            ended.map_err(Failed::Told)?;
+        }
+        Command::Recover(arguments) => {
+            let document = recover::run(&arguments.options())?;
+            print(&if arguments.json { to_json(&document) } else { recover_text(&document, palette) })?;
+        }
+        Command::Serve(arguments) => serve(arguments)?,
+        Command::Stats(arguments) => stats(arguments)?,
+        Command::Bench(BenchCommand::FirstWrite(arguments)) => {
+            let document = bench::first_write(&arguments.options(), &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { first_write_text(&document, palette) })?;
+        }
+        Command::Bench(BenchCommand::Fragmentation(arguments)) => {
+            let document = bench::fragmentation(&arguments.options()?, &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { fragmentation_text(&document, palette) })?;
+        }
+    }
+    Ok(())
+}
+
+fn analyze(arguments: &AnalyzeArguments) -> Result<()> {
+    let looks = arguments.full && !arguments.json && std::io::stdout().is_terminal();
+    let analyze::Analysis { document, map } = analyze::run(&arguments.options(looks), &TERMINAL)?;
+    if arguments.json {
+        return print(&to_json(&document));
+    }
+    let palette = stdout_palette();
+    if !arguments.full {
+        return print(&analyze_text(&document, palette));
+    }
+    let columns = columns_of(&std::io::stdout()).clamp(MAP_COLUMNS_MIN, MAP_COLUMNS_MAX);
+    let strips = map.filter(|_| looks).map(|map| map_text(&map, columns, palette));
+    print(&analyze_full_text(&document, strips.as_deref(), palette))
+}
+
+fn serve(arguments: &ServeArguments) -> Result<()> {
+    // A second signal ends the program at once.
+    let _ends_on_second = cancel_on_signal()?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::io("signal handler", error))?;
+    let observer: Arc<dyn Observer> = Arc::new(TERMINAL);
+    serve::run(&arguments.options(), &observer, |places| {
+        say(&format!("serving {} at {}", arguments.disk.display(), places.join(" and ")));
+        let _ = signals.forever().next();
+    })
+}
+
+fn stats(arguments: &StatsArguments) -> Result<()> {
+    if arguments.csv {
+        return print(&stats::csv(&arguments.source)?);
+    }
+    let document = stats::run(&arguments.options(), &TERMINAL)?;
+    // Two are compared on a page.
+    if arguments.later.is_some() {
+        return Ok(());
+    }
+    print(&if arguments.json { to_json(&document) } else { stats_text(&document, stdout_palette()) })
+}

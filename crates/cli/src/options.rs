@@ -1,0 +1,242 @@
+//! What the command line says, as the use cases take it.
+
+use std::path::PathBuf;
+
+use bench::{HostKind, HostVolume, Workload};
+use block::{Error, Result};
+use leandisk::{
+    OpenOptions, analyze, bench as benches, compact, copy, create, defrag, info, map, recover, serve, stats,
+};
+
+use crate::arguments::{
+    AnalyzeArguments, CompactArguments, CopyArguments, CreateArguments, DefragArguments, FirstWriteArguments,
+    FragmentationArguments, Goal, HostFilesystem, InfoArguments, Layout, MapArguments, Move, OpenArguments,
+    Order, Provision, RecoverArguments, ServeArguments, StatsArguments,
+};
+
+impl OpenArguments {
+    fn options(&self) -> OpenOptions {
+        OpenOptions { format: self.format, allow_path: self.allow_path.clone() }
+    }
+}
+
+impl From<Provision> for leandisk::Provision {
+    fn from(provision: Provision) -> Self {
+        match provision {
+            Provision::Thin => Self::Thin,
+            Provision::Lazy => Self::Lazy,
+            Provision::Eager => Self::Eager,
+        }
+    }
+}
+
+impl InfoArguments {
+    pub(crate) fn options(&self) -> info::Options {
+        info::Options { disk: self.disk.clone(), open: self.open.options() }
+    }
+}
+
+impl AnalyzeArguments {
+    /// `draws_map` is for those who look: a map takes as long as the survey.
+    pub(crate) fn options(&self, draws_map: bool) -> analyze::Options {
+        analyze::Options {
+            disk: self.disk.clone(),
+            open: self.open.options(),
+            html: self.html.clone(),
+            files: self.files.clone(),
+            force: self.force,
+            top: self.top,
+            device: self.device.clone(),
+            request_size: self.request_size,
+            trace: self.trace.clone(),
+            zeros: self.zeros,
+            draws_map,
+        }
+    }
+}
+
+impl MapArguments {
+    pub(crate) fn options(&self) -> map::Options {
+        map::Options {
+            disk: self.disk.clone(),
+            open: self.open.options(),
+            output: self.output.clone(),
+            force: self.force,
+        }
+    }
+}
+
+impl CopyArguments {
+    pub(crate) fn options(&self) -> copy::Options {
+        copy::Options {
+            source: self.source.clone(),
+            target: self.target.clone(),
+            open: self.open.options(),
+            target_format: self.target_format,
+            target_option: self.target_option.clone(),
+            compress: self.compress,
+            layout: match self.layout {
+                Layout::Keep => copy::Layout::Keep,
+                Layout::Packed => copy::Layout::Packed,
+            },
+            provision: self.provision.into(),
+            keep_free: self.keep_free,
+            keep_swap: self.keep_swap,
+            drop_shadow_copies: self.shadow_copies.drop_shadow_copies,
+            fast: self.fast,
+            verify: self.verify,
+            dry_run: self.dry_run,
+            resume: self.resume,
+            force: self.force,
+            in_use: self.in_use,
+            page_cache: self.page_cache,
+            threads: self.threads,
+        }
+    }
+}
+
+impl CreateArguments {
+    pub(crate) fn options(&self) -> create::Options {
+        create::Options {
+            disk: self.disk.clone(),
+            size: self.size,
+            format: self.format,
+            option: self.option.clone(),
+            provision: self.provision.into(),
+            force: self.force,
+        }
+    }
+}
+
+impl CompactArguments {
+    pub(crate) fn options(&self) -> compact::Options {
+        compact::Options {
+            disk: self.disk.clone(),
+            open: self.open.options(),
+            defrag: self.defrag,
+            moves: match self.moves {
+                Move::Auto => compact::Move::Auto,
+                Move::Always => compact::Move::Always,
+                Move::Never => compact::Move::Never,
+            },
+            drop_shadow_copies: self.shadow_copies.drop_shadow_copies,
+            dry_run: self.dry_run,
+            verify: self.verify,
+        }
+    }
+}
+
+impl DefragArguments {
+    pub(crate) fn options(&self) -> defrag::Options {
+        defrag::Options {
+            disk: self.disk.clone(),
+            open: self.open.options(),
+            goal: match self.goal {
+                Goal::Files => defrag::Goal::Files,
+                Goal::Free => defrag::Goal::Free,
+                Goal::Pack => defrag::Goal::Pack,
+            },
+            volume: self.volume,
+            dry_run: self.dry_run,
+            verify: self.verify,
+            mft: self.mft,
+            journal: self.journal.clone(),
+        }
+    }
+}
+
+impl RecoverArguments {
+    pub(crate) fn options(&self) -> recover::Options {
+        recover::Options { disk: self.disk.clone(), open: self.open.options(), journal: self.journal.clone() }
+    }
+}
+
+impl ServeArguments {
+    pub(crate) fn options(&self) -> serve::Options {
+        serve::Options {
+            disk: self.disk.clone(),
+            open: self.open.options(),
+            socket: self.socket.clone(),
+            listen: self.listen,
+            read_only: self.read_only,
+            provision: self.provision.map(Into::into),
+            name: self.name.clone(),
+            tls: self.tls_files(),
+            insecure: self.insecure,
+            trace: self.trace.clone(),
+            metrics: self.metrics,
+        }
+    }
+
+    /// The parser knows that a certificate and its key come together.
+    fn tls_files(&self) -> Option<serve::TlsFiles> {
+        let (certificate, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(serve::TlsFiles { certificate, key, authority: self.tls_ca.clone() })
+    }
+}
+
+impl StatsArguments {
+    pub(crate) fn options(&self) -> stats::Options {
+        stats::Options {
+            source: self.source.clone(),
+            later: self.later.clone(),
+            html: self.html.clone(),
+            force: self.force,
+        }
+    }
+}
+
+impl FirstWriteArguments {
+    pub(crate) fn options(&self) -> benches::FirstWriteOptions {
+        benches::FirstWriteOptions {
+            dir: self.dir.clone(),
+            size: self.size,
+            passes: self.passes,
+            formats: self.formats.clone(),
+            provision: self.provision.iter().map(|&provision| provision.into()).collect(),
+            write: self.write,
+            iterations: self.iterations,
+            keep: self.keep,
+            html: self.html.clone(),
+            force: self.force,
+        }
+    }
+}
+
+impl FragmentationArguments {
+    pub(crate) fn options(&self) -> Result<benches::FragmentationOptions> {
+        let host = self.host_filesystem.map(|kind| HostVolume {
+            kind: match kind {
+                HostFilesystem::Ext4 => HostKind::Ext4,
+                HostFilesystem::Xfs => HostKind::Xfs,
+                HostFilesystem::Btrfs => HostKind::Btrfs,
+            },
+            is_aged: self.aged,
+        });
+        Ok(benches::FragmentationOptions {
+            dir: self.dir.clone(),
+            workload: Workload {
+                files: usize::from(self.files),
+                size_bytes: self.size,
+                write_bytes: self.write,
+                order: match self.order {
+                    Order::Turns => bench::Order::Turns,
+                    Order::Random => bench::Order::Random,
+                },
+                churns: self.churn,
+                flush_bytes: self.flush,
+            },
+            formats: self.formats.clone(),
+            host,
+            iterations: self.iterations,
+            keep: self.keep,
+            html: self.html.clone(),
+            force: self.force,
+            program: this_program()?,
+        })
+    }
+}
+
+fn this_program() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|error| Error::io("find this program", error))
+}

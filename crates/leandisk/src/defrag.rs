@@ -1,0 +1,263 @@
+//! `leandisk defrag` and `leandisk recover`: facts, plan, execution, proof.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use block::{Error, ErrorKind, Result};
+use claims::{Act, Seen};
+use engine::RearrangeOutcome;
+use extent::{ExtentSet, Span, VolumeOffset};
+use filesystem::Check;
+use image::{Chain, Edit};
+use plan::defrag::{BackingMap, DefragOptions, Hints, LayoutFigures, plan_in_place};
+use plan::profile::HDD;
+use plan::{fragmented_reading, free_after, predicted_figures, surveyed_figures};
+use report::{DefragDocument, DefragSubject, DefragVolume, DefragWork, defrag_document, printable_name};
+use stack::{HOST_BLOCK_BYTES, Stack, Survey, Volume};
+
+use crate::in_place::{
+    BATCH_BYTES_MAX, CHECK_FIRST, CarriedOut, InPlace, Prepared, Ready, Soundness, carry_out,
+    check_can_be_opened, is_thin, make_ready,
+};
+use crate::open::{Caching, Gate, OpenDisk, OpenOptions, check_claims, check_usable};
+use crate::pack::read_layout;
+use crate::{Observer, Reported};
+
+/// A thin disk grows by no more than one part in so many.
+const GROWTH_PARTS: u64 = 1000;
+
+/// What a disk is to look like.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Goal {
+    /// Every file in one piece, with as little moved as possible.
+    #[default]
+    Files,
+    /// The free space in one piece as well.
+    Free,
+    /// Everything sorted: directories, small files by directory, large files, then the free space.
+    Pack,
+}
+
+impl Goal {
+    /// As on the command line, and in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Free => "free",
+            Self::Pack => "pack",
+        }
+    }
+}
+
+impl From<Goal> for plan::defrag::Goal {
+    fn from(goal: Goal) -> Self {
+        match goal {
+            Goal::Files => Self::Files,
+            Goal::Free => Self::Free,
+            Goal::Pack => Self::Pack,
+        }
+    }
+}
+
+/// What is changed, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The disk: an image file or a block device that nobody else uses.
+    pub disk: PathBuf,
+    /// How it is opened.
+    pub open: OpenOptions,
+    /// What it is to look like.
+    pub goal: Goal,
+    /// The only volume to change, counted from 1; `None` for all.
+    pub volume: Option<u32>,
+    /// Whether nothing is changed: everything is checked and planned as for the change.
+    pub dry_run: bool,
+    /// Whether all files are read before and after, and compared.
+    pub verify: bool,
+    /// Whether `$MFT` of NTFS is made contiguous, too.
+    pub mft: bool,
+    /// Where the journal is written, if not beside the disk.
+    pub journal: Option<PathBuf>,
+}
+
+/// Moves files until the disk is as the goal says, or says what would be moved. A stop at any moment leaves every file whole.
+pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<DefragDocument>> {
+    let started = Instant::now();
+    // Metadata are read more than once: by who surveys, who plans, and who checks. The proof reads from the storage.
+    let disk = OpenDisk::open(&options.disk, &options.open, Caching::PageCache)?;
+    let stack = &disk.stack;
+    let seen = Seen::of(stack.chain());
+    os::check_journal_place(&options.disk, options.journal.as_deref())?;
+    let gate = Gate::new(&options.disk, &options.open)?;
+    check_claims(stack.chain(), &gate, Act::Change)?;
+    Edit::check(stack.chain())?;
+    check_volume_number(options, stack)?;
+    if is_thin(stack.chain())? {
+        check_usable(&options.disk, &options.open)?;
+    }
+
+    let planning = observer.waiting("planning what moves");
+    let found = stack.used_maps(Check::Quick).and_then(|maps| stack.survey(&maps));
+    let survey = seen.explain(stack.chain(), found)?;
+    let prepared: Result<Vec<_>> =
+        (0..stack.volumes().len()).map(|index| prepare(options, stack, &survey, index)).collect();
+    let prepared = seen.explain(stack.chain(), prepared)?;
+    drop(planning);
+    let proof = match options.dry_run {
+        true => {
+            check_can_be_opened(stack, &gate, &prepared)?;
+            None
+        }
+        false => {
+            let CarriedOut { after, outcomes, verified_files } =
+                carry_out(&options.in_place(observer), stack, &gate, &prepared, &seen)?;
+            let survey = after.survey(&after.used_maps(Check::Quick)?)?;
+            Some(Proof { survey, outcomes, verified_files })
+        }
+    };
+    let volumes = stack.volumes().iter().enumerate().map(|(index, volume)| DefragVolume {
+        index: index + 1,
+        facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
+        size_bytes: volume.span.len_bytes(),
+        work: work(&survey, &prepared[index], proof.as_ref(), index),
+    });
+    let mut document = defrag_document(&DefragSubject {
+        path: &options.disk.display().to_string(),
+        format: stack.chain().facts().format.name(),
+        goal: options.goal.name(),
+        dry_run: options.dry_run,
+        volumes: volumes.collect(),
+        elapsed_seconds: started.elapsed().as_secs_f64(),
+        verified_files: proof.as_ref().and_then(|proof| proof.verified_files),
+    });
+    let possible = check_any_was_possible(options, stack, prepared);
+    if let Err(error) = &possible {
+        document.fail(error);
+    }
+    Ok(Reported { document, ended: possible })
+}
+
+fn check_volume_number(options: &Options, stack: &Stack) -> Result<()> {
+    let count = stack.volumes().len();
+    match options.volume {
+        Some(number) if count > 0 && number as usize > count => {
+            Err(Error::invalid("--volume").field("volume", number, format!("1 to {count}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Options {
+    fn in_place<'a>(&'a self, observer: &'a dyn Observer) -> InPlace<'a> {
+        let Self { disk, open, verify, journal, .. } = self;
+        InPlace { disk, open, verify: *verify, journal: journal.as_deref(), observer }
+    }
+}
+
+/// Plans one volume. What speaks against it is an answer; only a failure to read is an error.
+fn prepare(options: &Options, stack: &Stack, survey: &Survey, index: usize) -> Result<Prepared> {
+    match prepare_volume(options, stack, survey, index) {
+        Err(error) if error.kind() == ErrorKind::Io => Err(error),
+        prepared => Ok(prepared),
+    }
+}
+
+fn prepare_volume(options: &Options, stack: &Stack, survey: &Survey, index: usize) -> Prepared {
+    if options.volume.is_some_and(|number| number as usize != index + 1) {
+        return Err(Error::refused("another volume was asked for"));
+    }
+    make_ready(stack, index, Soundness::ToBeChecked, |volume, filesystem, rearrange| {
+        let growth_bytes_max = stack.chain().facts().virtual_bytes / GROWTH_PARTS;
+        let (backing, unit_bytes) = backing(stack.chain(), volume, growth_bytes_max)?;
+        let layout = read_layout(filesystem, rearrange, backing)?;
+        let wanted = DefragOptions {
+            goal: options.goal.into(),
+            growth_bytes_max,
+            unit_bytes,
+            unit_skew_bytes: volume.span.start().get() % unit_bytes,
+            batch_bytes_max: BATCH_BYTES_MAX,
+            moves_anchored: options.mft,
+        };
+        let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
+        let home = |file| rearrange.home(file);
+        plan_in_place(&layout, &wanted, &Hints { folder: Some(&folder), home: Some(&home) })
+    })
+}
+
+/// What the container has under a volume, and the unit in which it grows.
+///
+/// An image can grow in units of its own, and the host's file in blocks where it has holes. A plan counts in one of them:
+/// where growth by a unit is too much, or there are no holes to choose from, the other does not grow.
+fn backing(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<(BackingMap, u64)> {
+    use image::Backing as Found;
+    use plan::defrag::Backing;
+    let start = volume.span.start().get();
+    let extents = image::backing(chain, volume.span)?;
+    let unit_bytes = chain.facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
+    let has_host_holes = extents.iter().any(|extent| extent.state == Found::Unallocated);
+    let is_in_units = unit_bytes == HOST_BLOCK_BYTES || !has_host_holes || unit_bytes <= growth_bytes_max;
+    let state = |backing| match backing {
+        Found::Allocated => Backing::Allocated,
+        Found::Absent if is_in_units => Backing::Unallocated,
+        Found::Unallocated if !is_in_units || unit_bytes == HOST_BLOCK_BYTES => Backing::Unallocated,
+        Found::Absent | Found::Unallocated | Found::Fixed => Backing::Fixed,
+    };
+    let on_volume = |span: extent::VirtualSpan| {
+        Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes())
+    };
+    let map = extents.into_iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect();
+    Ok((map, if is_in_units { unit_bytes } else { HOST_BLOCK_BYTES }))
+}
+
+/// The disk after the change, and what was done to each volume.
+struct Proof {
+    survey: Survey,
+    outcomes: Vec<RearrangeOutcome>,
+    verified_files: Option<u64>,
+}
+
+/// What there is to say of a volume.
+fn work<'a>(
+    survey: &Survey,
+    prepared: &'a Prepared,
+    proof: Option<&Proof>,
+    index: usize,
+) -> Result<DefragWork<'a>, String> {
+    let ready = prepared.as_ref().map_err(ToString::to_string)?;
+    let found = &survey.volumes[index];
+    let catalog = found.catalog.as_ref().ok_or("its files cannot be listed")?;
+    let before = surveyed_figures(found);
+    let (after, written): (LayoutFigures, _) = match proof {
+        None => (predicted_figures(before, &predicted_free(ready), &ready.plan), (0, 0)),
+        Some(proof) => {
+            let outcome = proof.outcomes[index];
+            let found = &proof.survey.volumes[index];
+            (surveyed_figures(found), (outcome.metadata_written_bytes, outcome.journal_written_bytes))
+        }
+    };
+    let reading = fragmented_reading(found, catalog, &ready.plan.batches, &HDD);
+    let left_paths = ready.plan.left.iter().map(|(file, _)| printable_name(&catalog.path(*file))).collect();
+    Ok(DefragWork { plan: &ready.plan, before, after, written, left_paths, reading })
+}
+
+/// What will be free. Maps that get smaller leave something, too, as far as can be told before.
+fn predicted_free(ready: &Ready) -> ExtentSet<extent::Volume> {
+    free_after(&ready.free, &ready.plan.batches, &ready.freed())
+}
+
+/// Fails if no volume could be changed, for the reason of the one asked for, else of the first.
+fn check_any_was_possible(options: &Options, stack: &Stack, prepared: Vec<Prepared>) -> Result<()> {
+    if prepared.iter().any(Result::is_ok) {
+        return Ok(());
+    }
+    let asked = options.volume.map_or(0, |number| number as usize - 1);
+    match prepared.into_iter().nth(asked) {
+        // A volume in doubt is not changed, whoever is to blame: nothing was tried that could fail.
+        Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {
+            let refused = Error::refused(error.to_string()).path(options.disk.display());
+            Err(refused.hint(error.hint_text().unwrap_or(CHECK_FIRST)))
+        }
+        Some(Err(error)) => Err(error.path(options.disk.display())),
+        _ => Err(Error::unsupported(stack.why_no_volume()).path(options.disk.display())),
+    }
+}

@@ -1,0 +1,312 @@
+//! A change in place carried out: files of volumes moved as planned, under a journal, and compared with what they were.
+//!
+//! Invariants: what speaks against the change is found before a byte of the disk changes, by a dry run as well; the journal is there
+//! from before the first write until the disk is closed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
+use claims::Seen;
+use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
+use extent::{ExtentSet, Span};
+use filesystem::{FileSystem, Rearrange};
+use image::live::LiveOptions;
+use image::{Chain, Edit, EditTarget};
+use journal::Identity;
+use os::LiveFile;
+use plan::at_once;
+use plan::defrag::DefragPlan;
+use stack::{Stack, Volume};
+use verify::volume::{Contents, Snapshot};
+
+use crate::Observer;
+use crate::open::{Caching, Gate, OpenDisk, OpenOptions, lost, open_chain};
+
+/// A batch moves no more than this, unless one extent is larger: what is done twice after a power cut.
+pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
+/// What to do about a volume that contradicts itself.
+pub(crate) const CHECK_FIRST: &str = "check the volume with its own tools first";
+/// Workers that copy.
+const THREAD_COUNT: usize = 4;
+
+/// A volume with its plan, or why there is none.
+pub(crate) type Prepared = Result<Ready, Error>;
+
+/// What is needed to carry out a plan.
+pub(crate) struct Ready {
+    rearrange: Box<dyn Rearrange>,
+    pub(crate) plan: DefragPlan,
+    /// What the file system calls free.
+    pub(crate) free: ExtentSet<extent::Volume>,
+}
+
+impl Ready {
+    /// What smaller maps leave.
+    pub(crate) fn freed(&self) -> ExtentSet<extent::Volume> {
+        let all = at_once(&self.plan.batches);
+        let rewritten = all.and_then(|all| self.rearrange.rewritten(Arc::new(all)));
+        rewritten.map(|rewritten| rewritten.freed().clone()).unwrap_or_default()
+    }
+}
+
+/// Whether the independent check is still to pass a volume before files of it may move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Soundness {
+    /// It passed it already.
+    Checked,
+    /// It is checked as soon as something is to move: what is wrong now would be found after the change, when it is too late to
+    /// refuse it.
+    ToBeChecked,
+}
+
+/// Has a volume planned whose files can be moved. Fails with the reason if they cannot, or if the independent check that follows
+/// a change would not pass the volume as it is.
+pub(crate) fn make_ready(
+    stack: &Stack,
+    index: usize,
+    soundness: Soundness,
+    plan: impl FnOnce(&Volume, &dyn FileSystem, &dyn Rearrange) -> Result<DefragPlan>,
+) -> Prepared {
+    if let Some(other) = stack.hibernated().filter(|other| *other != index) {
+        return Err(Error::refused(format!("the guest is hibernated (see volume {})", other + 1)));
+    }
+    let volume = &stack.volumes()[index];
+    let filesystem = volume.filesystem.as_deref().ok_or_else(|| {
+        Error::unsupported(volume.doubt.clone().unwrap_or_else(|| "no known file system".into()))
+    })?;
+    let rearrange = filesystem.rearrange()?;
+    let plan = plan(volume, filesystem, &*rearrange)?;
+    if !plan.batches.is_empty() && soundness == Soundness::ToBeChecked {
+        verify::volume::check(&volume.source)?;
+    }
+    let mut free = ExtentSet::new();
+    filesystem.each_free_span(&mut |span| free.push(span))?;
+    Ok(Ready { rearrange, plan, free })
+}
+
+/// For a dry run: what keeps the disk's files from being opened for the plans would keep these from being carried out.
+pub(crate) fn check_can_be_opened(stack: &Stack, gate: &Gate, prepared: &[Prepared]) -> Result<()> {
+    if prepared.iter().flatten().any(|ready| !ready.plan.batches.is_empty()) {
+        drop(Changing::open(stack.chain(), gate)?);
+    }
+    Ok(())
+}
+
+/// How plans are carried out.
+pub(crate) struct InPlace<'a> {
+    pub(crate) disk: &'a Path,
+    pub(crate) open: &'a OpenOptions,
+    /// Whether all files are read before and after, and compared.
+    pub(crate) verify: bool,
+    /// Where the journal is, if not beside the disk.
+    pub(crate) journal: Option<&'a Path>,
+    pub(crate) observer: &'a dyn Observer,
+}
+
+/// What was done.
+pub(crate) struct CarriedOut {
+    /// The disk, opened anew.
+    pub(crate) after: Stack,
+    /// What was done to each volume.
+    pub(crate) outcomes: Vec<RearrangeOutcome>,
+    /// How many files and directories were read before and after, if any were to be.
+    pub(crate) verified_files: Option<u64>,
+}
+
+/// Carries out the plans, then opens the disk anew and compares.
+pub(crate) fn carry_out(
+    how: &InPlace<'_>,
+    stack: &Stack,
+    gate: &Gate,
+    prepared: &[Prepared],
+    seen: &Seen,
+) -> Result<CarriedOut> {
+    let checking = how.observer.waiting(how.comparing());
+    let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
+    let mut snapshots = Vec::new();
+    for (volume, prepared) in stack.volumes().iter().zip(prepared) {
+        snapshots.push(match prepared {
+            Ok(ready) if !ready.plan.batches.is_empty() => {
+                Some(snapshot(how, volume).map_err(before_any_change)?)
+            }
+            _ => None,
+        });
+    }
+    drop(checking);
+    let mut is_changed = false;
+    for (index, ready) in prepared.iter().enumerate() {
+        let (Ok(ready), Some(_)) = (ready, &snapshots[index]) else { continue };
+        // The image's tables may be others after a change.
+        let again = match is_changed {
+            true => Some(open_chain(how.disk, how.open, Caching::Direct)?),
+            false => None,
+        };
+        let edit = Changing::open(again.as_ref().unwrap_or(stack.chain()), gate)?;
+        if !is_changed {
+            seen.check_before_change(stack.chain())?;
+        }
+        outcomes[index] = change(how, stack, edit, ready, index)?;
+        is_changed = true;
+    }
+    let after = OpenDisk::open(how.disk, how.open, Caching::Direct)?.stack;
+    let _checking = how.observer.waiting(how.comparing());
+    let mut verified_files = 0;
+    for (volume, before) in after.volumes().iter().zip(&snapshots) {
+        if let Some(before) = before {
+            verified_files += before.file_count() as u64;
+            let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
+            verify::volume::check(&volume.source)?;
+            Snapshot::compare_on(before, &snapshot(how, volume)?, filesystem)?;
+        }
+    }
+    let verified_files = how.verify.then_some(verified_files);
+    Ok(CarriedOut { after, outcomes, verified_files })
+}
+
+impl InPlace<'_> {
+    /// What is done before and after the change, in words.
+    fn comparing(&self) -> &'static str {
+        if self.verify { "reading files to compare them" } else { "checking volumes" }
+    }
+}
+
+/// What is found wrong before anything was changed is a reason to change nothing.
+fn before_any_change(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => Error::refused(error.to_string()).hint(CHECK_FIRST),
+        _ => error,
+    }
+}
+
+fn snapshot(how: &InPlace<'_>, volume: &Volume) -> Result<Snapshot> {
+    let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
+    let contents = if how.verify { Contents::All } else { Contents::None };
+    Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT)
+}
+
+fn open_live(file: &dyn HostFile) -> Result<Arc<dyn EditTarget>> {
+    Ok(Arc::new(LiveFile::open(file.path())?))
+}
+
+/// Whether the image has places that it can give and take back.
+pub(crate) fn is_thin(chain: &Chain) -> Result<bool> {
+    let all = Span::from_zero(chain.len_bytes());
+    Ok(image::backing(chain, all)?.iter().any(|extent| extent.state == image::Backing::Absent))
+}
+
+/// A disk whose files nobody else can use.
+pub(crate) enum Changing {
+    /// All of it has its place: contents change where they lie, and no table does.
+    Fixed(Edit),
+    /// It has holes: the image may grow, and shrinks again.
+    Thin(Box<dyn LiveDisk>),
+}
+
+impl Changing {
+    /// Opens the files for writing. Nothing is written yet.
+    pub(crate) fn open(chain: &Chain, gate: &Gate) -> Result<Edit> {
+        Edit::open(chain, gate, &mut open_live)
+    }
+
+    /// The same, of a disk that a change of ours left without closing it.
+    pub(crate) fn open_interrupted(chain: &Chain, gate: &Gate) -> Result<Edit> {
+        Edit::open_interrupted(chain, gate, &mut open_live)
+    }
+
+    /// Tells others that the contents change.
+    pub(crate) fn begin(edit: Edit) -> Result<Self> {
+        if !is_thin(edit.chain())? && edit.is_closed() {
+            edit.begin(uuid::Uuid::new_v4().as_u128())?;
+            return Ok(Self::Fixed(edit));
+        }
+        Self::begin_thin(edit)
+    }
+
+    pub(crate) fn begin_thin(edit: Edit) -> Result<Self> {
+        let is_closed = edit.is_closed();
+        let (chain, files) = edit.into_parts();
+        let files = files.into_iter().map(|file| file as Arc<dyn TargetFile>).collect();
+        let live = image::live::open(
+            chain,
+            files,
+            LiveOptions { reserves_nothing: true, ..LiveOptions::default() },
+        )?;
+        if !is_closed {
+            // To give back nothing is a change, too: without one it would not be closed in the end.
+            live.discard(Span::from_zero(0))?;
+        }
+        Ok(Self::Thin(live))
+    }
+
+    pub(crate) fn disk(&self) -> &dyn EditDisk {
+        match self {
+            Self::Fixed(edit) => edit,
+            Self::Thin(live) => &**live,
+        }
+    }
+
+    pub(crate) fn close(&self) -> Result<()> {
+        match self {
+            Self::Fixed(edit) => edit.flush(),
+            Self::Thin(live) => live.close(),
+        }
+    }
+}
+
+/// Carries out one volume's plan. The journal is there from before the first write until the disk is closed: what is killed in
+/// between may leave marks in the image that only `recover` takes for its own.
+fn change(
+    how: &InPlace<'_>,
+    stack: &Stack,
+    edit: Edit,
+    ready: &Ready,
+    index: usize,
+) -> Result<RearrangeOutcome> {
+    let volume = &stack.volumes()[index];
+    let facts = volume.filesystem.as_ref().ok_or_else(lost)?.facts();
+    let cancelled = how.observer.cancel()?;
+    let identity = Identity {
+        filesystem: facts.filesystem.clone(),
+        uuid: facts.uuid.clone().unwrap_or_default(),
+        format: stack.chain().facts().format.name().to_owned(),
+    };
+    let Ready { rearrange, plan, .. } = ready;
+    let header = journal_header(&edit, volume.span, &**rearrange, &plan.batches, SLOT_BYTES, identity)?;
+    let journal = os::create_journal(how.disk, how.journal, header)?;
+    let disk = match Changing::begin(edit) {
+        Ok(disk) => disk,
+        Err(error) => {
+            journal.remove()?;
+            return Err(error);
+        }
+    };
+    let progress = how.observer.progress("move", plan.moved_bytes, cancelled);
+    let job = RearrangeJob {
+        disk: disk.disk(),
+        volume: volume.span,
+        rearrange: &**rearrange,
+        batches: &plan.batches,
+        releases: &plan.releases,
+        journal: journal.file(),
+        thread_count: THREAD_COUNT,
+        slot_bytes: SLOT_BYTES,
+    };
+    match job.run(&*progress) {
+        Ok(outcome) => {
+            progress.finish();
+            disk.close()?;
+            journal.remove()?;
+            if outcome.is_cancelled {
+                return Err(Error::interrupted().hint("the disk is whole; what was moved stays moved"));
+            }
+            Ok(outcome)
+        }
+        Err(failure) => {
+            if !failure.needs_recovery && disk.close().is_ok() {
+                journal.remove()?;
+            }
+            Err(failure.error)
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What an interrupted change of a disk left: finished or undone.
+
+use std::path::PathBuf;
+
+use block::{Error, Result};
+use claims::Act;
+use report::RecoverDocument;
+
+use crate::in_place::Changing;
+use crate::open::{Caching, Gate, OpenOptions, check_claims, open_chain};
+
+/// What is recovered.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The disk: an image file or a block device that nobody else uses.
+    pub disk: PathBuf,
+    /// How it is opened.
+    pub open: OpenOptions,
+    /// Where the journal is, if not beside the disk.
+    pub journal: Option<PathBuf>,
+}
+
+/// Finishes or undoes what was interrupted.
+pub fn run(options: &Options) -> Result<RecoverDocument> {
+    let found = options.disk.try_exists();
+    if !found.map_err(|error| Error::io("look for", error).path(options.disk.display()))? {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        return Err(Error::io("open", missing).path(options.disk.display()));
+    }
+    let disk = options.disk.display().to_string();
+    let found = os::find_journal(&options.disk, options.journal.as_deref())?;
+    let Some(found) = found else { return Ok(RecoverDocument::new(&disk, None)) };
+    found.header()?;
+    let chain = open_chain(&options.disk, &options.open, Caching::PageCache)?;
+    let gate = Gate::new(&options.disk, &options.open)?;
+    check_claims(&chain, &gate, Act::Change)?;
+    let opened = Changing::open_interrupted(&chain, &gate)?;
+    // What is refused is refused before a byte changes.
+    let (journal, claim) = found.prove(os::disk_name(&options.disk)?, &opened)?;
+    let opened = match image::live::gives_back(&chain).unit_bytes {
+        Some(_) => Changing::begin_thin(opened)?,
+        None => Changing::begin(opened)?,
+    };
+    let recovery = engine::recover(opened.disk(), journal.file(), &claim)?;
+    if let Changing::Thin(disk) = &opened {
+        engine::tidy_up(&**disk)?;
+    }
+    opened.close()?;
+    drop(opened);
+    journal.remove()?;
+    Ok(RecoverDocument::new(&disk, Some(&recovery)))
+}
