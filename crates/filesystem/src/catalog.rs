@@ -313,6 +313,13 @@ impl FileVisitor for Catalog {
     }
 }
 
+/// The paths of `files`, as text that a message can hold; `None` of all if the volume's files cannot be listed.
+pub fn paths(filesystem: &dyn FileSystem, files: &[u64]) -> Vec<Option<String>> {
+    let catalog = Catalog::read(filesystem).ok();
+    let path = |file: &u64| Some(catalog.as_ref()?.path(FileId(*file)).escape_ascii().to_string());
+    files.iter().map(path).collect()
+}
+
 /// Appends an extent as differences from the end of the one before, in units.
 fn pack(bytes: &mut Vec<u8>, extent: &FileExtent, logical: &mut u64, place: &mut u64) {
     let units = |bytes: u64| {

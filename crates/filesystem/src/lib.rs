@@ -12,7 +12,7 @@ use std::sync::Arc;
 use block::{Error, ReadAt, Result};
 use extent::{Extent, Volume, VolumeSpan};
 
-pub use catalog::{Catalog, CatalogStream, Doubt, PathWalk};
+pub use catalog::{Catalog, CatalogStream, Doubt, PathWalk, paths};
 pub use doubtful::in_doubt;
 pub use files::{
     FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, Fragments, PieceState, StreamName,
@@ -102,6 +102,14 @@ pub struct Facts {
     pub state: State,
     /// Whatever else a person may want to know, such as `("version", "3.1")`.
     pub details: Vec<(&'static str, String)>,
+}
+
+impl Facts {
+    /// What stays while files move: the same text for the same volume.
+    pub fn identity(&self) -> String {
+        let Self { filesystem, label, uuid, cluster_bytes, size_bytes, .. } = self;
+        format!("{:?}", (filesystem, label, uuid, cluster_bytes, size_bytes))
+    }
 }
 
 /// What a span of a volume is to its guest.

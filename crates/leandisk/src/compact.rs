@@ -11,7 +11,7 @@ use block::{
 use claims::{Act, Seen};
 use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Tally};
 use extent::{ExtentSet, Host, Span, VolumeSpan};
-use filesystem::{Catalog, Check, FileId, State, Use};
+use filesystem::{Catalog, Check, State, Use};
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget};
 use journal::{Header, Identity};
@@ -24,7 +24,7 @@ use stack::{HOST_BLOCK_BYTES, Mode, Stack, UsedMaps, Volume};
 use verify::volume::{Contents, Snapshot, VolumeReport};
 
 use crate::consolidate::{self, Known};
-use crate::in_place::{InPlace, Prepared, carry_out, check_can_be_opened};
+use crate::in_place::{InPlace, Prepared, carry_out, check_can_be_opened, take_snapshot};
 use crate::open::{Caching, Gate, OpenDisk, OpenOptions, check_claims, check_usable, lost};
 use crate::places::Places;
 use crate::{Observer, Reported, shadow_copies};
@@ -33,8 +33,6 @@ use crate::{Observer, Reported, shadow_copies};
 const WINDOW_BYTES: u64 = 256 << 20;
 /// What a file system without files is called.
 const SWAP: &str = "swap";
-/// Workers that read files to compare them.
-const THREAD_COUNT: usize = 4;
 
 /// Whether what lies at the end of an image's file goes down into gaps, so that the file gets shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -190,14 +188,14 @@ impl Depth {
     }
 
     /// All that must stay; `None` for swap space.
-    fn snapshot(self, volume: &Volume, compared: Option<&[FileId]>) -> Result<Option<Snapshot>> {
+    fn snapshot(self, volume: &Volume, compared: Option<&[u64]>) -> Result<Option<Snapshot>> {
         let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
         let contents = match (self, compared) {
             (Self::Owners, _) => Contents::Owners,
             (_, None) => Contents::None,
             (_, Some(compared)) => Contents::Of(compared),
         };
-        match Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT) {
+        match take_snapshot(filesystem, volume, contents) {
             Ok(snapshot) => Ok(Some(snapshot)),
             Err(_) if filesystem.facts().filesystem == SWAP => Ok(None),
             Err(error) => Err(error),
@@ -322,7 +320,7 @@ struct Found {
     /// All that must stay; `None` for what has no files: swap space.
     snapshot: Option<Snapshot>,
     /// The files whose contents are compared, ascending; `None` without `--verify`.
-    compared: Option<Vec<FileId>>,
+    compared: Option<Vec<u64>>,
     /// Why the independent check rejects it, if it does. That is stricter than a used map need be: clusters that are marked as
     /// used and belong to nobody fail it, and do no harm here. But files of such a volume are not moved.
     unsound: Option<String>,
@@ -354,7 +352,7 @@ fn trust(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Trust> {
 }
 
 /// If they are compared, all files but those that hold swap, whose contents go.
-fn compared(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Option<Vec<FileId>>> {
+fn compared(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Option<Vec<u64>>> {
     let (Mode::UsedOnly(map), Some(filesystem)) = (mode, &volume.filesystem) else { return Ok(None) };
     if depth != Depth::Files || filesystem.facts().filesystem == SWAP {
         return Ok(None);
@@ -370,9 +368,9 @@ fn compared(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Option<Vec<Fil
     let swap_files: BTreeSet<_> = catalog
         .streams()
         .filter(|stream| stream.extents().any(|extent| holds_swap(extent.span)))
-        .map(|stream| stream.stream.file)
+        .map(|stream| stream.stream.file.0)
         .collect();
-    let files: BTreeSet<_> = catalog.streams().map(|stream| stream.stream.file).collect();
+    let files: BTreeSet<_> = catalog.streams().map(|stream| stream.stream.file.0).collect();
     Ok(Some(files.difference(&swap_files).copied().collect()))
 }
 
@@ -520,7 +518,8 @@ fn execute(task: Task<'_>, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
             depth.check(volume)?;
         }
         let now = depth.snapshot(volume, compared.as_deref())?.ok_or_else(lost)?;
-        Snapshot::compare_on(before, &now, volume.filesystem.as_deref().ok_or_else(lost)?)?;
+        let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
+        Snapshot::compare_named(before, &now, |files| filesystem::paths(filesystem, files))?;
         verified_files += compared.as_ref().map_or(0, |files| files.len() as u64);
     }
     Ok(Done {

@@ -27,7 +27,7 @@ use crate::open::{Caching, Gate, OpenDisk, OpenOptions, lost, open_chain};
 pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
 /// What to do about a volume that contradicts itself.
 pub(crate) const CHECK_FIRST: &str = "check the volume with its own tools first";
-/// Workers that copy.
+/// Workers that copy, and that read what is compared.
 const THREAD_COUNT: usize = 4;
 
 /// A volume with its plan, or why there is none.
@@ -157,7 +157,9 @@ pub(crate) fn carry_out(
             verified_files += before.file_count() as u64;
             let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
             verify::volume::check(&volume.source)?;
-            Snapshot::compare_on(before, &snapshot(how, volume)?, filesystem)?;
+            Snapshot::compare_named(before, &snapshot(how, volume)?, |files| {
+                filesystem::paths(filesystem, files)
+            })?;
         }
     }
     let verified_files = how.verify.then_some(verified_files);
@@ -182,7 +184,20 @@ fn before_any_change(error: Error) -> Error {
 fn snapshot(how: &InPlace<'_>, volume: &Volume) -> Result<Snapshot> {
     let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
     let contents = if how.verify { Contents::All } else { Contents::None };
-    Snapshot::with_contents(filesystem, &volume.source, contents, THREAD_COUNT)
+    take_snapshot(filesystem, volume, contents)
+}
+
+/// What of a volume must be as it was afterwards. `Refused` of one in doubt: nothing of it is known that could be compared.
+pub(crate) fn take_snapshot(
+    filesystem: &dyn FileSystem,
+    volume: &Volume,
+    contents: Contents<'_>,
+) -> Result<Snapshot> {
+    let facts = filesystem.facts();
+    match facts.state.doubt() {
+        Some(why) => Err(Error::refused(why)),
+        None => Snapshot::take(&facts.identity(), &volume.source, contents, THREAD_COUNT),
+    }
 }
 
 fn open_live(file: &dyn HostFile) -> Result<Arc<dyn EditTarget>> {

@@ -72,7 +72,7 @@ fn relocate(bytes: &mut [u8], filesystem: &dyn FileSystem, seed: u64) -> usize {
 fn check_moves(volume: &Path, what: &str, judge: &dyn Fn(&Path)) {
     let before = source(volume);
     let wide = verify::volume::check(&before).unwrap_or_else(|error| panic!("{what}: {error}")).wide_trees;
-    let snapshot = Snapshot::with_contents(&*open(&before), &before, Contents::All, 2).unwrap();
+    let snapshot = Snapshot::take(&open(&before).facts().identity(), &before, Contents::All, 2).unwrap();
     let mut bytes = fs::read(volume).unwrap();
     for seed in 1..4 {
         let filesystem = open(&source_of(bytes.clone()));
@@ -83,8 +83,8 @@ fn check_moves(volume: &Path, what: &str, judge: &dyn Fn(&Path)) {
             verify::volume::check(&after).unwrap_or_else(|error| panic!("{what}, seed {seed}: {error}"));
         assert!(report.wide_trees <= wide, "{what}, seed {seed}: {report:?}, {wide} wide trees before");
         let filesystem = open(&after);
-        let moved = Snapshot::with_contents(&*filesystem, &after, Contents::All, 2).unwrap();
-        Snapshot::compare_on(&snapshot, &moved, &*filesystem)
+        let moved = Snapshot::take(&filesystem.facts().identity(), &after, Contents::All, 2).unwrap();
+        Snapshot::compare_named(&snapshot, &moved, |files| filesystem::paths(&*filesystem, files))
             .unwrap_or_else(|error| panic!("{what}, seed {seed}: {error}"));
     }
     let after = volume.with_extension("after");

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use block::{ErrorKind, Result};
 use extent::VolumeOffset;
-use filesystem::{Catalog, FileId, FileKind};
+use filesystem::{Catalog, FileKind};
 use support::{noise, open, source, text};
 use testkit::mounted::Mounted;
 use testkit::{run, scratch};
@@ -18,11 +18,12 @@ use verify::volume::{Contents, Snapshot};
 
 fn take(volume: &Path, contents: Contents<'_>) -> Snapshot {
     let source = source(volume);
-    Snapshot::with_contents(&*open(&source), &source, contents, 2).unwrap()
+    Snapshot::take(&open(&source).facts().identity(), &source, contents, 2).unwrap()
 }
 
 fn compare(before: &Snapshot, after: &Path, contents: Contents<'_>) -> Result<()> {
-    Snapshot::compare_on(before, &take(after, contents), &*open(&source(after)))
+    let filesystem = open(&source(after));
+    Snapshot::compare_named(before, &take(after, contents), |files| filesystem::paths(&*filesystem, files))
 }
 
 /// A part of the message that is wanted, another, and the change.
@@ -133,10 +134,10 @@ fn each_change_of_ext_names_its_file() {
 }
 
 /// Each regular file of a volume.
-fn regular_files(volume: &Path) -> Vec<FileId> {
+fn regular_files(volume: &Path) -> Vec<u64> {
     let catalog = Catalog::read(&*open(&source(volume))).unwrap();
     let files = catalog.streams().filter(|stream| stream.stream.kind == FileKind::Regular);
-    let mut files: Vec<_> = files.map(|stream| stream.stream.file).collect();
+    let mut files: Vec<_> = files.map(|stream| stream.stream.file.0).collect();
     files.dedup();
     files
 }

@@ -11,8 +11,10 @@
 //!
 //! Absent on purpose: repair, and pending journals: what was moved is a volume that was closed cleanly.
 
-use block::{Error, Result};
-use filesystem::Source;
+use std::sync::Arc;
+
+use block::{Error, ReadAt, Result};
+use extent::Volume;
 
 mod bits;
 mod ext;
@@ -21,6 +23,9 @@ mod snapshot;
 mod tally;
 
 pub use snapshot::{Contents, Snapshot};
+
+/// Where a volume is read from.
+pub type Source = Arc<dyn ReadAt<Volume>>;
 
 /// What a volume that passed was found to hold.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]

@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use block::{Error, Result};
 use extent::VolumeOffset;
-use filesystem::{Catalog, FileId, FileSystem, Source};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::{ext, ntfs, unknown};
+use super::{Source, ext, ntfs, unknown};
 
 /// Whose contents are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +22,8 @@ pub enum Contents<'a> {
     Owners,
     /// Nobody's.
     None,
-    /// These files', ascending.
-    Of(&'a [FileId]),
+    /// These files', by the numbers of their inodes or base records, ascending.
+    Of(&'a [u64]),
     /// All files', directories included. Left out are maps of what others own, such as `$Bitmap`, and logs.
     All,
 }
@@ -33,7 +32,7 @@ impl Contents<'_> {
     pub(super) fn includes(&self, file: u64) -> bool {
         match self {
             Self::Owners | Self::None => false,
-            Self::Of(files) => files.binary_search(&FileId(file)).is_ok(),
+            Self::Of(files) => files.binary_search(&file).is_ok(),
             Self::All => true,
         }
     }
@@ -97,27 +96,15 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the metadata of a volume that is clean, with its own parsers; of `filesystem` only what it is.
-    pub fn take(filesystem: &dyn FileSystem, source: &Source) -> Result<Self> {
-        Self::with_contents(filesystem, source, Contents::None, 1)
-    }
-
-    /// The same with the bytes of files, read by up to `thread_count` threads through their extents: as they are on the
-    /// volume, be they compressed or encrypted.
-    pub fn with_contents(
-        filesystem: &dyn FileSystem,
+    /// Reads the metadata of a volume that is clean, with its own parsers, and the bytes of those files that `contents` names, by up to
+    /// `thread_count` threads through their extents: as they are on the volume, be they compressed or encrypted. `identity` is what the
+    /// volume is: its kind, size, label and serial number, in any form.
+    pub fn take(
+        identity: &str,
         source: &Source,
         contents: Contents<'_>,
         thread_count: usize,
     ) -> Result<Self> {
-        let facts = filesystem.facts();
-        if let Some(why) = facts.state.doubt() {
-            return Err(Error::refused(why));
-        }
-        let identity = format!(
-            "{:?}",
-            (&facts.filesystem, &facts.label, &facts.uuid, facts.cluster_bytes, facts.size_bytes)
-        );
         let mut collector = Collector::new(source, contents, thread_count);
         if ntfs::is_ntfs(source)? {
             ntfs::snapshot::collect(source, &mut collector)?;
@@ -136,7 +123,7 @@ impl Snapshot {
     }
 
     /// The first files that are not the same, or not there, in one of the two: at most `count_max`.
-    pub fn differences(before: &Self, after: &Self, count_max: usize) -> Vec<FileId> {
+    pub fn differences(before: &Self, after: &Self, count_max: usize) -> Vec<u64> {
         let (mut ours, mut theirs) = (&before.entries[..], &after.entries[..]);
         let mut found = Vec::new();
         while found.len() < count_max {
@@ -155,8 +142,8 @@ impl Snapshot {
             }
             match (one, other) {
                 (Some(one), Some(other)) if order.is_eq() && one.digest == other.digest => {}
-                (Some(one), _) if order.is_le() => found.push(FileId(one.file)),
-                (_, Some(other)) => found.push(FileId(other.file)),
+                (Some(one), _) if order.is_le() => found.push(one.file),
+                (_, Some(other)) => found.push(other.file),
                 _ => {}
             }
         }
@@ -166,15 +153,15 @@ impl Snapshot {
     /// Fails with `Mismatch` unless both are of the same volume and all files are the same. The message has the numbers of
     /// the first files that are not.
     pub fn compare(before: &Self, after: &Self) -> Result<()> {
-        Self::compare_with(before, after, || None)
+        Self::compare_named(before, after, |files| vec![None; files.len()])
     }
 
-    /// The same with paths in the message, for which `filesystem`, one of the two, is read again.
-    pub fn compare_on(before: &Self, after: &Self, filesystem: &dyn FileSystem) -> Result<()> {
-        Self::compare_with(before, after, || Catalog::read(filesystem).ok())
-    }
-
-    fn compare_with(before: &Self, after: &Self, catalog: impl Fn() -> Option<Catalog>) -> Result<()> {
+    /// The same with paths in the message, as far as `paths` knows those of the files that differ.
+    pub fn compare_named(
+        before: &Self,
+        after: &Self,
+        paths: impl FnOnce(&[u64]) -> Vec<Option<String>>,
+    ) -> Result<()> {
         if before.volume != after.volume {
             return Err(Error::mismatch(
                 "the volume is another one: its kind, size, label or serial number changed",
@@ -184,20 +171,19 @@ impl Snapshot {
         if files.is_empty() {
             return Ok(());
         }
-        let catalog = catalog();
-        let has = |snapshot: &Self, file: FileId| {
-            snapshot.entries.binary_search_by_key(&file.0, |entry| entry.file).is_ok()
+        let has = |snapshot: &Self, file: u64| {
+            snapshot.entries.binary_search_by_key(&file, |entry| entry.file).is_ok()
         };
-        let tell = |file: &FileId| {
-            let path = catalog.as_ref().map(|catalog| format!(" ({})", catalog.path(*file).escape_ascii()));
+        let tell = |(file, path): (&u64, Option<String>)| {
+            let path = path.map(|path| format!(" ({path})"));
             let what = match (has(before, *file), has(after, *file)) {
                 (true, false) => "is lost",
                 (false, true) => "was not there before",
                 _ => "is not as it was",
             };
-            format!("file {}{} {what}", file.0, path.unwrap_or_default())
+            format!("file {file}{} {what}", path.unwrap_or_default())
         };
-        let told: Vec<_> = files.iter().map(tell).collect();
+        let told: Vec<_> = files.iter().zip(paths(&files)).map(tell).collect();
         let more = if files.len() == NAMED_MAX { ", perhaps others" } else { "" };
         let differs = Self::what_differs(before, after);
         Err(Error::mismatch(format!("{}{more}; over all files these differ: {differs}", told.join(", "))))
@@ -437,7 +423,7 @@ mod tests {
         assert_eq!(one.file_count(), 50_000);
         let missing =
             snapshot(|collector| tell(collector, &mut (0..200_000).filter(|number| *number != 123_456)));
-        assert_eq!(Snapshot::differences(&one, &missing, 9), [FileId(23_456)]);
+        assert_eq!(Snapshot::differences(&one, &missing, 9), [23_456]);
         let error = Snapshot::compare(&one, &missing).unwrap_err();
         assert_eq!(error.kind(), block::ErrorKind::Mismatch);
         assert!(error.to_string().contains("file 23456") && error.to_string().contains("names"), "{error}");

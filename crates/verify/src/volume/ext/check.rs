@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use block::{Error, Result, read_vec};
-use filesystem::Source;
 
 use super::attributes;
 use super::directory::Directory;
@@ -16,6 +15,7 @@ use super::inode::{Inode, Kind, inode_error};
 use super::layout::{flags, incompat, ro_compat};
 use super::map::{self, Met, Piece};
 use super::table;
+use crate::volume::Source;
 use crate::volume::bits::{Bits, WINDOW_MAX};
 use crate::volume::tally::{Side, Tally};
 use crate::volume::{Scope, VolumeReport};

@@ -2,13 +2,13 @@
 
 use block::{Error, ReadAt, Result, read_struct, read_vec};
 use extent::VolumeOffset;
-use filesystem::Source;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
 use super::layout::{
     DESCRIPTOR_CHECKSUM_AT, Descriptor, MAGIC, SUPERBLOCK_AT, Superblock, compat, incompat, ro_compat,
 };
+use crate::volume::Source;
 
 /// CRC-32C with neither inversion (`ext4_chksum`).
 pub(super) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {

@@ -2,7 +2,6 @@
 //! names, and the layout of what the map maps.
 
 use block::Result;
-use filesystem::Source;
 
 use super::attributes;
 use super::check::REFERRING;
@@ -12,6 +11,7 @@ use super::inode::{Inode, Kind, Map};
 use super::layout::{flags, inode_at};
 use super::map::{self, Met, Piece};
 use super::table;
+use crate::volume::Source;
 use crate::volume::snapshot::{Aspect, Collector, Contents, Layout};
 
 pub(in crate::volume) fn collect(source: &Source, collector: &mut Collector<'_>) -> Result<()> {

@@ -7,7 +7,6 @@ use std::ops::Range;
 
 use block::{Error, Result, read_vec};
 use extent::VolumeOffset;
-use filesystem::Source;
 
 use super::index::{self, Name, UpperCase};
 use super::layout::{ATTRIBUTE_LIST, BITMAP, COMPRESSED, DATA, FILE_NAME, SPARSE, STANDARD_INFORMATION};
@@ -15,6 +14,7 @@ use super::pairs::{Run, each_run};
 use super::record::{Attribute, Body, Mapped, Record, Reference, record_error, utf16_text};
 use super::state;
 use super::volume::{File, ListEntry, Volume};
+use crate::volume::Source;
 use crate::volume::bits::{Bits, WINDOW_MAX};
 use crate::volume::tally::{Side, Tally};
 use crate::volume::{Scope, VolumeReport};

@@ -2,7 +2,6 @@
 //! mapping pairs. Attribute lists only say where attributes are, and are left to the check.
 
 use block::Result;
-use filesystem::Source;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::check::is_map;
@@ -10,6 +9,7 @@ use super::layout::{COMPRESSED, FILE_NAME, OBJECT_ID, SECURITY_DESCRIPTOR, STAND
 use super::pairs::each_run;
 use super::record::{Attribute, Body, Mapped, Record};
 use super::volume::{File, Volume};
+use crate::volume::Source;
 use crate::volume::snapshot::{Aspect, Collector, Layout};
 
 pub(in crate::volume) fn collect(source: &Source, collector: &mut Collector<'_>) -> Result<()> {

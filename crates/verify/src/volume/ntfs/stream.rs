@@ -2,10 +2,10 @@
 
 use block::{Error, ReadAt, Result};
 use extent::VolumeOffset;
-use filesystem::Source;
 
 use super::pairs::{Run, each_run};
 use super::record::{Attribute, Body};
+use crate::volume::Source;
 
 /// The most runs of a stream that is read here, in 24 bytes each.
 const RUN_COUNT_MAX: usize = 2 << 20;

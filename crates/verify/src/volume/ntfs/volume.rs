@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use block::{Error, ReadAt, Result, read_struct, read_vec};
 use extent::VolumeOffset;
-use filesystem::Source;
 use zerocopy::FromBytes;
 
 use super::layout::{ATTRIBUTE_LIST, BITMAP, BootSector, DATA, ListEntryHead};
 use super::record::{Attribute, Body, Record, Reference, record_error};
 use super::stream::Stream;
+use crate::volume::Source;
 use crate::volume::bits::{Bits, WINDOW_MAX};
 
 /// What drivers accept as an attribute list: 256 KiB.
