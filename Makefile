@@ -24,12 +24,15 @@ LOAD_SECONDS ?= 600
 # Changes in place that `make kill` kills.
 KILL_RUNS ?= 1000
 
-.PHONY: help test tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture clean
+.PHONY: help test quick tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 test: tools format lint deny docs fuzz-smoke bench-smoke unit ## The gate: all checks, all tests
+
+quick: format lint ## Format, lints and unit tests: what to run all day
+	$(RUN_TESTS) --locked --workspace --lib --bins
 
 tools: ## Install what the gate needs and the machine lacks
 	scripts/install-test-tools

@@ -30,6 +30,30 @@
 //! # }
 //! ```
 //!
+//! A disk layer by layer: its runs, the volumes on it, and where its files lie.
+//!
+//! ```no_run
+//! use leandisk::block::{Disk, ReadAt};
+//! use leandisk::extent::Span;
+//! use leandisk::filesystem::Catalog;
+//! use leandisk::{Caching, OpenDisk, OpenOptions};
+//!
+//! # fn main() -> leandisk::Result<()> {
+//! let disk = OpenDisk::open("windows.vhdx".as_ref(), &OpenOptions::default(), Caching::PageCache)?;
+//! let chain = disk.stack().chain();
+//! for run in chain.map(Span::from_zero(chain.len_bytes()))? {
+//!     println!("{:?} {:?}", run.span, run.state);
+//! }
+//! for volume in disk.stack().volumes() {
+//!     let Some(filesystem) = &volume.filesystem else { continue };
+//!     for stream in Catalog::read(&**filesystem)?.streams() {
+//!         println!("{} in {} extents", stream.path().escape_ascii(), stream.extent_count());
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Errors say what went wrong for people; [`ErrorKind`] says it for programs, and stands for the program's exit status.
 //!
 //! Invariants: every use case finds what speaks against it before it writes a byte, and a dry run finds the same; it prints nothing, and
@@ -61,6 +85,8 @@ mod target;
 pub use block::{Error, ErrorKind, Result};
 pub use image::Format;
 pub use report::to_json;
+/// The rooms below, for those who look at a disk layer by layer, or write an [`Observer`].
+pub use {block, engine, extent, filesystem, image, report, stack};
 
 pub use observer::{Cancel, Observer, Progress, Unwatched, Waiting};
 pub use open::{Caching, OpenDisk, OpenOptions};
