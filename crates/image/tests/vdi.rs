@@ -28,7 +28,7 @@ impl Resolver for Folder {
     }
 
     fn siblings(&self, from: &dyn HostFile) -> Result<Vec<std::ffi::OsString>> {
-        let dir = Path::new(from.name()).parent().unwrap();
+        let dir = from.path().parent().unwrap();
         Ok(std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect())
     }
 }

@@ -73,7 +73,7 @@ impl TestResolver {
 impl Resolver for TestResolver {
     fn open(&self, from: &dyn HostFile, name: &str, _purpose: Purpose) -> Result<Arc<dyn HostFile>> {
         self.asked.lock().unwrap().push(name.to_owned());
-        let path = Path::new(from.name()).parent().map_or_else(|| PathBuf::from(name), |dir| dir.join(name));
+        let path = from.path().parent().map_or_else(|| PathBuf::from(name), |dir| dir.join(name));
         if !path.is_file() {
             return Err(Error::refused(format!("refers to '{name}', which does not exist")).path(from.name()));
         }
