@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use block::{LiveDisk, ReadAt, Result, TargetFile, UnitMove};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
 
-use crate::copy::Monitor;
+use crate::monitor::Monitor;
 
 /// What is released between two looks at whether to go on.
 const STEP_BYTES: u64 = 256 << 20;

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::index;
 use crate::buffer::Buffer;
-use crate::copy::Monitor;
+use crate::monitor::Monitor;
 
 /// What a worker copies or reads back at once.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
