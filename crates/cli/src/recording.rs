@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
 use plan::cost::Access;
-use serve::stats::{ExportStats, blktrace};
-use serve::trace::{self, Op, TraceReader};
+use serve::stats::ExportStats;
+use serve::trace::{self, Op, TraceReader, blktrace};
 
 /// Files of one recording of blktrace at most: one for each CPU.
 const CPU_COUNT_MAX: usize = 4096;
