@@ -8,11 +8,16 @@
 mod cache;
 mod error;
 mod folder;
+mod forward;
 mod memory;
 mod occupancy;
 mod overlay;
 mod read;
 mod run;
+
+// For `forward!`, wherever it is used.
+#[doc(hidden)]
+pub use extent;
 
 pub use cache::Cached;
 pub use error::{Error, ErrorKind, Result};
