@@ -5,6 +5,7 @@
 //!
 //! Absent on purpose: operating-system code (see the `os` crate), formats, policy.
 
+mod aligned;
 mod cache;
 mod error;
 mod folder;
@@ -19,6 +20,7 @@ mod run;
 #[doc(hidden)]
 pub use extent;
 
+pub use aligned::AlignedBuffer;
 pub use cache::Cached;
 pub use error::{Error, ErrorKind, Result};
 pub use folder::{FolderFile, TargetFolder, TargetName};

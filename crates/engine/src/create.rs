@@ -7,11 +7,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::{Error, Result, TargetFile};
+use block::{AlignedBuffer, Error, Result, TargetFile};
 use extent::{ExtentSet, Host};
 use image::{AnyWriter, Put};
 
-use crate::buffer::Buffer;
 use crate::monitor::Monitor;
 use crate::provision::{GAP_BYTES_MAX, Provision, check_provision, joined, place_all};
 use crate::put::{put_all, stored_span};
@@ -98,8 +97,8 @@ impl CreateJob<'_> {
         let pieces: Vec<_> = room.iter().flat_map(|span| span.split(WRITE_BYTES as u64)).collect();
         let next = AtomicU64::new(0);
         let work = || -> Result<()> {
-            let mut zeros = Buffer::new(WRITE_BYTES);
-            zeros.bytes_mut().fill(0);
+            let mut zeros = AlignedBuffer::new(WRITE_BYTES);
+            zeros.fill(0);
             while let Some(span) =
                 usize::try_from(next.fetch_add(1, Ordering::Relaxed)).ok().and_then(|at| pieces.get(at))
             {
@@ -107,7 +106,7 @@ impl CreateJob<'_> {
                     return Err(Error::interrupted());
                 }
                 let len = usize::try_from(span.len_bytes()).expect("at most a write");
-                self.target.write_at(span.start(), &zeros.bytes()[..len])?;
+                self.target.write_at(span.start(), &zeros[..len])?;
                 monitor.advanced(span.len_bytes(), span.len_bytes());
             }
             Ok(())

@@ -7,7 +7,6 @@
 //! - a change in place leaves, at every moment, a disk that is whole or that its journal makes whole
 //!   (`docs/design/crash-safety.md`).
 
-mod buffer;
 mod compact;
 mod copy;
 mod create;

@@ -292,7 +292,7 @@ mod tests {
         let path = dir.path().join("disk");
         std::fs::write(&path, [7; 8192]).unwrap();
         let file = LiveFile::open_direct(&path).unwrap();
-        let mut page = crate::AlignedBuffer::new(8192);
+        let mut page = block::AlignedBuffer::new(8192);
         // Direct and through the cache by turns, over each other.
         for round in 1..=20u8 {
             page.fill(round);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use block::Result;
+use block::{AlignedBuffer, Result};
 use extent::{Span, VirtualOffset};
 use image::{AnyWriter, Encoder, Piece, PieceBytes, Put, PutBytes};
 use plan::Part;
@@ -11,7 +11,6 @@ use verify::window_hash;
 use super::dispatch::Work;
 use super::progress::Ordered;
 use super::{CHUNK_BYTES, CopyJob};
-use crate::buffer::Buffer;
 use crate::cut::{cut, offset_in};
 use crate::monitor::Monitor;
 use crate::order::Turnstile;
@@ -31,7 +30,7 @@ pub(super) struct Worker<'a> {
 
 impl Worker<'_> {
     pub(super) fn run(mut self, next: impl Fn() -> Option<Work>) {
-        let mut buffer = Buffer::new(usize::try_from(CHUNK_BYTES).expect("small"));
+        let mut buffer = AlignedBuffer::new(usize::try_from(CHUNK_BYTES).expect("small"));
         while !self.turnstile.has_failed() {
             // What others have begun they finish: then all that was placed is stored, and a checkpoint can say so.
             if self.monitor.is_cancelled() {
@@ -45,9 +44,8 @@ impl Worker<'_> {
         }
     }
 
-    fn copy(&mut self, work: &Work, buffer: &mut Buffer) -> Result<()> {
-        self.read(work, buffer.bytes_mut())?;
-        let chunk = buffer.bytes();
+    fn copy(&mut self, work: &Work, chunk: &mut [u8]) -> Result<()> {
+        self.read(work, chunk)?;
         let cut = cut(work.chunk_at, chunk, &work.parts, self.granularity, self.encoder.as_deref_mut())?;
         let end = self.job.plan.virtual_bytes.min(work.chunk_at.get().saturating_add(CHUNK_BYTES));
         let contents = &chunk[..offset_in(work.chunk_at, VirtualOffset::new(end))];
