@@ -1,6 +1,6 @@
 //! What is written: bytes that no storage can make smaller, other ones in every page.
 
-use os::AlignedBuffer;
+use block::AlignedBuffer;
 
 /// A page, which gets a number of its own, so that nothing below finds two alike.
 const PAGE_BYTES: usize = 4096;

@@ -5,15 +5,22 @@
 //!
 //! Absent on purpose: operating-system code (see the `os` crate), formats, policy.
 
+mod aligned;
 mod cache;
 mod error;
 mod folder;
+mod forward;
 mod memory;
 mod occupancy;
 mod overlay;
 mod read;
 mod run;
 
+// For `forward!`, wherever it is used.
+#[doc(hidden)]
+pub use extent;
+
+pub use aligned::AlignedBuffer;
 pub use cache::Cached;
 pub use error::{Error, ErrorKind, Result};
 pub use folder::{FolderFile, TargetFolder, TargetName};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use extent::{Extent, Host, HostSpan, Offset, Space, Span};
 
-use crate::{HostExtent, HostFile, HostState, ReadAt, Result, check_bounds};
+use crate::{HostFile, HostState, ReadAt, Result, check_bounds};
 
 /// `below` with patches over it. Later patches hide earlier ones.
 pub struct Overlay<S, T> {
@@ -108,34 +108,10 @@ impl<S: Space, T: ReadAt<S>> ReadIfAny<S> for T {
 }
 
 impl<T: HostFile> HostFile for Overlay<Host, T> {
-    fn name(&self) -> &str {
-        self.below.name()
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.below.allocated_bytes()
-    }
-
-    /// Those below: what a patch hides has its place all the same.
-    fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
-        self.below.host_extents()
-    }
-
-    fn host_filesystem(&self) -> Option<String> {
-        self.below.host_filesystem()
-    }
-
-    fn identity(&self) -> Option<(u64, u64)> {
-        self.below.identity()
-    }
-
-    fn is_block_device(&self) -> bool {
-        self.below.is_block_device()
-    }
-
-    fn forget(&self, span: HostSpan) {
-        self.below.forget(span);
-    }
+    // The extents are those below: what a patch hides has its place all the same.
+    crate::forward!(
+        self, self.below => name, allocated_bytes, host_extents, host_filesystem, identity, is_block_device, forget
+    );
 
     /// The states below, except that a patch is data.
     fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {

@@ -158,61 +158,10 @@ pub trait HostFile: ReadAt<Host> {
 macro_rules! host_file_by_pointer {
     ($($pointer:ty),*) => {$(
         impl<T: HostFile + ?Sized> HostFile for $pointer {
-            fn name(&self) -> &str {
-                (**self).name()
-            }
-
-            fn path(&self) -> &Path {
-                (**self).path()
-            }
-
-            fn fingerprint(&self) -> Result<Option<Fingerprint>> {
-                (**self).fingerprint()
-            }
-
-            fn fingerprint_when_opened(&self) -> Option<Fingerprint> {
-                (**self).fingerprint_when_opened()
-            }
-
-            fn users(&self) -> Vec<User> {
-                (**self).users()
-            }
-
-            fn name_count(&self) -> u64 {
-                (**self).name_count()
-            }
-
-            fn allocated_bytes(&self) -> Result<u64> {
-                (**self).allocated_bytes()
-            }
-
-            fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
-                (**self).host_map(span)
-            }
-
-            fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
-                (**self).host_extents()
-            }
-
-            fn stored(&self) -> Result<Option<ExtentSet<Host>>> {
-                (**self).stored()
-            }
-
-            fn host_filesystem(&self) -> Option<String> {
-                (**self).host_filesystem()
-            }
-
-            fn identity(&self) -> Option<(u64, u64)> {
-                (**self).identity()
-            }
-
-            fn is_block_device(&self) -> bool {
-                (**self).is_block_device()
-            }
-
-            fn forget(&self, span: HostSpan) {
-                (**self).forget(span);
-            }
+            crate::forward!(
+                self, **self => name, path, fingerprint, fingerprint_when_opened, users, name_count, allocated_bytes, host_map,
+                host_extents, stored, host_filesystem, identity, is_block_device, forget
+            );
         }
     )*};
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use block::{LiveDisk, ReadAt, Result, TargetFile, UnitMove};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
 
-use crate::copy::Monitor;
+use crate::monitor::Monitor;
 
 /// What is released between two looks at whether to go on.
 const STEP_BYTES: u64 = 256 << 20;
@@ -179,16 +179,12 @@ impl Counted {
 }
 
 impl ReadAt<Host> for Counted {
-    fn len_bytes(&self) -> u64 {
-        self.file.len_bytes()
-    }
-
-    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.file.read_at(at, buf)
-    }
+    block::forward!(self, self.file => len_bytes, read_at);
 }
 
 impl TargetFile for Counted {
+    block::forward!(self, self.file => reserve, flush, read_stored, forget);
+
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         if let Some(span) = Span::checked(at, buf.len() as u64) {
             self.tally.write(span);
@@ -203,10 +199,6 @@ impl TargetFile for Counted {
         self.file.set_len(len_bytes)
     }
 
-    fn reserve(&self, span: HostSpan) -> Result<()> {
-        self.file.reserve(span)
-    }
-
     fn zero(&self, span: HostSpan) -> Result<()> {
         self.tally.zero(span);
         self.file.zero(span)
@@ -215,18 +207,6 @@ impl TargetFile for Counted {
     fn punch(&self, span: HostSpan) -> Result<()> {
         self.tally.zero(span);
         self.file.punch(span)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.file.flush()
-    }
-
-    fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.file.read_stored(at, buf)
-    }
-
-    fn forget(&self, span: HostSpan) {
-        self.file.forget(span);
     }
 }
 

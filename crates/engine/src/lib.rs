@@ -7,26 +7,30 @@
 //! - a change in place leaves, at every moment, a disk that is whole or that its journal makes whole
 //!   (`docs/design/crash-safety.md`).
 
-mod buffer;
-mod checkpoint;
 mod compact;
 mod copy;
 mod create;
 mod cut;
+mod monitor;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod order;
+mod provision;
+mod put;
 mod rearrange;
 mod recover;
 mod transfer;
 mod zeros;
 
-pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Counted, Tally, Unwritten};
-pub use copy::{CopyJob, CopyOutcome, CopyTotals, Monitor};
-pub use create::{CreateJob, CreateTotals, Least, Provision, check_provision, least};
+pub use copy::checkpoint::Checkpoint;
+pub use copy::totals::CopyTotals;
+pub use copy::{CopyJob, CopyOutcome};
+pub use create::{CreateJob, CreateTotals};
+pub use monitor::Monitor;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
+pub use provision::{Least, Provision, check_provision, least};
 pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
 pub use recover::{Recovery, recover, tidy_up};
 pub use transfer::{JobIdentity, Kept, Left, Transfer, find_left};

@@ -18,8 +18,8 @@ use extent::HostOffset;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::checkpoint::Checkpoint;
-use crate::copy::Monitor;
+use crate::copy::checkpoint::Checkpoint;
+use crate::monitor::Monitor;
 
 /// The version of the stored form. Another version is not gone on with.
 const VERSION: u32 = 2;

@@ -3,10 +3,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{ReadAt, Result};
+use block::{AlignedBuffer, ReadAt, Result};
 use extent::{Virtual, VirtualSpan};
 
-use crate::buffer::Buffer;
 use crate::cut::is_zero;
 
 /// What a worker reads at once.
@@ -36,7 +35,7 @@ pub fn count_zeros(
     std::thread::scope(|scope| {
         for _ in 0..thread_count.max(1) {
             scope.spawn(|| {
-                let mut buffer = Buffer::new(usize::try_from(WINDOW_BYTES).expect("small"));
+                let mut buffer = AlignedBuffer::new(usize::try_from(WINDOW_BYTES).expect("small"));
                 while !failed.load(Ordering::Relaxed) {
                     let next = windows.lock().expect("no worker panicked").next();
                     let Some(window) = next else { return };
@@ -64,10 +63,10 @@ fn count_window(
     source: &dyn ReadAt<Virtual>,
     window: VirtualSpan,
     unit_bytes: u64,
-    buffer: &mut Buffer,
+    buffer: &mut [u8],
 ) -> Result<u64> {
     let len = usize::try_from(window.len_bytes()).expect("at most a window");
-    let bytes = &mut buffer.bytes_mut()[..len];
+    let bytes = &mut buffer[..len];
     source.read_at(window.start(), bytes)?;
     let start = window.start().get();
     let zero = |unit: &VirtualSpan| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use block::{Error, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunState, TargetFile};
 use engine::{Checkpoint, CopyJob, CopyOutcome, Monitor, Provision};
-use extent::{Host, HostOffset, HostSpan, Span, VirtualOffset};
+use extent::{Host, HostOffset, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
 use plan::{CopyOptions, CopyPlan, CopyPlanner};
 use stack::{Fact, Role};
@@ -181,23 +181,13 @@ impl ReadAt<Host> for Failing {
 }
 
 impl TargetFile for Failing {
+    block::forward!(self, self.memory => set_len, reserve, zero);
+
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         let left =
             self.writes_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         left.map_err(|_| Error::io("write", std::io::ErrorKind::StorageFull.into()))?;
         self.memory.write_at(at, buf)
-    }
-
-    fn set_len(&self, len_bytes: u64) -> Result<()> {
-        self.memory.set_len(len_bytes)
-    }
-
-    fn reserve(&self, span: HostSpan) -> Result<()> {
-        self.memory.reserve(span)
-    }
-
-    fn zero(&self, span: HostSpan) -> Result<()> {
-        self.memory.zero(span)
     }
 
     fn flush(&self) -> Result<()> {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
 use plan::cost::Access;
-use serve::stats::{ExportStats, blktrace};
-use serve::trace::{self, Op, TraceReader};
+use serve::stats::ExportStats;
+use serve::trace::{self, Op, TraceReader, blktrace};
 
 use crate::Observer;
 

@@ -8,11 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use block::AlignedBuffer;
 use extent::HostOffset;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-
-use crate::buffer::{AlignedBuffer, PAGE_BYTES};
 
 /// Reads shorter than this cost more in being copied than they gain.
 const BOUNCE_BYTES_MIN: usize = 64 << 10;
@@ -43,7 +42,7 @@ impl Direct {
         let flags = access | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let fd = rustix::fs::open(Path::new(&path), flags, Mode::empty()).ok()?;
         let read_align = alignment(&fd)?;
-        let write_align = read_align.max(PAGE_BYTES);
+        let write_align = read_align.max(AlignedBuffer::PAGE_BYTES);
         Some(Self { file: File::from(fd), read_align, write_align, works: AtomicBool::new(true) })
     }
 
@@ -62,24 +61,7 @@ impl Direct {
         if buf.len() < BOUNCE_BYTES_MIN || reaches_the_end || !self.works.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        BOUNCE.with_borrow_mut(|bounce| {
-            let bounce = bounce.get_or_insert_with(|| AlignedBuffer::new(BOUNCE_BYTES));
-            let mut done = 0;
-            while done < buf.len() {
-                let position = at.get() + done as u64;
-                let start = position / align * align;
-                let stop = end.next_multiple_of(align).min(start + BOUNCE_BYTES as u64);
-                let piece = &mut bounce[..usize::try_from(stop - start).expect("at most the buffer")];
-                if !self.attempt(true, || self.file.read_exact_at(piece, start))? {
-                    return Ok(false);
-                }
-                let skip = usize::try_from(position - start).expect("below the alignment");
-                let len = (piece.len() - skip).min(buf.len() - done);
-                buf[done..done + len].copy_from_slice(&piece[skip..skip + len]);
-                done += len;
-            }
-            Ok(true)
-        })
+        self.bounce(at, buf, |piece, start, _| self.file.read_exact_at(piece, start))
     }
 
     /// Reads whatever is asked for through aligned memory of this thread, up to the end of the file too; says whether it
@@ -88,6 +70,16 @@ impl Direct {
         if !self.works.load(Ordering::Relaxed) {
             return Ok(false);
         }
+        self.bounce(at, buf, |piece, start, needed| read_at_least(&self.file, piece, start, needed))
+    }
+
+    /// Has `read` fill aligned memory of this thread, piece by piece, from an offset on and with so many bytes or more.
+    fn bounce(
+        &self,
+        at: HostOffset,
+        buf: &mut [u8],
+        read: impl Fn(&mut [u8], u64, usize) -> io::Result<()>,
+    ) -> io::Result<bool> {
         let align = self.read_align as u64;
         let end = at.get() + buf.len() as u64;
         BOUNCE.with_borrow_mut(|bounce| {
@@ -100,7 +92,7 @@ impl Direct {
                 let piece = &mut bounce[..usize::try_from(stop - start).expect("at most the buffer")];
                 let skip = usize::try_from(position - start).expect("below the alignment");
                 let len = (piece.len() - skip).min(buf.len() - done);
-                if !self.attempt(true, || read_at_least(&self.file, piece, start, skip + len))? {
+                if !self.attempt(true, || read(piece, start, skip + len))? {
                     return Ok(false);
                 }
                 buf[done..done + len].copy_from_slice(&piece[skip..skip + len]);
@@ -155,7 +147,7 @@ fn read_at_least(file: &File, piece: &mut [u8], start: u64, needed: usize) -> io
 fn alignment(fd: impl AsFd) -> Option<usize> {
     let asked = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok();
     let told = asked.filter(|statx| statx.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
-    let Some(statx) = told else { return Some(PAGE_BYTES) };
+    let Some(statx) = told else { return Some(AlignedBuffer::PAGE_BYTES) };
     let align = usize::try_from(statx.stx_dio_mem_align.max(statx.stx_dio_offset_align)).ok()?;
     (statx.stx_dio_offset_align != 0 && align.is_power_of_two()).then_some(align)
 }

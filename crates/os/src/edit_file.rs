@@ -10,8 +10,8 @@
 
 use std::path::Path;
 
-use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
-use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Span};
+use block::{Error, HostFile, ReadAt, Result, TargetFile, check_bounds};
+use extent::{Host, HostOffset, HostSpan, Span};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
@@ -138,9 +138,7 @@ fn open_for_writing(path: &Path, kind: Kind) -> Result<RawFile> {
 }
 
 impl ReadAt<Host> for EditFile {
-    fn len_bytes(&self) -> u64 {
-        self.source.len_bytes()
-    }
+    block::forward!(self, self.source => len_bytes);
 
     fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
         self.flushed.check(self.raw())?;
@@ -149,49 +147,10 @@ impl ReadAt<Host> for EditFile {
 }
 
 impl HostFile for EditFile {
-    fn name(&self) -> &str {
-        self.source.name()
-    }
-
-    fn path(&self) -> &Path {
-        self.source.path()
-    }
-
-    fn fingerprint(&self) -> Result<Option<Fingerprint>> {
-        self.source.fingerprint()
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.source.allocated_bytes()
-    }
-
-    fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
-        self.source.host_map(span)
-    }
-
-    fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
-        self.source.host_extents()
-    }
-
-    fn stored(&self) -> Result<Option<ExtentSet<Host>>> {
-        self.source.stored()
-    }
-
-    fn host_filesystem(&self) -> Option<String> {
-        self.source.host_filesystem()
-    }
-
-    fn identity(&self) -> Option<(u64, u64)> {
-        self.source.identity()
-    }
-
-    fn is_block_device(&self) -> bool {
-        self.source.is_block_device()
-    }
-
-    fn forget(&self, span: HostSpan) {
-        HostFile::forget(&self.source, span);
-    }
+    block::forward!(
+        self, self.source => name, path, fingerprint, allocated_bytes, host_map, host_extents, stored, host_filesystem,
+        identity, is_block_device, forget
+    );
 }
 
 impl TargetFile for EditFile {

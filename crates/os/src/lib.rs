@@ -9,7 +9,6 @@
 //!
 //! Absent on purpose: formats, policy about what to copy, mapped memory (an I/O error there is a signal).
 
-mod buffer;
 mod device;
 mod direct;
 mod edit_file;
@@ -32,7 +31,6 @@ mod target_folder;
 mod users;
 mod writeback;
 
-pub use buffer::AlignedBuffer;
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
 pub use grant::Granted;

@@ -6,8 +6,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::{Error, Fingerprint, HostExtent, HostFile, HostState, ReadAt, Result, TargetFile, check_bounds};
-use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
+use block::{Error, HostFile, ReadAt, Result, TargetFile, check_bounds};
+use extent::{ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -177,41 +177,10 @@ impl ReadAt<Host> for LiveFile {
 }
 
 impl HostFile for LiveFile {
-    fn name(&self) -> &str {
-        self.file.name()
-    }
-
-    fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    fn fingerprint(&self) -> Result<Option<Fingerprint>> {
-        self.file.fingerprint()
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.file.allocated_bytes()
-    }
-
-    fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
-        self.file.host_map(span)
-    }
-
-    fn host_extents(&self) -> Result<Option<Vec<HostExtent>>> {
-        self.file.host_extents()
-    }
-
-    fn stored(&self) -> Result<Option<ExtentSet<Host>>> {
-        self.file.stored()
-    }
-
-    fn host_filesystem(&self) -> Option<String> {
-        self.file.host_filesystem()
-    }
-
-    fn identity(&self) -> Option<(u64, u64)> {
-        self.file.identity()
-    }
+    block::forward!(
+        self, self.file => name, path, fingerprint, allocated_bytes, host_map, host_extents, stored, host_filesystem,
+        identity
+    );
 
     fn is_block_device(&self) -> bool {
         self.is_device()
@@ -323,7 +292,7 @@ mod tests {
         let path = dir.path().join("disk");
         std::fs::write(&path, [7; 8192]).unwrap();
         let file = LiveFile::open_direct(&path).unwrap();
-        let mut page = crate::AlignedBuffer::new(8192);
+        let mut page = block::AlignedBuffer::new(8192);
         // Direct and through the cache by turns, over each other.
         for round in 1..=20u8 {
             page.fill(round);

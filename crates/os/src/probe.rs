@@ -13,13 +13,12 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use block::{Error, HostState, ReadAt, Result};
+use block::{AlignedBuffer, Error, HostState, ReadAt, Result};
 use extent::{HostOffset, Offset};
 
-use crate::buffer::{AlignedBuffer, PAGE_BYTES};
 use crate::source::SourceFile;
 
-const PAGE: u64 = PAGE_BYTES as u64;
+const PAGE: u64 = AlignedBuffer::PAGE_BYTES as u64;
 
 /// Lengths of random reads.
 const RANDOM_BYTES: [u64; 4] = [4 << 10, 64 << 10, 256 << 10, 1 << 20];

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use block::{Error, FolderFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
-use extent::{Host, HostOffset, HostSpan};
+use extent::Host;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -243,43 +243,11 @@ impl HeldFile<'_> {
 }
 
 impl ReadAt<Host> for HeldFile<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.file.len_bytes()
-    }
-
-    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.file.read_at(at, buf)
-    }
+    block::forward!(self, self.file => len_bytes, read_at);
 }
 
 impl TargetFile for HeldFile<'_> {
-    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
-        self.file.write_at(at, buf)
-    }
-
-    fn set_len(&self, len_bytes: u64) -> Result<()> {
-        self.file.set_len(len_bytes)
-    }
-
-    fn reserve(&self, span: HostSpan) -> Result<()> {
-        self.file.reserve(span)
-    }
-
-    fn reserve_ahead(&self, span: HostSpan) {
-        self.file.reserve_ahead(span);
-    }
-
-    fn zero(&self, span: HostSpan) -> Result<()> {
-        self.file.zero(span)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.file.flush()
-    }
-
-    fn forget(&self, span: HostSpan) {
-        self.file.forget(span);
-    }
+    block::forward!(self, self.file => write_at, set_len, reserve, reserve_ahead, zero, flush, forget);
 }
 
 impl FolderFile for HeldFile<'_> {

@@ -5,9 +5,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use block::{ErrorKind, HostFile, HostState, ReadAt, TargetFile};
+use block::{AlignedBuffer, ErrorKind, HostFile, HostState, ReadAt, TargetFile};
 use extent::{Offset, Span};
-use os::{AlignedBuffer, DeviceTarget, Granted, SourceFile};
+use os::{DeviceTarget, Granted, SourceFile};
 
 const LEN: u64 = 16 << 20;
 

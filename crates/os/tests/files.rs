@@ -6,9 +6,9 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use block::{ErrorKind, HostFile, HostState, ReadAt, TargetFile};
+use block::{AlignedBuffer, ErrorKind, HostFile, HostState, ReadAt, TargetFile};
 use extent::{HostSpan, Offset, Span};
-use os::{AlignedBuffer, NewFile, SourceFile};
+use os::{NewFile, SourceFile};
 
 fn span(start: u64, len_bytes: u64) -> HostSpan {
     Span::new(Offset::new(start), len_bytes)

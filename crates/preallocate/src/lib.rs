@@ -365,16 +365,12 @@ fn look_for_idle<M: Machine>(shared: &Weak<Shared<M>>) -> bool {
 }
 
 impl<M: Machine> ReadAt<Host> for Preallocated<M> {
-    fn len_bytes(&self) -> u64 {
-        self.shared.file().len_bytes()
-    }
-
-    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.shared.file().read_at(at, buf)
-    }
+    block::forward!(self, self.shared.file() => len_bytes, read_at);
 }
 
 impl<M: Machine> TargetFile for Preallocated<M> {
+    block::forward!(self, self.shared.file() => flush, read_stored, forget);
+
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         match Span::checked(at, buf.len() as u64) {
             Some(span) => self.shared.changing(span, || self.shared.file().write_at(at, buf)),
@@ -404,17 +400,5 @@ impl<M: Machine> TargetFile for Preallocated<M> {
 
     fn punch(&self, span: HostSpan) -> Result<()> {
         self.shared.freeing(span, || self.shared.file().punch(span))
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.shared.file().flush()
-    }
-
-    fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.shared.file().read_stored(at, buf)
-    }
-
-    fn forget(&self, span: HostSpan) {
-        TargetFile::forget(self.shared.file(), span);
     }
 }

@@ -1,16 +1,14 @@
 //! A folder whose names a power cut takes back, for who makes a target in it.
 //!
-//! Until the folder is flushed each of its names may mean what it meant after any of the steps since the last flush, whatever the
-//! other names mean: worse than file systems that keep the order of steps. A rename may leave a file under both of its names, or
-//! under none.
+//! What may become of the names stands in [`crate::names`]. A rename may leave a file under both of its names, or under none.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::{Error, FolderFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
-use extent::{Host, HostOffset, HostSpan, Offset};
+use extent::{Host, HostSpan};
 
-use crate::machine::{Fate, SimMachine};
+use crate::machine::SimMachine;
+use crate::names::{Surviving, SyncedNames};
 use crate::{Pages, Random, SimDisk};
 
 /// What a folder's files are told apart by.
@@ -38,13 +36,8 @@ struct Mark {
     stable: u64,
 }
 
-type Names = BTreeMap<TargetName, Arc<Inode>>;
-
 struct State {
-    names: Names,
-    stable: Names,
-    /// What a name meant after each step since the last flush.
-    versions: BTreeMap<TargetName, Vec<Option<Arc<Inode>>>>,
+    names: SyncedNames<TargetName, Arc<Inode>>,
     next_mark: u64,
 }
 
@@ -59,8 +52,7 @@ pub struct SimFolder {
 impl SimFolder {
     /// An empty folder of this machine.
     pub fn new(machine: Arc<SimMachine>, seed: u64, marks: FileMarks) -> Self {
-        let state =
-            State { names: Names::new(), stable: Names::new(), versions: BTreeMap::new(), next_mark: 1 };
+        let state = State { names: SyncedNames::default(), next_mark: 1 };
         Self { machine, seed, marks, state: Mutex::new(state) }
     }
 
@@ -68,14 +60,8 @@ impl SimFolder {
     pub fn after_kill(&self, machine: Arc<SimMachine>) -> Self {
         let state = self.state();
         let mut all = Moved::default();
-        let inode = |all: &mut Moved, inode: &Arc<Inode>| all.moved(inode, |old| old.copy_to(&machine));
-        let names = state.names.iter().map(|(name, file)| (*name, inode(&mut all, file))).collect();
-        let stable = state.stable.iter().map(|(name, file)| (*name, inode(&mut all, file))).collect();
-        let versions = state.versions.iter().map(|(name, versions)| {
-            let each = versions.iter().map(|version| version.as_ref().map(|file| inode(&mut all, file)));
-            (*name, each.collect())
-        });
-        let state = State { names, stable, versions: versions.collect(), next_mark: state.next_mark };
+        let names = state.names.map(|file| all.moved(file, |old| old.copy_to(&machine)));
+        let state = State { names, next_mark: state.next_mark };
         Self { state: Mutex::new(state), machine, ..*self }
     }
 
@@ -83,28 +69,16 @@ impl SimFolder {
     pub fn after_cut(&self, machine: Arc<SimMachine>, seed: u64) -> Self {
         let state = self.state();
         let mut random = Random::new(seed ^ self.seed.rotate_left(17));
-        let mut names = state.stable.clone();
         // Often all of it or nothing, as file systems with a journal do.
-        let how = random.below(3);
-        for (name, versions) in &state.versions {
-            let pick = match how {
-                0 => 0,
-                1 => versions.len(),
-                _ => usize::try_from(random.below(versions.len() as u64 + 1)).expect("an index"),
-            };
-            let Some(version) = pick.checked_sub(1).map(|pick| &versions[pick]) else { continue };
-            match version {
-                Some(file) => names.insert(*name, file.clone()),
-                None => names.remove(name),
-            };
-        }
+        let surviving = match random.below(3) {
+            0 => Surviving::Nothing,
+            1 => Surviving::All,
+            _ => Surviving::Any,
+        };
+        let names = state.names.cut(surviving, &mut random);
         let mut all = Moved::default();
-        let names: Names = names
-            .iter()
-            .map(|(name, file)| (*name, all.moved(file, |old| old.cut(&machine, random.next_u64()))))
-            .collect();
-        let state =
-            State { stable: names.clone(), names, versions: BTreeMap::new(), next_mark: state.next_mark };
+        let names = names.map(|file| all.moved(file, |old| old.cut(&machine, random.next_u64())));
+        let state = State { names, next_mark: state.next_mark };
         Self { state: Mutex::new(state), machine, ..*self }
     }
 
@@ -112,8 +86,7 @@ impl SimFolder {
     pub fn put(&self, name: TargetName, bytes: &[u8]) {
         let mut state = self.state();
         let inode = self.inode(&mut state, name, Pages::new(bytes));
-        state.stable.insert(name, inode.clone());
-        state.names.insert(name, inode);
+        state.names.put_stable(name, inode);
     }
 
     /// What the file of that name holds now.
@@ -123,7 +96,7 @@ impl SimFolder {
 
     /// The names that there are.
     pub fn names(&self) -> Vec<TargetName> {
-        self.state().names.keys().copied().collect()
+        self.state().names.now().keys().copied().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -132,19 +105,14 @@ impl SimFolder {
 
     /// The machine dies here, or it does not.
     fn step(&self, what: &str) -> Result<()> {
-        match self.machine.clock().tick(true) {
-            Fate::Happens => Ok(()),
-            fate => {
-                let kind = fate.result().err().unwrap_or(std::io::ErrorKind::Other);
-                Err(Error::io(what, std::io::Error::new(kind, "simulated fault")))
-            }
-        }
+        self.machine.clock().tick(true).outcome(what)
     }
 
     fn inode(&self, state: &mut State, name: TargetName, bytes: Pages) -> Arc<Inode> {
         // As soon as no name means it any more, flushed or not.
-        let is_free = |number: &u64| !state.names.values().any(|file| file.number == *number);
-        let number = (1..=state.names.len() as u64 + 1).find(is_free).expect("one more than there are files");
+        let is_free = |number: &u64| !state.names.now().values().any(|file| file.number == *number);
+        let number =
+            (1..=state.names.now().len() as u64 + 1).find(is_free).expect("one more than there are files");
         let mark = state.next_mark;
         state.next_mark += 1;
         let disk = self.machine.disk(&format!("{name:?}"), self.seed ^ mark, bytes);
@@ -188,27 +156,27 @@ impl Inode {
 impl TargetFolder for SimFolder {
     fn open(&self, name: TargetName) -> Result<Option<Box<dyn FolderFile + '_>>> {
         let file = self.state().names.get(&name).cloned();
-        Ok(file.map(|inode| Box::new(SimFile { inode, folder: self }) as Box<dyn FolderFile>))
+        Ok(file.map(|inode| Box::new(OpenFile { inode, folder: self }) as Box<dyn FolderFile>))
     }
 
     fn create(&self, name: TargetName) -> Result<Box<dyn FolderFile + '_>> {
         self.step("create")?;
         let mut state = self.state();
-        if state.names.contains_key(&name) {
+        if state.names.get(&name).is_some() {
             return Err(Error::refused(format!("there is a file of the name {name:?}")));
         }
         let inode = self.inode(&mut state, name, Pages::new(&[]));
-        state.set(name, Some(inode.clone()));
-        Ok(Box::new(SimFile { inode, folder: self }))
+        state.names.set(name, Some(inode.clone()));
+        Ok(Box::new(OpenFile { inode, folder: self }))
     }
 
     fn remove(&self, name: TargetName) -> Result<bool> {
         let mut state = self.state();
-        if !state.names.contains_key(&name) {
+        if state.names.get(&name).is_none() {
             return Ok(false);
         }
         self.step("remove")?;
-        state.set(name, None);
+        state.names.set(name, None);
         Ok(true)
     }
 
@@ -218,74 +186,38 @@ impl TargetFolder for SimFolder {
         let Some(file) = state.names.get(&from).cloned() else {
             return Err(Error::io("rename", std::io::ErrorKind::NotFound.into()));
         };
-        state.set(from, None);
-        state.set(to, Some(file));
+        state.names.set(from, None);
+        state.names.set(to, Some(file));
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
         self.step("flush the folder")?;
-        let mut state = self.state();
-        state.stable = state.names.clone();
-        state.versions.clear();
+        self.state().names.sync(|_| true);
         Ok(())
     }
 }
 
-impl State {
-    fn set(&mut self, name: TargetName, file: Option<Arc<Inode>>) {
-        self.versions.entry(name).or_default().push(file.clone());
-        match file {
-            Some(file) => self.names.insert(name, file),
-            None => self.names.remove(&name),
-        };
-    }
-}
-
 /// An open file of the folder.
-struct SimFile<'a> {
+struct OpenFile<'a> {
     inode: Arc<Inode>,
     folder: &'a SimFolder,
 }
 
-impl ReadAt<Host> for SimFile<'_> {
-    fn len_bytes(&self) -> u64 {
-        self.inode.disk.len_bytes()
-    }
-
-    fn read_at(&self, at: Offset<Host>, buf: &mut [u8]) -> Result<()> {
-        self.inode.disk.read_at(at, buf)
-    }
+impl ReadAt<Host> for OpenFile<'_> {
+    block::forward!(self, self.inode.disk => len_bytes, read_at);
 }
 
-impl TargetFile for SimFile<'_> {
-    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
-        self.inode.disk.write_at(at, buf)
-    }
-
-    fn set_len(&self, len_bytes: u64) -> Result<()> {
-        self.inode.disk.set_len(len_bytes)
-    }
-
-    fn reserve(&self, span: HostSpan) -> Result<()> {
-        self.inode.disk.reserve(span)
-    }
+impl TargetFile for OpenFile<'_> {
+    block::forward!(self, self.inode.disk => write_at, set_len, reserve, zero, flush);
 
     /// As Linux does it, the file is longer afterwards.
     fn reserve_ahead(&self, span: HostSpan) {
         let _ = self.inode.disk.reserve(span);
     }
-
-    fn zero(&self, span: HostSpan) -> Result<()> {
-        self.inode.disk.zero(span)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.inode.disk.flush()
-    }
 }
 
-impl FolderFile for SimFile<'_> {
+impl FolderFile for OpenFile<'_> {
     fn identity(&self) -> Result<Option<String>> {
         let number = self.inode.number;
         Ok(Some(match self.folder.marks {
@@ -311,6 +243,7 @@ impl FolderFile for SimFile<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use extent::Offset;
 
     fn folder() -> SimFolder {
         SimFolder::new(Arc::default(), 7, FileMarks::Marks)

@@ -1,7 +1,7 @@
 //! Folders whose names are lost and reordered by a power cut until they are synced.
 //!
-//! Of each name, what it stood for at the last sync of its folder or after any change since survives; which, is chosen for each
-//! name by itself. A file without a name is gone after a cut. Files are [`SimDisk`]s of the same machine.
+//! What may become of the names stands in [`crate::names`]; each folder is synced by itself. A file without a name is gone after a
+//! cut. Files are [`SimDisk`]s of the same machine.
 //!
 //! Absent on purpose: users, modes, locks, folders that do not exist.
 
@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use block::{Error, Result};
 use journal::{FileId, Look, Names};
 
-use crate::machine::{Clock, Fate};
+use crate::machine::Clock;
+use crate::names::{Surviving, SyncedNames};
 use crate::{Pages, Random, SimDisk, SimMachine};
 
 /// The device that all files lie on.
@@ -30,40 +31,15 @@ enum Entry {
 
 #[derive(Clone, Default)]
 struct State {
-    current: BTreeMap<PathBuf, Entry>,
-    stable: BTreeMap<PathBuf, Entry>,
-    /// What names stood for after each change since their folder's last sync.
-    versions: BTreeMap<PathBuf, Vec<Option<Entry>>>,
+    names: SyncedNames<PathBuf, Entry>,
     files: BTreeMap<u64, Arc<SimDisk>>,
     last_inode: u64,
 }
 
 impl State {
-    fn set(&mut self, path: &Path, entry: Option<Entry>) {
-        match entry.clone() {
-            Some(entry) => _ = self.current.insert(path.to_owned(), entry),
-            None => _ = self.current.remove(path),
-        }
-        self.versions.entry(path.to_owned()).or_default().push(entry);
-    }
-
     fn file(&self, path: &Path) -> Option<SimFile> {
-        let Some(Entry::File(inode)) = self.current.get(path) else { return None };
+        let Some(Entry::File(inode)) = self.names.get(path) else { return None };
         Some(SimFile { inode: *inode, disk: self.files[inode].clone() })
-    }
-
-    /// What a cut leaves of the names.
-    fn cut_names(&self, random: &mut Random) -> BTreeMap<PathBuf, Entry> {
-        let mut names = self.stable.clone();
-        for (path, versions) in &self.versions {
-            let survivor = random.below(versions.len() as u64 + 1).checked_sub(1);
-            let Some(survivor) = survivor else { continue };
-            match &versions[usize::try_from(survivor).expect("an index")] {
-                Some(entry) => _ = names.insert(path.clone(), entry.clone()),
-                None => _ = names.remove(path),
-            }
-        }
-        names
     }
 }
 
@@ -98,19 +74,15 @@ impl SimFolders {
         {
             let mut state = self.state();
             let inode = state.add(machine.disk(&path.as_ref().to_string_lossy(), 1, bytes));
-            state.current.insert(path.as_ref().to_owned(), Entry::File(inode));
-            state.stable = state.current.clone();
+            state.names.put_stable(path.as_ref().to_owned(), Entry::File(inode));
         }
         self
     }
 
     /// A symbolic link, on stable storage.
     pub fn with_link(self, path: impl AsRef<Path>, to: impl AsRef<Path>) -> Self {
-        {
-            let mut state = self.state();
-            state.current.insert(path.as_ref().to_owned(), Entry::Link(to.as_ref().to_owned()));
-            state.stable = state.current.clone();
-        }
+        let link = Entry::Link(to.as_ref().to_owned());
+        self.state().names.put_stable(path.as_ref().to_owned(), link);
         self
     }
 
@@ -121,39 +93,30 @@ impl SimFolders {
 
     /// All names.
     pub fn names(&self) -> Vec<PathBuf> {
-        self.state().current.keys().cloned().collect()
+        self.state().names.now().keys().cloned().collect()
     }
 
     /// What a power cut now leaves, in another machine; `seed` decides what that is.
     pub fn cut(&self, machine: &SimMachine, seed: u64) -> Self {
         let state = self.state();
-        let mut random = Random::new(seed);
-        let names = state.cut_names(&mut random);
+        let names = state.names.cut(Surviving::Any, &mut Random::new(seed));
         let disk = |inode: &u64, disk: &SimDisk| {
             let left = machine.disk("file", *inode, disk.cut_pages(seed ^ inode));
             left.tear_sectors(true);
             (*inode, Arc::new(left))
         };
         let files = state.files.iter().map(|(inode, file)| disk(inode, file)).collect();
-        Self::left(machine, names.clone(), names, BTreeMap::new(), files, state.last_inode)
+        Self::left(machine, State { names, files, last_inode: state.last_inode })
     }
 
     /// The same, with all that is not on stable storage, in another machine.
     pub fn copy_to(&self, machine: &SimMachine) -> Self {
-        let State { current, stable, versions, files, last_inode } = self.state().clone();
+        let State { names, files, last_inode } = self.state().clone();
         let files = files.iter().map(|(inode, disk)| (*inode, Arc::new(disk.copy_to(machine)))).collect();
-        Self::left(machine, current, stable, versions, files, last_inode)
+        Self::left(machine, State { names, files, last_inode })
     }
 
-    fn left(
-        machine: &SimMachine,
-        current: BTreeMap<PathBuf, Entry>,
-        stable: BTreeMap<PathBuf, Entry>,
-        versions: BTreeMap<PathBuf, Vec<Option<Entry>>>,
-        files: BTreeMap<u64, Arc<SimDisk>>,
-        last_inode: u64,
-    ) -> Self {
-        let state = State { current, stable, versions, files, last_inode };
+    fn left(machine: &SimMachine, state: State) -> Self {
         Self { clock: machine.clock(), state: Mutex::new(state) }
     }
 
@@ -163,9 +126,7 @@ impl SimFolders {
 
     /// Counts the operation, and fails if it is to fail.
     fn begin(&self, is_change: bool, what: &str, path: &Path) -> Result<()> {
-        let fate: Fate = self.clock.tick(is_change);
-        fate.result()
-            .map_err(|kind| Error::io(what, io::Error::new(kind, "simulated fault")).path(path.display()))
+        self.clock.tick(is_change).outcome(what).map_err(|error| error.path(path.display()))
     }
 }
 
@@ -178,7 +139,7 @@ impl State {
     }
 
     fn check_free(&self, path: &Path) -> Result<()> {
-        match self.current.contains_key(path) {
+        match self.names.get(path).is_some() {
             true => Err(Error::refused("exists already").path(path.display())),
             false => Ok(()),
         }
@@ -190,7 +151,7 @@ impl Names for &SimFolders {
 
     fn look(&self, path: &Path) -> Result<Look> {
         self.begin(false, "look at", path)?;
-        Ok(match self.state().current.get(path) {
+        Ok(match self.state().names.get(path) {
             None => Look::Nothing,
             Some(Entry::File(_)) => Look::File,
             Some(Entry::Link(to)) => Look::Link(to.clone()),
@@ -209,7 +170,7 @@ impl Names for &SimFolders {
         self.begin(true, "name", path)?;
         let mut state = self.state();
         state.check_free(path)?;
-        state.set(path, Some(Entry::File(file.inode)));
+        state.names.set(path.to_owned(), Some(Entry::File(file.inode)));
         Ok(())
     }
 
@@ -217,7 +178,7 @@ impl Names for &SimFolders {
         self.begin(true, "link", path)?;
         let mut state = self.state();
         state.check_free(path)?;
-        state.set(path, Some(Entry::Link(to.to_owned())));
+        state.names.set(path.to_owned(), Some(Entry::Link(to.to_owned())));
         Ok(())
     }
 
@@ -237,28 +198,22 @@ impl Names for &SimFolders {
 
     fn is_named(&self, file: &SimFile, path: &Path) -> Result<bool> {
         self.begin(false, "look at", path)?;
-        Ok(self.state().current.get(path) == Some(&Entry::File(file.inode)))
+        Ok(self.state().names.get(path) == Some(&Entry::File(file.inode)))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
         self.begin(true, "remove", path)?;
         let mut state = self.state();
-        if !state.current.contains_key(path) {
+        if state.names.get(path).is_none() {
             return Err(Error::io("remove", io::ErrorKind::NotFound.into()).path(path.display()));
         }
-        state.set(path, None);
+        state.names.set(path.to_owned(), None);
         Ok(())
     }
 
     fn sync(&self, path: &Path) -> Result<()> {
         self.begin(true, "sync", path)?;
-        let mut state = self.state();
-        let folder = path.parent();
-        let State { current, stable, versions, .. } = &mut *state;
-        versions.retain(|path, _| path.parent() != folder);
-        stable.retain(|path, _| path.parent() != folder);
-        let here = current.iter().filter(|(path, _)| path.parent() == folder);
-        stable.extend(here.map(|(path, entry)| (path.clone(), entry.clone())));
+        self.state().names.sync(|name| name.parent() == path.parent());
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ mod edit;
 mod folder;
 mod folders;
 mod machine;
+mod names;
 mod pages;
 mod random;
 mod room;

@@ -4,6 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use block::Error;
+
 use crate::{Pages, SimDisk};
 
 /// A machine with disks that share its clock: an operation on any of them is one more operation of the machine.
@@ -74,6 +76,11 @@ impl Fate {
             Self::Fails(kind) => Err(kind),
             Self::MachineIsGone => Err(io::ErrorKind::Other),
         }
+    }
+
+    /// The same as an error of `what` was asked for.
+    pub(crate) fn outcome(self, what: &str) -> block::Result<()> {
+        self.result().map_err(|kind| Error::io(what, io::Error::new(kind, "simulated fault")))
     }
 }
 

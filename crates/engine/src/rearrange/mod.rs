@@ -24,7 +24,7 @@ use filesystem::{Rearrange, Relocations};
 use journal::{HEADER_BYTES, Header, Identity, Record};
 use mutants::broken;
 
-use crate::copy::Monitor;
+use crate::monitor::Monitor;
 use moves::Mover;
 use room::Room;
 

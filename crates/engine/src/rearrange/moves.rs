@@ -3,15 +3,14 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use block::{EditDisk, Error, Result};
+use block::{AlignedBuffer, EditDisk, Error, Result};
 use extent::{VirtualOffset, VirtualSpan};
 use filesystem::Relocations;
 use journal::Move;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::index;
-use crate::buffer::Buffer;
-use crate::copy::Monitor;
+use crate::monitor::Monitor;
 
 /// What a worker copies or reads back at once.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
@@ -78,7 +77,7 @@ impl<'a> Mover<'a> {
     pub(super) fn copy(&self, monitor: &dyn Monitor) -> Result<bool> {
         self.share(self.pieces.len(), monitor, |number, buffer| {
             let piece = &self.pieces[number];
-            let bytes = &mut buffer.bytes_mut()[..index(piece.from.start(), piece.from.end())];
+            let bytes = &mut buffer[..index(piece.from.start(), piece.from.end())];
             self.disk.read_at(piece.from.start(), bytes)?;
             *piece.digest.lock().expect("no worker panicked") = xxh3_128(bytes);
             self.disk.write_at(piece.to, bytes)?;
@@ -107,7 +106,7 @@ impl<'a> Mover<'a> {
         }
         self.share(windows.len(), monitor, |number, buffer| {
             let (window, pieces) = windows[number];
-            let bytes = &mut buffer.bytes_mut()[..index(window.start(), window.end())];
+            let bytes = &mut buffer[..index(window.start(), window.end())];
             self.disk.read_stored(window.start(), bytes)?;
             for piece in pieces {
                 let span = piece.to_span();
@@ -139,7 +138,7 @@ impl<'a> Mover<'a> {
         &self,
         count: usize,
         monitor: &dyn Monitor,
-        act: impl Fn(usize, &mut Buffer) -> Result<()> + Sync,
+        act: impl Fn(usize, &mut [u8]) -> Result<()> + Sync,
     ) -> Result<bool> {
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let failure = Mutex::new(None);
@@ -147,7 +146,7 @@ impl<'a> Mover<'a> {
         let buffer_bytes = self.pieces.iter().map(|piece| piece.from.len_bytes()).sum::<u64>();
         let buffer_len = usize::try_from(buffer_bytes.clamp(longest, PIECE_BYTES_MAX)).expect("bounded");
         let work = || {
-            let mut buffer = Buffer::new(buffer_len);
+            let mut buffer = AlignedBuffer::new(buffer_len);
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count || stopped.load(Ordering::Relaxed) {

@@ -23,7 +23,7 @@ mod watched;
 use std::sync::Arc;
 
 use block::{Error, FileIndex, HostFile, LiveDisk, ReadAt, Result, TargetFile};
-use extent::{Host, HostOffset, HostSpan};
+use extent::{Host, HostSpan};
 
 use crate::{Chain, Format, qcow2, vdi, vhd, vhdx, vmdk};
 
@@ -144,13 +144,7 @@ pub(crate) struct InUse {
 }
 
 impl ReadAt<Host> for InUse {
-    fn len_bytes(&self) -> u64 {
-        self.file.len_bytes()
-    }
-
-    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.file.read_at(at, buf)
-    }
+    block::forward!(self, self.file => len_bytes, read_at);
 }
 
 impl HostFile for InUse {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{ReadAt, Result, TargetFile};
-use extent::{Host, HostOffset, HostSpan};
+use extent::{Host, HostSpan};
 
 /// See the module's page.
 pub(crate) struct Watched {
@@ -43,49 +43,15 @@ impl Watched {
 }
 
 impl ReadAt<Host> for Watched {
-    fn len_bytes(&self) -> u64 {
-        self.file.len_bytes()
-    }
-
-    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.file.read_at(at, buf)
-    }
+    block::forward!(self, self.file => len_bytes, read_at);
 }
 
 impl TargetFile for Watched {
-    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
-        self.file.write_at(at, buf)
-    }
-
-    fn set_len(&self, len_bytes: u64) -> Result<()> {
-        self.file.set_len(len_bytes)
-    }
-
-    fn reserve(&self, span: HostSpan) -> Result<()> {
-        self.file.reserve(span)
-    }
-
-    fn reserve_ahead(&self, span: HostSpan) {
-        self.file.reserve_ahead(span);
-    }
-
-    fn zero(&self, span: HostSpan) -> Result<()> {
-        self.file.zero(span)
-    }
-
-    fn punch(&self, span: HostSpan) -> Result<()> {
-        self.file.punch(span)
-    }
+    block::forward!(
+        self, self.file => write_at, set_len, reserve, reserve_ahead, zero, punch, read_stored, forget
+    );
 
     fn flush(&self) -> Result<()> {
         self.file.flush().inspect_err(|_| self.lost.store(true, Ordering::Release))
-    }
-
-    fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
-        self.file.read_stored(at, buf)
-    }
-
-    fn forget(&self, span: HostSpan) {
-        self.file.forget(span);
     }
 }

@@ -10,7 +10,6 @@ mod live;
 mod map;
 mod parse;
 mod refcounts;
-mod settle;
 mod snapshots;
 mod write;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{ReadAt, Result, TargetFile};
-use extent::{Host, HostOffset, HostSpan};
+use extent::{Host, HostOffset};
 
 use super::{Direction, Monitor};
 
@@ -25,9 +25,7 @@ impl Counted {
 }
 
 impl ReadAt<Host> for Counted {
-    fn len_bytes(&self) -> u64 {
-        self.file.len_bytes()
-    }
+    block::forward!(self, self.file => len_bytes);
 
     fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
         self.count(Direction::Read, buf.len());
@@ -36,41 +34,15 @@ impl ReadAt<Host> for Counted {
 }
 
 impl TargetFile for Counted {
+    block::forward!(self, self.file => set_len, reserve, reserve_ahead, zero, punch, flush, forget);
+
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         self.count(Direction::Write, buf.len());
         self.file.write_at(at, buf)
     }
 
-    fn set_len(&self, len_bytes: u64) -> Result<()> {
-        self.file.set_len(len_bytes)
-    }
-
-    fn reserve(&self, span: HostSpan) -> Result<()> {
-        self.file.reserve(span)
-    }
-
-    fn reserve_ahead(&self, span: HostSpan) {
-        self.file.reserve_ahead(span);
-    }
-
-    fn zero(&self, span: HostSpan) -> Result<()> {
-        self.file.zero(span)
-    }
-
-    fn punch(&self, span: HostSpan) -> Result<()> {
-        self.file.punch(span)
-    }
-
-    fn flush(&self) -> Result<()> {
-        self.file.flush()
-    }
-
     fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
         self.count(Direction::Read, buf.len());
         self.file.read_stored(at, buf)
-    }
-
-    fn forget(&self, span: HostSpan) {
-        self.file.forget(span);
     }
 }

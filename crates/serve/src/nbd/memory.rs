@@ -10,11 +10,12 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use block::AlignedBuffer;
+
 /// What a large buffer holds. Longer requests are done in pieces.
 pub(crate) const PIECE_BYTES: usize = 2 << 20;
 /// What a small buffer holds.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
-const ALIGN_BYTES: usize = 4096;
 /// Shared buffers that are kept for later.
 const KEPT_COUNT: usize = 32;
 /// Of the shared ones, how many one connection may hold.
@@ -22,10 +23,6 @@ const SHARED_COUNT_PER_CONNECTION: usize = 48;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn allocate(len: usize) -> Vec<u8> {
-    vec![0; len + ALIGN_BYTES]
 }
 
 /// Large buffers that all connections share.
@@ -36,7 +33,7 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct PoolState {
-    free: Vec<Vec<u8>>,
+    free: Vec<AlignedBuffer>,
     out_count: usize,
 }
 
@@ -46,7 +43,7 @@ impl Pool {
         Arc::new(Self { state: Mutex::default(), count_max: bytes_max / PIECE_BYTES })
     }
 
-    fn take(&self) -> Option<Vec<u8>> {
+    fn take(&self) -> Option<AlignedBuffer> {
         let mut state = lock(&self.state);
         if state.out_count >= self.count_max {
             return None;
@@ -54,10 +51,10 @@ impl Pool {
         state.out_count += 1;
         let free = state.free.pop();
         drop(state);
-        Some(free.unwrap_or_else(|| allocate(PIECE_BYTES)))
+        Some(free.unwrap_or_else(|| AlignedBuffer::new(PIECE_BYTES)))
     }
 
-    fn give_back(&self, bytes: Vec<u8>) {
+    fn give_back(&self, bytes: AlignedBuffer) {
         let mut state = lock(&self.state);
         state.out_count -= 1;
         if state.free.len() < KEPT_COUNT {
@@ -68,9 +65,9 @@ impl Pool {
 
 #[derive(Default)]
 struct Held {
-    small: VecDeque<Vec<u8>>,
+    small: VecDeque<AlignedBuffer>,
     shared_count: usize,
-    own: Option<Vec<u8>>,
+    own: Option<AlignedBuffer>,
     is_own_out: bool,
 }
 
@@ -94,9 +91,8 @@ impl Memory {
         Arc::new(Self { pool, held: Mutex::default(), one_is_back: Condvar::new() })
     }
 
-    fn buffer(self: &Arc<Self>, bytes: Vec<u8>, len: usize, kind: Kind) -> Buffer {
-        let start = bytes.as_ptr().align_offset(ALIGN_BYTES).min(ALIGN_BYTES);
-        Buffer { bytes, start, len, kind, home: self.clone() }
+    fn buffer(self: &Arc<Self>, bytes: AlignedBuffer, len: usize, kind: Kind) -> Buffer {
+        Buffer { bytes, len, kind, home: self.clone() }
     }
 
     /// A buffer of `len` bytes, at most [`PIECE_BYTES`], if there is one at once and, of the large ones, fewer than `large_max` are
@@ -105,7 +101,11 @@ impl Memory {
         assert!(len <= PIECE_BYTES, "longer requests are done in pieces");
         if len <= SMALL_BYTES {
             let bytes = lock(&self.held).small.pop_front();
-            return Some(self.buffer(bytes.unwrap_or_else(|| allocate(SMALL_BYTES)), len, Kind::Small));
+            return Some(self.buffer(
+                bytes.unwrap_or_else(|| AlignedBuffer::new(SMALL_BYTES)),
+                len,
+                Kind::Small,
+            ));
         }
         let mut held = lock(&self.held);
         // Its own first: it is warm.
@@ -113,7 +113,11 @@ impl Memory {
             held.is_own_out = true;
             let bytes = held.own.take();
             drop(held);
-            return Some(self.buffer(bytes.unwrap_or_else(|| allocate(PIECE_BYTES)), len, Kind::Own));
+            return Some(self.buffer(
+                bytes.unwrap_or_else(|| AlignedBuffer::new(PIECE_BYTES)),
+                len,
+                Kind::Own,
+            ));
         }
         if held.shared_count >= large_max.saturating_sub(1).min(SHARED_COUNT_PER_CONNECTION) {
             return None;
@@ -141,8 +145,7 @@ impl Memory {
 
 /// Bytes of a request or a reply. Goes back where it came from.
 pub(crate) struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
+    bytes: AlignedBuffer,
     len: usize,
     kind: Kind,
     home: Arc<Memory>,
@@ -152,13 +155,13 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..][..self.len]
+        &self.bytes[..self.len]
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..][..self.len]
+        &mut self.bytes[..self.len]
     }
 }
 
@@ -233,7 +236,7 @@ mod tests {
         let memory = Memory::new(Pool::new(PIECE_BYTES));
         for len in [1, SMALL_BYTES, PIECE_BYTES] {
             let buffer = memory.take(len, MANY);
-            assert_eq!((buffer.len(), buffer.as_ptr().align_offset(ALIGN_BYTES)), (len, 0));
+            assert_eq!((buffer.len(), buffer.as_ptr().align_offset(AlignedBuffer::PAGE_BYTES)), (len, 0));
         }
     }
 }

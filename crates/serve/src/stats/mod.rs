@@ -1,7 +1,5 @@
-//! Tells what was measured: to `leandisk stats` over a socket, to Prometheus, in vscsiStats' own table; and measures from a
-//! recording of blktrace what Leandisk does not serve.
+//! Tells what was measured: to `leandisk stats` over a socket, to Prometheus, in vscsiStats' own table.
 
-pub mod blktrace;
 mod control;
 mod csv;
 mod endpoint;

@@ -2,10 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// The alignment of every [`AlignedBuffer`]: no device asks for more.
-pub(crate) const PAGE_BYTES: usize = 4096;
-
 /// Zeroed bytes that begin at a page boundary. Never reallocated, so that they stay there.
+#[derive(Default)]
 pub struct AlignedBuffer {
     /// A page longer than needed, so that a page boundary with enough bytes after it lies within.
     bytes: Vec<u8>,
@@ -14,11 +12,14 @@ pub struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
+    /// The alignment: no device or file system asks for more.
+    pub const PAGE_BYTES: usize = 4096;
+
     /// `len` zeros.
     pub fn new(len: usize) -> Self {
-        let bytes = vec![0; len + PAGE_BYTES];
-        let start = bytes.as_ptr().align_offset(PAGE_BYTES);
-        assert!(start <= PAGE_BYTES, "a page holds a page boundary");
+        let bytes = vec![0; len + Self::PAGE_BYTES];
+        let start = bytes.as_ptr().align_offset(Self::PAGE_BYTES);
+        assert!(start <= Self::PAGE_BYTES, "a page holds a page boundary");
         Self { bytes, start, len }
     }
 }
@@ -47,7 +48,7 @@ mod tests {
             let mut buffer = Box::new(AlignedBuffer::new(len));
             buffer.fill(7);
             let moved = *buffer;
-            assert_eq!(moved.as_ptr().align_offset(PAGE_BYTES), 0);
+            assert_eq!(moved.as_ptr().align_offset(AlignedBuffer::PAGE_BYTES), 0);
             assert_eq!(moved.len(), len);
             assert!(moved.iter().all(|byte| *byte == 7));
         }

@@ -15,8 +15,11 @@ use block::{Error, Result};
 use zerocopy::native_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use super::read_up_to;
 use crate::monitor::{Completion, Direction, Io, Recorder, Snapshot};
 
+/// What failed if a file cannot be read.
+const WHAT: &str = "read the recording of blktrace";
 /// `BLK_IO_TRACE_MAGIC | BLK_IO_TRACE_VERSION`.
 const MAGIC: u32 = 0x6561_7407;
 const MAGIC_MASK: u32 = 0xffff_ff00;
@@ -83,7 +86,7 @@ impl<R: Read> Stream<R> {
 
     fn advance(&mut self) -> Result<()> {
         let mut bytes = [0; size_of::<Record>()];
-        let len = read_up_to(&mut self.from, &mut bytes)?;
+        let len = read_up_to(&mut self.from, &mut bytes, WHAT)?;
         self.is_truncated = len > 0 && len < bytes.len();
         self.next = None;
         if len < bytes.len() {
@@ -136,19 +139,6 @@ impl<R: Read> Stream<R> {
     fn fix16(&self, value: u16) -> u16 {
         if self.is_swapped == Some(true) { value.swap_bytes() } else { value }
     }
-}
-
-fn read_up_to(from: &mut impl Read, buf: &mut [u8]) -> Result<usize> {
-    let mut len = 0;
-    while len < buf.len() {
-        match from.read(&mut buf[len..]) {
-            Ok(0) => break,
-            Ok(more) => len += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Error::io("read the recording of blktrace", error)),
-        }
-    }
-    Ok(len)
 }
 
 /// What a recording holds.

@@ -10,9 +10,9 @@ use std::ops::Range;
 use block::{Error, Occupancy, Occupant, Result};
 use extent::{ExtentSet, Host, HostOffset, Span};
 
-use super::layout::{self, entry};
-use super::live::Clusters;
+use super::Clusters;
 use crate::live::{Movable, Stage, Storage, Tables};
+use crate::qcow2::layout::{self, entry};
 
 /// `l1_size` (specification: Header).
 const L1_SIZE_AT: u64 = offset_of!(layout::Header, l1_size) as u64;

@@ -1,0 +1,150 @@
+//! The copy pipeline: workers read, look for zeros and encode in parallel, place in order, store in parallel.
+//!
+//! A target that is not thin gets a place for everything, and all of its storage, before anything is copied into it. Then what is
+//! zeros is left as the host keeps it (lazy), or written (eager).
+
+pub(crate) mod checkpoint;
+mod dispatch;
+mod progress;
+pub(crate) mod totals;
+mod worker;
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use block::{Error, ReadAt, Result, TargetFile};
+use extent::Virtual;
+use image::AnyWriter;
+use plan::CopyPlan;
+use verify::{Digests, DigestsBuilder, WINDOW_BYTES};
+
+use crate::monitor::Monitor;
+use crate::order::Turnstile;
+use crate::provision::{Provision, check_provision, reserve_all};
+use crate::put::put_all;
+use checkpoint::Checkpoint;
+use dispatch::dispatcher;
+use progress::{CHECKPOINT_PAUSE_MIN, Ordered};
+use totals::CopyTotals;
+use worker::Worker;
+
+/// A worker's share at a time: one window of the digests, and the largest granularity a writer may have.
+const CHUNK_BYTES: u64 = WINDOW_BYTES;
+
+/// The end of a copy.
+#[derive(Debug)]
+pub struct CopyOutcome {
+    /// What was done.
+    pub totals: CopyTotals,
+    /// What the target must read as, if asked for.
+    pub digests: Option<Digests>,
+}
+
+/// A copy to be run.
+pub struct CopyJob<'a> {
+    /// The disk that was planned for.
+    pub source: &'a dyn ReadAt<Virtual>,
+    /// What to read.
+    pub plan: &'a CopyPlan,
+    /// The new image's layout.
+    pub writer: AnyWriter,
+    /// Where it goes.
+    pub target: &'a dyn TargetFile,
+    /// When the target's storage is found. What is not thin goes to a new file, and is not compressed.
+    pub provision: Provision,
+    /// Number of workers.
+    pub thread_count: usize,
+    /// Whether to compute digests of what was read.
+    pub digests: bool,
+    /// The most time between checkpoints. The first ones come earlier: as long after the last as that came after the start, so
+    /// that no more than half of the time is ever lost.
+    pub checkpoint_interval: Duration,
+    /// Where to go on, if not from the start.
+    pub resume: Option<Checkpoint>,
+}
+
+impl CopyJob<'_> {
+    /// Runs it to its end: when it returns without an error, the target is complete and on stable storage.
+    pub fn run(mut self, monitor: &dyn Monitor) -> Result<CopyOutcome> {
+        let resume = self.resume.take();
+        check_provision(&self.writer, self.provision)?;
+        if let Some(Checkpoint { end_bytes, totals, .. }) = &resume {
+            // What lies behind may be of a longer attempt, and is not written again where there are zeros.
+            self.target.set_len(*end_bytes)?;
+            monitor.resumed(totals.read_bytes, totals.written_bytes);
+        }
+        if self.provision != Provision::Thin {
+            reserve_all(self.writer.clone(), self.plan.virtual_bytes, self.target)?;
+        }
+        let mut ordered = match resume {
+            Some(checkpoint) => Ordered::resume(checkpoint),
+            None => self.start(monitor)?,
+        };
+        let granularity = usize::try_from(ordered.writer.granularity_bytes()).expect("at most a chunk");
+        assert!(granularity as u64 <= CHUNK_BYTES && granularity.is_power_of_two(), "a granule fits a chunk");
+        let encoders: Vec<_> = (0..self.thread_count.max(1)).map(|_| ordered.writer.encoder()).collect();
+        let is_whole = self.provision != Provision::Thin;
+        let dispatcher = Mutex::new(dispatcher(self.plan, ordered.next, is_whole));
+        let turnstile = Turnstile::new(ordered);
+        // Asked here: a mutant is one on its own thread alone.
+        let flushes = !mutants::broken!(CheckpointBeforeFlush);
+        std::thread::scope(|scope| {
+            for encoder in encoders {
+                let worker =
+                    Worker { job: &self, monitor, turnstile: &turnstile, granularity, encoder, flushes };
+                let dispatcher = &dispatcher;
+                scope.spawn(move || worker.run(|| dispatcher.lock().expect("no worker panicked").next()));
+            }
+        });
+        ordered = turnstile.finish()?;
+        // Workers that were told to stop have stored all that they had begun.
+        let is_cancelled = monitor.is_cancelled();
+        let is_read_back = self.digests && ordered.began.elapsed() >= CHECKPOINT_PAUSE_MIN;
+        if (is_cancelled || is_read_back) && !ordered.is_kept {
+            self.checkpoint(&mut ordered, monitor, flushes)?;
+        }
+        if is_cancelled {
+            return Err(Error::interrupted());
+        }
+        self.finish(ordered, monitor)
+    }
+
+    fn start(&mut self, monitor: &dyn Monitor) -> Result<Ordered> {
+        let puts = self.writer.start()?;
+        let digests = self.digests.then(DigestsBuilder::default);
+        let mut ordered = Ordered::new(self.writer.clone(), CopyTotals::default(), digests);
+        ordered.note(&puts);
+        ordered.totals.written_bytes = put_all(self.target, &[], puts)?;
+        monitor.advanced(0, ordered.totals.written_bytes);
+        Ok(ordered)
+    }
+
+    /// Keeps the state, of which everything placed is stored, after a flush of it: a checkpoint must not name what a power cut
+    /// could take away.
+    fn checkpoint(&self, ordered: &mut Ordered, monitor: &dyn Monitor, flushes: bool) -> Result<()> {
+        if flushes {
+            self.target.flush()?;
+        }
+        monitor.checkpoint(&ordered.checkpoint())?;
+        ordered.kept();
+        Ok(())
+    }
+
+    /// Tables, flush, headers, flush: at no moment is there a valid header over missing contents.
+    fn finish(&self, mut ordered: Ordered, monitor: &dyn Monitor) -> Result<CopyOutcome> {
+        let end = ordered.writer.finish()?;
+        let before = ordered.totals.written_bytes;
+        ordered.totals.written_bytes += put_all(self.target, &[], end.tables)?;
+        self.target.set_len(end.len_bytes)?;
+        self.target.flush()?;
+        if !end.headers.is_empty() {
+            ordered.totals.written_bytes += put_all(self.target, &[], end.headers)?;
+            self.target.flush()?;
+        }
+        monitor.advanced(0, ordered.totals.written_bytes - before);
+        if monitor.is_cancelled() {
+            return Err(Error::interrupted());
+        }
+        Ok(CopyOutcome { totals: ordered.totals, digests: ordered.digests.map(DigestsBuilder::finish) })
+    }
+}

@@ -1,0 +1,141 @@
+//! A worker of a copy: reads a chunk, looks for zeros and encodes; has it placed when its turn comes; stores it.
+
+use std::ops::Range;
+
+use block::{AlignedBuffer, Result};
+use extent::{Span, VirtualOffset};
+use image::{AnyWriter, Encoder, Piece, PieceBytes, Put, PutBytes};
+use plan::Part;
+use verify::window_hash;
+
+use super::dispatch::Work;
+use super::progress::Ordered;
+use super::{CHUNK_BYTES, CopyJob};
+use crate::cut::{cut, offset_in};
+use crate::monitor::Monitor;
+use crate::order::Turnstile;
+use crate::provision::{Provision, whole_piece};
+use crate::put::{makes_room, put_all, put_len};
+
+/// One of a copy's workers.
+pub(super) struct Worker<'a> {
+    pub(super) job: &'a CopyJob<'a>,
+    pub(super) monitor: &'a dyn Monitor,
+    pub(super) turnstile: &'a Turnstile<Ordered>,
+    pub(super) granularity: usize,
+    pub(super) encoder: Option<Box<dyn Encoder>>,
+    /// Whether a checkpoint is stored after a flush: but for a mutant.
+    pub(super) flushes: bool,
+}
+
+impl Worker<'_> {
+    pub(super) fn run(mut self, next: impl Fn() -> Option<Work>) {
+        let mut buffer = AlignedBuffer::new(usize::try_from(CHUNK_BYTES).expect("small"));
+        while !self.turnstile.has_failed() {
+            // What others have begun they finish: then all that was placed is stored, and a checkpoint can say so.
+            if self.monitor.is_cancelled() {
+                return;
+            }
+            let Some(work) = next() else { return };
+            if let Err(error) = self.copy(&work, &mut buffer) {
+                self.turnstile.fail(error);
+                return;
+            }
+        }
+    }
+
+    fn copy(&mut self, work: &Work, chunk: &mut [u8]) -> Result<()> {
+        self.read(work, chunk)?;
+        let cut = cut(work.chunk_at, chunk, &work.parts, self.granularity, self.encoder.as_deref_mut())?;
+        let end = self.job.plan.virtual_bytes.min(work.chunk_at.get().saturating_add(CHUNK_BYTES));
+        let contents = &chunk[..offset_in(work.chunk_at, VirtualOffset::new(end))];
+        let hash = if self.job.digests { window_hash(contents) } else { None };
+        let read_bytes: u64 =
+            work.parts.iter().filter(|part| part.fill.is_none()).map(|part| part.span.len_bytes()).sum();
+        let placed = self.turnstile.pass(
+            work.sequence,
+            |ordered| !ordered.is_kept && ordered.is_checkpoint_due(self.job.checkpoint_interval),
+            |ordered, quiet| {
+                if quiet {
+                    self.job.checkpoint(ordered, self.monitor, self.flushes)?;
+                }
+                ordered.totals.read_bytes += read_bytes;
+                ordered.totals.zeros_found_bytes += cut.zeros_found_bytes;
+                if let Some(digests) = &mut ordered.digests {
+                    digests.add(work.chunk_at, hash);
+                }
+                let puts = self.place(&mut ordered.writer, work.chunk_at, end, cut.pieces)?;
+                ordered.note(&puts);
+                ordered.next = VirtualOffset::new(end);
+                ordered.is_kept = false;
+                let written_bytes: u64 = puts.iter().map(put_len).sum();
+                ordered.totals.written_bytes += written_bytes;
+                // What makes room comes before what others write into it.
+                ordered.reserve_ahead(self.job, &puts);
+                let (room, data) = puts.into_iter().partition(makes_room);
+                put_all(self.job.target, &[], room)?;
+                Ok((data, written_bytes))
+            },
+        );
+        let Some((puts, written_bytes)) = placed else { return Ok(()) };
+        put_all(self.job.target, chunk, puts)?;
+        self.turnstile.stored();
+        self.monitor.advanced(read_bytes, written_bytes);
+        Ok(())
+    }
+
+    /// Has the writer place `pieces` of the chunk that ends at `end_bytes`; the whole chunk, if everything gets a place.
+    fn place(
+        &self,
+        writer: &mut AnyWriter,
+        chunk_at: VirtualOffset,
+        end_bytes: u64,
+        pieces: Vec<Piece>,
+    ) -> Result<Vec<Put>> {
+        match self.job.provision {
+            Provision::Thin if pieces.is_empty() => Ok(Vec::new()),
+            Provision::Thin => writer.place(chunk_at, pieces),
+            Provision::Lazy | Provision::Eager => {
+                let chunk = Span::between(chunk_at, VirtualOffset::new(end_bytes));
+                let whole = whole_piece(chunk, writer.granularity_bytes());
+                let puts = writer.place(chunk_at, vec![whole])?;
+                let is_lazy = self.job.provision == Provision::Lazy;
+                Ok(if is_lazy {
+                    puts.into_iter().flat_map(|put| without_zeros(put, &pieces)).collect()
+                } else {
+                    puts
+                })
+            }
+        }
+    }
+
+    /// Fills `chunk` with what is to be read, and zeros elsewhere.
+    fn read(&self, work: &Work, chunk: &mut [u8]) -> Result<()> {
+        let mut done = 0;
+        for Part { span, fill } in &work.parts {
+            let (start, end) = (offset_in(work.chunk_at, span.start()), offset_in(work.chunk_at, span.end()));
+            chunk[done..start].fill(0);
+            match fill {
+                Some(byte) => chunk[start..end].fill(*byte),
+                None => self.job.source.read_at(span.start(), &mut chunk[start..end])?,
+            }
+            done = end;
+        }
+        chunk[done..].fill(0);
+        Ok(())
+    }
+}
+
+/// What of `put` is in `pieces`, if it is of the chunk; all else of the chunk is zeros, and so is the place that it has.
+fn without_zeros(put: Put, pieces: &[Piece]) -> Vec<Put> {
+    let PutBytes::Chunk(range) = &put.bytes else { return vec![put] };
+    let data = pieces.iter().filter_map(|piece| match &piece.bytes {
+        PieceBytes::Plain(data) => Some(data.start.max(range.start)..data.end.min(range.end)),
+        PieceBytes::Encoded(_) => None,
+    });
+    let put_of = |data: Range<usize>| {
+        let at = put.at.plus((data.start - range.start) as u64);
+        Put { at, bytes: PutBytes::Chunk(data) }
+    };
+    data.filter(|data| !data.is_empty()).map(put_of).collect()
+}

@@ -1,0 +1,149 @@
+//! Where new clusters go: behind those that the guest's addresses lead them after, else the first that are free.
+//!
+//! New L2 tables and refcount blocks have places by their number too, ahead of the guest's clusters, so that these
+//! follow each other without a gap.
+
+use block::{Error, Result, read_vec};
+use extent::HostOffset;
+
+use super::Clusters;
+use crate::live::{HOST_BYTES_MAX, InUse, Tables, Votes};
+use crate::qcow2::layout::{REFCOUNT_TABLE_BYTES_MAX, entry};
+
+/// L2 tables looked at for the bases that clusters follow: these many bytes, spread over the disk.
+const VOTING_BYTES_MAX: u64 = 16 << 20;
+/// The file grows by this, so that not every cluster asks the host.
+const GROWTH_BYTES: u64 = 1 << 20;
+/// The width of a refcount in nearly every image.
+const USUAL_REFCOUNT_BITS: u64 = 16;
+
+/// Where the file grows, with room behind its end for all that may come: L2 tables, refcount blocks, a larger refcount table, the guest's clusters.
+struct Growth {
+    blocks_at: u64,
+    table_at: u64,
+    data_at: u64,
+    end: u64,
+}
+
+impl Growth {
+    fn new(from: u64, unit_count: u64, cluster_bits: u32, refcount_bits: u64) -> Self {
+        let cluster_bytes = 1u64 << cluster_bits;
+        let data_bytes = unit_count.saturating_mul(cluster_bytes);
+        let l2_bytes = unit_count.div_ceil(cluster_bytes / 8).saturating_mul(cluster_bytes);
+        let blocks_at = from.saturating_add(l2_bytes);
+        let counted = |bytes: u64| (bytes >> cluster_bits).div_ceil(cluster_bytes * 8 / refcount_bits);
+        // What the blocks and the table take has to be counted itself: twice as many is more than enough.
+        let block_count = 2 * counted(blocks_at.saturating_add(data_bytes)) + 2;
+        let table_at = blocks_at.saturating_add(block_count.saturating_mul(cluster_bytes));
+        let table_bytes = (block_count * 8).next_multiple_of(cluster_bytes);
+        let data_at = table_at.saturating_add(table_bytes);
+        Self { blocks_at, table_at, data_at, end: data_at.saturating_add(data_bytes) }
+    }
+}
+
+/// Where a file of `len_bytes` ends at most once all units of its disk are written.
+pub(crate) fn end_max(len_bytes: u64, unit_count: u64, cluster_bytes: u64) -> u64 {
+    let from = len_bytes.checked_next_multiple_of(cluster_bytes).unwrap_or(u64::MAX);
+    Growth::new(from, unit_count, cluster_bytes.ilog2(), USUAL_REFCOUNT_BITS).end
+}
+
+impl Clusters {
+    /// The end of what the largest refcount table can count, and of what hosts can hold.
+    fn limit(&self) -> u64 {
+        let countable = (REFCOUNT_TABLE_BYTES_MAX / 8).saturating_mul(self.block_count());
+        countable.saturating_mul(self.cluster_bytes()).min(HOST_BYTES_MAX)
+    }
+
+    /// Finds the places that tables and clusters follow, and others behind the file's end.
+    pub(super) fn find_bases(&mut self, file: &InUse) -> Result<()> {
+        let cluster_bytes = self.cluster_bytes();
+        let words = |at: u64, count: u64, what: &str| -> Result<Vec<u64>> {
+            let bytes = read_vec(file, HostOffset::new(at), count * 8, what)?;
+            Ok(bytes.as_chunks().0.iter().map(|word| u64::from_be_bytes(*word)).collect())
+        };
+        let offset =
+            |word: u64| (word & entry::COMPRESSED == 0).then_some(word & entry::OFFSET).filter(|at| *at != 0);
+        let mut votes = [Votes::default(), Votes::default(), Votes::default()];
+        let [of_data, of_l2, of_blocks] = &mut votes;
+        for (index, word) in (0..).zip(words(self.table_at, self.table_count, "QCOW2 refcount table")?) {
+            if let Some(at) = offset(word) {
+                of_blocks.count(index, at, cluster_bytes);
+            }
+        }
+        let l1 = words(self.l1_at, self.l1_count(), "QCOW2 L1 table")?;
+        let l2: Vec<(u64, u64)> =
+            (0..).zip(l1).filter_map(|(index, word)| Some((index, offset(word)?))).collect();
+        for (index, at) in &l2 {
+            of_l2.count(*index, *at, cluster_bytes);
+        }
+        let step = (l2.len() as u64 * cluster_bytes).div_ceil(VOTING_BYTES_MAX).max(1);
+        for (index, at) in l2.iter().step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+            let first = index * self.l2_entry_count();
+            let there = file.file.len_bytes().saturating_sub(*at).min(cluster_bytes) / 8;
+            for (unit, word) in (first..).zip(words(*at, there, "QCOW2 L2 table")?) {
+                if let Some(at) = offset(word) {
+                    of_data.count(unit, at, cluster_bytes);
+                }
+            }
+        }
+        let [data, l2_tables, blocks] = votes.map(|votes| votes.into_bases(cluster_bytes, cluster_bytes));
+        (self.data, self.l2_tables, self.refcount_blocks) = (data, l2_tables, blocks);
+        self.push_new_bases();
+        Ok(())
+    }
+
+    /// Room behind the end, see [`Growth`].
+    fn push_new_bases(&mut self) {
+        let growth = Growth::new(self.fresh_from, self.unit_count, self.cluster_bits, self.refcount_bits);
+        self.table_place = growth.table_at;
+        if growth.end <= self.limit() {
+            self.l2_tables.push(self.fresh_from);
+            self.refcount_blocks.push(growth.blocks_at);
+            self.data.push(growth.data_at);
+        }
+    }
+
+    pub(super) fn is_free(&self, tables: &mut Tables, number: u64) -> Result<bool> {
+        let fits = (number + 1).checked_mul(self.cluster_bytes()).is_some_and(|end| end <= self.limit());
+        Ok(fits && number != 0 && !self.claimed.contains(&number) && self.refcount(tables, number)? == 0)
+    }
+
+    /// A free cluster: the first of `places` that is, else the first of all.
+    pub(super) fn find_free(&mut self, tables: &mut Tables, places: Vec<u64>) -> Result<u64> {
+        for at in places {
+            if self.is_free(tables, at >> self.cluster_bits)? {
+                return Ok(at >> self.cluster_bits);
+            }
+        }
+        self.first_fit(tables, 1)
+    }
+
+    /// The first of `count` free clusters in a row.
+    pub(super) fn first_fit(&mut self, tables: &mut Tables, count: u64) -> Result<u64> {
+        let (mut number, mut found) = (self.first_free, 0);
+        let mut first_free = None;
+        while found < count {
+            if number > self.limit() >> self.cluster_bits {
+                return Err(Error::unsupported("QCOW2 file beyond what its refcounts can count"));
+            }
+            found = if self.is_free(tables, number)? { found + 1 } else { 0 };
+            first_free = first_free.or((found == 1).then_some(number));
+            number += 1;
+        }
+        self.first_free = first_free.unwrap_or(self.first_free);
+        Ok(number - count)
+    }
+
+    /// Counts the free cluster `number` as taken once, and makes the file reach to its end; or does nothing, if there is no room.
+    pub(super) fn take(&mut self, tables: &mut Tables, number: u64) -> Result<()> {
+        let end = (number + 1) << self.cluster_bits;
+        if end > tables.len_bytes() {
+            tables.grow(end.next_multiple_of(GROWTH_BYTES.max(self.cluster_bytes())))?;
+        }
+        self.claimed.push(number);
+        let taken = self.ensure_block(tables, number / self.block_count());
+        let taken = taken.and_then(|()| self.put_refcount(tables, number, 1));
+        self.claimed.retain(|claimed| *claimed != number);
+        taken
+    }
+}
