@@ -14,8 +14,8 @@ use image::{Chain, Edit, EditTarget};
 use journal::Identity;
 use os::LiveFile;
 use plan::defrag::{BackingMap, DefragOptions, DefragPlan, Hints, LayoutFigures, plan_in_place};
-use plan::profile::HDD;
-use plan::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
+use predict::profile::HDD;
+use predict::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
 use report::{
     DefragSubject, DefragVolume, DefragWork, RecoverDocument, defrag_document, defrag_text, printable_name,
     recover_text, to_json,
