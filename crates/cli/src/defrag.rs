@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
+use block::{EditDisk, Error, ErrorKind, HOST_BLOCK_BYTES, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use claims::{Act, Seen};
 use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
 use extent::{ExtentSet, Span, VolumeOffset};
@@ -20,7 +20,7 @@ use report::{
     DefragSubject, DefragVolume, DefragWork, RecoverDocument, defrag_document, defrag_text, printable_name,
     recover_text, to_json,
 };
-use stack::{HOST_BLOCK_BYTES, Stack, Survey, Volume};
+use stack::{Stack, Survey, Volume};
 use verify::volume::{Contents, Snapshot};
 
 use crate::arguments::{DefragArguments, Goal, OpenArguments, ProgressStyle, RecoverArguments};

@@ -3,13 +3,16 @@
 //! Invariants: a plan is a value: it holds no handle, does no I/O, reads no clock. `--dry-run` prints the same
 //! plan that execution is given.
 //!
-//! Absent on purpose: what a plan costs or gains (`predict`).
+//! Absent on purpose: disks. What a planner is told are values ([`Fact`], [`defrag::Layout`]), which others make; what a plan costs
+//! or gains is told by `predict`.
 
 mod after;
 pub mod compact;
 mod copy;
 pub mod defrag;
+mod facts;
 pub mod settle;
 
 pub use after::{Moved, facts_after};
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};
+pub use facts::{Fact, Role, VolumeIndex};
