@@ -21,10 +21,10 @@ use block::Result;
 use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
 
 use super::layout::Layout;
+use super::plan::{Backing, DefragOptions};
 use super::room::Effort;
 use super::space::Growth;
 use super::work::{Run, Work};
-use super::{Backing, DefragOptions};
 
 /// Units that stayed are looked at again this often, with what others left.
 const ROUNDS_MAX: usize = 4;

@@ -7,7 +7,7 @@ use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::FileId;
 
 use super::layout::Layout;
-use super::{LayoutFigures, WhyLeft};
+use super::plan::{LayoutFigures, WhyLeft};
 
 /// The unit in which changed blocks are counted.
 const CHANGED_BLOCK_BYTES: u64 = 64 << 10;

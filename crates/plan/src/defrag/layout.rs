@@ -12,7 +12,7 @@ use block::{Error, Result};
 use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{FileExtent, FileId, FileKind, FileStream, Fragments, Mobility, StreamName, StreamVisitor};
 
-use super::{Backing, BackingMap};
+use super::plan::{Backing, BackingMap};
 
 /// Why a stream is pinned that the file system would let move.
 const NOT_WHOLE_CLUSTERS: &str = "its extents are not whole clusters";

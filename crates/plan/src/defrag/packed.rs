@@ -17,7 +17,7 @@ use filesystem::{FileId, Relocation, Relocations};
 use super::figures::{figures, left};
 use super::first_fit::FirstFit;
 use super::layout::Layout;
-use super::{LayoutFigures, WhyLeft};
+use super::plan::{LayoutFigures, WhyLeft};
 
 /// Streams that could not be made whole are tried again this often, once others have moved down.
 const ROUNDS_MAX: usize = 4;

@@ -7,8 +7,8 @@
 
 use extent::{VolumeOffset, VolumeSpan};
 
-use super::DefragOptions;
 use super::layout::{Layout, span_at};
+use super::plan::DefragOptions;
 use super::spans::Spans;
 
 /// How many free extents are looked at where one choice differs from another in what it costs.

@@ -16,9 +16,9 @@ use filesystem::{Relocation, Relocations};
 use super::figures::{bound, changed_block_bytes, figures, left};
 use super::free;
 use super::layout::Layout;
+use super::plan::{DefragOptions, DefragPlan, Emptied, Hints};
 use super::space::Space;
 use super::spans::Spans;
-use super::{DefragOptions, DefragPlan, Emptied, Hints};
 
 /// Why a stream is pinned that the file system would let move.
 const FIXED_BELOW: &str = "the image holds a part of it compressed, shared, or only as zeros";
