@@ -8,8 +8,11 @@ use std::ops::Range;
 use block::Result;
 use extent::VolumeSpan;
 
-use super::room::{Away, Cells, Effort, Placement, Purpose, can_clear, clear};
+use super::cells::{Cells, Purpose};
+use super::clear::{Away, clear};
+use super::effort::Effort;
 use super::space::Growth;
+use super::ways::{Placement, can_clear};
 use super::work::Work;
 
 /// Extents that are looked at.

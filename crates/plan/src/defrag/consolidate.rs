@@ -20,9 +20,9 @@ use std::ops::Range;
 use block::Result;
 use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
 
+use super::effort::Effort;
 use super::layout::Layout;
 use super::plan::{Backing, DefragOptions};
-use super::room::Effort;
 use super::space::Growth;
 use super::work::{Run, Work};
 

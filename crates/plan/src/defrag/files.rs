@@ -11,10 +11,13 @@
 use block::Result;
 use extent::VolumeSpan;
 
-use super::free;
+use super::cells::{Cells, Purpose};
+use super::clear::{Away, clear, fill};
+use super::effort::Effort;
 use super::rolling;
-use super::room::{Away, Cells, Effort, Placement, Purpose, clear, fill, ways};
+use super::slide;
 use super::space::Growth;
+use super::ways::{Placement, ways};
 use super::work::{Run, Work};
 
 /// A stream of at most this is put near its home.
@@ -216,7 +219,7 @@ fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) ->
 fn extend_free(work: &mut Work<'_>, left: &[usize], effort: &mut Effort) -> Result<bool> {
     let Some(bytes) = left.iter().map(|stream| stream_bytes(work, *stream)).min() else { return Ok(false) };
     let moved_bytes = work.moved_bytes();
-    let fits = free::extend(work, bytes, bytes.saturating_mul(SLIDING_COST_MAX), effort)?;
+    let fits = slide::extend(work, bytes, bytes.saturating_mul(SLIDING_COST_MAX), effort)?;
     work.made_room_bytes += work.moved_bytes() - moved_bytes;
     Ok(fits)
 }

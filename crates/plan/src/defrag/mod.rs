@@ -7,7 +7,11 @@
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
 mod anchored;
+mod aside;
+mod cells;
+mod clear;
 mod consolidate;
+mod effort;
 mod figures;
 mod files;
 mod first_fit;
@@ -16,12 +20,13 @@ mod layout;
 mod packed;
 mod plan;
 mod rolling;
-mod room;
+mod slide;
 mod sorted;
 mod space;
 mod spans;
 #[cfg(test)]
 mod tests;
+mod ways;
 mod widening;
 mod work;
 
@@ -57,5 +62,7 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
     if options.moves_anchored {
         anchored::gather(&mut work)?;
     }
-    work.finish()
+    work.close()?;
+    let movable_free_bytes = free::movable_bytes(&work);
+    Ok(work.finish(movable_free_bytes))
 }

@@ -15,10 +15,12 @@ use std::collections::BTreeSet;
 use block::Result;
 use extent::{Span, VolumeOffset, VolumeSpan};
 
-use super::room::{Cells, Effort, Purpose, lookup_effort, runs_within};
+use super::aside::{Misfits, free_within, runs_within, step_outside};
+use super::cells::{Cells, Purpose};
+use super::effort::{Effort, lookup_effort};
 use super::space::Growth;
 use super::spans::Spans;
-use super::widening::{Misfits, free_within, step_outside, widen};
+use super::widening::widen;
 use super::work::{Run, Work};
 
 /// So many streams roll at once.

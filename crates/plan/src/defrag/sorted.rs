@@ -12,9 +12,10 @@ use block::Result;
 use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::FileId;
 
+use super::clear::{Away, clear, fill};
 use super::files;
 use super::first_fit::FirstFit;
-use super::room::{Away, Placement, clear, fill};
+use super::ways::Placement;
 use super::work::Work;
 
 /// A stream of at most this lies with the others of its directory.

@@ -14,7 +14,6 @@ use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Relocation, Relocations};
 
 use super::figures::{bound, changed_block_bytes, figures, left};
-use super::free;
 use super::layout::Layout;
 use super::plan::{DefragOptions, DefragPlan, Emptied, Hints};
 use super::space::Space;
@@ -350,26 +349,26 @@ impl<'a> Work<'a> {
         self.by_place.range(..at.get()).next_back().map(|(_, extent)| *extent as usize)
     }
 
-    /// The plan.
-    pub(super) fn finish(mut self) -> Result<DefragPlan> {
-        self.close()?;
+    /// The plan, after the last batch was closed, of which so much free space could be in one piece.
+    pub(super) fn finish(self, movable_free_bytes: u64) -> DefragPlan {
+        assert!(self.batch.relocations.is_empty(), "the last batch was closed");
         let now = self.layout.places();
         let bound = bound(self.layout, &self.at, self.growth_bytes_max);
         let destinations = self.batches.iter().flat_map(Relocations::by_source).map(|each| each.to_span());
-        Ok(DefragPlan {
+        DefragPlan {
             before: figures(self.layout, &now),
             after: figures(self.layout, &self.at),
             moved_bytes: self.moved_bytes,
             made_room_bytes: self.made_room_bytes,
             growth_bytes: self.space.peak_bytes(),
             growth_left_bytes: self.space.growth_bytes(),
-            movable_free_bytes: free::movable_bytes(&self),
+            movable_free_bytes,
             changed_block_bytes: changed_block_bytes(destinations),
             emptied: self.emptied,
             left: left(self.layout, &self.at, |stream| self.pinned(stream), bound),
             batches: self.batches,
             releases: self.releases,
-        })
+        }
     }
 }
 
