@@ -4,41 +4,40 @@
 //! already holds. Two planners share it: one for volumes changed in place, in batches each of which leaves a whole
 //! volume; one for volumes written anew, where everything may move at once.
 //!
+//! Rooms import downwards alone, and so do the files of a room:
+//!
+//! ```text
+//! goals    pack, free -> files; units; anchored
+//!   |
+//! moves    clear -> ways, widen; roll -> widen -> aside; slide
+//!   |
+//! state    cells -> work -> space -> spans -> layout; work -> figures; effort; first_fit
+//!   |
+//! plan     what is asked for, and what is answered
+//! ```
+//!
+//! [`packed`], the second planner, stands on `state` as `moves` does.
+//!
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
-mod anchored;
-mod aside;
-mod cells;
-mod clear;
-mod consolidate;
-mod effort;
-mod figures;
-mod files;
-mod first_fit;
-mod free;
-mod layout;
+mod goals;
+mod moves;
 mod packed;
 mod plan;
-mod rolling;
-mod slide;
-mod sorted;
-mod space;
-mod spans;
+mod state;
 #[cfg(test)]
 mod tests;
-mod ways;
-mod widening;
-mod work;
 
 use block::Result;
 
-use work::Work;
+use goals::{anchored, files, free, pack, units};
+use state::Work;
 
-pub use layout::Layout;
 pub use packed::{Packed, plan_packed};
 pub use plan::{
     Backing, BackingMap, DefragOptions, DefragPlan, Emptied, Goal, Hints, LayoutFigures, WhyLeft,
 };
+pub use state::Layout;
 
 /// Plans a change in place. `Corrupt` if two things share a place of the volume.
 pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
@@ -50,9 +49,9 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
             files::gather(&mut work)?;
             free::consolidate_and_gather(&mut work)?;
         }
-        Goal::Units => consolidate::empty_units(&mut work, options)?,
+        Goal::Units => units::empty_units(&mut work, options)?,
         Goal::Pack => {
-            sorted::sort_and_gather(&mut work)?;
+            pack::sort_and_gather(&mut work)?;
             // Where much is not allocated there was little room to sort in.
             if work.space.is_mostly_thin() || !work.fragmented().is_empty() {
                 free::consolidate_and_gather(&mut work)?;

@@ -11,12 +11,10 @@
 
 use block::Result;
 
-use super::cells::{Cells, Purpose};
-use super::clear::clear_what_fits;
-use super::effort::Effort;
 use super::files;
-use super::slide::{largest_free, slide};
-use super::work::Work;
+use crate::defrag::moves::clear_what_fits;
+use crate::defrag::moves::slide::{largest_free, slide};
+use crate::defrag::state::{Cells, Effort, Purpose, Work};
 
 /// The goal is reached when this much of the movable free space is in one piece.
 const ENOUGH_PERCENT: u64 = 95;
@@ -40,7 +38,7 @@ const TRIALS_MAX: usize = 4;
 const EFFORT_MAX: u64 = 60_000_000;
 
 /// Brings the free space together; and streams that were left, which it may hold now, and it together again.
-pub(super) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
+pub(crate) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
     consolidate(work)?;
     let mut left = work.fragmented().len();
     for _ in 0..TRIALS_MAX {
@@ -104,7 +102,7 @@ fn percent(bytes: u64, percent: u64) -> u64 {
 }
 
 /// What of the free space could be in one piece by now.
-pub(super) fn movable_bytes(work: &Work<'_>) -> u64 {
+pub(crate) fn movable_bytes(work: &Work<'_>) -> u64 {
     let cells = Cells::of(work, Purpose::Free, &mut Effort::new(EFFORT_MAX));
     movable_free_bytes(work, &cells)
 }

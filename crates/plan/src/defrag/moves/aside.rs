@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use block::Result;
 use extent::{Span, VolumeSpan};
 
-use super::work::{Run, Work};
+use crate::defrag::state::{Run, Work};
 
 /// The runs that lie in `spans`, or partly so, of streams that `is_meant` says; largest first.
-pub(super) fn runs_within(
+pub(crate) fn runs_within(
     work: &Work<'_>,
     spans: &[VolumeSpan],
     is_meant: impl Fn(usize) -> bool,
@@ -30,28 +30,28 @@ pub(super) fn runs_within(
 
 /// Runs that fit nowhere.
 #[derive(Default)]
-pub(super) struct Misfits {
-    pub(super) count: usize,
-    pub(super) largest_bytes: u64,
+pub(crate) struct Misfits {
+    pub(crate) count: usize,
+    pub(crate) largest_bytes: u64,
     /// Where the others would go.
     taken: Vec<VolumeSpan>,
 }
 
 impl Misfits {
     /// Counts a run that fits nowhere.
-    pub(super) fn count(&mut self, run: &Run) {
+    pub(crate) fn count(&mut self, run: &Run) {
         self.count += 1;
         self.largest_bytes = self.largest_bytes.max(run.bytes);
     }
 
     /// Gives back what was taken to see how many fit.
-    pub(super) fn give_back(&mut self, work: &mut Work<'_>) {
+    pub(crate) fn give_back(&mut self, work: &mut Work<'_>) {
         self.taken.drain(..).for_each(|place| work.space.give(place));
     }
 }
 
 /// Moves runs to where they fit most tightly without leaving slivers, all or none of them. Whether they did. What did not fit is counted.
-pub(super) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Misfits) -> Result<bool> {
+pub(crate) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Misfits) -> Result<bool> {
     let mut places = Vec::new();
     let before = misfits.count;
     for run in &runs {
@@ -74,7 +74,7 @@ pub(super) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Mi
 }
 
 /// What no extent has of a window in which nothing stays.
-pub(super) fn free_within(work: &Work<'_>, window: VolumeSpan) -> Vec<VolumeSpan> {
+pub(crate) fn free_within(work: &Work<'_>, window: VolumeSpan) -> Vec<VolumeSpan> {
     let mut free = Vec::new();
     let mut at = window.start();
     for extent in work.extents_within(window) {

@@ -8,15 +8,13 @@ use block::Result;
 use extent::VolumeSpan;
 
 use super::aside::{Misfits, free_within, runs_within, step_outside};
-use super::cells::{Cells, Purpose};
-use super::effort::Effort;
-use super::work::Work;
+use crate::defrag::state::{Cells, Effort, Purpose, Work};
 
 /// For each misfit so many places are tried.
 const TRIED_PART: usize = 4;
 
 /// Joins free extents outside of `windows` by moving away what lies between them, so that misfits find a place. Whether anything moved.
-pub(super) fn widen(
+pub(crate) fn widen(
     work: &mut Work<'_>,
     misfits: &Misfits,
     windows: &[VolumeSpan],

@@ -5,10 +5,7 @@
 use block::Result;
 use extent::{Span, VolumeOffset, VolumeSpan};
 
-use super::cells::{Cells, Purpose};
-use super::effort::Effort;
-use super::space::Growth;
-use super::work::{Run, Work};
+use crate::defrag::state::{Cells, Effort, Growth, Purpose, Run, Work};
 
 /// A side of the largest free extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,12 +15,12 @@ enum Side {
 }
 
 /// The largest free extent.
-pub(super) fn largest_free(work: &Work<'_>) -> VolumeSpan {
+pub(crate) fn largest_free(work: &Work<'_>) -> VolumeSpan {
     work.space.free().largest().unwrap_or(VolumeSpan::from_zero(0))
 }
 
 /// Makes the largest free extent at least `goal_bytes` long, if for that no more than `cost_bytes_max` has to slide. Whether it is then.
-pub(super) fn extend(
+pub(crate) fn extend(
     work: &mut Work<'_>,
     goal_bytes: u64,
     cost_bytes_max: u64,
@@ -37,7 +34,7 @@ pub(super) fn extend(
 }
 
 /// Slides what lies beside the largest free extent away from it, beginning as near as the goal allows.
-pub(super) fn slide(
+pub(crate) fn slide(
     work: &mut Work<'_>,
     goal_bytes: u64,
     cost_bytes_max: u64,

@@ -9,7 +9,7 @@ use super::spans::Spans;
 use super::work::Work;
 
 /// How many windows are tried for one stream.
-pub(super) const TRIED_MAX: usize = 8;
+pub(crate) const TRIED_MAX: usize = 8;
 
 /// Sorting a window among others takes as long as looking at this many cells.
 const SORT_EFFORT: u64 = 8;
@@ -22,15 +22,15 @@ const JOINED_MAX: u64 = 4;
 
 /// A window that is to become free.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Window {
-    pub(super) span: VolumeSpan,
+pub(crate) struct Window {
+    pub(crate) span: VolumeSpan,
     /// Bytes that have to leave it.
-    pub(super) cost_bytes: u64,
+    pub(crate) cost_bytes: u64,
 }
 
 /// What is free, and what may move away, in the order in which they lie.
 #[derive(Debug)]
-pub(super) struct Cells {
+pub(crate) struct Cells {
     cells: Vec<Cell>,
 }
 
@@ -45,7 +45,7 @@ struct Cell {
 
 /// What counts as free, and as movable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// To be written: only what is allocated.
     Fill,
     /// To be written little by little: gaps may be without storage, if that is little.
@@ -57,12 +57,12 @@ pub(super) enum Purpose {
 impl Cells {
     /// Those of the volume as it is by now. What could go nowhere stays: for a run that is larger than every free extent there is no
     /// place, and for one that is larger than what a thin container may grow by there is no storage.
-    pub(super) fn of(work: &Work<'_>, purpose: Purpose, effort: &mut Effort) -> Self {
+    pub(crate) fn of(work: &Work<'_>, purpose: Purpose, effort: &mut Effort) -> Self {
         Self::without(work, purpose, |_| false, effort)
     }
 
     /// As [`Self::of`], where what belongs to streams that are `leaving` counts as free, since it goes anyhow.
-    pub(super) fn without(
+    pub(crate) fn without(
         work: &Work<'_>,
         purpose: Purpose,
         is_leaving: impl Fn(usize) -> bool,
@@ -91,7 +91,7 @@ impl Cells {
     }
 
     /// Bytes of what has to move out of `span`; `None` if something in it stays.
-    pub(super) fn cost_of(&self, span: VolumeSpan) -> Option<u64> {
+    pub(crate) fn cost_of(&self, span: VolumeSpan) -> Option<u64> {
         let first = self.cells.partition_point(|cell| cell.span.end() <= span.start());
         let (mut covered, mut cost) = (0, 0u64);
         for cell in self.cells[first..].iter().take_while(|cell| cell.span.start() < span.end()) {
@@ -102,33 +102,33 @@ impl Cells {
     }
 
     /// Leaves what lies in `span`, or partly so, out of windows from now on.
-    pub(super) fn strike(&mut self, span: VolumeSpan) {
+    pub(crate) fn strike(&mut self, span: VolumeSpan) {
         let first = self.cells.partition_point(|cell| cell.span.end() <= span.start());
         let within = self.cells[first..].iter_mut().take_while(|cell| cell.span.start() < span.end());
         within.for_each(|cell| cell.is_struck = true);
     }
 
     /// What lies between things that stay, in order.
-    pub(super) fn regions(&self) -> ExtentSet<Volume> {
+    pub(crate) fn regions(&self) -> ExtentSet<Volume> {
         let mut regions = ExtentSet::new();
         self.cells.iter().for_each(|cell| regions.push(cell.span));
         regions
     }
 
     /// The cheapest windows of `bytes`, disjoint; each begins where a cell does.
-    pub(super) fn windows(&self, bytes: u64, effort: &mut Effort) -> Vec<Window> {
+    pub(crate) fn windows(&self, bytes: u64, effort: &mut Effort) -> Vec<Window> {
         self.windows_by(bytes, u64::MAX, effort)
     }
 
     /// As [`Self::windows`], where what is larger than `heavy_bytes` costs [`HEAVY_COST`] times its bytes.
-    pub(super) fn windows_by(&self, bytes: u64, heavy_bytes: u64, effort: &mut Effort) -> Vec<Window> {
+    pub(crate) fn windows_by(&self, bytes: u64, heavy_bytes: u64, effort: &mut Effort) -> Vec<Window> {
         let mut best: Vec<Window> = Vec::new();
         self.each_window(bytes, heavy_bytes, effort, |window| keep_best(&mut best, window));
         best
     }
 
     /// So many disjoint windows of `bytes`, the cheapest as in [`Self::windows_by`] first.
-    pub(super) fn cheapest(
+    pub(crate) fn cheapest(
         &self,
         bytes: u64,
         heavy_bytes: u64,

@@ -11,14 +11,8 @@
 use block::Result;
 use extent::VolumeSpan;
 
-use super::cells::{Cells, Purpose};
-use super::clear::{Away, clear, fill};
-use super::effort::Effort;
-use super::rolling;
-use super::slide;
-use super::space::Growth;
-use super::ways::{Placement, ways};
-use super::work::{Run, Work};
+use crate::defrag::moves::{Away, Placement, clear, fill, roll, slide, ways};
+use crate::defrag::state::{Cells, Effort, Growth, Purpose, Run, Work};
 
 /// A stream of at most this is put near its home.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -40,7 +34,7 @@ const FAILURES_MAX: usize = 8;
 const EFFORT_MAX: u64 = 300_000_000;
 
 /// Brings the fragmented streams together.
-pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
+pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
     let mut effort = Effort::new(EFFORT_MAX);
     let mut sliding_effort = Effort::new(SLIDING_EFFORT_MAX);
     let mut left = largest_first(work);
@@ -53,7 +47,7 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
             return Ok(());
         }
         let is_stuck = left.len() == before
-            && !rolling::roll(work, &mut left, &mut effort)?
+            && !roll(work, &mut left, &mut effort)?
             && !make_room(work, &mut left, &mut effort)?;
         if is_stuck && !extend_free(work, &left, &mut sliding_effort)? {
             break;
@@ -71,7 +65,7 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
 }
 
 /// Places the fragmented streams that fit into what is free, with what others leave.
-pub(super) fn place_left(work: &mut Work<'_>) -> Result<()> {
+pub(crate) fn place_left(work: &mut Work<'_>) -> Result<()> {
     let mut left = largest_first(work);
     let mut before = usize::MAX;
     while left.len() < before {

@@ -4,32 +4,30 @@ use std::ops::Range;
 
 use extent::{Span, VolumeOffset, VolumeSpan};
 
-use super::cells::{Cells, TRIED_MAX};
-use super::effort::{EXTENT_EFFORT, Effort};
-use super::work::{Run, Work};
+use crate::defrag::state::{Cells, EXTENT_EFFORT, Effort, Run, TRIED_MAX, Work};
 
 /// Beside how many of its runs, the largest first, room is looked for.
 const KEPT_RUNS_MAX: usize = 4;
 
 /// Where a stream goes: around the run that it keeps, or as a whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Placement {
-    pub(super) stream: usize,
+pub(crate) struct Placement {
+    pub(crate) stream: usize,
     /// Extents, and the place in which they are to lie one after the other.
-    pub(super) parts: Vec<(Range<usize>, VolumeSpan)>,
+    pub(crate) parts: Vec<(Range<usize>, VolumeSpan)>,
     /// Bytes that move, those that only make room included.
-    pub(super) cost_bytes: u64,
+    pub(crate) cost_bytes: u64,
 }
 
 impl Placement {
     /// All of the stream to `place`.
-    pub(super) fn whole(work: &Work<'_>, stream: usize, place: VolumeSpan) -> Self {
+    pub(crate) fn whole(work: &Work<'_>, stream: usize, place: VolumeSpan) -> Self {
         let extents = work.layout.extents_of(stream);
         Self { stream, parts: vec![(extents, place)], cost_bytes: place.len_bytes() }
     }
 
     /// What is before `kept` to before it, what is after it to after it. `None` if the volume begins or ends too soon.
-    pub(super) fn around(work: &Work<'_>, stream: usize, kept: &Run) -> Option<Self> {
+    pub(crate) fn around(work: &Work<'_>, stream: usize, kept: &Run) -> Option<Self> {
         let all = work.layout.extents_of(stream);
         let (before, after) = (all.start..kept.extents.start, kept.extents.end..all.end);
         let bounds = work.bounds(kept);
@@ -47,7 +45,7 @@ impl Placement {
 
 /// Ways to place a stream in one piece once others moved away, the cheapest first, for which no more than `cost_bytes_max` has to
 /// move away: beside a run of it that stays, and in windows of `cells`, which may be a little out of date.
-pub(super) fn ways(
+pub(crate) fn ways(
     work: &Work<'_>,
     stream: usize,
     cells: Option<&Cells>,
@@ -77,7 +75,7 @@ pub(super) fn ways(
 }
 
 /// Whether all that lies in `span` could leave it.
-pub(super) fn can_clear(work: &Work<'_>, span: VolumeSpan, stream: usize, effort: &mut Effort) -> bool {
+pub(crate) fn can_clear(work: &Work<'_>, span: VolumeSpan, stream: usize, effort: &mut Effort) -> bool {
     clearing_cost(work, span, stream, u64::MAX, effort).is_some()
 }
 

@@ -4,17 +4,15 @@
 //! - what is moved away are whole runs, to places that are free and allocated: it is in no more pieces than before;
 //! - a window is cleared in full or nothing of it moves; until it is filled nobody else is given a part of it.
 //!
-//! Absent on purpose: making room for what makes room, but for gaps that are joined ([`super::widening`]).
+//! Absent on purpose: making room for what makes room, but for gaps that are joined ([`super::widen`]).
 
 use block::Result;
 use extent::{VolumeOffset, VolumeSpan};
 
 use super::aside::{Misfits, runs_within};
-use super::effort::Effort;
-use super::space::Growth;
 use super::ways::Placement;
-use super::widening::widen;
-use super::work::{Run, Work};
+use super::widen::widen;
+use crate::defrag::state::{Effort, Growth, Run, Work};
 
 /// All runs that lie in `spans`, or partly so, largest first. `None` if one of them stays.
 fn victims(work: &Work<'_>, spans: &[VolumeSpan]) -> Option<Vec<Run>> {
@@ -27,7 +25,7 @@ fn victims(work: &Work<'_>, spans: &[VolumeSpan]) -> Option<Vec<Run>> {
 
 /// Where what is moved away goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Away<'a> {
+pub(crate) enum Away<'a> {
     /// Where it fits most tightly.
     BestFit,
     /// To where its stream is to lie in the end, as this says by stream, or as far back as may be: a later step is least
@@ -37,7 +35,7 @@ pub(super) enum Away<'a> {
 
 /// Moves all that lies in `spans` away, and keeps them for the caller, who is to fill them after the batch was closed. `false`,
 /// and nothing moved, if that cannot be done.
-pub(super) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -> Result<bool> {
+pub(crate) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -> Result<bool> {
     let Some(victims) = victims(work, spans) else { return Ok(false) };
     let kept: Vec<_> = spans.iter().map(|span| (*span, work.reserve(*span))).collect();
     let places = find_places(work, &victims, away);
@@ -54,7 +52,7 @@ pub(super) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -
 }
 
 /// Moves of what lies in `window` what fits into gaps elsewhere, largest first. Where gaps are too small, some are joined.
-pub(super) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan, effort: &mut Effort) -> Result<()> {
+pub(crate) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan, effort: &mut Effort) -> Result<()> {
     work.space.set_aside(window);
     let mut count_before = usize::MAX;
     while let Some(victims) = victims(work, &[window]) {
@@ -112,7 +110,7 @@ fn find_back(work: &Work<'_>, bytes: u64) -> Option<VolumeSpan> {
 }
 
 /// Moves streams into the places that were cleared for them.
-pub(super) fn fill(work: &mut Work<'_>, placements: Vec<Placement>) -> Result<()> {
+pub(crate) fn fill(work: &mut Work<'_>, placements: Vec<Placement>) -> Result<()> {
     work.close()?;
     placements.iter().flat_map(|placement| &placement.parts).for_each(|(_, span)| work.claim(*span));
     for placement in placements {
