@@ -28,7 +28,7 @@ pub use memory::Memory;
 pub use occupancy::{Occupancy, Occupant, Occupied, UnitMove};
 pub use overlay::Overlay;
 pub use read::{
-    Fingerprint, HostExtent, HostFile, HostState, ReadAt, TargetFile, User, check_bounds, read_struct,
-    read_vec,
+    Fingerprint, HOST_BLOCK_BYTES, HostExtent, HostFile, HostState, ReadAt, TargetFile, User, check_bounds,
+    read_struct, read_vec,
 };
 pub use run::{Disk, EditDisk, FileIndex, LiveDisk, Run, RunState, push_run};

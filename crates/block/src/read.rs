@@ -46,6 +46,9 @@ pub enum HostState {
     Data,
 }
 
+/// The unit in which a raw image gives space back: a block of nearly every host file system.
+pub const HOST_BLOCK_BYTES: u64 = 4096;
+
 /// A piece of a host file, and where it lies on the device under the host's file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostExtent {

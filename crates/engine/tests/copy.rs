@@ -12,8 +12,7 @@ use block::{Error, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunSt
 use engine::{Checkpoint, CopyJob, CopyOutcome, Monitor, Provision};
 use extent::{Host, HostOffset, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
-use plan::{CopyOptions, CopyPlan, CopyPlanner};
-use stack::{Fact, Role};
+use plan::{CopyOptions, CopyPlan, CopyPlanner, Fact, Role};
 use testkit::TestResolver;
 
 const LEN: usize = (23 << 20) + 1536;

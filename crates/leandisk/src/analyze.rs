@@ -9,10 +9,11 @@ use engine::{ZeroCount, count_zeros};
 use filesystem::Check;
 use image::Format;
 use os::{Probe, ProbeBudget, Queue};
-use plan::advice::advise;
-use plan::cost::{Access, QueueLimits, RequestSize};
-use plan::profile::{PROFILES, Profile, Timings};
-use plan::{CopyOptions, advice_facts, read_costs, read_trace_cost};
+use plan::CopyOptions;
+use predict::advice::advise;
+use predict::cost::{Access, QueueLimits, RequestSize};
+use predict::profile::{PROFILES, Profile, Timings};
+use predict::{advice_facts, read_costs, read_trace_cost};
 use report::{
     AnalyzeDocument, AnalyzeSubject, DiskMap, analyze_document, analyze_page, disk_map, write_file_lines,
 };

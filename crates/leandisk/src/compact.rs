@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use block::{
-    Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, TargetFile, UnitMove,
+    Disk, Error, ErrorKind, HOST_BLOCK_BYTES, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result,
+    TargetFile, UnitMove,
 };
 use claims::{Act, Seen};
 use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Tally};
@@ -20,7 +21,7 @@ use plan::compact::{CompactPlan, CompactPlanner, CompactShape, FileFacts};
 use plan::settle::{MoveWhen, Moved as MovedUnits};
 use plan::{Moved, facts_after};
 use report::{CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document};
-use stack::{HOST_BLOCK_BYTES, Mode, Stack, UsedMaps, Volume};
+use stack::{Mode, Stack, UsedMaps, Volume};
 use verify::volume::{Contents, Snapshot, VolumeReport};
 
 use crate::consolidate::{self, Known};

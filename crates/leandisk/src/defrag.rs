@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, HOST_BLOCK_BYTES, Result};
 use claims::{Act, Seen};
 use engine::RearrangeOutcome;
 use extent::{ExtentSet, Span, VolumeOffset};
 use filesystem::Check;
 use image::{Chain, Edit};
 use plan::defrag::{BackingMap, DefragOptions, Hints, LayoutFigures, plan_in_place};
-use plan::profile::HDD;
-use plan::{fragmented_reading, free_after, predicted_figures, surveyed_figures};
+use predict::profile::HDD;
+use predict::{fragmented_reading, free_after, predicted_figures, surveyed_figures};
 use report::{DefragDocument, DefragSubject, DefragVolume, DefragWork, defrag_document, printable_name};
-use stack::{HOST_BLOCK_BYTES, Stack, Survey, Volume};
+use stack::{Stack, Survey, Volume};
 
 use crate::in_place::{
     BATCH_BYTES_MAX, CHECK_FIRST, CarriedOut, InPlace, Prepared, Ready, Soundness, carry_out,

@@ -15,8 +15,8 @@ use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget};
 use journal::Identity;
 use os::LiveFile;
-use plan::at_once;
 use plan::defrag::DefragPlan;
+use predict::at_once;
 use stack::{Stack, Volume};
 use verify::volume::{Contents, Snapshot};
 

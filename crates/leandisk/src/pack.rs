@@ -6,7 +6,7 @@ use block::{ErrorKind, Result};
 use extent::{ExtentSet, Span, Volume};
 use filesystem::{FileSystem, Rearrange, Source};
 use plan::defrag::{Backing, BackingMap, Layout, LayoutFigures, plan_packed};
-use plan::free_after;
+use predict::free_after;
 use report::{LayoutKept, LayoutOfCopy, LayoutPacked};
 use stack::{Arrangement, Stack, UsedMaps};
 

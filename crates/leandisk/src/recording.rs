@@ -5,7 +5,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
-use plan::cost::Access;
+use predict::cost::Access;
 use serve::stats::ExportStats;
 use serve::trace::{self, Op, TraceReader, blktrace};
 

@@ -5,7 +5,8 @@
 
 use extent::{ExtentSet, Span, VirtualSpan, Volume, VolumeOffset, VolumeSpan};
 use filesystem::Relocations;
-use stack::{Fact, Role, VolumeIndex};
+
+use crate::{Fact, Role, VolumeIndex};
 
 /// What changed hands on a volume.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]

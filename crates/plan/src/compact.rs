@@ -8,13 +8,13 @@
 //! Absent on purpose: looking for zeros in data, which would have to be read; consolidating units that hold little, which is
 //! what defragmenting is for.
 
-use block::{Occupancy, Run, RunState, UnitMove};
+use block::{HOST_BLOCK_BYTES, Occupancy, Run, RunState, UnitMove};
 use extent::{
     ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual, VirtualOffset, VirtualSpan,
 };
-use stack::{Fact, HOST_BLOCK_BYTES, Role, VolumeIndex};
 
 use crate::settle::{MoveWhen, Settling, settle};
+use crate::{Fact, Role, VolumeIndex};
 
 /// How an image gives storage back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

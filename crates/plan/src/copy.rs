@@ -2,7 +2,8 @@
 
 use block::RunState;
 use extent::{PackedExtents, Virtual, VirtualSpan};
-use stack::{Fact, Role, VolumeIndex};
+
+use crate::{Fact, Role, VolumeIndex};
 
 /// What the user asked to be kept although it means nothing.
 #[derive(Clone, Copy, Default, Debug)]

@@ -1,21 +1,18 @@
-//! What a command will do, decided from facts and options alone; what reading costs, and what is worth doing.
+//! What a command will do, decided from facts and options alone.
 //!
 //! Invariants: a plan is a value: it holds no handle, does no I/O, reads no clock. `--dry-run` prints the same
 //! plan that execution is given.
+//!
+//! Absent on purpose: disks. What a planner is told are values ([`Fact`], [`defrag::Layout`]), which others make; what a plan costs
+//! or gains is told by `predict`.
 
-pub mod advice;
 mod after;
 pub mod compact;
 mod copy;
-pub mod cost;
 pub mod defrag;
-mod effects;
-pub mod figures;
-pub mod profile;
-mod reading;
+mod facts;
 pub mod settle;
 
 pub use after::{Moved, facts_after};
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};
-pub use effects::{at_once, fragmented_reading, free_after, predicted_figures, surveyed_figures};
-pub use reading::{VolumeCost, advice_facts, read_costs, read_trace_cost};
+pub use facts::{Fact, Role, VolumeIndex};

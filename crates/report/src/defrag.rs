@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use plan::cost::ReadCost;
 use plan::defrag::{DefragPlan, LayoutFigures, WhyLeft};
+use predict::cost::ReadCost;
 use serde::Serialize;
 
 use crate::bar::{Share, bar};

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-pub use plan::figures::human_bytes;
-pub(crate) use plan::figures::{counted, grouped, percent, seconds};
+pub use predict::figures::human_bytes;
+pub(crate) use predict::figures::{counted, grouped, percent, seconds};
 
 /// Columns of a text: what every terminal has.
 pub(crate) const WIDTH: usize = 80;

@@ -13,9 +13,10 @@ use extent::{
     VolumeSpan,
 };
 use filesystem::{Relocations, Rewritten, Use, UsedMap};
+use plan::{Fact, Role, VolumeIndex};
 
 use crate::facts::{WINDOW_BYTES, overlay, push_role, role_of, volume_roles};
-use crate::{Fact, Mode, Role, Stack, UsedMaps, VolumeIndex};
+use crate::{Mode, Stack, UsedMaps};
 
 /// Pieces that lie no further apart are read at once: less than a request costs on any storage.
 const GAP_BYTES_MAX: u64 = 16 << 10;

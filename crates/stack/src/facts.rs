@@ -1,42 +1,11 @@
 //! The container's map and the guest's used maps, laid over each other.
 
-use block::{ErrorKind, ReadAt, Result, Run, RunState};
+use block::{ErrorKind, ReadAt, Result, Run};
 use extent::{Span, VirtualSpan, VolumeOffset};
 use filesystem::Use;
+use plan::{Fact, Role, VolumeIndex};
 
 use crate::{Mode, Stack, UsedMaps, Volume};
-
-/// Which volume of a disk, counted from zero in the order in which they lie.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct VolumeIndex(pub usize);
-
-/// What a span of the disk is to the guest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// In no volume: tables, boot code, gaps.
-    Outside,
-    /// In a volume that is taken whole.
-    Whole(VolumeIndex),
-    /// Used by a volume's file system, or outside its map.
-    Used(VolumeIndex),
-    /// Free in a volume.
-    Free(VolumeIndex),
-    /// Contents of swap in a volume.
-    Swap(VolumeIndex),
-    /// An empty log in a volume: this byte throughout.
-    EmptyLog(VolumeIndex, u8),
-}
-
-/// A span of the disk with all that is known of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fact {
-    /// Where.
-    pub span: VirtualSpan,
-    /// What the chain of images says.
-    pub state: RunState,
-    /// What the guest says.
-    pub role: Role,
-}
 
 /// Facts are asked for in windows of this size, so that those of a badly fragmented disk fit in memory.
 pub(crate) const WINDOW_BYTES: u64 = 256 << 20;
@@ -141,7 +110,7 @@ pub(crate) fn overlay(runs: &[Run], roles: &[(VirtualSpan, Role)]) -> Vec<Fact> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use block::FileIndex;
+    use block::{FileIndex, RunState};
     use extent::{HostOffset, VirtualOffset};
 
     fn span(start: u64, len: u64) -> VirtualSpan {

@@ -24,9 +24,8 @@ use image::Chain;
 use volume::{Partition, Scheme, Table};
 
 pub use arranged::{Arranged, Arrangement};
-pub use facts::{Fact, Role, VolumeIndex};
 pub use layers::{ImageRun, LayerFragments, Layers, Place};
-pub use survey::{FreeSpace, HOST_BLOCK_BYTES, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
+pub use survey::{FreeSpace, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
 use view::VolumeView;
 
 /// Memory for a volume's metadata pages.

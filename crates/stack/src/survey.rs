@@ -1,14 +1,12 @@
 //! Everything that there is to know of fragmentation and waste, in every layer, without reading a file's data.
 
-use block::{ErrorKind, Result, RunState};
+use block::{ErrorKind, HOST_BLOCK_BYTES, Result, RunState};
 use extent::{VirtualSpan, VolumeSpan};
 use filesystem::{Catalog, FileKind, FileSystem, Fragments, StreamName};
+use plan::Role;
 
 use crate::layers::{LayerFragments, Layers};
-use crate::{Role, Stack, UsedMaps, Volume};
-
-/// The unit in which a raw image gives space back: a block of nearly every host file system.
-pub const HOST_BLOCK_BYTES: u64 = 4096;
+use crate::{Stack, UsedMaps, Volume};
 
 /// What was found.
 pub struct Survey {

@@ -15,9 +15,8 @@ use block::{FileIndex, Memory, ReadAt, Result, RunState, TargetName};
 use engine::{CopyJob, JobIdentity, Left, Monitor, Provision, Transfer};
 use extent::{HostOffset, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
-use plan::{CopyOptions, CopyPlan, CopyPlanner};
+use plan::{CopyOptions, CopyPlan, CopyPlanner, Fact, Role};
 use sim::{FileMarks, Pages, Random, SimFolder, SimMachine};
-use stack::{Fact, Role};
 use testkit::TestResolver;
 
 use crate::explore::{Explored, Violation};

@@ -14,10 +14,8 @@ use block::Result;
 use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{FileId, Relocation, Relocations};
 
-use super::figures::{figures, left};
-use super::first_fit::FirstFit;
-use super::layout::Layout;
-use super::{LayoutFigures, WhyLeft};
+use super::plan::{LayoutFigures, WhyLeft};
+use super::state::{FirstFit, Layout, figures, left};
 
 /// Streams that could not be made whole are tried again this often, once others have moved down.
 const ROUNDS_MAX: usize = 4;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plan::advice::Action;
+use predict::advice::Action;
 
 /// The command for a POSIX shell; `None` where nothing is to be done.
 pub(super) fn of(action: Action, path: &str, format_option: Option<&str>) -> Option<String> {

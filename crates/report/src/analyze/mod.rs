@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use block::Result;
 use engine::ZeroCount;
 use filesystem::{Catalog, Facts};
-use plan::advice::Advice;
-use plan::cost::ReadCost;
+use predict::advice::Advice;
+use predict::cost::ReadCost;
 use serde::Serialize;
 use stack::{FreeSpace, LayerFragments, Stack, Survey, Totals, UsedMaps, VolumeSurvey};
 

@@ -3,7 +3,8 @@
 use block::{ReadAt, Result, RunState};
 use extent::{Span, VirtualSpan};
 use filesystem::FileKind;
-use stack::{LayerFragments, Role, Stack, Survey, UsedMaps};
+use plan::Role;
+use stack::{LayerFragments, Stack, Survey, UsedMaps};
 
 use super::model::HOST;
 use super::{DiskMap, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId, PieceClass};

@@ -1,6 +1,6 @@
 //! One example for each rule.
 
-use extent::Offset;
+use extent::{Offset, VolumeSpan};
 use filesystem::{
     FileExtent, FileId, FileKind, FileStream, Fragments, Mobility, PieceState, StreamName, StreamVisitor,
 };

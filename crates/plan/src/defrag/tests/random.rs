@@ -1,6 +1,6 @@
 //! Random volumes.
 
-use filesystem::{FileKind, Fragments};
+use filesystem::{FileId, FileKind, Fragments};
 use proptest::prelude::*;
 
 use super::model::{CLUSTER, Cell, Model, Stream, options, planned};

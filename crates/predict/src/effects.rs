@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Catalog, CatalogStream, FileId, FileKind, Relocation, Relocations, StreamName};
+use plan::defrag::{DefragPlan, LayoutFigures};
 use stack::{Totals, VolumeSurvey};
 
 use crate::cost::{Order, Piece, ReadCost, RequestSize, SequentialRead};
-use crate::defrag::{DefragPlan, LayoutFigures};
 use crate::profile::Profile;
 
 /// The figures of a volume as it was found.
@@ -203,10 +203,10 @@ fn span_of(start: u64, end: u64) -> VolumeSpan {
 #[cfg(test)]
 mod tests {
     use filesystem::{FileId, Relocation};
+    use plan::defrag::Emptied;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::defrag::Emptied;
 
     #[test]
     fn batches_at_once_go_where_they_go_one_after_the_other() {

@@ -12,7 +12,7 @@ use block::{Error, Result};
 use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{FileExtent, FileId, FileKind, FileStream, Fragments, Mobility, StreamName, StreamVisitor};
 
-use super::{Backing, BackingMap};
+use crate::defrag::plan::{Backing, BackingMap};
 
 /// Why a stream is pinned that the file system would let move.
 const NOT_WHOLE_CLUSTERS: &str = "its extents are not whole clusters";
@@ -91,81 +91,81 @@ impl Layout {
         self.streams.len()
     }
 
-    pub(super) fn extent_count(&self) -> usize {
+    pub(crate) fn extent_count(&self) -> usize {
         self.extents.len()
     }
 
-    pub(super) fn cluster_bytes(&self) -> u64 {
+    pub(crate) fn cluster_bytes(&self) -> u64 {
         self.cluster_bytes
     }
 
-    pub(super) fn file(&self, stream: usize) -> FileId {
+    pub(crate) fn file(&self, stream: usize) -> FileId {
         self.streams[stream].file
     }
 
-    pub(super) fn is_directory(&self, stream: usize) -> bool {
+    pub(crate) fn is_directory(&self, stream: usize) -> bool {
         self.streams[stream].kind == FileKind::Directory
     }
 
     /// Whether it is a regular file's main stream: the ones that figures speak of.
-    pub(super) fn is_counted(&self, stream: usize) -> bool {
+    pub(crate) fn is_counted(&self, stream: usize) -> bool {
         let entry = &self.streams[stream];
         entry.is_main && entry.kind == FileKind::Regular
     }
 
     /// Whether it is a stream of what the file system keeps for itself.
-    pub(super) fn is_metadata(&self, stream: usize) -> bool {
+    pub(crate) fn is_metadata(&self, stream: usize) -> bool {
         self.streams[stream].kind == FileKind::Metadata
     }
 
     /// Why the file system keeps it in place; `None` if it may move.
-    pub(super) fn pinned(&self, stream: usize) -> Option<&'static str> {
+    pub(crate) fn pinned(&self, stream: usize) -> Option<&'static str> {
         let index = usize::from(self.streams[stream].pinned).checked_sub(1)?;
         Some(self.reasons.get(index).copied().unwrap_or(ANOTHER_REASON))
     }
 
     /// Whether all but its first extent may move if that is asked for.
-    pub(super) fn is_anchored(&self, stream: usize) -> bool {
+    pub(crate) fn is_anchored(&self, stream: usize) -> bool {
         self.streams[stream].is_anchored
     }
 
     /// The stream's extents, as indices of all.
-    pub(super) fn extents_of(&self, stream: usize) -> Range<usize> {
+    pub(crate) fn extents_of(&self, stream: usize) -> Range<usize> {
         let end = self.streams.get(stream + 1).map_or(self.extents.len(), |next| next.extents_at as usize);
         self.streams[stream].extents_at as usize..end
     }
 
     /// Whether all of a stream's extents have to move at once, to one place.
-    pub(super) fn moves_together(&self, stream: usize) -> bool {
+    pub(crate) fn moves_together(&self, stream: usize) -> bool {
         self.streams[stream].moves_together && self.extents_of(stream).len() > 1
     }
 
     /// Whose an extent is.
-    pub(super) fn stream_of(&self, extent: usize) -> usize {
+    pub(crate) fn stream_of(&self, extent: usize) -> usize {
         self.streams.partition_point(|entry| entry.extents_at as usize <= extent) - 1
     }
 
     /// Where an extent lay when the layout was taken.
-    pub(super) fn span(&self, extent: usize) -> VolumeSpan {
+    pub(crate) fn span(&self, extent: usize) -> VolumeSpan {
         self.extents[extent].span
     }
 
-    pub(super) fn len_bytes(&self, extent: usize) -> u64 {
+    pub(crate) fn len_bytes(&self, extent: usize) -> u64 {
         self.extents[extent].span.len_bytes()
     }
 
     /// Bytes of consecutive extents.
-    pub(super) fn bytes_of(&self, extents: Range<usize>) -> u64 {
+    pub(crate) fn bytes_of(&self, extents: Range<usize>) -> u64 {
         self.extents[extents].iter().fold(0, |sum, extent| sum.saturating_add(extent.span.len_bytes()))
     }
 
     /// Where every extent lies.
-    pub(super) fn places(&self) -> Vec<VolumeOffset> {
+    pub(crate) fn places(&self) -> Vec<VolumeOffset> {
         self.extents.iter().map(|extent| extent.span.start()).collect()
     }
 
     /// Whether an extent is of one run with the one before it, which is of the same stream, if they lie at these places.
-    pub(super) fn follows(&self, extent: usize, before_at: VolumeOffset, at: VolumeOffset) -> bool {
+    pub(crate) fn follows(&self, extent: usize, before_at: VolumeOffset, at: VolumeOffset) -> bool {
         let (last, next) = (&self.extents[extent - 1], &self.extents[extent]);
         let mut rule = self.rule;
         rule.push(last.logical, before_at.get(), last.span.len_bytes());
@@ -174,7 +174,7 @@ impl Layout {
     }
 
     /// In how many runs the extents are.
-    pub(super) fn run_count(&self, places: &[VolumeOffset], extents: Range<usize>) -> u64 {
+    pub(crate) fn run_count(&self, places: &[VolumeOffset], extents: Range<usize>) -> u64 {
         let mut rule = self.rule;
         for index in extents {
             let extent = &self.extents[index];
@@ -184,12 +184,12 @@ impl Layout {
     }
 
     /// What is free.
-    pub(super) fn room(&self) -> ExtentSet<Volume> {
+    pub(crate) fn room(&self) -> ExtentSet<Volume> {
         self.room.iter().copied().collect()
     }
 
     /// The clusters that can be written, and those of them that the container holds in full already.
-    pub(super) fn writable(&self) -> (ExtentSet<Volume>, ExtentSet<Volume>) {
+    pub(crate) fn writable(&self) -> (ExtentSet<Volume>, ExtentSet<Volume>) {
         let backed = |by: &dyn Fn(Backing) -> bool| {
             let spans = self.backing.iter().filter(|(_, backing)| by(*backing)).map(|(span, _)| *span);
             let whole = |span| self.whole_clusters(span);
@@ -199,12 +199,12 @@ impl Layout {
     }
 
     /// What the container has like this, to the byte.
-    pub(super) fn backed(&self, by: Backing) -> ExtentSet<Volume> {
+    pub(crate) fn backed(&self, by: Backing) -> ExtentSet<Volume> {
         self.backing.iter().filter(|(_, backing)| *backing == by).map(|(span, _)| *span).collect()
     }
 
     /// Where the volume ends, as far as that is known.
-    pub(super) fn end(&self) -> VolumeOffset {
+    pub(crate) fn end(&self) -> VolumeOffset {
         self.backing.iter().map(|(span, _)| span.end()).max().unwrap_or(Offset::ZERO)
     }
 
@@ -221,7 +221,7 @@ impl Layout {
 
     /// Fails with `Corrupt` if something that may move, or room, is anything else's as well. Everything that comes after relies
     /// on it.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.is_too_large {
             return Err(Error::unsupported("planning a volume with more than 2^32 extents"));
         }
@@ -308,6 +308,6 @@ impl StreamVisitor for Layout {
 }
 
 /// `len_bytes` of the volume from `start` on.
-pub(super) fn span_at(start: u64, len_bytes: u64) -> VolumeSpan {
+pub(crate) fn span_at(start: u64, len_bytes: u64) -> VolumeSpan {
     Span::new(Offset::new(start), len_bytes)
 }

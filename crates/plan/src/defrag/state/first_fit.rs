@@ -2,14 +2,14 @@
 
 /// Values that may change, by index.
 #[derive(Debug)]
-pub(super) struct FirstFit {
+pub(crate) struct FirstFit {
     /// A complete binary tree of minima: the values are its last half.
     minima: Vec<u64>,
     leaves: usize,
 }
 
 impl FirstFit {
-    pub(super) fn new(values: impl ExactSizeIterator<Item = u64>) -> Self {
+    pub(crate) fn new(values: impl ExactSizeIterator<Item = u64>) -> Self {
         let leaves = values.len().next_power_of_two();
         let mut minima = vec![u64::MAX; 2 * leaves];
         values.enumerate().for_each(|(index, value)| minima[leaves + index] = value);
@@ -18,7 +18,7 @@ impl FirstFit {
     }
 
     /// The index of the first value of at most `limit`. What is `u64::MAX` is never found.
-    pub(super) fn first_at_most(&self, limit: u64) -> Option<usize> {
+    pub(crate) fn first_at_most(&self, limit: u64) -> Option<usize> {
         if limit == u64::MAX || self.minima[1] > limit {
             return None;
         }
@@ -29,7 +29,7 @@ impl FirstFit {
         Some(node - self.leaves)
     }
 
-    pub(super) fn set(&mut self, index: usize, value: u64) {
+    pub(crate) fn set(&mut self, index: usize, value: u64) {
         let mut node = self.leaves + index;
         self.minima[node] = value;
         while node > 1 {
@@ -39,7 +39,7 @@ impl FirstFit {
     }
 
     /// Takes a value out.
-    pub(super) fn drop_at(&mut self, index: usize) {
+    pub(crate) fn drop_at(&mut self, index: usize) {
         self.set(index, u64::MAX);
     }
 }

@@ -8,15 +8,14 @@ use std::ops::Range;
 use block::Result;
 use extent::VolumeSpan;
 
-use super::room::{Away, Cells, Effort, Placement, Purpose, can_clear, clear};
-use super::space::Growth;
-use super::work::Work;
+use crate::defrag::moves::{Away, Placement, can_clear, clear};
+use crate::defrag::state::{Cells, Effort, Growth, Purpose, Work};
 
 /// Extents that are looked at.
 const EFFORT_MAX: u64 = 60_000_000;
 
 /// Brings the anchored stream together, if there is one in pieces and there is, or can be made, room for it.
-pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
+pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
     let Some(stream) = (0..work.layout.stream_count()).find(|stream| work.is_anchored(*stream)) else {
         return Ok(());
     };

@@ -7,13 +7,13 @@ use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::FileId;
 
 use super::layout::Layout;
-use super::{LayoutFigures, WhyLeft};
+use crate::defrag::plan::{LayoutFigures, WhyLeft};
 
 /// The unit in which changed blocks are counted.
 const CHANGED_BLOCK_BYTES: u64 = 64 << 10;
 
 /// The figures of a volume whose extents lie at `places`.
-pub(super) fn figures(layout: &Layout, places: &[VolumeOffset]) -> LayoutFigures {
+pub(crate) fn figures(layout: &Layout, places: &[VolumeOffset]) -> LayoutFigures {
     let mut all = LayoutFigures::default();
     for stream in (0..layout.stream_count()).filter(|stream| !layout.is_metadata(*stream)) {
         let extents = layout.extents_of(stream);
@@ -41,7 +41,7 @@ fn free_space(layout: &Layout, places: &[VolumeOffset]) -> ExtentSet<Volume> {
 }
 
 /// Bytes of the blocks that something is written to.
-pub(super) fn changed_block_bytes(destinations: impl Iterator<Item = VolumeSpan>) -> u64 {
+pub(crate) fn changed_block_bytes(destinations: impl Iterator<Item = VolumeSpan>) -> u64 {
     let blocks = destinations.map(|span| {
         let start = span.start().get() / CHANGED_BLOCK_BYTES * CHANGED_BLOCK_BYTES;
         let end = span.end().get().div_ceil(CHANGED_BLOCK_BYTES).saturating_mul(CHANGED_BLOCK_BYTES);
@@ -52,7 +52,7 @@ pub(super) fn changed_block_bytes(destinations: impl Iterator<Item = VolumeSpan>
 
 /// What keeps streams from coming together that may move, on a volume whose extents lie at `places`: the bound that so many bytes
 /// meet first.
-pub(super) fn bound(
+pub(crate) fn bound(
     layout: &Layout,
     places: &[VolumeOffset],
     growth_bytes_max: u64,
@@ -71,7 +71,7 @@ pub(super) fn bound(
 }
 
 /// The streams that are fragmented, and why they are left so; but for what the file system keeps for itself, and in its place.
-pub(super) fn left(
+pub(crate) fn left(
     layout: &Layout,
     places: &[VolumeOffset],
     pinned: impl Fn(usize) -> Option<&'static str>,

@@ -8,8 +8,8 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use plan::cost::{Piece, QueueLimits, RequestSize, SequentialRead};
-use plan::profile::HDD;
+use predict::cost::{Piece, QueueLimits, RequestSize, SequentialRead};
+use predict::profile::HDD;
 use testkit::{as_root, run, scratch};
 
 const MIB: u64 = 1 << 20;

@@ -15,11 +15,9 @@ use std::collections::BTreeSet;
 use block::Result;
 use extent::{Span, VolumeOffset, VolumeSpan};
 
-use super::room::{Cells, Effort, Purpose, lookup_effort, runs_within};
-use super::space::Growth;
-use super::spans::Spans;
-use super::widening::{Misfits, free_within, step_outside, widen};
-use super::work::{Run, Work};
+use super::aside::{Misfits, free_within, runs_within, step_outside};
+use super::widen::widen;
+use crate::defrag::state::{Cells, Effort, Growth, Purpose, Run, Spans, Work, lookup_effort};
 
 /// So many streams roll at once.
 const STREAMS_MAX: usize = 64;
@@ -52,7 +50,7 @@ struct Rolling {
 }
 
 /// Rolls the streams of `left` together, as far as that is possible. Whether that became fewer.
-pub(super) fn roll(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
+pub(crate) fn roll(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) -> Result<bool> {
     let mut all = All::choose(work, left, effort);
     all.rolling.iter().for_each(|each| drop(work.reserve(each.window)));
     while !all.rolling.is_empty() {

@@ -7,9 +7,9 @@
 
 use extent::{VolumeOffset, VolumeSpan};
 
-use super::DefragOptions;
 use super::layout::{Layout, span_at};
 use super::spans::Spans;
+use crate::defrag::plan::DefragOptions;
 
 /// How many free extents are looked at where one choice differs from another in what it costs.
 const LOOKED_AT_MAX: usize = 64;
@@ -22,7 +22,7 @@ const LITTLE_PART: u64 = 16;
 
 /// Whether the container may grow for a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Growth {
+pub(crate) enum Growth {
     /// It must not.
     Never,
     /// As far as the limit goes.
@@ -40,7 +40,7 @@ struct Aside {
 
 /// The space that a change in place may use.
 #[derive(Clone, Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     /// All that is free.
     free: Spans,
     /// What of it is allocated in the container. `None` if that is all.
@@ -60,7 +60,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    pub(super) fn new(layout: &Layout, options: &DefragOptions) -> Self {
+    pub(crate) fn new(layout: &Layout, options: &DefragOptions) -> Self {
         let (writable, allocated) = layout.writable();
         let thin = writable.subtract(&allocated);
         let free = layout.room().intersect(&writable);
@@ -80,17 +80,17 @@ impl Space {
     }
 
     /// All that is free.
-    pub(super) fn free(&self) -> &Spans {
+    pub(crate) fn free(&self) -> &Spans {
         &self.free
     }
 
     /// What is free and allocated.
-    pub(super) fn held(&self) -> &Spans {
+    pub(crate) fn held(&self) -> &Spans {
         self.held.as_ref().unwrap_or(&self.free)
     }
 
     /// Half of what is free is in gaps of at least this size.
-    pub(super) fn gap_bytes(&self) -> u64 {
+    pub(crate) fn gap_bytes(&self) -> u64 {
         let mut rest = self.free.total_bytes() / 2;
         let half = self.free.lengths_down().find(|gap| {
             let is_half = *gap >= rest;
@@ -101,22 +101,22 @@ impl Space {
     }
 
     /// How many bytes more than before the container takes by now.
-    pub(super) fn growth_bytes(&self) -> u64 {
+    pub(crate) fn growth_bytes(&self) -> u64 {
         self.growth_bytes
     }
 
     /// How many more it took at the most.
-    pub(super) fn peak_bytes(&self) -> u64 {
+    pub(crate) fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }
 
     /// Whether there is any choice to be made about growth.
-    pub(super) fn may_grow(&self) -> bool {
+    pub(crate) fn may_grow(&self) -> bool {
         self.growth_bytes < self.growth_bytes_max && !self.thin.is_empty()
     }
 
     /// Whether all of `span` is free, and may be written.
-    pub(super) fn offers(&self, span: VolumeSpan, growth: Growth) -> bool {
+    pub(crate) fn offers(&self, span: VolumeSpan, growth: Growth) -> bool {
         match growth {
             Growth::Never => self.held().covers(span),
             Growth::Limited => self.free.covers(span) && self.affords(self.growth_of(span)),
@@ -124,28 +124,28 @@ impl Space {
     }
 
     /// Whether all of the disjoint `spans` are free, and may be written.
-    pub(super) fn offers_all(&self, spans: impl Iterator<Item = VolumeSpan> + Clone, growth: Growth) -> bool {
+    pub(crate) fn offers_all(&self, spans: impl Iterator<Item = VolumeSpan> + Clone, growth: Growth) -> bool {
         spans.clone().all(|span| self.offers(span, growth))
             && (growth == Growth::Never || self.affords(spans.map(|span| self.growth_of(span)).sum()))
     }
 
     /// Whether a part of `span` is not allocated, free or not.
-    pub(super) fn is_thin(&self, span: VolumeSpan) -> bool {
+    pub(crate) fn is_thin(&self, span: VolumeSpan) -> bool {
         self.thin.within(span).next().is_some()
     }
 
     /// Whether writing `span` makes the container grow by so little that there could be many of its kind.
-    pub(super) fn is_little_growth(&self, span: VolumeSpan) -> bool {
+    pub(crate) fn is_little_growth(&self, span: VolumeSpan) -> bool {
         self.growth_of(span) <= self.growth_bytes_max / LITTLE_PART
     }
 
     /// Whether the container could take all of `span` at once.
-    pub(super) fn has_storage_at(&self, span: VolumeSpan) -> bool {
+    pub(crate) fn has_storage_at(&self, span: VolumeSpan) -> bool {
         self.affords(self.growth_of(span))
     }
 
     /// Counts that `span`, which was kept from others, is written. `false`, and nothing counted, if the container must not grow by that.
-    pub(super) fn write_kept(&mut self, span: VolumeSpan) -> bool {
+    pub(crate) fn write_kept(&mut self, span: VolumeSpan) -> bool {
         let is_affordable = self.has_storage_at(span);
         if is_affordable && self.held.is_some() {
             self.grow(span);
@@ -154,7 +154,7 @@ impl Space {
     }
 
     /// The place in the tightest free extent for `len_bytes`.
-    pub(super) fn find(&self, len_bytes: u64, growth: Growth) -> Option<VolumeSpan> {
+    pub(crate) fn find(&self, len_bytes: u64, growth: Growth) -> Option<VolumeSpan> {
         let held = self.held().best_fit(len_bytes).map(|span| span_at(span.start().get(), len_bytes));
         match growth {
             Growth::Never => held,
@@ -164,7 +164,7 @@ impl Space {
 
     /// A place without growth that leaves no sliver in which nothing would fit, if there is one that is not much larger than
     /// needed; otherwise the tightest.
-    pub(super) fn find_without_sliver(&self, len_bytes: u64) -> Option<VolumeSpan> {
+    pub(crate) fn find_without_sliver(&self, len_bytes: u64) -> Option<VolumeSpan> {
         let held = self.held();
         let tightest = held.best_fit(len_bytes)?;
         let with_rest = || held.best_fit(len_bytes.saturating_add(SLIVER_BYTES));
@@ -177,7 +177,7 @@ impl Space {
     }
 
     /// As [`Self::find`], within `home`, without growth.
-    pub(super) fn find_within(&self, len_bytes: u64, home: VolumeSpan) -> Option<VolumeSpan> {
+    pub(crate) fn find_within(&self, len_bytes: u64, home: VolumeSpan) -> Option<VolumeSpan> {
         let near = self.held().within(home).take(LOOKED_AT_MAX);
         let tightest = near.filter(|span| span.len_bytes() >= len_bytes).min_by_key(VolumeSpan::len_bytes)?;
         Some(span_at(tightest.start().get(), len_bytes))
@@ -193,31 +193,31 @@ impl Space {
     }
 
     /// Whether most of what is free is not allocated.
-    pub(super) fn is_mostly_thin(&self) -> bool {
+    pub(crate) fn is_mostly_thin(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.total_bytes() < self.free.total_bytes() / 2)
     }
 
     /// Whether `len_bytes` in one piece could be written anywhere, however much is free.
-    pub(super) fn has_storage_for(&self, len_bytes: u64) -> bool {
+    pub(crate) fn has_storage_for(&self, len_bytes: u64) -> bool {
         let held = || self.held().largest().map_or(0, |span| span.len_bytes());
         let has_storage = self.held.is_none() || len_bytes <= self.growth_bytes_max || len_bytes <= held();
         has_storage || self.find_growing(len_bytes).is_some()
     }
 
     /// Whether `len_bytes` would find a place if the container took no more than before, as it will once the batch is closed.
-    pub(super) fn would_find(&self, len_bytes: u64) -> bool {
+    pub(crate) fn would_find(&self, len_bytes: u64) -> bool {
         self.growth_bytes > 0 && len_bytes <= self.growth_bytes_max && self.free.best_fit(len_bytes).is_some()
     }
 
     /// Gives nobody a part of `window` from now on. What becomes free in it can be given back to the container.
-    pub(super) fn set_aside(&mut self, window: VolumeSpan) {
+    pub(crate) fn set_aside(&mut self, window: VolumeSpan) {
         let parts = |spans: &mut Spans| spans.remove_within(window).into_iter().collect::<Spans>();
         let (free, held) = (parts(&mut self.free), self.held.as_mut().map(parts));
         self.aside = Some(Aside { window, free, held });
     }
 
     /// The window that was set aside is like any other place again.
-    pub(super) fn end_aside(&mut self) {
+    pub(crate) fn end_aside(&mut self) {
         let Some(aside) = self.aside.take() else { return };
         aside.free.iter().for_each(|span| self.free.insert(span));
         if let (Some(held), Some(more)) = (&mut self.held, aside.held) {
@@ -256,7 +256,7 @@ impl Space {
 
     /// Gives free units back to the container until it takes no more than before. To be called when all that is free is
     /// free on the volume, too. Answers what is given back.
-    pub(super) fn shrink(&mut self) -> Vec<VolumeSpan> {
+    pub(crate) fn shrink(&mut self) -> Vec<VolumeSpan> {
         let mut given = Vec::new();
         while self.growth_bytes > 0 {
             let Some(held) = &self.held else { break };
@@ -287,7 +287,7 @@ impl Space {
     }
 
     /// Takes what is free of `span`, to keep others from it. It must not be written unless it is allocated.
-    pub(super) fn hold(&mut self, span: VolumeSpan) -> Vec<VolumeSpan> {
+    pub(crate) fn hold(&mut self, span: VolumeSpan) -> Vec<VolumeSpan> {
         let parts = self.free.remove_within(span);
         if let Some(held) = &mut self.held {
             held.remove_within(span);
@@ -296,7 +296,7 @@ impl Space {
     }
 
     /// Takes a free `span` to be written.
-    pub(super) fn take(&mut self, span: VolumeSpan) {
+    pub(crate) fn take(&mut self, span: VolumeSpan) {
         self.free.remove(span);
         if let Some(held) = &mut self.held {
             held.remove_within(span);
@@ -321,7 +321,7 @@ impl Space {
     }
 
     /// Gives back what is free again.
-    pub(super) fn give(&mut self, span: VolumeSpan) {
+    pub(crate) fn give(&mut self, span: VolumeSpan) {
         let Some(aside) = &mut self.aside else {
             return give_to(&mut self.free, self.held.as_mut(), &self.thin, span);
         };

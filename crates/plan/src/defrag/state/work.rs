@@ -14,27 +14,26 @@ use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{Relocation, Relocations};
 
 use super::figures::{bound, changed_block_bytes, figures, left};
-use super::free;
 use super::layout::Layout;
 use super::space::Space;
 use super::spans::Spans;
-use super::{DefragOptions, DefragPlan, Emptied, Hints};
+use crate::defrag::plan::{DefragOptions, DefragPlan, Emptied, Hints};
 
 /// Why a stream is pinned that the file system would let move.
 const FIXED_BELOW: &str = "the image holds a part of it compressed, shared, or only as zeros";
 
 /// Consecutive extents of a stream that count as one run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    pub(super) extents: Range<usize>,
-    pub(super) bytes: u64,
+pub(crate) struct Run {
+    pub(crate) extents: Range<usize>,
+    pub(crate) bytes: u64,
 }
 
 #[derive(Clone)]
-pub(super) struct Work<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) hints: &'a Hints<'a>,
-    pub(super) space: Space,
+pub(crate) struct Work<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) hints: &'a Hints<'a>,
+    pub(crate) space: Space,
     /// Where each extent lies by now.
     at: Vec<VolumeOffset>,
     /// Whose each extent is.
@@ -55,8 +54,8 @@ pub(super) struct Work<'a> {
     /// What nobody gets when it becomes free.
     reserved: Spans,
     moved_bytes: u64,
-    pub(super) made_room_bytes: u64,
-    pub(super) emptied: Emptied,
+    pub(crate) made_room_bytes: u64,
+    pub(crate) emptied: Emptied,
 }
 
 #[derive(Clone, Default)]
@@ -69,7 +68,7 @@ struct Batch {
 }
 
 impl<'a> Work<'a> {
-    pub(super) fn new(layout: &'a Layout, options: &DefragOptions, hints: &'a Hints<'a>) -> Self {
+    pub(crate) fn new(layout: &'a Layout, options: &DefragOptions, hints: &'a Hints<'a>) -> Self {
         let (writable, _) = layout.writable();
         let fixed_below: Vec<bool> = (0..layout.stream_count())
             .map(|stream| !layout.extents_of(stream).all(|extent| is_covered(&writable, layout.span(extent))))
@@ -108,44 +107,44 @@ impl<'a> Work<'a> {
     }
 
     /// Why a stream stays; `None` if it may move.
-    pub(super) fn pinned(&self, stream: usize) -> Option<&'static str> {
+    pub(crate) fn pinned(&self, stream: usize) -> Option<&'static str> {
         let reason =
             self.layout.pinned(stream).filter(|_| !(self.moves_anchored && self.layout.is_anchored(stream)));
         reason.or_else(|| self.fixed_below[stream].then_some(FIXED_BELOW))
     }
 
     /// Whether a stream is one whose first extent stays, and the others are to come behind it.
-    pub(super) fn is_anchored(&self, stream: usize) -> bool {
+    pub(crate) fn is_anchored(&self, stream: usize) -> bool {
         self.layout.is_anchored(stream) && self.pinned(stream).is_none()
     }
 
     /// Whether a stream stays, for now or for good.
-    pub(super) fn is_locked(&self, stream: usize) -> bool {
+    pub(crate) fn is_locked(&self, stream: usize) -> bool {
         self.locked[stream]
     }
 
     /// Keeps what makes room for others from moving a stream, or no longer.
-    pub(super) fn set_locked(&mut self, stream: usize, is_locked: bool) {
+    pub(crate) fn set_locked(&mut self, stream: usize, is_locked: bool) {
         self.locked[stream] = is_locked;
     }
 
     /// Whose an extent is.
-    pub(super) fn owner(&self, extent: usize) -> usize {
+    pub(crate) fn owner(&self, extent: usize) -> usize {
         self.owners[extent] as usize
     }
 
     /// Where an extent lies by now.
-    pub(super) fn span(&self, extent: usize) -> VolumeSpan {
+    pub(crate) fn span(&self, extent: usize) -> VolumeSpan {
         Span::new(self.at[extent], self.layout.len_bytes(extent))
     }
 
     /// From where the run begins to where it ends, holes that it spans included.
-    pub(super) fn bounds(&self, run: &Run) -> VolumeSpan {
+    pub(crate) fn bounds(&self, run: &Run) -> VolumeSpan {
         Span::between(self.span(run.extents.start).start(), self.span(run.extents.end - 1).end())
     }
 
     /// Whether an extent moved in this batch, and so cannot move on before the next.
-    pub(super) fn is_in_batch(&self, extent: usize) -> bool {
+    pub(crate) fn is_in_batch(&self, extent: usize) -> bool {
         self.moved_in[extent] == self.batch_number()
     }
 
@@ -153,7 +152,7 @@ impl<'a> Work<'a> {
         u32::try_from(self.batches.len()).unwrap_or(u32::MAX).saturating_add(1)
     }
 
-    pub(super) fn batch_bytes_max(&self) -> u64 {
+    pub(crate) fn batch_bytes_max(&self) -> u64 {
         self.batch_bytes_max
     }
 
@@ -162,7 +161,7 @@ impl<'a> Work<'a> {
     }
 
     /// The runs of a stream, in its order.
-    pub(super) fn runs(&self, stream: usize) -> Vec<Run> {
+    pub(crate) fn runs(&self, stream: usize) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         let extents = self.layout.extents_of(stream);
         for extent in extents.clone() {
@@ -179,7 +178,7 @@ impl<'a> Work<'a> {
     }
 
     /// The run that an extent is of.
-    pub(super) fn run_of(&self, extent: usize) -> Run {
+    pub(crate) fn run_of(&self, extent: usize) -> Run {
         let all = self.layout.extents_of(self.owner(extent));
         let (mut start, mut end) = (extent, extent + 1);
         while start > all.start && self.follows(start) {
@@ -192,13 +191,13 @@ impl<'a> Work<'a> {
     }
 
     /// Whether a run may move while the rest of its stream stays, or is all of it.
-    pub(super) fn moves_alone(&self, run: &Run) -> bool {
+    pub(crate) fn moves_alone(&self, run: &Run) -> bool {
         let stream = self.owner(run.extents.start);
         !self.layout.moves_together(stream) || self.layout.extents_of(stream) == run.extents
     }
 
     /// The run that an extent is of, or all of a stream that moves together.
-    pub(super) fn moving_with(&self, extent: usize) -> Run {
+    pub(crate) fn moving_with(&self, extent: usize) -> Run {
         let stream = self.owner(extent);
         if !self.layout.moves_together(stream) {
             return self.run_of(extent);
@@ -208,7 +207,7 @@ impl<'a> Work<'a> {
     }
 
     /// Streams that may move and are in more than one run.
-    pub(super) fn fragmented(&self) -> Vec<usize> {
+    pub(crate) fn fragmented(&self) -> Vec<usize> {
         let is_fragmented = |stream: &usize| {
             let extents = self.layout.extents_of(*stream);
             extents.len() > 1
@@ -220,7 +219,7 @@ impl<'a> Work<'a> {
     }
 
     /// Extents that may move and lie in `span`, or partly so, ascending.
-    pub(super) fn extents_within(&self, span: VolumeSpan) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn extents_within(&self, span: VolumeSpan) -> impl Iterator<Item = usize> + '_ {
         let before =
             self.by_place.range(..span.start().get()).next_back().map(|(_, extent)| *extent as usize);
         let before = before.filter(|extent| self.span(*extent).end() > span.start());
@@ -230,18 +229,18 @@ impl<'a> Work<'a> {
     }
 
     /// All extents that may move, ascending.
-    pub(super) fn extents_by_place(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn extents_by_place(&self) -> impl Iterator<Item = usize> + '_ {
         self.by_place.values().map(|extent| *extent as usize)
     }
 
     /// Moves extents to a place that was found free, where they lie one after the other.
-    pub(super) fn move_to(&mut self, extents: Range<usize>, to: VolumeSpan) -> Result<()> {
+    pub(crate) fn move_to(&mut self, extents: Range<usize>, to: VolumeSpan) -> Result<()> {
         self.space.take(to);
         self.move_to_taken(extents, to.start())
     }
 
     /// As [`Self::move_to`], to a place that was taken.
-    pub(super) fn move_to_taken(&mut self, extents: Range<usize>, to: VolumeOffset) -> Result<()> {
+    pub(crate) fn move_to_taken(&mut self, extents: Range<usize>, to: VolumeOffset) -> Result<()> {
         let mut to = to;
         if extents.clone().any(|extent| self.is_in_batch(extent)) {
             self.close()?;
@@ -291,7 +290,7 @@ impl<'a> Work<'a> {
     }
 
     /// Ends the batch: what it left is free from now on.
-    pub(super) fn close(&mut self) -> Result<()> {
+    pub(crate) fn close(&mut self) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
         let has_moved = !batch.relocations.is_empty();
         if has_moved {
@@ -319,57 +318,57 @@ impl<'a> Work<'a> {
 
     /// Keeps `span` for something: what is free of it is taken, and what becomes free of it is given to nobody.
     /// Answers what was free.
-    pub(super) fn reserve(&mut self, span: VolumeSpan) -> Vec<VolumeSpan> {
+    pub(crate) fn reserve(&mut self, span: VolumeSpan) -> Vec<VolumeSpan> {
         self.reserved.insert(span);
         self.space.hold(span)
     }
 
     /// Gives up a reservation of which `parts` were free.
-    pub(super) fn unreserve(&mut self, span: VolumeSpan, parts: &[VolumeSpan]) {
+    pub(crate) fn unreserve(&mut self, span: VolumeSpan, parts: &[VolumeSpan]) {
         self.reserved.remove(span);
         parts.iter().for_each(|part| self.give(*part));
     }
 
     /// Makes a reservation a taken place: all of it is free by now.
-    pub(super) fn claim(&mut self, span: VolumeSpan) {
+    pub(crate) fn claim(&mut self, span: VolumeSpan) {
         self.reserved.remove(span);
     }
 
     /// Bytes that move so far.
-    pub(super) fn moved_bytes(&self) -> u64 {
+    pub(crate) fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
 
     /// The extent that may move and begins at `at` or next after it.
-    pub(super) fn extent_from(&self, at: VolumeOffset) -> Option<usize> {
+    pub(crate) fn extent_from(&self, at: VolumeOffset) -> Option<usize> {
         self.by_place.range(at.get()..).next().map(|(_, extent)| *extent as usize)
     }
 
     /// The extent that may move and ends at `at` or next before it.
-    pub(super) fn extent_until(&self, at: VolumeOffset) -> Option<usize> {
+    pub(crate) fn extent_until(&self, at: VolumeOffset) -> Option<usize> {
         self.by_place.range(..at.get()).next_back().map(|(_, extent)| *extent as usize)
     }
 
-    /// The plan.
-    pub(super) fn finish(mut self) -> Result<DefragPlan> {
-        self.close()?;
+    /// The plan, after the last batch was closed, of which so much free space could be in one piece.
+    pub(crate) fn finish(self, movable_free_bytes: u64) -> DefragPlan {
+        assert!(self.batch.relocations.is_empty(), "the last batch was closed");
         let now = self.layout.places();
         let bound = bound(self.layout, &self.at, self.growth_bytes_max);
         let destinations = self.batches.iter().flat_map(Relocations::by_source).map(|each| each.to_span());
-        Ok(DefragPlan {
+        DefragPlan {
             before: figures(self.layout, &now),
             after: figures(self.layout, &self.at),
             moved_bytes: self.moved_bytes,
             made_room_bytes: self.made_room_bytes,
             growth_bytes: self.space.peak_bytes(),
             growth_left_bytes: self.space.growth_bytes(),
-            movable_free_bytes: free::movable_bytes(&self),
+            movable_free_bytes,
             changed_block_bytes: changed_block_bytes(destinations),
             emptied: self.emptied,
             left: left(self.layout, &self.at, |stream| self.pinned(stream), bound),
             batches: self.batches,
             releases: self.releases,
-        })
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use os::{ProbeBudget, probe};
-use plan::cost::{Order, Piece, QueueLimits, RequestSize, SequentialRead};
-use plan::profile::{Profile, Timings};
+use predict::cost::{Order, Piece, QueueLimits, RequestSize, SequentialRead};
+use predict::profile::{Profile, Timings};
 
 const MIB: u64 = 1 << 20;
 

@@ -13,9 +13,8 @@ use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::FileId;
 
 use super::files;
-use super::first_fit::FirstFit;
-use super::room::{Away, Placement, clear, fill};
-use super::work::Work;
+use crate::defrag::moves::{Away, Placement, clear, fill};
+use crate::defrag::state::{FirstFit, Work};
 
 /// A stream of at most this lies with the others of its directory.
 const SMALL_BYTES: u64 = 256 << 10;
@@ -40,7 +39,7 @@ const MOVES_MAX: u64 = 4;
 const ROUNDS_MAX: usize = 8;
 
 /// Sorts as far as space allows, and brings together what is left in pieces.
-pub(super) fn sort_and_gather(work: &mut Work<'_>) -> Result<()> {
+pub(crate) fn sort_and_gather(work: &mut Work<'_>) -> Result<()> {
     let streams = 0..work.layout.stream_count();
     let movable: Vec<_> = streams.filter(|stream| !work.is_locked(*stream)).collect();
     let total_bytes = movable.iter().map(|stream| bytes_of(work, *stream)).fold(0, u64::saturating_add);

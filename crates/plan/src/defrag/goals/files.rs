@@ -11,11 +11,8 @@
 use block::Result;
 use extent::VolumeSpan;
 
-use super::free;
-use super::rolling;
-use super::room::{Away, Cells, Effort, Placement, Purpose, clear, fill, ways};
-use super::space::Growth;
-use super::work::{Run, Work};
+use crate::defrag::moves::{Away, Placement, clear, fill, roll, slide, ways};
+use crate::defrag::state::{Cells, Effort, Growth, Purpose, Run, Work};
 
 /// A stream of at most this is put near its home.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -37,7 +34,7 @@ const FAILURES_MAX: usize = 8;
 const EFFORT_MAX: u64 = 300_000_000;
 
 /// Brings the fragmented streams together.
-pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
+pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
     let mut effort = Effort::new(EFFORT_MAX);
     let mut sliding_effort = Effort::new(SLIDING_EFFORT_MAX);
     let mut left = largest_first(work);
@@ -50,7 +47,7 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
             return Ok(());
         }
         let is_stuck = left.len() == before
-            && !rolling::roll(work, &mut left, &mut effort)?
+            && !roll(work, &mut left, &mut effort)?
             && !make_room(work, &mut left, &mut effort)?;
         if is_stuck && !extend_free(work, &left, &mut sliding_effort)? {
             break;
@@ -68,7 +65,7 @@ pub(super) fn gather(work: &mut Work<'_>) -> Result<()> {
 }
 
 /// Places the fragmented streams that fit into what is free, with what others leave.
-pub(super) fn place_left(work: &mut Work<'_>) -> Result<()> {
+pub(crate) fn place_left(work: &mut Work<'_>) -> Result<()> {
     let mut left = largest_first(work);
     let mut before = usize::MAX;
     while left.len() < before {
@@ -216,7 +213,7 @@ fn make_room(work: &mut Work<'_>, left: &mut Vec<usize>, effort: &mut Effort) ->
 fn extend_free(work: &mut Work<'_>, left: &[usize], effort: &mut Effort) -> Result<bool> {
     let Some(bytes) = left.iter().map(|stream| stream_bytes(work, *stream)).min() else { return Ok(false) };
     let moved_bytes = work.moved_bytes();
-    let fits = free::extend(work, bytes, bytes.saturating_mul(SLIDING_COST_MAX), effort)?;
+    let fits = slide::extend(work, bytes, bytes.saturating_mul(SLIDING_COST_MAX), effort)?;
     work.made_room_bytes += work.moved_bytes() - moved_bytes;
     Ok(fits)
 }

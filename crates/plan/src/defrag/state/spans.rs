@@ -10,7 +10,7 @@ use super::layout::span_at;
 
 /// A set of spans of the volume.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Spans {
+pub(crate) struct Spans {
     /// Lengths by start.
     by_start: BTreeMap<u64, u64>,
     /// Lengths with starts.
@@ -27,26 +27,26 @@ impl FromIterator<VolumeSpan> for Spans {
 }
 
 impl Spans {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_start.is_empty()
     }
 
-    pub(super) fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
     /// All spans, ascending.
-    pub(super) fn iter(&self) -> impl Iterator<Item = VolumeSpan> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = VolumeSpan> + '_ {
         self.by_start.iter().map(|(start, len)| span_at(*start, *len))
     }
 
     /// The spans from the last one down.
-    pub(super) fn iter_down(&self) -> impl Iterator<Item = VolumeSpan> + '_ {
+    pub(crate) fn iter_down(&self) -> impl Iterator<Item = VolumeSpan> + '_ {
         self.by_start.iter().rev().map(|(start, len)| span_at(*start, *len))
     }
 
     /// The parts of the set within `window`, ascending.
-    pub(super) fn within(&self, window: VolumeSpan) -> impl Iterator<Item = VolumeSpan> + '_ {
+    pub(crate) fn within(&self, window: VolumeSpan) -> impl Iterator<Item = VolumeSpan> + '_ {
         let before = self.by_start.range(..window.start().get()).next_back();
         let rest = self.by_start.range(window.start().get()..window.end().get().max(window.start().get()));
         before
@@ -56,43 +56,43 @@ impl Spans {
     }
 
     /// Bytes of the set within `window`.
-    pub(super) fn bytes_within(&self, window: VolumeSpan) -> u64 {
+    pub(crate) fn bytes_within(&self, window: VolumeSpan) -> u64 {
         self.within(window).map(|span| span.len_bytes()).sum()
     }
 
     /// Whether all of `span` is held.
-    pub(super) fn covers(&self, span: VolumeSpan) -> bool {
+    pub(crate) fn covers(&self, span: VolumeSpan) -> bool {
         self.around(span.start()).is_some_and(|held| held.covers(&span)) || span.is_empty()
     }
 
     /// The span that `at` lies in.
-    pub(super) fn around(&self, at: VolumeOffset) -> Option<VolumeSpan> {
+    pub(crate) fn around(&self, at: VolumeOffset) -> Option<VolumeSpan> {
         let (start, len) = self.by_start.range(..=at.get()).next_back()?;
         Some(span_at(*start, *len)).filter(|span| span.contains(at))
     }
 
     /// The shortest span of at least `len_bytes`, the first of equal ones.
-    pub(super) fn best_fit(&self, len_bytes: u64) -> Option<VolumeSpan> {
+    pub(crate) fn best_fit(&self, len_bytes: u64) -> Option<VolumeSpan> {
         self.by_len.range((len_bytes, 0)..).next().map(|(len, start)| span_at(*start, *len))
     }
 
     /// All spans of at least `len_bytes`, the shortest first.
-    pub(super) fn fitting(&self, len_bytes: u64) -> impl Iterator<Item = VolumeSpan> + '_ {
+    pub(crate) fn fitting(&self, len_bytes: u64) -> impl Iterator<Item = VolumeSpan> + '_ {
         self.by_len.range((len_bytes, 0)..).map(|(len, start)| span_at(*start, *len))
     }
 
     /// The longest span.
-    pub(super) fn largest(&self) -> Option<VolumeSpan> {
+    pub(crate) fn largest(&self) -> Option<VolumeSpan> {
         self.by_len.last().map(|(len, start)| span_at(*start, *len))
     }
 
     /// The lengths of all spans, the longest first.
-    pub(super) fn lengths_down(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn lengths_down(&self) -> impl Iterator<Item = u64> + '_ {
         self.by_len.iter().rev().map(|(len, _)| *len)
     }
 
     /// Adds what is not held yet of `span`, all or nothing of it. Panics if a part is held.
-    pub(super) fn insert(&mut self, span: VolumeSpan) {
+    pub(crate) fn insert(&mut self, span: VolumeSpan) {
         if span.is_empty() {
             return;
         }
@@ -111,7 +111,7 @@ impl Spans {
     }
 
     /// Takes `span` out. Panics if it is not held in full.
-    pub(super) fn remove(&mut self, span: VolumeSpan) {
+    pub(crate) fn remove(&mut self, span: VolumeSpan) {
         if span.is_empty() {
             return;
         }
@@ -124,7 +124,7 @@ impl Spans {
     }
 
     /// Takes out what is held of `span`.
-    pub(super) fn remove_within(&mut self, span: VolumeSpan) -> Vec<VolumeSpan> {
+    pub(crate) fn remove_within(&mut self, span: VolumeSpan) -> Vec<VolumeSpan> {
         let parts: Vec<_> = self.within(span).collect();
         parts.iter().for_each(|part| self.remove(*part));
         parts

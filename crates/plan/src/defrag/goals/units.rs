@@ -20,11 +20,8 @@ use std::ops::Range;
 use block::Result;
 use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
 
-use super::layout::Layout;
-use super::room::Effort;
-use super::space::Growth;
-use super::work::{Run, Work};
-use super::{Backing, DefragOptions};
+use crate::defrag::plan::{Backing, DefragOptions};
+use crate::defrag::state::{Effort, Growth, Layout, Run, Work};
 
 /// Units that stayed are looked at again this often, with what others left.
 const ROUNDS_MAX: usize = 4;
@@ -36,7 +33,7 @@ const LOOKED_AT_MAX: usize = 256;
 const EFFORT_MAX: u64 = 4_000_000;
 
 /// Empties units as long as that frees more than it moves.
-pub(super) fn empty_units(work: &mut Work<'_>, options: &DefragOptions) -> Result<()> {
+pub(crate) fn empty_units(work: &mut Work<'_>, options: &DefragOptions) -> Result<()> {
     let units = Units::new(work.layout, options);
     let mut emptying = Emptying {
         work,

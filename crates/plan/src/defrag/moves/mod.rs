@@ -1,0 +1,14 @@
+//! How things move: aside, out of a window, away from a gap, or run by run into windows of their own.
+//!
+//! Absent on purpose: when that is worth it, which each goal decides.
+
+mod aside;
+mod clear;
+mod roll;
+pub(crate) mod slide;
+mod ways;
+mod widen;
+
+pub(crate) use clear::{Away, clear, clear_what_fits, fill};
+pub(crate) use roll::roll;
+pub(crate) use ways::{Placement, can_clear, ways};

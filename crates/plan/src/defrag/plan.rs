@@ -1,0 +1,131 @@
+//! What is asked of a planner, and what it answers.
+//!
+//! Invariant: all of it are values; only hints ask back, and what they ask does not change.
+
+use extent::VolumeSpan;
+use filesystem::{FileId, Relocations};
+
+/// What is to be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Goal {
+    /// No fragmented file, with the fewest bytes moved.
+    #[default]
+    Files,
+    /// That, and the free space in as few pieces as can be.
+    Free,
+    /// Everything sorted: directories, the small files of one directory together, large files after them.
+    Pack,
+    /// The container's units that hold little emptied into those that stay, so that it can give them back. No fragments are
+    /// put together.
+    Units,
+}
+
+/// Units of the container in which something was needed, and nothing is any more; less those that were filled instead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Emptied {
+    /// How many.
+    pub units: u64,
+    /// Bytes that the container holds in them.
+    pub bytes: u64,
+}
+
+/// What the container has under a span of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// A place of its own, which can be written without anything being allocated.
+    Allocated,
+    /// Nothing: writing there makes the container or the host file larger.
+    Unallocated,
+    /// Something that must not be written: it belongs to a parent, is shared or compressed.
+    Fixed,
+}
+
+/// Options of a plan for a change in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DefragOptions {
+    /// What is to be reached.
+    pub goal: Goal,
+    /// How many bytes more than before the container may take at any moment. Batches give back as much as they took.
+    pub growth_bytes_max: u64,
+    /// The unit in which the container takes and gives back storage.
+    pub unit_bytes: u64,
+    /// How far into such a unit the volume begins.
+    pub unit_skew_bytes: u64,
+    /// A batch moves no more than this, unless a single extent is larger.
+    pub batch_bytes_max: u64,
+    /// Whether anchored streams ([`filesystem::Mobility::Anchored`]) come together as well, in a last batch.
+    pub moves_anchored: bool,
+}
+
+/// What a volume looks like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LayoutFigures {
+    /// Contiguous runs of all main streams of regular files.
+    pub fragments: u64,
+    /// Those of them in more than one run.
+    pub fragmented_files: u64,
+    /// Bytes of all streams in more than one run, those of directories and named ones included.
+    pub fragmented_bytes: u64,
+    /// Free extents.
+    pub free_extents: u64,
+    /// The largest of them.
+    pub largest_free_extent_bytes: u64,
+}
+
+/// Why a fragmented stream is left as it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WhyLeft {
+    /// It must not move.
+    Pinned(&'static str),
+    /// No free space is large enough, whatever else moves.
+    NoRoom,
+    /// Free space is large enough, but lies where the container must not be written.
+    NotWritable,
+    /// Free space is large enough, but the container has nothing there, and must not grow by that much.
+    Growth {
+        /// By how much it may grow: [`DefragOptions::growth_bytes_max`].
+        bytes_max: u64,
+    },
+}
+
+/// A plan for a change in place.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DefragPlan {
+    /// What moves, batch by batch. Each batch goes to what is free before it, and not to what it leaves itself.
+    pub batches: Vec<Relocations>,
+    /// The volume as it is.
+    pub before: LayoutFigures,
+    /// As it will be.
+    pub after: LayoutFigures,
+    /// Bytes that move, in all batches.
+    pub moved_bytes: u64,
+    /// Bytes of these that only made room for others, and moved although nothing was wrong with them.
+    pub made_room_bytes: u64,
+    /// After each batch: what is free then, and given back to the container, because the batch or one before took as much.
+    pub releases: Vec<Vec<VolumeSpan>>,
+    /// How many bytes more than before the container takes at the most, at any moment.
+    pub growth_bytes: u64,
+    /// How many bytes more it takes in the end: what could not be given back, for lack of whole units.
+    pub growth_left_bytes: u64,
+    /// What of the free space could be in one piece afterwards: all of it, or the longest stretch of the volume without anything
+    /// that stays, if that is less. With [`Goal::Units`] without what is to be given back.
+    pub movable_free_bytes: u64,
+    /// What an incremental backup by blocks of 64 KiB sees as changed, metadata not counted.
+    pub changed_block_bytes: u64,
+    /// What the container can give back. Counted for [`Goal::Units`] alone.
+    pub emptied: Emptied,
+    /// Fragmented streams that are left, with their files.
+    pub left: Vec<(FileId, WhyLeft)>,
+}
+
+/// What the container has under the volume: consecutive spans that cover it, in order.
+pub type BackingMap = Vec<(VolumeSpan, Backing)>;
+
+/// What a planner may ask of a volume besides its layout.
+#[derive(Clone, Copy, Default)]
+pub struct Hints<'a> {
+    /// In which directory a file is.
+    pub folder: Option<&'a dyn Fn(FileId) -> Option<FileId>>,
+    /// Where a small file is best put, if the file system cares.
+    pub home: Option<&'a dyn Fn(FileId) -> Option<VolumeSpan>>,
+}
