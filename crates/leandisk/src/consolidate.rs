@@ -10,7 +10,7 @@ use plan::Moved;
 use plan::defrag::{Backing, BackingMap, DefragOptions, Goal, Hints, plan_in_place};
 use stack::{Mode, Stack, UsedMaps, Volume};
 
-use crate::in_place::{BATCH_BYTES_MAX, Prepared, Soundness, make_ready};
+use crate::in_place::{BATCH_BYTES_MAX, Soundness, VolumePlan, plan_for_change};
 use crate::pack::read_layout;
 
 /// Uses are asked for in windows of this size.
@@ -28,20 +28,20 @@ pub(crate) enum Known {
 }
 
 /// Plans all volumes that are sound. What speaks against one is an answer; only a failure to read is an error.
-pub(crate) fn prepare(
+pub(crate) fn plan(
     stack: &Stack,
     maps: &UsedMaps,
     gives: GivesBack,
     known: &[Known],
-) -> Result<Vec<Prepared>> {
-    let prepare_one = |(index, mode)| match prepare_volume(stack, mode, gives, &known[index], index) {
+) -> Result<Vec<VolumePlan>> {
+    let plan_one = |(index, mode)| match plan_volume(stack, mode, gives, &known[index], index) {
         Err(error) if error.kind() == ErrorKind::Io => Err(error),
-        prepared => Ok(prepared),
+        plan => Ok(plan),
     };
-    maps.modes().iter().enumerate().map(prepare_one).collect()
+    maps.modes().iter().enumerate().map(plan_one).collect()
 }
 
-fn prepare_volume(stack: &Stack, mode: &Mode, gives: GivesBack, known: &Known, index: usize) -> Prepared {
+fn plan_volume(stack: &Stack, mode: &Mode, gives: GivesBack, known: &Known, index: usize) -> VolumePlan {
     let unit_bytes = gives.unit_bytes.filter(|_| gives.frees_units).ok_or_else(|| {
         let format = stack.chain().facts().format.name();
         Error::unsupported(format!(
@@ -54,7 +54,7 @@ fn prepare_volume(stack: &Stack, mode: &Mode, gives: GivesBack, known: &Known, i
         Known::Unsound(why) => return Err(Error::refused(format!("no file of it is moved: {why}"))),
         Known::Whole => return Err(Error::refused("it is kept whole")),
     }
-    make_ready(stack, index, Soundness::Checked, |volume, filesystem, rearrange| {
+    plan_for_change(stack, index, Soundness::Checked, |volume, filesystem, rearrange| {
         let backing = backing(stack.chain(), volume, &**map, rearrange)?;
         let layout = read_layout(filesystem, rearrange, backing)?;
         let options = DefragOptions {
@@ -124,15 +124,15 @@ fn idle(volume: &Volume, map: &dyn UsedMap, rearrange: &dyn Rearrange) -> Result
 }
 
 /// What will have changed hands on each volume.
-pub(crate) fn moved(prepared: &[Prepared]) -> Vec<Moved> {
-    let of = |prepared: &Prepared| match prepared {
-        Ok(ready) if has_moves(prepared) => Moved::new(&ready.plan.batches, &ready.freed()),
+pub(crate) fn moved(plans: &[VolumePlan]) -> Vec<Moved> {
+    let of = |plan: &VolumePlan| match plan {
+        Ok(planned) if has_moves(plan) => Moved::new(&planned.plan.batches, &planned.freed()),
         _ => Moved::default(),
     };
-    prepared.iter().map(of).collect()
+    plans.iter().map(of).collect()
 }
 
 /// Whether anything is to move on a volume.
-pub(crate) fn has_moves(prepared: &Prepared) -> bool {
-    prepared.as_ref().is_ok_and(|ready| !ready.plan.batches.is_empty())
+pub(crate) fn has_moves(plan: &VolumePlan) -> bool {
+    plan.as_ref().is_ok_and(|planned| !planned.plan.batches.is_empty())
 }

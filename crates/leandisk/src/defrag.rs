@@ -16,8 +16,8 @@ use report::{DefragDocument, DefragSubject, DefragVolume, DefragWork, defrag_doc
 use stack::{Stack, Survey, Volume};
 
 use crate::in_place::{
-    BATCH_BYTES_MAX, CHECK_FIRST, CarriedOut, InPlace, Prepared, Ready, Soundness, carry_out,
-    check_can_be_opened, is_thin, make_ready,
+    BATCH_BYTES_MAX, CHECK_FIRST, ChangeOptions, ChangeOutcome, PlannedVolume, Soundness, VolumePlan,
+    carry_out, check_can_be_opened, is_thin, plan_for_change,
 };
 use crate::open::{Caching, Gate, OpenDisk, OpenOptions, check_claims, check_usable};
 use crate::pack::read_layout;
@@ -99,18 +99,18 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<Defrag
     let planning = observer.waiting("planning what moves");
     let found = stack.used_maps(Check::Quick).and_then(|maps| stack.survey(&maps));
     let survey = seen.explain(stack.chain(), found)?;
-    let prepared: Result<Vec<_>> =
-        (0..stack.volumes().len()).map(|index| prepare(options, stack, &survey, index)).collect();
-    let prepared = seen.explain(stack.chain(), prepared)?;
+    let plans: Result<Vec<_>> =
+        (0..stack.volumes().len()).map(|index| plan_one(options, stack, &survey, index)).collect();
+    let plans = seen.explain(stack.chain(), plans)?;
     drop(planning);
     let proof = match options.dry_run {
         true => {
-            check_can_be_opened(stack, &gate, &prepared)?;
+            check_can_be_opened(stack, &gate, &plans)?;
             None
         }
         false => {
-            let CarriedOut { after, outcomes, verified_files } =
-                carry_out(&options.in_place(observer), stack, &gate, &prepared, &seen)?;
+            let ChangeOutcome { after, outcomes, verified_files } =
+                carry_out(&options.in_place(observer), stack, &gate, &plans, &seen)?;
             let survey = after.survey(&after.used_maps(Check::Quick)?)?;
             Some(Proof { survey, outcomes, verified_files })
         }
@@ -119,7 +119,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<Defrag
         index: index + 1,
         facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
         size_bytes: volume.span.len_bytes(),
-        work: work(&survey, &prepared[index], proof.as_ref(), index),
+        work: work(&survey, &plans[index], proof.as_ref(), index),
     });
     let mut document = defrag_document(&DefragSubject {
         path: &options.disk.display().to_string(),
@@ -130,7 +130,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<Defrag
         elapsed_seconds: started.elapsed().as_secs_f64(),
         verified_files: proof.as_ref().and_then(|proof| proof.verified_files),
     });
-    let possible = check_any_was_possible(options, stack, prepared);
+    let possible = check_any_was_possible(options, stack, plans);
     if let Err(error) = &possible {
         document.fail(error);
     }
@@ -148,25 +148,25 @@ fn check_volume_number(options: &Options, stack: &Stack) -> Result<()> {
 }
 
 impl Options {
-    fn in_place<'a>(&'a self, observer: &'a dyn Observer) -> InPlace<'a> {
+    fn in_place<'a>(&'a self, observer: &'a dyn Observer) -> ChangeOptions<'a> {
         let Self { disk, open, verify, journal, .. } = self;
-        InPlace { disk, open, verify: *verify, journal: journal.as_deref(), observer }
+        ChangeOptions { disk, open, verify: *verify, journal: journal.as_deref(), observer }
     }
 }
 
 /// Plans one volume. What speaks against it is an answer; only a failure to read is an error.
-fn prepare(options: &Options, stack: &Stack, survey: &Survey, index: usize) -> Result<Prepared> {
-    match prepare_volume(options, stack, survey, index) {
+fn plan_one(options: &Options, stack: &Stack, survey: &Survey, index: usize) -> Result<VolumePlan> {
+    match plan_volume(options, stack, survey, index) {
         Err(error) if error.kind() == ErrorKind::Io => Err(error),
-        prepared => Ok(prepared),
+        plan => Ok(plan),
     }
 }
 
-fn prepare_volume(options: &Options, stack: &Stack, survey: &Survey, index: usize) -> Prepared {
+fn plan_volume(options: &Options, stack: &Stack, survey: &Survey, index: usize) -> VolumePlan {
     if options.volume.is_some_and(|number| number as usize != index + 1) {
         return Err(Error::refused("another volume was asked for"));
     }
-    make_ready(stack, index, Soundness::ToBeChecked, |volume, filesystem, rearrange| {
+    plan_for_change(stack, index, Soundness::ToBeChecked, |volume, filesystem, rearrange| {
         let growth_bytes_max = stack.chain().facts().virtual_bytes / GROWTH_PARTS;
         let (backing, unit_bytes) = backing(stack.chain(), volume, growth_bytes_max)?;
         let layout = read_layout(filesystem, rearrange, backing)?;
@@ -219,39 +219,39 @@ struct Proof {
 /// What there is to say of a volume.
 fn work<'a>(
     survey: &Survey,
-    prepared: &'a Prepared,
+    plan: &'a VolumePlan,
     proof: Option<&Proof>,
     index: usize,
 ) -> Result<DefragWork<'a>, String> {
-    let ready = prepared.as_ref().map_err(ToString::to_string)?;
+    let planned = plan.as_ref().map_err(ToString::to_string)?;
     let found = &survey.volumes[index];
     let catalog = found.catalog.as_ref().ok_or("its files cannot be listed")?;
     let before = surveyed_figures(found);
     let (after, written): (LayoutFigures, _) = match proof {
-        None => (predicted_figures(before, &predicted_free(ready), &ready.plan), (0, 0)),
+        None => (predicted_figures(before, &predicted_free(planned), &planned.plan), (0, 0)),
         Some(proof) => {
             let outcome = proof.outcomes[index];
             let found = &proof.survey.volumes[index];
             (surveyed_figures(found), (outcome.metadata_written_bytes, outcome.journal_written_bytes))
         }
     };
-    let reading = fragmented_reading(found, catalog, &ready.plan.batches, &HDD);
-    let left_paths = ready.plan.left.iter().map(|(file, _)| printable_name(&catalog.path(*file))).collect();
-    Ok(DefragWork { plan: &ready.plan, before, after, written, left_paths, reading })
+    let reading = fragmented_reading(found, catalog, &planned.plan.batches, &HDD);
+    let left_paths = planned.plan.left.iter().map(|(file, _)| printable_name(&catalog.path(*file))).collect();
+    Ok(DefragWork { plan: &planned.plan, before, after, written, left_paths, reading })
 }
 
 /// What will be free. Maps that get smaller leave something, too, as far as can be told before.
-fn predicted_free(ready: &Ready) -> ExtentSet<extent::Volume> {
-    free_after(&ready.free, &ready.plan.batches, &ready.freed())
+fn predicted_free(planned: &PlannedVolume) -> ExtentSet<extent::Volume> {
+    free_after(&planned.free, &planned.plan.batches, &planned.freed())
 }
 
 /// Fails if no volume could be changed, for the reason of the one asked for, else of the first.
-fn check_any_was_possible(options: &Options, stack: &Stack, prepared: Vec<Prepared>) -> Result<()> {
-    if prepared.iter().any(Result::is_ok) {
+fn check_any_was_possible(options: &Options, stack: &Stack, plans: Vec<VolumePlan>) -> Result<()> {
+    if plans.iter().any(Result::is_ok) {
         return Ok(());
     }
     let asked = options.volume.map_or(0, |number| number as usize - 1);
-    match prepared.into_iter().nth(asked) {
+    match plans.into_iter().nth(asked) {
         // A volume in doubt is not changed, whoever is to blame: nothing was tried that could fail.
         Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {
             let refused = Error::refused(error.to_string()).path(options.disk.display());

@@ -31,17 +31,17 @@ pub(crate) const CHECK_FIRST: &str = "check the volume with its own tools first"
 const THREAD_COUNT: usize = 4;
 
 /// A volume with its plan, or why there is none.
-pub(crate) type Prepared = Result<Ready, Error>;
+pub(crate) type VolumePlan = Result<PlannedVolume, Error>;
 
 /// What is needed to carry out a plan.
-pub(crate) struct Ready {
+pub(crate) struct PlannedVolume {
     rearrange: Box<dyn Rearrange>,
     pub(crate) plan: DefragPlan,
     /// What the file system calls free.
     pub(crate) free: ExtentSet<extent::Volume>,
 }
 
-impl Ready {
+impl PlannedVolume {
     /// What smaller maps leave.
     pub(crate) fn freed(&self) -> ExtentSet<extent::Volume> {
         let all = at_once(&self.plan.batches);
@@ -62,12 +62,12 @@ pub(crate) enum Soundness {
 
 /// Has a volume planned whose files can be moved. Fails with the reason if they cannot, or if the independent check that follows
 /// a change would not pass the volume as it is.
-pub(crate) fn make_ready(
+pub(crate) fn plan_for_change(
     stack: &Stack,
     index: usize,
     soundness: Soundness,
     plan: impl FnOnce(&Volume, &dyn FileSystem, &dyn Rearrange) -> Result<DefragPlan>,
-) -> Prepared {
+) -> VolumePlan {
     if let Some(other) = stack.hibernated().filter(|other| *other != index) {
         return Err(Error::refused(format!("the guest is hibernated (see volume {})", other + 1)));
     }
@@ -82,19 +82,19 @@ pub(crate) fn make_ready(
     }
     let mut free = ExtentSet::new();
     filesystem.each_free_span(&mut |span| free.push(span))?;
-    Ok(Ready { rearrange, plan, free })
+    Ok(PlannedVolume { rearrange, plan, free })
 }
 
 /// For a dry run: what keeps the disk's files from being opened for the plans would keep these from being carried out.
-pub(crate) fn check_can_be_opened(stack: &Stack, gate: &Gate, prepared: &[Prepared]) -> Result<()> {
-    if prepared.iter().flatten().any(|ready| !ready.plan.batches.is_empty()) {
-        drop(Changing::open(stack.chain(), gate)?);
+pub(crate) fn check_can_be_opened(stack: &Stack, gate: &Gate, plans: &[VolumePlan]) -> Result<()> {
+    if plans.iter().flatten().any(|planned| !planned.plan.batches.is_empty()) {
+        drop(EditSession::open(stack.chain(), gate)?);
     }
     Ok(())
 }
 
 /// How plans are carried out.
-pub(crate) struct InPlace<'a> {
+pub(crate) struct ChangeOptions<'a> {
     pub(crate) disk: &'a Path,
     pub(crate) open: &'a OpenOptions,
     /// Whether all files are read before and after, and compared.
@@ -105,7 +105,7 @@ pub(crate) struct InPlace<'a> {
 }
 
 /// What was done.
-pub(crate) struct CarriedOut {
+pub(crate) struct ChangeOutcome {
     /// The disk, opened anew.
     pub(crate) after: Stack,
     /// What was done to each volume.
@@ -116,18 +116,18 @@ pub(crate) struct CarriedOut {
 
 /// Carries out the plans, then opens the disk anew and compares.
 pub(crate) fn carry_out(
-    how: &InPlace<'_>,
+    how: &ChangeOptions<'_>,
     stack: &Stack,
     gate: &Gate,
-    prepared: &[Prepared],
+    plans: &[VolumePlan],
     seen: &Seen,
-) -> Result<CarriedOut> {
+) -> Result<ChangeOutcome> {
     let checking = how.observer.waiting(how.comparing());
-    let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
+    let mut outcomes = vec![RearrangeOutcome::default(); plans.len()];
     let mut snapshots = Vec::new();
-    for (volume, prepared) in stack.volumes().iter().zip(prepared) {
-        snapshots.push(match prepared {
-            Ok(ready) if !ready.plan.batches.is_empty() => {
+    for (volume, plan) in stack.volumes().iter().zip(plans) {
+        snapshots.push(match plan {
+            Ok(planned) if !planned.plan.batches.is_empty() => {
                 Some(snapshot(how, volume).map_err(before_any_change)?)
             }
             _ => None,
@@ -135,18 +135,18 @@ pub(crate) fn carry_out(
     }
     drop(checking);
     let mut is_changed = false;
-    for (index, ready) in prepared.iter().enumerate() {
-        let (Ok(ready), Some(_)) = (ready, &snapshots[index]) else { continue };
+    for (index, planned) in plans.iter().enumerate() {
+        let (Ok(planned), Some(_)) = (planned, &snapshots[index]) else { continue };
         // The image's tables may be others after a change.
         let again = match is_changed {
             true => Some(open_chain(how.disk, how.open, Caching::Direct)?),
             false => None,
         };
-        let edit = Changing::open(again.as_ref().unwrap_or(stack.chain()), gate)?;
+        let edit = EditSession::open(again.as_ref().unwrap_or(stack.chain()), gate)?;
         if !is_changed {
             seen.check_before_change(stack.chain())?;
         }
-        outcomes[index] = change(how, stack, edit, ready, index)?;
+        outcomes[index] = change(how, stack, edit, planned, index)?;
         is_changed = true;
     }
     let after = OpenDisk::open(how.disk, how.open, Caching::Direct)?.stack;
@@ -163,10 +163,10 @@ pub(crate) fn carry_out(
         }
     }
     let verified_files = how.verify.then_some(verified_files);
-    Ok(CarriedOut { after, outcomes, verified_files })
+    Ok(ChangeOutcome { after, outcomes, verified_files })
 }
 
-impl InPlace<'_> {
+impl ChangeOptions<'_> {
     /// What is done before and after the change, in words.
     fn comparing(&self) -> &'static str {
         if self.verify { "reading files to compare them" } else { "checking volumes" }
@@ -181,7 +181,7 @@ fn before_any_change(error: Error) -> Error {
     }
 }
 
-fn snapshot(how: &InPlace<'_>, volume: &Volume) -> Result<Snapshot> {
+fn snapshot(how: &ChangeOptions<'_>, volume: &Volume) -> Result<Snapshot> {
     let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
     let contents = if how.verify { Contents::All } else { Contents::None };
     take_snapshot(filesystem, volume, contents)
@@ -211,14 +211,14 @@ pub(crate) fn is_thin(chain: &Chain) -> Result<bool> {
 }
 
 /// A disk whose files nobody else can use.
-pub(crate) enum Changing {
+pub(crate) enum EditSession {
     /// All of it has its place: contents change where they lie, and no table does.
     Fixed(Edit),
     /// It has holes: the image may grow, and shrinks again.
     Thin(Box<dyn LiveDisk>),
 }
 
-impl Changing {
+impl EditSession {
     /// Opens the files for writing. Nothing is written yet.
     pub(crate) fn open(chain: &Chain, gate: &Gate) -> Result<Edit> {
         Edit::open(chain, gate, &mut open_live)
@@ -272,10 +272,10 @@ impl Changing {
 /// Carries out one volume's plan. The journal is there from before the first write until the disk is closed: what is killed in
 /// between may leave marks in the image that only `recover` takes for its own.
 fn change(
-    how: &InPlace<'_>,
+    how: &ChangeOptions<'_>,
     stack: &Stack,
     edit: Edit,
-    ready: &Ready,
+    planned: &PlannedVolume,
     index: usize,
 ) -> Result<RearrangeOutcome> {
     let volume = &stack.volumes()[index];
@@ -286,10 +286,10 @@ fn change(
         uuid: facts.uuid.clone().unwrap_or_default(),
         format: stack.chain().facts().format.name().to_owned(),
     };
-    let Ready { rearrange, plan, .. } = ready;
+    let PlannedVolume { rearrange, plan, .. } = planned;
     let header = journal_header(&edit, volume.span, &**rearrange, &plan.batches, SLOT_BYTES, identity)?;
     let journal = os::create_journal(how.disk, how.journal, header)?;
-    let disk = match Changing::begin(edit) {
+    let disk = match EditSession::begin(edit) {
         Ok(disk) => disk,
         Err(error) => {
             journal.remove()?;

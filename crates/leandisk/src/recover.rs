@@ -6,7 +6,7 @@ use block::{Error, Result};
 use claims::Act;
 use report::RecoverDocument;
 
-use crate::in_place::Changing;
+use crate::in_place::EditSession;
 use crate::open::{Caching, Gate, OpenOptions, check_claims, open_chain};
 
 /// What is recovered.
@@ -34,15 +34,15 @@ pub fn run(options: &Options) -> Result<RecoverDocument> {
     let chain = open_chain(&options.disk, &options.open, Caching::PageCache)?;
     let gate = Gate::new(&options.disk, &options.open)?;
     check_claims(&chain, &gate, Act::Change)?;
-    let opened = Changing::open_interrupted(&chain, &gate)?;
+    let opened = EditSession::open_interrupted(&chain, &gate)?;
     // What is refused is refused before a byte changes.
     let (journal, claim) = found.prove(os::disk_name(&options.disk)?, &opened)?;
     let opened = match image::live::gives_back(&chain).unit_bytes {
-        Some(_) => Changing::begin_thin(opened)?,
-        None => Changing::begin(opened)?,
+        Some(_) => EditSession::begin_thin(opened)?,
+        None => EditSession::begin(opened)?,
     };
     let recovery = engine::recover(opened.disk(), journal.file(), &claim)?;
-    if let Changing::Thin(disk) = &opened {
+    if let EditSession::Thin(disk) = &opened {
         engine::tidy_up(&**disk)?;
     }
     opened.close()?;

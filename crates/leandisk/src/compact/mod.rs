@@ -1,18 +1,17 @@
 //! Space that the guest does not use, given back in place: facts, plan, execution, proof.
 
-use std::collections::BTreeSet;
+mod candidate;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use block::{
-    Disk, Error, ErrorKind, HOST_BLOCK_BYTES, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result,
-    TargetFile, UnitMove,
+    Disk, Error, HOST_BLOCK_BYTES, HostFile, LiveDisk, Occupancy, ReadAt, Result, TargetFile, UnitMove,
 };
-use claims::{Act, Seen};
+use claims::Seen;
 use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Tally};
-use extent::{ExtentSet, Host, Span, VolumeSpan};
-use filesystem::{Catalog, Check, State, Use};
+use extent::Span;
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget};
 use journal::{Header, Identity};
@@ -21,19 +20,19 @@ use plan::compact::{CompactPlan, CompactPlanner, CompactShape, FileFacts};
 use plan::settle::{MoveWhen, Moved as MovedUnits};
 use plan::{Moved, facts_after};
 use report::{CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document};
-use stack::{Mode, Stack, UsedMaps, Volume};
-use verify::volume::{Contents, Snapshot, VolumeReport};
+use stack::Stack;
+use verify::volume::Snapshot;
 
 use crate::consolidate::{self, Known};
-use crate::in_place::{InPlace, Prepared, carry_out, check_can_be_opened, take_snapshot};
-use crate::open::{Caching, Gate, OpenDisk, OpenOptions, check_claims, check_usable, lost};
+use crate::in_place::{ChangeOptions, VolumePlan, carry_out, check_can_be_opened};
+use crate::open::{Caching, Gate, OpenDisk, OpenOptions, lost};
 use crate::places::Places;
 use crate::{Observer, Reported, shadow_copies};
 
+use candidate::{Candidate, Depth, Trust, TrustedVolume, written_of};
+
 /// Facts are asked for in windows of about this size.
 const WINDOW_BYTES: u64 = 256 << 20;
-/// What a file system without files is called.
-const SWAP: &str = "swap";
 
 /// Whether what lies at the end of an image's file goes down into gaps, so that the file gets shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -79,34 +78,34 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<Compac
     let started = Instant::now();
     // What moves is compared by who moves it; files are read again for what comes after that.
     let checking = observer.waiting(comparing(options));
-    let mut scene = Scene::open(options, options.verify && !options.defrag)?;
-    let before = sizes(scene.stack.chain())?;
+    let mut candidate = Candidate::open(options, options.verify && !options.defrag)?;
+    let before = sizes(candidate.stack.chain())?;
     drop(checking);
     let consolidation = match options.defrag {
-        true => Some(consolidate(task, &mut scene)?),
+        true => Some(consolidate(task, &mut candidate)?),
         false => None,
     };
-    let moved = consolidation.as_ref().filter(|_| options.dry_run).map(|it| consolidate::moved(&it.prepared));
-    let plan = plan(&scene, moved.as_deref(), options.moves)?;
-    let refused = refused(&scene.stack, &scene.trust);
+    let moved = consolidation.as_ref().filter(|_| options.dry_run).map(|it| consolidate::moved(&it.plans));
+    let plan = plan(&candidate, moved.as_deref(), options.moves)?;
+    let refused = refused(&candidate.stack, &candidate.trust);
     let moved_files = consolidation.as_ref().and_then(|it| it.verified_files);
     let step_count = plan.releases.count() + plan.moves.len() as u64;
     let done = match (options.dry_run || refused.is_some(), step_count) {
         (true, count) => {
             // What keeps the files from being opened keeps them from being changed.
             if refused.is_none() && count > 0 {
-                drop(open_alone(scene.stack.chain(), &scene.gate, &scene.seen)?);
+                drop(open_alone(candidate.stack.chain(), &candidate.gate, &candidate.seen)?);
             }
             None
         }
         (false, 0) => {
-            let after = sizes(scene.stack.chain())?;
+            let after = sizes(candidate.stack.chain())?;
             Some(Done { after, written_bytes: 0, is_cancelled: false, verified_files: None })
         }
-        (false, _) => Some(execute(task, &scene, &plan)?),
+        (false, _) => Some(execute(task, &candidate, &plan)?),
     };
-    let care = shadow_copies::care(options.drop_shadow_copies, &scene.stack, &scene.maps)?;
-    let volumes = scene.stack.volumes().iter().zip(&scene.trust).zip(care);
+    let care = shadow_copies::care(options.drop_shadow_copies, &candidate.stack, &candidate.maps)?;
+    let volumes = candidate.stack.volumes().iter().zip(&candidate.trust).zip(care);
     let volumes = volumes.map(|((volume, trust), shadow_copies)| CompactVolume {
         facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
         size_bytes: volume.span.len_bytes(),
@@ -115,14 +114,14 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<Compac
     });
     let mut document = compact_document(&CompactSubject {
         path: &options.disk.display().to_string(),
-        format: scene.stack.chain().facts().format.name(),
+        format: candidate.stack.chain().facts().format.name(),
         plan: &plan,
         before: (before.allocated_bytes, before.length_bytes),
         after: done
             .as_ref()
             .map(|done| (done.after.allocated_bytes, done.after.length_bytes, done.written_bytes)),
         refused: refused.clone(),
-        frees_units: gives_back(scene.stack.chain()).frees_units,
+        frees_units: gives_back(candidate.stack.chain()).frees_units,
         consolidated: consolidation.map(|it| it.volumes()),
         volumes: volumes.collect(),
         elapsed_seconds: started.elapsed().as_secs_f64(),
@@ -146,233 +145,65 @@ fn comparing(options: &Options) -> &'static str {
     if options.verify { "reading files to compare them" } else { "checking volumes" }
 }
 
-/// A disk that may be changed in place, with what its volumes say.
-struct Scene {
-    stack: Stack,
-    gate: Gate,
-    seen: Seen,
-    maps: UsedMaps,
-    trust: Vec<Trust>,
-    held: Vec<ExtentSet<Host>>,
-    /// What lies where in an image whose units can be moved.
-    occupancy: Option<Occupancy>,
-    depth: Depth,
-}
-
-/// What of the volumes must be as it was afterwards.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Depth {
-    /// Who owns what. It is enough where no table of an image is written: nothing that is kept can change then but by a hole of the
-    /// host, and these are looked for in all of it.
-    Owners,
-    /// All that is not the contents of files.
-    Metadata,
-    /// The contents of files as well.
-    Files,
-}
-
-impl Depth {
-    fn of(chain: &Chain, is_compared: bool) -> Self {
-        match (is_compared, gives_back(chain).unit_bytes) {
-            (true, _) => Self::Files,
-            (false, Some(_)) => Self::Metadata,
-            (false, None) => Self::Owners,
-        }
-    }
-
-    /// The independent check.
-    fn check(self, volume: &Volume) -> Result<VolumeReport> {
-        match self {
-            Self::Owners => verify::volume::check_owners(&volume.source),
-            Self::Metadata | Self::Files => verify::volume::check(&volume.source),
-        }
-    }
-
-    /// All that must stay; `None` for swap space.
-    fn snapshot(self, volume: &Volume, compared: Option<&[u64]>) -> Result<Option<Snapshot>> {
-        let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
-        let contents = match (self, compared) {
-            (Self::Owners, _) => Contents::Owners,
-            (_, None) => Contents::None,
-            (_, Some(compared)) => Contents::Of(compared),
-        };
-        match take_snapshot(filesystem, volume, contents) {
-            Ok(snapshot) => Ok(Some(snapshot)),
-            Err(_) if filesystem.facts().filesystem == SWAP => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl Scene {
-    /// Opens the disk; with `is_compared`, reads the files that are to be as they were afterwards.
-    fn open(options: &Options, is_compared: bool) -> Result<Self> {
-        // Metadata are read more than once: by who plans, and by who checks.
-        let stack = OpenDisk::open(&options.disk, &options.open, Caching::Metadata)?.stack;
-        let gate = Gate::new(&options.disk, &options.open)?;
-        let seen = Seen::of(stack.chain());
-        let occupancy = check_possible(options, &stack, &gate)?;
-        let chain = stack.chain().clone();
-        seen.clone().explain(&chain, Self::survey(options, stack, gate, seen, occupancy, is_compared))
-    }
-
-    fn survey(
-        options: &Options,
-        stack: Stack,
-        gate: Gate,
-        seen: Seen,
-        occupancy: Option<Occupancy>,
-        is_compared: bool,
-    ) -> Result<Self> {
-        let maps = stack.used_maps_for(Check::Full, shadow_copies::what(options.drop_shadow_copies))?;
-        check_not_hibernated(&stack)?;
-        let volumes = stack.volumes().iter().zip(maps.modes());
-        let depth = Depth::of(stack.chain(), is_compared);
-        let trust = volumes.map(|(volume, mode)| trust(depth, volume, mode)).collect::<Result<_>>()?;
-        // Asked for where it is, the host finds places for all that was written, and what is taken is counted after that.
-        let held = held(stack.chain())?;
-        Ok(Self { stack, gate, seen, maps, trust, held, occupancy, depth })
-    }
-}
-
 /// What was planned for each volume, and written to it.
 struct Consolidation {
-    prepared: Vec<Prepared>,
+    plans: Vec<VolumePlan>,
     outcomes: Vec<RearrangeOutcome>,
     verified_files: Option<u64>,
 }
 
 impl Consolidation {
     fn volumes(&self) -> Vec<CompactMoves> {
-        let moves = |(prepared, outcome): (&Prepared, &RearrangeOutcome)| match prepared {
-            Ok(ready) => CompactMoves {
-                moved_bytes: ready.plan.moved_bytes,
-                emptied_units: ready.plan.emptied.units,
+        let moves = |(plan, outcome): (&VolumePlan, &RearrangeOutcome)| match plan {
+            Ok(planned) => CompactMoves {
+                moved_bytes: planned.plan.moved_bytes,
+                emptied_units: planned.plan.emptied.units,
                 metadata_written_bytes: outcome.metadata_written_bytes,
                 journal_written_bytes: outcome.journal_written_bytes,
                 refused: None,
             },
             Err(error) => CompactMoves { refused: Some(error.to_string()), ..CompactMoves::default() },
         };
-        self.prepared.iter().zip(&self.outcomes).map(moves).collect()
+        self.plans.iter().zip(&self.outcomes).map(moves).collect()
     }
 }
 
-/// Plans what is to move, and does it, but in a dry run; then the scene is that of the disk afterwards.
-fn consolidate(task: Task<'_>, scene: &mut Scene) -> Result<Consolidation> {
+/// Plans what is to move, and does it, but in a dry run; then the candidate is that of the disk afterwards.
+fn consolidate(task: Task<'_>, candidate: &mut Candidate) -> Result<Consolidation> {
     let Task { options, observer } = task;
-    let known: Vec<_> = scene.trust.iter().map(known).collect();
-    let gives = gives_back(scene.stack.chain());
-    let prepared = consolidate::prepare(&scene.stack, &scene.maps, gives, &known)?;
-    let mut outcomes = vec![RearrangeOutcome::default(); prepared.len()];
+    let known: Vec<_> = candidate.trust.iter().map(known).collect();
+    let gives = gives_back(candidate.stack.chain());
+    let plans = consolidate::plan(&candidate.stack, &candidate.maps, gives, &known)?;
+    let mut outcomes = vec![RearrangeOutcome::default(); plans.len()];
     let mut verified_files = None;
-    let moves = prepared.iter().any(consolidate::has_moves);
+    let moves = plans.iter().any(consolidate::has_moves);
     if !options.dry_run && moves {
-        let how = InPlace {
+        let how = ChangeOptions {
             disk: &options.disk,
             open: &options.open,
             verify: options.verify,
             journal: None,
             observer,
         };
-        let carried_out = carry_out(&how, &scene.stack, &scene.gate, &prepared, &scene.seen)?;
+        let carried_out = carry_out(&how, &candidate.stack, &candidate.gate, &plans, &candidate.seen)?;
         (outcomes, verified_files) = (carried_out.outcomes, carried_out.verified_files);
     }
     if options.dry_run {
-        check_can_be_opened(&scene.stack, &scene.gate, &prepared)?;
+        check_can_be_opened(&candidate.stack, &candidate.gate, &plans)?;
     } else if moves || options.verify {
         let _checking = observer.waiting(comparing(options));
-        *scene = Scene::open(options, options.verify)?;
+        *candidate = Candidate::open(options, options.verify)?;
     }
-    Ok(Consolidation { prepared, outcomes, verified_files })
+    Ok(Consolidation { plans, outcomes, verified_files })
 }
 
 /// Whether files of a volume may move.
 fn known(trust: &Trust) -> Known {
     match trust {
-        Ok(Found { unsound: None, .. }) => Known::Sound,
-        Ok(Found { unsound: Some(why), .. }) => Known::Unsound(why.clone()),
+        Ok(TrustedVolume { unsound: None, .. }) => Known::Sound,
+        Ok(TrustedVolume { unsound: Some(why), .. }) => Known::Unsound(why.clone()),
         Err(_) => Known::Whole,
     }
-}
-
-/// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at. What lies where in an
-/// image whose units can be moved.
-fn check_possible(options: &Options, stack: &Stack, gate: &Gate) -> Result<Option<Occupancy>> {
-    check_claims(stack.chain(), gate, Act::Change)?;
-    Edit::check(stack.chain())?;
-    check_usable(&options.disk, &options.open)?.occupancy()
-}
-
-fn check_not_hibernated(stack: &Stack) -> Result<()> {
-    match stack.hibernated() {
-        None => Ok(()),
-        Some(index) => Err(Error::refused(format!("the guest is hibernated (see volume {})", index + 1))
-            .hint("resume it, and shut it down")
-            .path(stack.chain().files()[0].name())),
-    }
-}
-
-/// How a volume is to be found again; why all of it is kept if its used map is not to be relied on.
-type Trust = Result<Found, String>;
-
-/// A volume as it was before.
-struct Found {
-    /// All that must stay; `None` for what has no files: swap space.
-    snapshot: Option<Snapshot>,
-    /// The files whose contents are compared, ascending; `None` without `--verify`.
-    compared: Option<Vec<u64>>,
-    /// Why the independent check rejects it, if it does. That is stricter than a used map need be: clusters that are marked as
-    /// used and belong to nobody fail it, and do no harm here. But files of such a volume are not moved.
-    unsound: Option<String>,
-}
-
-/// What speaks against a volume is an answer; only a failure to read is an error.
-fn trust(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Trust> {
-    if let Some(reason) = mode.reason() {
-        return Ok(Err(reason.to_owned()));
-    }
-    let Some(filesystem) = &volume.filesystem else { return Ok(Err("no known file system".into())) };
-    if let State::JournalPending(why) = &filesystem.facts().state {
-        return Ok(Err(format!("{why}: start the guest and shut it down, so that its journal is empty")));
-    }
-    let found = compared(depth, volume, mode).and_then(|compared| {
-        let snapshot = depth.snapshot(volume, compared.as_deref())?;
-        let unsound = match depth.check(volume) {
-            Ok(_) => None,
-            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-            Err(error) => Some(error.to_string()),
-        };
-        Ok(Found { snapshot, compared, unsound })
-    });
-    match found {
-        Ok(found) => Ok(Ok(found)),
-        Err(error) if error.kind() == ErrorKind::Io => Err(error),
-        Err(error) => Ok(Err(error.to_string())),
-    }
-}
-
-/// If they are compared, all files but those that hold swap, whose contents go.
-fn compared(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Option<Vec<u64>>> {
-    let (Mode::UsedOnly(map), Some(filesystem)) = (mode, &volume.filesystem) else { return Ok(None) };
-    if depth != Depth::Files || filesystem.facts().filesystem == SWAP {
-        return Ok(None);
-    }
-    let mut swap = ExtentSet::new();
-    for window in Span::from_zero(volume.span.len_bytes()).split(WINDOW_BYTES) {
-        for extent in map.uses(window)?.into_iter().filter(|extent| extent.state == Use::Swap) {
-            swap.push(extent.span);
-        }
-    }
-    let catalog = Catalog::read(&**filesystem)?;
-    let holds_swap = |span: VolumeSpan| swap.within(span).next().is_some();
-    let swap_files: BTreeSet<_> = catalog
-        .streams()
-        .filter(|stream| stream.extents().any(|extent| holds_swap(extent.span)))
-        .map(|stream| stream.stream.file.0)
-        .collect();
-    let files: BTreeSet<_> = catalog.streams().map(|stream| stream.stream.file.0).collect();
-    Ok(Some(files.difference(&swap_files).copied().collect()))
 }
 
 /// Why nothing can be done, if no volume can be relied on.
@@ -384,27 +215,9 @@ fn refused(stack: &Stack, trust: &[Trust]) -> Option<String> {
     }
 }
 
-/// What the host has storage for, of each of the image's files. A device's blocks may all have some.
-fn held(chain: &Chain) -> Result<Vec<ExtentSet<Host>>> {
-    chain.files().iter().map(|file| held_of(&**file)).collect()
-}
-
-fn held_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
-    // Both, as either may leave something out: what was never written, and what the host compresses.
-    let placed = file.host_extents()?.unwrap_or_default().into_iter().map(|extent| extent.span);
-    Ok(placed.chain(written_of(file)?.iter()).collect())
-}
-
-/// What does not read as zeros as far as the host tells: what moves is written where this says that there is data, so that it tells
-/// what the host will need. It depends on what is in the host's cache; nothing is proven by it.
-fn written_of(file: &dyn HostFile) -> Result<ExtentSet<Host>> {
-    let map = file.host_map(Span::from_zero(file.len_bytes()))?;
-    Ok(map.into_iter().filter(|extent| extent.state == HostState::Data).map(|extent| extent.span).collect())
-}
-
 /// Facts in, plan out: of the volumes as they are, or as they will be once files have `moved`.
-fn plan(scene: &Scene, moved: Option<&[Moved]>, moves: Move) -> Result<CompactPlan> {
-    let Scene { stack, maps, trust, held, .. } = scene;
+fn plan(candidate: &Candidate, moved: Option<&[Moved]>, moves: Move) -> Result<CompactPlan> {
+    let Candidate { stack, maps, trust, held, .. } = candidate;
     let volumes = stack.volumes().iter().map(|volume| volume.span);
     let moved: Option<Vec<_>> = moved.map(|moved| volumes.zip(moved.iter().cloned()).collect());
     let gives = gives_back(stack.chain());
@@ -414,7 +227,7 @@ fn plan(scene: &Scene, moved: Option<&[Moved]>, moves: Move) -> Result<CompactPl
         unit_bytes,
         frees_units: gives.frees_units,
         block_bytes: gives.unit_bytes.filter(|_| !gives.frees_units),
-        blocks_may_leave: gives.can_leave_gaps && scene.occupancy.is_some(),
+        blocks_may_leave: gives.can_leave_gaps && candidate.occupancy.is_some(),
         head_bytes: gives.head_bytes,
     };
     let trusted = trust.iter().map(Result::is_ok).collect();
@@ -429,7 +242,7 @@ fn plan(scene: &Scene, moved: Option<&[Moved]>, moves: Move) -> Result<CompactPl
         };
         planner.add(&facts, &stack.chain().map(window)?);
     }
-    let Some(occupancy) = &scene.occupancy else { return Ok(planner.finish()) };
+    let Some(occupancy) = &candidate.occupancy else { return Ok(planner.finish()) };
     let when = match moves {
         Move::Auto => MoveWhen::Pays,
         Move::Always => MoveWhen::Possible,
@@ -464,10 +277,10 @@ struct Done {
 }
 
 /// Carries out the plan, then opens the disk anew and compares.
-fn execute(task: Task<'_>, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
+fn execute(task: Task<'_>, candidate: &Candidate, plan: &CompactPlan) -> Result<Done> {
     let Task { options, observer } = task;
-    let Scene { stack, gate, seen, trust, depth, .. } = scene;
-    let slot_bytes = scene.occupancy.as_ref().map_or(0, Occupancy::slot_bytes);
+    let Candidate { stack, gate, seen, trust, depth, .. } = candidate;
+    let slot_bytes = candidate.occupancy.as_ref().map_or(0, Occupancy::slot_bytes);
     let before = Places::of(stack.chain(), &plan.kept)?;
     let edit = open_alone(stack.chain(), gate, seen)?;
     let cancelled = observer.cancel()?;
@@ -514,7 +327,7 @@ fn execute(task: Task<'_>, scene: &Scene, plan: &CompactPlan) -> Result<Done> {
     before.check(after.chain(), &plan.kept, &moved, &zeroed)?;
     let mut verified_files = 0;
     for (volume, before) in after.volumes().iter().zip(trust) {
-        let Ok(Found { snapshot: Some(before), compared, unsound }) = before else { continue };
+        let Ok(TrustedVolume { snapshot: Some(before), compared, unsound }) = before else { continue };
         if unsound.is_none() {
             depth.check(volume)?;
         }
