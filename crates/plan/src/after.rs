@@ -6,7 +6,7 @@
 use extent::{ExtentSet, Span, VirtualSpan, Volume, VolumeOffset, VolumeSpan};
 use filesystem::Relocations;
 
-use crate::{Fact, Role, VolumeIndex};
+use crate::facts::{Fact, Role, VolumeIndex};
 
 /// What changed hands on a volume.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]

@@ -13,8 +13,8 @@ use extent::{
     ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual, VirtualOffset, VirtualSpan,
 };
 
+use crate::facts::{Fact, Role, VolumeIndex};
 use crate::settle::{MoveWhen, Settling, settle};
-use crate::{Fact, Role, VolumeIndex};
 
 /// How an image gives storage back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 use block::RunState;
 use extent::{PackedExtents, Virtual, VirtualSpan};
 
-use crate::{Fact, Role, VolumeIndex};
+use crate::facts::{Fact, Role, VolumeIndex};
 
 /// What the user asked to be kept although it means nothing.
 #[derive(Clone, Copy, Default, Debug)]

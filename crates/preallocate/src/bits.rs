@@ -2,7 +2,11 @@
 
 use std::ops::Range;
 
-use crate::ledger::{BLOCK_COUNT, Block};
+/// Number of a block within its chunk.
+pub(crate) type Block = usize;
+
+/// Blocks of a chunk.
+pub(crate) const BLOCK_COUNT: usize = 4096;
 
 const WORD_COUNT: usize = BLOCK_COUNT / 64;
 

@@ -17,16 +17,11 @@ use std::ops::Range;
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 use mutants::broken;
 
-use crate::bits::Bits;
+use crate::bits::{BLOCK_COUNT, Bits, Block};
 use crate::policy::Policy;
-
-/// Number of a block within its chunk.
-pub(crate) type Block = usize;
 
 /// The unit of what is used or not.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
-/// Blocks of a chunk.
-pub(crate) const BLOCK_COUNT: usize = 4096;
 /// The least that is looked at and reserved at once.
 pub(crate) const CHUNK_BYTES: u64 = BLOCK_BYTES * BLOCK_COUNT as u64;
 /// Blocks of what goes to the device at once.

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use block::{Error, ErrorKind, Result, read_struct};
 use extent::{ExtentSet, Span, VolumeOffset, VolumeSpan};
 
+use crate::probe::fields::uuid_text;
 use crate::{Check, Facts, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, UsedMap};
 
 mod bitmap;
@@ -199,15 +200,6 @@ fn broken_facts(raw: &RawSuperblock, error: &Error) -> Facts {
         },
         details: vec![("features", features.names())],
     }
-}
-
-/// A UUID as text; `None` for the zeros that stand for none.
-pub(crate) fn uuid_text(uuid: &[u8; 16]) -> Option<String> {
-    let dashed = |text: String, (at, byte): (usize, &u8)| {
-        let dash = if [4, 6, 8, 10].contains(&at) { "-" } else { "" };
-        format!("{text}{dash}{byte:02x}")
-    };
-    (*uuid != [0; 16]).then(|| uuid.iter().enumerate().fold(String::new(), dashed))
 }
 
 impl Ext {

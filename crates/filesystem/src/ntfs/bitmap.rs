@@ -1,10 +1,10 @@
-//! `$Bitmap`: a bit for each cluster, set where it is used.
+//! `$Bitmap`: a bit for each cluster, set where it is used; and the same of `$MFT` for its records.
 
 use block::{Cached, ReadAt, Result};
 use extent::Offset;
 
 use super::boot::{FileBytes, Geometry};
-use super::layout::ATTR_DATA;
+use super::layout::{ATTR_BITMAP, ATTR_DATA};
 use super::mft::Mft;
 use super::record::RecordNumber;
 use super::stream::Stream;
@@ -38,8 +38,16 @@ impl Bitmap {
         Self::of(stream, mft.geometry.cluster_count)
     }
 
+    /// `$MFT`'s bitmap: a bit for each record, set where it is in use.
+    pub(super) fn of_records(mft: &Mft) -> Result<Self> {
+        let base = mft.system_record(RecordNumber::MFT)?;
+        let missing = || base.view().error().field("attribute 0xb0", "missing", "the record bitmap");
+        let records = mft.stream(&base.view(), ATTR_BITMAP, "")?.ok_or_else(missing)?;
+        Self::of(records, mft.record_count())?.loaded()
+    }
+
     /// The first `bit_count` bits of `stream`.
-    pub(super) fn of(stream: Stream, bit_count: u64) -> Result<Self> {
+    fn of(stream: Stream, bit_count: u64) -> Result<Self> {
         stream.require_plain(bit_count.div_ceil(8))?;
         Ok(Self { bits: Bits::Windowed(Cached::new(stream, CACHE_BYTES)), bit_count })
     }

@@ -119,7 +119,7 @@ impl Scan<'_> {
         if self.record_count < self.mft.initialized_record_count() {
             self.sink.doubt(None, "$MFT is larger than the volume".into());
         }
-        match self.mft.records_in_use() {
+        match Bitmap::of_records(self.mft) {
             Ok(bitmap) => self.records_in_use = Some(bitmap),
             Err(error) => self.doubt(error)?,
         }

@@ -7,9 +7,8 @@ use block::{Error, ReadAt, Result, read_vec};
 use extent::{Offset, Volume, VolumeOffset};
 use zerocopy::FromBytes;
 
-use super::bitmap::Bitmap;
 use super::boot::Geometry;
-use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_BITMAP, ATTR_DATA, AttributeListEntry};
+use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_DATA, AttributeListEntry};
 use super::record::{Attribute, FileReference, Record, RecordNumber, utf16_is};
 use super::stream::Stream;
 use crate::Source;
@@ -137,14 +136,6 @@ impl Mft {
             }
             Ok(())
         })
-    }
-
-    /// `$MFT`'s bitmap: a bit for each record, set where it is in use.
-    pub(super) fn records_in_use(&self) -> Result<Bitmap> {
-        let base = self.system_record(RecordNumber::MFT)?;
-        let missing = || base.view().error().field("attribute 0xb0", "missing", "the record bitmap");
-        let records = self.stream(&base.view(), ATTR_BITMAP, "")?.ok_or_else(missing)?;
-        Bitmap::of(records, self.record_count())?.loaded()
     }
 
     /// The records as they are on `volume`, which may have changed since it was opened, though not in where `$MFT` lies.

@@ -78,7 +78,7 @@ impl<'a> Pass<'a> {
         Ok(Self {
             mft,
             known,
-            records_in_use: mft.records_in_use()?,
+            records_in_use: Bitmap::of_records(mft)?,
             start,
             end,
             used: Words::new(&clusters.bytes(start / 8, window_bytes)?, start),

@@ -49,11 +49,14 @@ impl Fields {
 
     /// A UUID in the order of its bytes; `None` if it is all zeros.
     pub(crate) fn uuid(&self, at: usize) -> Option<String> {
-        let bytes: [u8; 16] = self.array(at);
-        (bytes != [0; 16]).then(|| {
-            [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(hex).join("-")
-        })
+        uuid_text(&self.array(at))
     }
+}
+
+/// A UUID in the order of its bytes; `None` for the zeros that stand for none.
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> Option<String> {
+    let parts = || [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]];
+    (*uuid != [0; 16]).then(|| parts().map(hex).join("-"))
 }
 
 /// Two lower-case digits a byte.

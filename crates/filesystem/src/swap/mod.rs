@@ -5,6 +5,7 @@
 use block::{Error, Result, read_vec};
 use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 
+use crate::probe::fields::uuid_text;
 use crate::{Check, Facts, FileSystem, Source, State, Use, UsedMap};
 
 pub(crate) mod header;
@@ -50,7 +51,7 @@ fn facts(header: Option<&Header>, state: State) -> Facts {
     Facts {
         filesystem: "swap".into(),
         label: header.and_then(|header| header.label.clone()),
-        uuid: header.and_then(|header| crate::ext::uuid_text(&header.uuid)),
+        uuid: header.and_then(|header| uuid_text(&header.uuid)),
         cluster_bytes: header.map(|header| header.page_bytes),
         size_bytes: header.map_or(0, Header::area_bytes),
         free_bytes: None,

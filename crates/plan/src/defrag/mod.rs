@@ -11,7 +11,7 @@
 //!   |
 //! moves    clear -> ways, widen; roll -> widen -> aside; slide
 //!   |
-//! state    cells -> work -> space -> spans -> layout; work -> figures; effort; first_fit
+//! state    cells -> work -> space -> spans -> layout; work -> figures; units; effort; first_fit
 //!   |
 //! plan     what is asked for, and what is answered
 //! ```

@@ -2,21 +2,20 @@
 //!
 //! All is read from the volume as it is at that time; only its geometry is taken as known, and is compared.
 
-use std::collections::BTreeMap;
-
-use block::{Error, ReadAt, Result, read_struct, read_vec};
-use extent::{ExtentSet, Span, Volume, VolumeOffset};
+use block::{Error, ReadAt, Result, read_struct};
+use extent::{Volume, VolumeOffset};
 
 use super::super::group;
 use super::super::inode::{Inode, InodeNumber, inode_at, replace_root};
 use super::super::layout::{RawSuperblock, SUPERBLOCK_OFFSET};
 use super::super::superblock::{BlockNumber, Superblock};
+use super::desk::Desk;
 use super::groups::{Changes, freed_clusters};
 use super::place::{Places, moved_bytes};
 use super::quota::Released;
 use super::remap::{map_pointers, remap};
 use super::streams::Pins;
-use crate::rearrange::{Edits, Patch, Relocations};
+use crate::rearrange::{Edits, Relocations};
 
 /// See [`crate::Rearrange::edits`].
 pub(super) fn edits(
@@ -51,54 +50,7 @@ fn check_same(volume: &dyn ReadAt<Volume>, superblock: &Superblock) -> Result<()
     }
 }
 
-/// Pieces of metadata that are worked on.
-pub(super) struct Desk<'a> {
-    volume: &'a dyn ReadAt<Volume>,
-    superblock: &'a Superblock,
-    /// Disjoint, by where they lie.
-    pieces: BTreeMap<VolumeOffset, Piece>,
-}
-
-struct Piece {
-    before: Vec<u8>,
-    after: Vec<u8>,
-}
-
-impl<'a> Desk<'a> {
-    pub(super) fn new(volume: &'a dyn ReadAt<Volume>, superblock: &'a Superblock) -> Self {
-        Self { volume, superblock, pieces: BTreeMap::new() }
-    }
-
-    pub(super) fn volume(&self) -> &'a dyn ReadAt<Volume> {
-        self.volume
-    }
-
-    pub(super) fn superblock(&self) -> &'a Superblock {
-        self.superblock
-    }
-
-    /// What the blocks are that were worked on.
-    pub(super) fn into_blocks(self) -> impl Iterator<Item = (BlockNumber, Vec<u8>)> {
-        let block_bytes = u64::from(self.superblock.block_bytes);
-        self.pieces.into_iter().map(move |(at, piece)| (at.get() / block_bytes, piece.after))
-    }
-
-    /// A block to be changed.
-    pub(super) fn block(&mut self, block: BlockNumber) -> Result<&mut Vec<u8>> {
-        self.piece(self.superblock.offset_of(block), self.superblock.block_bytes.into())
-    }
-
-    fn piece(&mut self, at: VolumeOffset, len_bytes: u64) -> Result<&mut Vec<u8>> {
-        let piece = match self.pieces.entry(at) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                let before = read_vec(self.volume, at, len_bytes, "ext metadata")?;
-                entry.insert(Piece { after: before.clone(), before })
-            }
-        };
-        Ok(&mut piece.after)
-    }
-
+impl Desk<'_> {
     /// Changes an inode and its map; answers the blocks that its map does not need any more.
     fn inode(
         &mut self,
@@ -108,14 +60,14 @@ impl<'a> Desk<'a> {
         moved_bytes: u64,
         released: &mut Released,
     ) -> Result<Vec<BlockNumber>> {
-        let superblock = self.superblock;
-        let group = group::read(self.volume, superblock, superblock.group_of_inode(number))?;
+        let superblock = self.superblock();
+        let group = group::read(self.volume(), superblock, superblock.group_of_inode(number))?;
         let at = inode_at(superblock, group.inode_table, (number - 1) % superblock.inodes_per_group);
         let block = at.get() / u64::from(superblock.block_bytes);
         let within = usize::try_from(at.get() % u64::from(superblock.block_bytes)).expect("within a block");
         let range = within..within + usize::from(superblock.inode_bytes);
         let inode = Inode::parse(&self.block(block)?[range.clone()], superblock, number)?;
-        let map = remap(self.volume, superblock, pins, &inode, relocations, moved_bytes)?;
+        let map = remap(self.volume(), superblock, pins, &inode, relocations, moved_bytes)?;
         let freed_count = map.freed.len() as u64;
         replace_root(&mut self.block(block)?[range], superblock, &inode, &map.root, freed_count)?;
         released.add(&inode, superblock.clusters_bytes(freed_count));
@@ -130,9 +82,9 @@ impl<'a> Desk<'a> {
     }
 
     fn groups(&mut self, changes: &Changes<'_>) -> Result<()> {
-        let superblock = self.superblock;
+        let superblock = self.superblock();
         for number in changes.groups() {
-            let bitmap = changes.bitmap(self.volume, number)?;
+            let bitmap = changes.bitmap(self.volume(), number)?;
             *self.block(bitmap.block)? = bitmap.bytes;
             let at = superblock.descriptor_at(number).get();
             let block_bytes = u64::from(superblock.block_bytes);
@@ -146,25 +98,5 @@ impl<'a> Desk<'a> {
             changes.update_superblock(self.piece(VolumeOffset::new(SUPERBLOCK_OFFSET), len_bytes)?)?;
         }
         Ok(())
-    }
-
-    /// What changed. `Corrupt` if some of it lies where something comes from or goes to.
-    fn into_patches(self, freed: &ExtentSet<Volume>, relocations: &Relocations) -> Result<Vec<Patch>> {
-        let mut patches = Vec::new();
-        for (at, piece) in self.pieces {
-            let Piece { before, after } = piece;
-            if before == after {
-                continue;
-            }
-            let span = Span::new(at, after.len() as u64);
-            let is_moved = relocations.departures(span).next().is_some()
-                || relocations.arrivals(span).next().is_some()
-                || freed.within(span).next().is_some();
-            if is_moved {
-                return Err(Error::corrupt("ext metadata lie where a file's contents do").at(at));
-            }
-            patches.push(Patch { at, before, after });
-        }
-        Ok(patches)
     }
 }

@@ -12,7 +12,7 @@ use super::super::inode::Inode;
 use super::super::layout::{RawQuotaEntry, RawQuotaHeader, quota};
 use super::super::superblock::{BlockNumber, Superblock};
 use super::super::tree::{self, Collector, FileExtent};
-use super::edits::Desk;
+use super::desk::Desk;
 
 /// A quota file in more pieces than that is no quota file that any tool makes.
 const PIECES_MAX: usize = 1 << 16;

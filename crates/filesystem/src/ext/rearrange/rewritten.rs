@@ -15,7 +15,7 @@ use super::super::inode::{BlockRoot, Inode, InodeNumber, inode_at, replace_root}
 use super::super::layout::{RawSuperblock, SUPERBLOCK_OFFSET};
 use super::super::nodes;
 use super::super::superblock::{BlockNumber, GroupNumber, Superblock};
-use super::edits::Desk;
+use super::desk::Desk;
 use super::groups::{Changes, freed_clusters};
 use super::place::{Places, moved_bytes};
 use super::quota::Released;

@@ -18,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use block::Result;
-use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
+use extent::VolumeSpan;
 
-use crate::defrag::plan::{Backing, DefragOptions};
-use crate::defrag::state::{Effort, Growth, Layout, Run, Work};
+use crate::defrag::plan::DefragOptions;
+use crate::defrag::state::{Effort, Growth, Run, Units, Work};
 
 /// Units that stayed are looked at again this often, with what others left.
 const ROUNDS_MAX: usize = 4;
@@ -53,15 +53,6 @@ pub(crate) fn empty_units(work: &mut Work<'_>, options: &DefragOptions) -> Resul
     emptying.work.close()
 }
 
-/// Where the container's units lie on the volume, and what it holds of them.
-struct Units {
-    unit_bytes: u64,
-    skew_bytes: u64,
-    allocated: ExtentSet<Volume>,
-    fixed: ExtentSet<Volume>,
-    end: VolumeOffset,
-}
-
 /// A unit in which nothing has to stay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Unit {
@@ -79,45 +70,6 @@ impl Unit {
     /// Used bytes, as a part of what is held; without units to be compared with.
     fn fill(&self) -> u128 {
         (u128::from(self.used_bytes) << 64) / u128::from(self.held_bytes.max(1))
-    }
-}
-
-impl Units {
-    fn new(layout: &Layout, options: &DefragOptions) -> Self {
-        let unit_bytes = options.unit_bytes.max(1);
-        Self {
-            unit_bytes,
-            skew_bytes: options.unit_skew_bytes % unit_bytes,
-            allocated: layout.backed(Backing::Allocated),
-            fixed: layout.backed(Backing::Fixed),
-            end: layout.end(),
-        }
-    }
-
-    fn number_of(&self, at: VolumeOffset) -> u64 {
-        at.get().saturating_add(self.skew_bytes) / self.unit_bytes
-    }
-
-    /// The numbers of the units that a span touches.
-    fn numbers(&self, span: VolumeSpan) -> Range<u64> {
-        if span.is_empty() {
-            return 0..0;
-        }
-        self.number_of(span.start())..self.number_of(VolumeOffset::new(span.end().get() - 1)) + 1
-    }
-
-    /// Consecutive units, as far as they lie on the volume.
-    fn span(&self, numbers: Range<u64>) -> VolumeSpan {
-        let at = |number: u64| {
-            let at = number.saturating_mul(self.unit_bytes).saturating_sub(self.skew_bytes);
-            VolumeOffset::new(at).min(self.end)
-        };
-        VolumeSpan::between(at(numbers.start), at(numbers.end))
-    }
-
-    /// Whether all of a unit lies on the volume.
-    fn is_whole(&self, number: u64) -> bool {
-        self.span(number..number + 1).len_bytes() == self.unit_bytes
     }
 }
 

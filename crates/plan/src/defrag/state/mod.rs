@@ -9,6 +9,7 @@ mod first_fit;
 mod layout;
 mod space;
 mod spans;
+mod units;
 mod work;
 
 pub(crate) use cells::{Cells, Purpose, TRIED_MAX};
@@ -18,4 +19,5 @@ pub(crate) use first_fit::FirstFit;
 pub use layout::Layout;
 pub(crate) use space::Growth;
 pub(crate) use spans::Spans;
+pub(crate) use units::Units;
 pub(crate) use work::{Run, Work};
