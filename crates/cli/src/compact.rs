@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use block::{
-    Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, TargetFile, UnitMove,
+    Counted, Disk, Error, ErrorKind, HostFile, HostState, LiveDisk, Occupancy, ReadAt, Result, TargetFile,
+    UnitMove,
 };
 use claims::{Act, Seen};
-use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Tally};
+use engine::{CompactJob, CompactOutcome, RearrangeOutcome, Tally};
 use extent::{ExtentSet, Host, Span, VolumeSpan};
 use filesystem::{Catalog, Check, FileId, State, Use};
 use image::live::{LiveOptions, gives_back};
