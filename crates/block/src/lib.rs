@@ -7,6 +7,7 @@
 
 mod aligned;
 mod cache;
+mod counted;
 mod error;
 mod folder;
 mod forward;
@@ -22,6 +23,7 @@ pub use extent;
 
 pub use aligned::AlignedBuffer;
 pub use cache::Cached;
+pub use counted::{Count, Counted};
 pub use error::{Error, ErrorKind, Result};
 pub use folder::{FolderFile, TargetFolder, TargetName};
 pub use memory::Memory;

@@ -10,10 +10,9 @@
 //! So no journal is needed: what was given back stays given back, and the rest is found by the next run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::{LiveDisk, ReadAt, Result, TargetFile, UnitMove};
-use extent::{ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
+use extent::{Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
 
 use crate::monitor::Monitor;
 
@@ -128,88 +127,6 @@ pub(crate) fn batches(moves: &[UnitMove], slot_bytes: u64) -> impl Iterator<Item
     })
 }
 
-/// What was written into a file, and what was taken from it.
-#[derive(Default)]
-pub struct Tally {
-    written_bytes: AtomicU64,
-    /// Made zeros and not written since.
-    zeroed: Mutex<ExtentSet<Host>>,
-}
-
-impl Tally {
-    /// How many bytes were written.
-    pub fn written_bytes(&self) -> u64 {
-        self.written_bytes.load(Ordering::Relaxed)
-    }
-
-    /// What was made zeros, or cut off, and not written since.
-    pub fn zeroed(&self) -> ExtentSet<Host> {
-        self.set().clone()
-    }
-
-    fn set(&self) -> MutexGuard<'_, ExtentSet<Host>> {
-        self.zeroed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn zero(&self, span: HostSpan) {
-        let mut zeroed = self.set();
-        *zeroed = zeroed.union(&[span].into_iter().collect());
-    }
-
-    fn write(&self, span: HostSpan) {
-        self.written_bytes.fetch_add(span.len_bytes(), Ordering::Relaxed);
-        let mut zeroed = self.set();
-        if zeroed.within(span).next().is_some() {
-            *zeroed = zeroed.subtract(&[span].into_iter().collect());
-        }
-    }
-}
-
-/// A file that counts what is done to it.
-pub struct Counted {
-    file: Arc<dyn TargetFile>,
-    tally: Arc<Tally>,
-}
-
-impl Counted {
-    /// Notes all in `tally`.
-    pub fn new(file: Arc<dyn TargetFile>, tally: Arc<Tally>) -> Self {
-        Self { file, tally }
-    }
-}
-
-impl ReadAt<Host> for Counted {
-    block::forward!(self, self.file => len_bytes, read_at);
-}
-
-impl TargetFile for Counted {
-    block::forward!(self, self.file => reserve, flush, read_stored, forget);
-
-    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
-        if let Some(span) = Span::checked(at, buf.len() as u64) {
-            self.tally.write(span);
-        }
-        self.file.write_at(at, buf)
-    }
-
-    fn set_len(&self, len_bytes: u64) -> Result<()> {
-        let cut_off =
-            Span::between(HostOffset::new(len_bytes), HostOffset::new(self.len_bytes().max(len_bytes)));
-        self.tally.zero(cut_off);
-        self.file.set_len(len_bytes)
-    }
-
-    fn zero(&self, span: HostSpan) -> Result<()> {
-        self.tally.zero(span);
-        self.file.zero(span)
-    }
-
-    fn punch(&self, span: HostSpan) -> Result<()> {
-        self.tally.zero(span);
-        self.file.punch(span)
-    }
-}
-
 /// A file that is only read, as if it were open for writing: to see whether a disk could be taken into use, without changing
 /// a byte of it. Whatever would be written is lost.
 pub struct Unwritten<T> {
@@ -282,21 +199,6 @@ mod tests {
         file.read_at(HostOffset::new(512), &mut buf).unwrap();
         assert_eq!((buf[0], buf[511], buf[512], buf[1023]), (7, 7, 0, 0));
         assert!(file.read_at(HostOffset::new(1025), &mut buf).is_err());
-    }
-
-    #[test]
-    fn what_is_done_to_a_file_is_noted() {
-        let tally = Arc::new(Tally::default());
-        let file = Counted::new(Arc::new(Memory::new(vec![7; 8192])), tally.clone());
-        file.punch(Span::new(HostOffset::new(1000), 3000)).unwrap();
-        file.zero(Span::new(HostOffset::new(4000), 1000)).unwrap();
-        file.write_at(HostOffset::new(2000), &[1; 500]).unwrap();
-        file.set_len(8000).unwrap();
-        file.set_len(9000).unwrap();
-        let spans: Vec<_> =
-            tally.zeroed().iter().map(|span| (span.start().get(), span.end().get())).collect();
-        assert_eq!(spans, [(1000, 2000), (2500, 5000), (8000, 8192)]);
-        assert_eq!(tally.written_bytes(), 500);
     }
 
     #[derive(Default)]

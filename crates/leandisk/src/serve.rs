@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bench::DiskInUse;
-use block::{Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
+use block::{Counted, Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
 use claims::Act;
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, Format, Purpose, Resolver};
 use os::{Kept, LiveFile, PreallocatedFile, ReadLock, SpareRoom, preallocated};
 use serve::Export;
-use serve::monitor::{Counted, Monitor};
+use serve::monitor::Monitor;
 use serve::nbd::{Event, Listener, Options as ServerOptions, Server, Tls};
 use serve::stats::{MetricsServer, StatsServer, socket_beside};
 use serve::trace::{TraceFacts, TraceOptions, TraceWriter};

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use block::{
-    Disk, Error, HOST_BLOCK_BYTES, HostFile, LiveDisk, Occupancy, ReadAt, Result, TargetFile, UnitMove,
+    Counted, Disk, Error, HOST_BLOCK_BYTES, HostFile, LiveDisk, Occupancy, ReadAt, Result, TargetFile,
+    UnitMove,
 };
 use claims::Seen;
-use engine::{CompactJob, CompactOutcome, Counted, RearrangeOutcome, Tally};
+use engine::{CompactJob, CompactOutcome, RearrangeOutcome, Tally};
 use extent::Span;
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget};

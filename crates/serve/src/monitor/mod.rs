@@ -1,6 +1,6 @@
 //! Measures what is asked of a disk: the histograms of vscsiStats and what else tells how lean it runs.
 //!
-//! [`Monitor`] is told of I/Os; [`Monitored`] is a disk that tells one, [`Counted`] a file beneath a disk. The server tells its own: it knows how
+//! [`Monitor`] is told of I/Os; [`Monitored`] is a disk that tells one, [`block::Counted`] a file beneath a disk. The server tells its own: it knows how
 //! many requests wait on the wire, which a disk does not.
 //!
 //! Overhead: two readings of the clock, two short locks and two notes for an I/O; the lock is taken once for all
@@ -9,7 +9,6 @@
 //! notes counted before.
 
 mod bins;
-mod counted;
 mod recorder;
 mod snapshot;
 
@@ -17,13 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use block::{Disk, EditDisk, LiveDisk, ReadAt, Result, Run};
-use extent::{Virtual, VirtualOffset, VirtualSpan};
+use block::{Count, Disk, EditDisk, LiveDisk, ReadAt, Result, Run};
+use extent::{HostSpan, Virtual, VirtualOffset, VirtualSpan};
 
 pub use bins::{BLOCK_BYTES, Histogram, IO_LENGTH, MICROSECONDS, OUTSTANDING, SEEK_DISTANCE};
 #[cfg(test)]
 pub(crate) use bins::{IO_LENGTH_BINS, MICROSECONDS_BINS, Tally};
-pub use counted::Counted;
 pub use recorder::{Completion, Direction, Io, Recorder};
 pub use snapshot::{Counts, Latencies, SCHEMA, Snapshot, Split};
 
@@ -181,6 +179,17 @@ impl Monitor {
         let latency_ns = self.now_ns().saturating_sub(began_ns);
         self.completed([Completion { direction, latency_ns, is_ok: result.is_ok() }]);
         result
+    }
+}
+
+/// Of a file beneath a disk in use: its reads and writes are the disk's physical I/Os.
+impl Count for Monitor {
+    fn read(&self, len_bytes: u64) {
+        self.transferred(Direction::Read, len_bytes);
+    }
+
+    fn write(&self, span: HostSpan) {
+        self.transferred(Direction::Write, span.len_bytes());
     }
 }
 

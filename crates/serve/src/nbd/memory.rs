@@ -8,9 +8,11 @@
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use block::AlignedBuffer;
+
+use super::lock;
 
 /// What a large buffer holds. Longer requests are done in pieces.
 pub(crate) const PIECE_BYTES: usize = 2 << 20;
@@ -20,10 +22,6 @@ pub(crate) const SMALL_BYTES: usize = 16 << 10;
 const KEPT_COUNT: usize = 32;
 /// Of the shared ones, how many one connection may hold.
 const SHARED_COUNT_PER_CONNECTION: usize = 48;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Large buffers that all connections share.
 pub(crate) struct Pool {

@@ -21,10 +21,17 @@ pub use server::{Event, Listener, Options, Server};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use negotiate::Session;
 
 /// The most bytes of a payload, told to clients as the largest block (doc/proto.md, "Block size constraints").
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+
+/// What is kept is whole at every moment, also when a thread panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The protocol without I/O, for front ends of one's own and for fuzzing.
 pub mod protocol {

@@ -8,13 +8,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use block::{LiveDisk, ReadAt, TargetFile};
+use block::{Counted, LiveDisk, ReadAt, TargetFile};
 use extent::Host as OfHost;
 use image::live::LiveOptions;
 use image::{Chain, Format, NoFiles, OpenOptions};
 use os::{LiveFile, PreallocatedFile, preallocated};
 use serve::Export;
-use serve::monitor::{Counted, Monitor};
+use serve::monitor::Monitor;
 use serve::nbd::{Listener, Options, Server};
 
 /// How many there are for this program before it chooses among them.

@@ -4,10 +4,10 @@ use std::io::{self, IoSlice};
 
 use extent::{VirtualOffset, VirtualSpan};
 
-use super::lock;
 use super::outbox::{Ended, Reply};
 use super::receiver::Receiver;
 use crate::nbd::input::End;
+use crate::nbd::lock;
 use crate::nbd::memory::PIECE_BYTES;
 use crate::nbd::request::Request;
 use crate::trace::Op;

@@ -13,9 +13,10 @@ mod receiver;
 mod workers;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::lock;
 use super::memory::{Memory, Pool};
 use super::negotiate::Session;
 use super::reply::Style;
@@ -88,10 +89,6 @@ struct Connection {
     outbox: Mutex<Outbox>,
     /// Held by whoever writes to the socket.
     wire: Mutex<()>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Connection {

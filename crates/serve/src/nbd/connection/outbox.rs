@@ -6,8 +6,9 @@
 use std::io::IoSlice;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::{Connection, IN_FLIGHT_MAX, lock};
+use super::{Connection, IN_FLIGHT_MAX};
 use crate::monitor::{Completion, Direction};
+use crate::nbd::lock;
 use crate::nbd::reply::Message;
 use crate::nbd::request::Request;
 use crate::trace::{Event as Traced, Op};

@@ -8,9 +8,10 @@ use std::thread::Scope;
 
 use super::outbox::{BATCH_BYTES, Ended, Reply, direction};
 use super::workers::Job;
-use super::{Connection, IN_FLIGHT_MAX, lock};
+use super::{Connection, IN_FLIGHT_MAX};
 use crate::monitor::Io;
 use crate::nbd::input::{End, Input};
+use crate::nbd::lock;
 use crate::nbd::memory::{Buffer, PIECE_BYTES};
 use crate::nbd::request::{Command, Errno, Request};
 

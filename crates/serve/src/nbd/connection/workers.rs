@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use extent::VirtualSpan;
 
+use super::Connection;
 use super::outbox::{Ended, Reply};
-use super::{Connection, lock};
 use crate::export::{Fault, FaultKind, SMALL_BYTES_MAX, Speed};
+use crate::nbd::lock;
 use crate::nbd::memory::{Buffer, PIECE_BYTES};
 use crate::nbd::reply::Message;
 use crate::nbd::request::{Command, Errno, Request};
