@@ -177,3 +177,42 @@ pub(crate) fn choice<T: Copy>(number: u32, choices: &[T], what: &str) -> Result<
 pub(crate) fn provision(number: u32) -> Result<Provision> {
     choice(number, &[Provision::Thin, Provision::Lazy, Provision::Eager], "provision")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A struct that has grown once.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Grown {
+        struct_size: usize,
+        old: u64,
+        new: u64,
+    }
+
+    // SAFETY: integers; its size comes first.
+    unsafe impl Versioned for Grown {
+        const NAME: &'static str = "grown";
+        const FIRST_BYTES: usize = 16;
+        type Told = (u64, u64);
+
+        unsafe fn told(&self) -> Result<(u64, u64)> {
+            Ok((self.old, self.new))
+        }
+    }
+
+    #[test]
+    fn a_struct_is_read_as_long_as_its_caller_knew_it() {
+        let told = |struct_size| {
+            let grown = Grown { struct_size, old: 1, new: 2 };
+            // SAFETY: it is one, whole, whatever its size says.
+            unsafe { read(&raw const grown) }.ok()
+        };
+        assert_eq!(told(16), Some((1, 0)));
+        assert_eq!(told(24), Some((1, 2)));
+        for wrong in [0, 8, 15, 25, 32, usize::MAX] {
+            assert_eq!(told(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -156,6 +156,21 @@ fn misuse_is_an_error() {
     watched(&path("misuse"), &[arg(&guest.disk), arg(&target)]);
 }
 
+#[test]
+fn every_use_case_and_map_is_there_for_all_threads() {
+    let (dir, guest) = (scratch(), Guest::get(Inside::Ntfs));
+    let path = |name| dir.path().join(name);
+    shared("tests/c/uses.c", &path("uses"));
+    printed(with_library(path("uses"), &[arg(&guest.disk), arg(dir.path())]));
+    run("qemu-img", &["check", "-q", arg(&path("copied.qcow2"))]);
+    let raw = path("copied.raw");
+    run("qemu-img", &["convert", "-O", "raw", arg(&path("copied.qcow2")), arg(&raw)]);
+    guest.check(&raw);
+    let again = path("again");
+    std::fs::create_dir(&again).unwrap();
+    watched(&path("uses"), &[arg(&guest.disk), arg(&again)]);
+}
+
 /// The header is one for C++, too.
 #[test]
 fn the_header_is_for_cpp_as_well() {
