@@ -1,4 +1,9 @@
-/* libleandisk: Leandisk for programs in C. Made by cbindgen of crates/capi; docs/c-interface.md says how it is used. */
+/* libleandisk: Leandisk for programs in C. Made by cbindgen of crates/capi; docs/c-interface.md says how it is used.
+ *
+ * A call that answers a leandisk_error * answers null if all went well; the error is the caller's to free. So is a document, by
+ * leandisk_string_free: it is JSON (docs/json.md). Use cases take null for a document that is not wanted, and for an observer.
+ * Pointers to other memory lead to what is said of them. Texts end with a NUL; paths are bytes of any kind, all others are UTF-8.
+ * A flag is set if it is not 0. */
 
 #ifndef LEANDISK_H
 #define LEANDISK_H

@@ -1,7 +1,7 @@
 //! Who watches from C: functions that are told how far the work is, and what needs saying.
 //!
-//! Invariants: no two calls of one observer overlap, whichever threads they come from; no lock of the library's is held but that one;
-//! and a slow function slows nobody down but the thread that is in it.
+//! Invariants: no two calls of one observer overlap, whichever threads they come from; a worker that finds one running goes on
+//! without; and none comes after the call of the library has returned, since no thread of it is left then.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -43,6 +43,13 @@ static int stop_at_once(void *context, const char *phase, uint64_t done, uint64_
     return 1;
 }
 
+/* Wants to stop once bytes are copied. */
+static int stop_copying(void *context, const char *phase, uint64_t done, uint64_t total)
+{
+    (void)context, (void)done;
+    return total > 0 && strcmp(phase, "copy") == 0;
+}
+
 /* Structs of every size but the right one. */
 static void sizes(const char *path)
 {
@@ -175,6 +182,8 @@ static void stopping(const char *path, const char *target)
     leandisk_observer observer;
     leandisk_observer_init(&observer);
     observer.progress = stop_at_once;
+    EXPECT(INTERRUPTED, leandisk_copy(&options, &observer, &document));
+    observer.progress = stop_copying;
     EXPECT(INTERRUPTED, leandisk_copy(&options, &observer, &document));
     observer.struct_size = 4;
     EXPECT(INVALID, leandisk_copy(&options, &observer, &document));
