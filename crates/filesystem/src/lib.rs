@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use block::{Error, ReadAt, Result};
-use extent::{Extent, Volume, VolumeSpan};
+use extent::{Extent, File, Volume, VolumeSpan};
 
 pub use catalog::{Catalog, CatalogStream, Doubt, PathWalk, paths};
 pub use doubtful::in_doubt;
@@ -175,6 +175,12 @@ pub trait FileSystem: Send + Sync {
     /// nothing is to be left out or moved by what this finds there.
     fn scan_files(&self, _visitor: &mut dyn FileVisitor) -> Result<()> {
         Err(Error::unsupported(format!("the files of {} are not listed yet", self.facts().filesystem)))
+    }
+
+    /// A stream of a file, to be read: holes, and what was never written, as zeros. `Unsupported` if the bytes that are there are
+    /// not what the guest reads: compressed, encrypted, kept elsewhere. Fails as [`Self::used_map`] does on a volume in doubt.
+    fn open_stream(&self, _file: FileId, _name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
+        Err(Error::unsupported(format!("the files of {} are not read yet", self.facts().filesystem)))
     }
 
     /// Calls `each` with the free spans of the volume as its bitmaps say, unchecked, ascending and coalesced, also

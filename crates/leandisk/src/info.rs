@@ -20,7 +20,11 @@ pub struct Options {
 
 /// Opens the disk and describes it.
 pub fn run(options: &Options) -> Result<InfoDocument> {
-    let disk = OpenDisk::open(&options.disk, &options.open, Caching::Direct)?;
+    describe(&OpenDisk::open(&options.disk, &options.open, Caching::Direct)?, options)
+}
+
+/// Describes a disk that was opened by these options.
+pub fn describe(disk: &OpenDisk, options: &Options) -> Result<InfoDocument> {
     let maps = disk.stack.used_maps(Check::Glance)?;
     let gate = Gate::new(&options.disk, &options.open)?;
     let claims = Claims::on_disk(disk.stack.chain(), &gate);

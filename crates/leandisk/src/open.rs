@@ -60,6 +60,12 @@ impl OpenDisk {
         &self.stack
     }
 
+    /// `Refused` if another program writes to the disk: what is read of it may not fit together. It was opened at `path`, by these
+    /// options.
+    pub fn check_unwritten(&self, path: &Path, options: &OpenOptions) -> Result<()> {
+        check_claims(self.stack.chain(), &Gate::new(path, options)?, Act::Read)
+    }
+
     /// Bytes on the host, of all files of the chain.
     pub fn allocated_bytes(&self) -> Result<u64> {
         self.stack.chain().files().iter().map(HostFile::allocated_bytes).sum()

@@ -7,21 +7,24 @@
 //! (geometry), [`group`] and [`bitmap`] (what is allocated), [`inode`] and [`tree`] (who owns it),
 //! [`journal`]; then what is made of them: [`map`] and [`check`], which finds [`swapfile`]s on its way, and [`unreplayed`], what is
 //! used as long as nobody replays the journal; [`files`] with
-//! the [`names`] that each [`directory`] gives them, [`free`], and [`rearrange`].
+//! the [`names`] that each [`directory`] gives them and their [`contents`], [`free`], and [`rearrange`].
 //!
 //! Deliberately absent: the contents of extended attributes, decryption.
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, Result, read_struct};
-use extent::{ExtentSet, Span, VolumeOffset, VolumeSpan};
+use block::{Error, ErrorKind, ReadAt, Result, read_struct};
+use extent::{ExtentSet, File, Span, VolumeOffset, VolumeSpan};
 
 use crate::probe::fields::uuid_text;
-use crate::{Check, Facts, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, UsedMap};
+use crate::{
+    Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, StreamName, UsedMap,
+};
 
 mod bitmap;
 mod check;
 mod checksum;
+mod contents;
 mod directory;
 mod features;
 mod files;
@@ -242,6 +245,10 @@ impl FileSystem for Ext {
                 Ok(())
             }
         }
+    }
+
+    fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
+        contents::open(self.believed()?, file, name)
     }
 
     /// If some bitmaps are not understood, all others are told before the error.

@@ -277,6 +277,9 @@ pub(super) const FILE_NAME_WIN32: u8 = 1;
 /// Bits of [`AttributeHeader::flags`] that say how the value is compressed; none if it is not.
 pub(super) const ATTRIBUTE_COMPRESSION_MASK: u16 = 0x00ff;
 
+/// The bit of [`AttributeHeader::flags`] that says that the value may have holes.
+pub(super) const ATTRIBUTE_SPARSE: u16 = 0x8000;
+
 /// Reparse tags, the first 4 bytes of `$REPARSE_POINT` (Microsoft, [MS-FSCC] 2.1.2.1): a symbolic link.
 pub(super) const REPARSE_SYMLINK: u32 = 0xa000_000c;
 /// A directory that stands for another one, or for a volume.

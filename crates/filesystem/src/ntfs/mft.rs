@@ -164,7 +164,7 @@ impl Mft {
         Ok(owned)
     }
 
-    /// Reads one of NTFS's own files.
+    /// Reads the base record of a file by its number alone, as of NTFS's own files.
     pub(super) fn system_record(&self, number: RecordNumber) -> Result<OwnedRecord> {
         self.as_opened().base(number)
     }
@@ -194,6 +194,12 @@ impl Mft {
             }
         }
         stream.map(Stream::finish).transpose()
+    }
+
+    /// Whether a file has an attribute of a kind, in whichever of its records.
+    pub(super) fn has(&self, base: &Record<'_>, kind: u32) -> Result<bool> {
+        let list = self.attribute_list(base)?;
+        Ok(list.iter().any(|entry| entry.kind == kind) || base.find(kind, "")?.is_some())
     }
 
     /// The entries of a file's attribute list; none if it has no list.

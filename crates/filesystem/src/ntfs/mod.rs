@@ -12,6 +12,7 @@
 
 mod bitmap;
 mod boot;
+mod contents;
 mod edits;
 mod files;
 mod gather;
@@ -38,9 +39,11 @@ mod volume;
 use std::sync::Arc;
 
 use block::{Error, ErrorKind, ReadAt, Result};
-use extent::VolumeSpan;
+use extent::{File, VolumeSpan};
 
-use crate::{Check, Facts, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, UsedMap};
+use crate::{
+    Check, Facts, FileId, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, StreamName, UsedMap,
+};
 use bitmap::Bitmap;
 use boot::Geometry;
 use mft::Mft;
@@ -164,6 +167,10 @@ impl FileSystem for Ntfs {
                 Ok(())
             }
         }
+    }
+
+    fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
+        contents::open(self.clean_mft()?, file, name)
     }
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
