@@ -18,6 +18,7 @@ use crate::Failed;
 use crate::arguments::{
     AnalyzeArguments, BenchCommand, Command, ProgressStyle, ServeArguments, StatsArguments,
 };
+use crate::generate;
 use crate::output::{print, say, stdout_palette};
 use crate::progress::{Terminal, cancel_on_signal, columns_of};
 
@@ -63,6 +64,8 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         }
         Command::Serve(arguments) => serve(arguments)?,
         Command::Stats(arguments) => stats(arguments)?,
+        Command::Completions(arguments) => generate::completions(arguments.shell)?,
+        Command::Man(arguments) => generate::manual(&arguments.dir)?,
         Command::Bench(BenchCommand::FirstWrite(arguments)) => {
             let document = bench::first_write(&arguments.options(), &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { first_write_text(&document, palette) })?;

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod commands;
+mod generate;
 mod options;
 mod output;
 mod progress;

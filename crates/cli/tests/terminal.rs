@@ -11,7 +11,7 @@ use common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 14] = [
     &["info"],
     &["analyze"],
     &["map"],
@@ -25,6 +25,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["bench"],
     &["bench", "first-write"],
     &["bench", "fragmentation"],
+    &["completions"],
 ];
 
 /// What a terminal shows of `text`, frame by frame: control sequences are taken out, and what is drawn over what was there is
@@ -86,7 +87,8 @@ fn help_fits_and_shows_how_to_use_each_command() {
             let start = format!("  leandisk {}", command.join(" "));
             let count = examples.lines().filter(|line| line.starts_with(&start)).count();
             assert!(count >= 3, "{command:?} has {count} examples");
-            assert!(help.contains("Output:") || command == ["create"], "{command:?} groups its options");
+            let has_groups = help.contains("Output:") || command == ["create"] || command == ["completions"];
+            assert!(has_groups, "{command:?} groups its options");
         }
     }
 }
