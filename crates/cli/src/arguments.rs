@@ -22,7 +22,7 @@ pub(crate) use serving::{ServeArguments, StatsArguments};
 /// Exit status: 0 done; 2 wrong usage; 3 refused (unsafe or unsupported, nothing was changed); 4 corrupt input; 5 I/O error;
 /// 6 verification failed; 130 interrupted.
 #[derive(Debug, Parser)]
-#[command(name = "leandisk", version, about, max_term_width = 80, after_help = examples::ALL)]
+#[command(name = "leandisk", version = env!("LEANDISK_VERSION"), about, max_term_width = 80, after_help = examples::ALL)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -52,6 +52,7 @@ fn page(command: &Command, parent: Option<&str>) -> Vec<u8> {
     Man::new(command.clone().after_help(None))
         .source(concat!("leandisk ", env!("CARGO_PKG_VERSION")))
         .manual("Leandisk")
+        .date(env!("LEANDISK_DATE"))
         .render(&mut page)
         .expect("memory takes all");
     let mut rest = Roff::new();

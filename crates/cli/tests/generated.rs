@@ -1,4 +1,4 @@
-//! What is made of the definition of the command line: completions that shells load, and a manual page for each command.
+//! What is generated: completions that shells load, a manual page for each command, and the commit behind the version.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -91,6 +91,20 @@ fn pages_go_where_the_folder_is() {
     let dir = scratch();
     let message = fail(5, &["man", arg(&dir.path().join("none"))]);
     assert!(message.contains("none/leandisk.1"), "{message}");
+}
+
+/// Sources that came without git know of no commit, unless `git archive` made them.
+#[test]
+fn the_version_names_the_commit() {
+    let version = succeed(&["--version"]);
+    assert_eq!(version, succeed(&["-V"]));
+    let commit = ["-C", env!("CARGO_MANIFEST_DIR"), "log", "-1", "--no-show-signature", "--format=%H %cs"];
+    let asked = Command::new("git").args(commit).output().unwrap();
+    let told = String::from_utf8(asked.stdout).unwrap();
+    match told.trim().split_once(' ').filter(|_| asked.status.success()) {
+        Some((name, date)) => assert_eq!(version.trim(), format!("leandisk 0.1.0 ({} {date})", &name[..12])),
+        None => assert!(version.starts_with("leandisk 0.1.0"), "{version}"),
+    }
 }
 
 /// A page as people see it. Panics if the formatter has anything to complain about.
