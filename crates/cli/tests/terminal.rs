@@ -54,11 +54,8 @@ fn assert_fits(what: &str, text: &str) {
 
 /// Runs the program in `dir` on a terminal of so many columns; answers all that it wrote to it.
 fn on_terminal(dir: &Path, columns: usize, command: &str) -> String {
-    let script = format!(
-        "stty cols {columns} rows 24; cd '{}' && {} {command}",
-        dir.display(),
-        env!("CARGO_BIN_EXE_leandisk")
-    );
+    let script =
+        format!("stty cols {columns} rows 24; cd '{}' && {} {command}", dir.display(), common::program());
     let output = Command::new("script")
         .args(["-qec", &script, "/dev/null"])
         .env("TERM", "xterm")
@@ -205,6 +202,6 @@ fn an_analysis_is_a_dozen_lines_with_what_to_do() {
         assert!(text.contains(&format!("\n  {word} ")), "'{word}' in {text}");
     }
     assert!(text.lines().count() <= 12, "{text}");
-    run("bash", &["-c", &format!("{} {}", env!("CARGO_BIN_EXE_leandisk"), &command["leandisk ".len()..])]);
+    run("bash", &["-c", &format!("{} {}", common::program(), &command["leandisk ".len()..])]);
     assert!(succeed(&["analyze", arg(&waste)]).contains("nothing is worth doing"));
 }
