@@ -21,6 +21,7 @@ use crate::arguments::{
 use crate::generate;
 use crate::output::{print, say, stdout_palette};
 use crate::progress::{Terminal, cancel_on_signal, columns_of};
+use crate::service;
 
 /// Columns of the map on a terminal.
 const MAP_COLUMNS_MIN: usize = 40;
@@ -100,7 +101,9 @@ fn serve(arguments: &ServeArguments) -> Result<()> {
     let observer: Arc<dyn Observer> = Arc::new(TERMINAL);
     serve::run(&arguments.options(), &observer, |places| {
         say(&format!("serving {} at {}", arguments.disk.display(), places.join(" and ")));
+        service::notify(service::READY);
         let _ = signals.forever().next();
+        service::notify(service::STOPPING);
     })
 }
 

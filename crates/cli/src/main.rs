@@ -11,6 +11,7 @@ mod generate;
 mod options;
 mod output;
 mod progress;
+mod service;
 mod sizes;
 
 use std::path::Path;

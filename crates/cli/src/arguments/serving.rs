@@ -13,9 +13,16 @@ pub(crate) struct ServeArguments {
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
-    /// Listen on this Unix socket, which only this user may use. 'leandisk stats' reads its statistics from it
-    #[arg(long, value_name = "PATH", required_unless_present = "listen", help_heading = NETWORK)]
+    /// Listen on this Unix socket, which only this user may use. 'leandisk stats' reads its statistics from it. Sockets that
+    /// systemd passes (LISTEN_FDS) are listened on as well
+    #[arg(long, value_name = "PATH", help_heading = NETWORK)]
     pub(crate) socket: Option<PathBuf>,
+    /// Permissions of the socket, such as 0660. Whoever may write to it can use the disk [default: 0600]
+    #[arg(long, value_name = "OCTAL", value_parser = parse_mode, requires = "socket", help_heading = NETWORK)]
+    pub(crate) socket_mode: Option<u32>,
+    /// Give the socket to this group, by name or number
+    #[arg(long, value_name = "GROUP", requires = "socket", help_heading = NETWORK)]
+    pub(crate) socket_group: Option<String>,
     /// Listen on this TCP address and port. Anything but the loopback address needs TLS or --insecure
     #[arg(long, value_name = "ADDR:PORT", help_heading = NETWORK)]
     pub(crate) listen: Option<SocketAddr>,
@@ -68,4 +75,10 @@ pub(crate) struct StatsArguments {
     /// Print the histograms as CSV, in the form of 'vscsiStats -p all -c'
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) csv: bool,
+}
+
+/// Permissions as chmod(1) takes them, without those that a socket has no use for.
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("'{text}' is not an octal number from 0 to 0777, such as 0660"))
 }
