@@ -24,7 +24,7 @@ LOAD_SECONDS ?= 600
 # Changes in place that `make kill` kills.
 KILL_RUNS ?= 1000
 
-.PHONY: help test quick tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture clean
+.PHONY: help test quick tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture static static-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -115,6 +115,15 @@ picture: demo ## Draw the README's pictures from what the demo's commands print
 		../target/release/leandisk copy windows.vhd lean.qcow2 --force --progress none
 	cd demo && cp windows.vhd aged.vhd && ../scripts/picture ../docs/pictures/defrag.svg "leandisk defrag aged.vhd" \
 		../target/release/leandisk defrag aged.vhd --progress none
+
+static: ## Build target/static/leandisk, one file that runs on every Linux
+	scripts/install-test-tools package
+	packaging/build-static
+
+static-test: static ## Test it: info, copy and what they refuse
+	scripts/install-test-tools
+	LEANDISK_PROGRAM=$(CURDIR)/target/static/leandisk $(RUN_TESTS) --locked -p leandisk-cli \
+		--test documents --test every_pair --test refused --test targets
 
 clean: ## Remove all that was built
 	$(CARGO) clean

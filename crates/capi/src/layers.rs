@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_void};
 use block::{Disk as _, Result, RunState};
 use extent::{Span, VirtualSpan};
 use filesystem::Check;
-use stack::{Layers, Role, Stack};
+use plan::Role;
+use stack::{Layers, Stack};
 
 use crate::disk::{DiskHandle, with_disk};
 use crate::each::Each;

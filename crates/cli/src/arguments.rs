@@ -1,14 +1,18 @@
-//! The command line. One definition makes the parser and the help.
+//! The command line. One definition makes the parser, the help, the manual pages and the completions.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use image::Format;
 
-use crate::sizes::{parse_interval, parse_page_size, parse_request_size, parse_size, parse_write_size};
+use crate::sizes::{parse_request_size, parse_size};
 
+mod bench;
 mod examples;
+mod serving;
+
+pub(crate) use bench::{BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order};
+pub(crate) use serving::{ServeArguments, StatsArguments};
 
 /// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
 /// contiguously.
@@ -18,7 +22,7 @@ mod examples;
 /// Exit status: 0 done; 2 wrong usage; 3 refused (unsafe or unsupported, nothing was changed); 4 corrupt input; 5 I/O error;
 /// 6 verification failed; 130 interrupted.
 #[derive(Debug, Parser)]
-#[command(version, about, max_term_width = 80, after_help = examples::ALL)]
+#[command(name = "leandisk", version = env!("LEANDISK_VERSION"), about, max_term_width = 80, after_help = examples::ALL)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -59,6 +63,12 @@ pub(crate) enum Command {
     /// Measure on your own storage what provisioning and fragmentation cost
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Print a script that completes commands and options in a shell
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(CompletionsArguments),
+    /// Write the manual pages to a folder
+    #[command(hide = true)]
+    Man(ManArguments),
 }
 
 impl Command {
@@ -75,7 +85,7 @@ impl Command {
             Self::Stats(arguments) => arguments.json,
             Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
             Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
-            Self::Map(_) | Self::Serve(_) => false,
+            Self::Map(_) | Self::Serve(_) | Self::Completions(_) | Self::Man(_) => false,
         }
     }
 }
@@ -92,7 +102,7 @@ impl Command {
             | Self::Defrag(DefragArguments { disk, .. })
             | Self::Recover(RecoverArguments { disk, .. })
             | Self::Serve(ServeArguments { disk, .. }) => Some(disk),
-            Self::Create(_) | Self::Stats(_) | Self::Bench(_) => None,
+            Self::Create(_) | Self::Stats(_) | Self::Bench(_) | Self::Completions(_) | Self::Man(_) => None,
         }
     }
 }
@@ -240,136 +250,6 @@ pub(crate) struct CreateArguments {
     pub(crate) progress: ProgressStyle,
 }
 
-/// What can be measured.
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    /// Write thin, lazy and eager disks from start to end several times, and compare the first write with later ones
-    #[command(after_help = examples::FIRST_WRITE)]
-    FirstWrite(FirstWriteArguments),
-    /// Let several disks grow at the same time, through qemu-nbd and through Leandisk, and measure their fragmentation
-    #[command(after_help = examples::FRAGMENTATION)]
-    Fragmentation(FragmentationArguments),
-}
-
-/// In which order disks grow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Order {
-    /// Each disk from start to end, one write to each disk in turn
-    Turns,
-    /// One write to each disk in turn, at random offsets not written before
-    Random,
-}
-
-/// A file system to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum HostFilesystem {
-    /// ext4
-    Ext4,
-    /// XFS
-    Xfs,
-    /// Btrfs
-    Btrfs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct FragmentationArguments {
-    /// Folder on the storage to measure. A new folder is made in it, and removed at the end
-    #[arg(long, value_name = "DIR", default_value = ".", help_heading = WORKLOAD)]
-    pub(crate) dir: PathBuf,
-    /// How many disks grow at the same time
-    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64), help_heading = WORKLOAD)]
-    pub(crate) files: u16,
-    /// Size of each disk, a multiple of 4K
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_page_size, help_heading = WORKLOAD)]
-    pub(crate) size: u64,
-    /// Size of each write, a multiple of 4K, at most 32M
-    #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = parse_write_size, help_heading = WORKLOAD)]
-    pub(crate) write: u64,
-    /// In which order the disks are written
-    #[arg(long, value_enum, default_value = "turns", help_heading = WORKLOAD)]
-    pub(crate) order: Order,
-    /// Instead of growing disks, create, rewrite and delete many small files, as databases do
-    #[arg(long, conflicts_with_all = ["write", "order"], help_heading = WORKLOAD)]
-    pub(crate) churn: bool,
-    /// How much is written between two flushes, a multiple of 512 bytes
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = parse_interval, help_heading = WORKLOAD)]
-    pub(crate) flush: u64,
-    /// Formats of the disks: raw, vhd, vhdx, vmdk, qcow2, vdi
-    #[arg(long, alias = "format", value_name = "FMT,..", default_value = "raw,qcow2,vhdx", value_delimiter = ',', help_heading = WORKLOAD)]
-    pub(crate) formats: Vec<Format>,
-    /// Make a file system of this kind for the disks, in a file in the folder, and mount it. Needs root
-    #[arg(long, value_enum, value_name = "KIND", help_heading = WORKLOAD)]
-    pub(crate) host_filesystem: Option<HostFilesystem>,
-    /// First fill that file system with small files and delete every second one, so that its free space is fragmented
-    #[arg(long, requires = "host_filesystem", help_heading = WORKLOAD)]
-    pub(crate) aged: bool,
-    /// How many times to measure
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = WORKLOAD)]
-    pub(crate) iterations: u16,
-    /// Keep the disks instead of removing them at the end
-    #[arg(long, conflicts_with = "host_filesystem", help_heading = OUTPUT)]
-    pub(crate) keep: bool,
-    /// Also write the results as an HTML page with charts
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub(crate) html: Option<PathBuf>,
-    /// Replace the output file if it exists
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) force: bool,
-    /// Print one JSON document instead of text (see docs/json.md)
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) json: bool,
-    /// How to show progress
-    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
-    pub(crate) progress: ProgressStyle,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct FirstWriteArguments {
-    /// Folder on the storage to measure. A new folder is made in it, and removed at the end
-    #[arg(long, value_name = "DIR", default_value = ".", help_heading = WORKLOAD)]
-    pub(crate) dir: PathBuf,
-    /// Size of each disk: a number with K, M, G or T
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size, help_heading = WORKLOAD)]
-    pub(crate) size: u64,
-    /// How many times each disk is written from start to end
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = WORKLOAD)]
-    pub(crate) passes: u16,
-    /// Formats of the disks: raw, vhd, vhdx, vmdk, qcow2, vdi
-    #[arg(long, alias = "format", value_name = "FMT,..", default_value = "raw", value_delimiter = ',', help_heading = WORKLOAD)]
-    pub(crate) formats: Vec<Format>,
-    /// When space is allocated for the disks
-    #[arg(
-        long,
-        value_enum,
-        value_name = "WHEN,..",
-        default_value = "thin,lazy,eager",
-        value_delimiter = ',',
-        help_heading = WORKLOAD
-    )]
-    pub(crate) provision: Vec<Provision>,
-    /// Size of each write, a multiple of 4K, at most 32M
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_write_size, help_heading = WORKLOAD)]
-    pub(crate) write: u64,
-    /// How many times to measure; more than one shows how much the results vary
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = WORKLOAD)]
-    pub(crate) iterations: u16,
-    /// Keep the disks instead of removing them at the end
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) keep: bool,
-    /// Also write the results as an HTML page with charts
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub(crate) html: Option<PathBuf>,
-    /// Replace the output file if it exists
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) force: bool,
-    /// Print one JSON document instead of text (see docs/json.md)
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) json: bool,
-    /// How to show progress
-    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
-    pub(crate) progress: ProgressStyle,
-}
-
 /// Whether what lies at the end of an image's file goes down into gaps, so that the file gets shorter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Move {
@@ -466,69 +346,6 @@ pub(crate) struct RecoverArguments {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct ServeArguments {
-    /// The disk: an image file or a block device that nothing else is using
-    pub(crate) disk: PathBuf,
-    #[command(flatten)]
-    pub(crate) open: OpenArguments,
-    /// Listen on this Unix socket, which only this user may use. 'leandisk stats' reads its statistics from it
-    #[arg(long, value_name = "PATH", required_unless_present = "listen", help_heading = NETWORK)]
-    pub(crate) socket: Option<PathBuf>,
-    /// Listen on this TCP address and port. Anything but the loopback address needs TLS or --insecure
-    #[arg(long, value_name = "ADDR:PORT", help_heading = NETWORK)]
-    pub(crate) listen: Option<SocketAddr>,
-    /// Refuse all writes
-    #[arg(long, help_heading = CHANGE)]
-    pub(crate) read_only: bool,
-    /// How much of its space the disk keeps when the guest discards data [default: as the disk was created]
-    #[arg(long, value_enum, value_name = "WHEN", help_heading = CHANGE)]
-    pub(crate) provision: Option<Provision>,
-    /// Name of the NBD export [default: the file's name]
-    #[arg(long, help_heading = NETWORK)]
-    pub(crate) name: Option<String>,
-    /// Use TLS on the TCP address, with this certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "listen", help_heading = NETWORK)]
-    pub(crate) tls_cert: Option<PathBuf>,
-    /// Private key of the certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = NETWORK)]
-    pub(crate) tls_key: Option<PathBuf>,
-    /// Accept only clients with a certificate that this authority signed (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = NETWORK)]
-    pub(crate) tls_ca: Option<PathBuf>,
-    /// Listen on the network without TLS: whoever reaches the address can read and write the disk
-    #[arg(long, help_heading = NETWORK)]
-    pub(crate) insecure: bool,
-    /// Record every request in this new file, for 'leandisk stats' and 'leandisk analyze --trace'. It takes 1 GiB at most
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub(crate) trace: Option<PathBuf>,
-    /// Serve metrics for Prometheus at this loopback address and port
-    #[arg(long, value_name = "ADDR:PORT", help_heading = OUTPUT)]
-    pub(crate) metrics: Option<SocketAddr>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct StatsArguments {
-    /// The socket of 'leandisk serve'; or a file with what an earlier --json printed, or a recording of 'serve --trace' or
-    /// of blktrace
-    pub(crate) source: PathBuf,
-    /// A second source, to compare with the first. Needs --html
-    #[arg(requires = "html", conflicts_with_all = ["json", "csv"])]
-    pub(crate) later: Option<PathBuf>,
-    /// Print one JSON document instead of text (see docs/json.md)
-    #[arg(long, help_heading = OUTPUT, conflicts_with = "csv")]
-    pub(crate) json: bool,
-    /// Also write the statistics as an HTML page with charts
-    #[arg(long, value_name = "FILE", conflicts_with = "csv", help_heading = OUTPUT)]
-    pub(crate) html: Option<PathBuf>,
-    /// Replace the output file if it exists
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) force: bool,
-    /// Print the histograms as CSV, in the form of 'vscsiStats -p all -c'
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) csv: bool,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum ProgressStyle {
     /// A progress bar if standard error is a terminal
@@ -602,4 +419,28 @@ pub(crate) struct CopyArguments {
     /// How to show progress
     #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
     pub(crate) progress: ProgressStyle,
+}
+
+/// A shell that completes what is typed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Shell {
+    /// bash, with its package bash-completion
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArguments {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArguments {
+    /// The folder. Pages that are there already are replaced
+    pub(crate) dir: PathBuf,
 }

@@ -18,8 +18,10 @@ use crate::Failed;
 use crate::arguments::{
     AnalyzeArguments, BenchCommand, Command, ProgressStyle, ServeArguments, StatsArguments,
 };
+use crate::generate;
 use crate::output::{print, say, stdout_palette};
 use crate::progress::{Terminal, cancel_on_signal, columns_of};
+use crate::service;
 
 /// Columns of the map on a terminal.
 const MAP_COLUMNS_MIN: usize = 40;
@@ -63,6 +65,8 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         }
         Command::Serve(arguments) => serve(arguments)?,
         Command::Stats(arguments) => stats(arguments)?,
+        Command::Completions(arguments) => generate::completions(arguments.shell)?,
+        Command::Man(arguments) => generate::manual(&arguments.dir)?,
         Command::Bench(BenchCommand::FirstWrite(arguments)) => {
             let document = bench::first_write(&arguments.options(), &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { first_write_text(&document, palette) })?;
@@ -97,7 +101,9 @@ fn serve(arguments: &ServeArguments) -> Result<()> {
     let observer: Arc<dyn Observer> = Arc::new(TERMINAL);
     serve::run(&arguments.options(), &observer, |places| {
         say(&format!("serving {} at {}", arguments.disk.display(), places.join(" and ")));
+        service::notify(service::READY);
         let _ = signals.forever().next();
+        service::notify(service::STOPPING);
     })
 }
 

@@ -7,9 +7,11 @@
 
 mod arguments;
 mod commands;
+mod generate;
 mod options;
 mod output;
 mod progress;
+mod service;
 mod sizes;
 
 use std::path::Path;

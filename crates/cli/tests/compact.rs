@@ -545,7 +545,7 @@ fn a_block_device_is_told_what_is_free() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     let before = allocated(dir.path());
-    let output = testkit::as_root(env!("CARGO_BIN_EXE_leandisk"), &["compact", &device, "--json"]);
+    let output = testkit::as_root(&common::program(), &["compact", &device, "--json"]);
     testkit::as_root("losetup", &["-d", &device]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let done: Value = serde_json::from_slice(&output.stdout).unwrap();

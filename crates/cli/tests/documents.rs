@@ -166,7 +166,7 @@ fn colours_are_for_terminals_without_no_color() {
     let guest = Guest::get(Inside::Ntfs);
     // util-linux's `script` gives the program a terminal.
     let on_terminal = |no_color: &str| {
-        let program = format!("{} info {}", env!("CARGO_BIN_EXE_leandisk"), guest.disk.display());
+        let program = format!("{} info {}", common::program(), guest.disk.display());
         let output = std::process::Command::new("script")
             .args(["-qec", &program, "/dev/null"])
             .env("NO_COLOR", no_color)

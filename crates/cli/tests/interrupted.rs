@@ -118,7 +118,7 @@ impl Drop for Loop {
 
 /// Copies as root, which devices ask for; answers the status and what was said.
 fn copy_as_root(source: &str, target: &Path) -> (Option<i32>, String) {
-    let output = as_root(env!("CARGO_BIN_EXE_leandisk"), &["copy", "-f", "raw", source, arg(target)]);
+    let output = as_root(&common::program(), &["copy", "-f", "raw", source, arg(target)]);
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 

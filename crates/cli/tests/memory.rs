@@ -14,7 +14,7 @@ const MEMORY_MAX_KIB: u64 = 256 << 10;
 /// Runs the program under GNU time, and answers its peak memory.
 fn peak_kib(args: &[&str]) -> u64 {
     let output = Command::new("/usr/bin/time")
-        .args(["-f", "%M", env!("CARGO_BIN_EXE_leandisk")])
+        .args(["-f", "%M", &common::program()])
         .args(args)
         .output()
         .unwrap_or_else(|error| panic!("/usr/bin/time: {error}; `make test` installs what the tests need"));

@@ -17,7 +17,7 @@ const RECORDING: &str = r#"{"schema": "leandisk.stats/1", "exports": []}"#;
 /// Runs the program in a shell, which sees to limits and redirections: `$LD` is the program, `$1` and so on are `args`.
 fn in_shell(script: &str, args: &[&str]) -> Output {
     let mut command = Command::new("bash");
-    command.args(["-c", script, "shell"]).args(args).env("LD", env!("CARGO_BIN_EXE_leandisk"));
+    command.args(["-c", script, "shell"]).args(args).env("LD", common::program());
     command.env_remove("NO_COLOR").output().unwrap()
 }
 

@@ -39,7 +39,7 @@ fn at_call(call: &str, number: usize, signal: &str, args: &[&str]) -> Output {
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal={signal}:when={number}"));
     Command::new("strace")
         .args(["-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject])
-        .arg(env!("CARGO_BIN_EXE_leandisk"))
+        .arg(common::program())
         .args(args)
         .output()
         .unwrap()

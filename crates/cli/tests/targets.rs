@@ -24,7 +24,7 @@ fn disk(dir: &Path) -> String {
 
 /// Status and messages of a copy as root, which mounts and devices ask for.
 fn copy(args: &[&str]) -> (i32, String) {
-    let output = as_root(env!("CARGO_BIN_EXE_leandisk"), &[&["copy"], args].concat());
+    let output = as_root(&common::program(), &[&["copy"], args].concat());
     (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
@@ -179,7 +179,7 @@ fn a_file_longer_than_the_user_may_make_is_refused() {
         let target = dir.path().join("a.raw");
         let script = format!(
             "ulimit -f 4096; exec {} copy {source} {} {dry_run}",
-            env!("CARGO_BIN_EXE_leandisk"),
+            common::program(),
             target.display()
         );
         let output = Command::new("bash").args(["-c", &script]).output().unwrap();
@@ -192,7 +192,7 @@ fn a_file_longer_than_the_user_may_make_is_refused() {
 
 /// The permissions of a copy, made with this umask.
 fn copied_mode(source: &str, target: &Path, umask: &str, more: &str) -> u32 {
-    let program = env!("CARGO_BIN_EXE_leandisk");
+    let program = common::program();
     let script =
         format!("umask {umask}; {program} copy {source} {} --progress none {more}", target.display());
     run("sh", &["-c", &script]);
@@ -228,10 +228,7 @@ fn a_target_is_no_easier_to_read_than_its_source() {
     assert_eq!(copied_mode(arg(&child), &target, "022", ""), 0o600);
     // What the host gives a device's node says nothing of the disk.
     let device = Device::new(dir.path(), 4);
-    let output = as_root(
-        env!("CARGO_BIN_EXE_leandisk"),
-        &["copy", "-f", "raw", &device.name, arg(&target), "--force"],
-    );
+    let output = as_root(&common::program(), &["copy", "-f", "raw", &device.name, arg(&target), "--force"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
 }

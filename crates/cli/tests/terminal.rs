@@ -11,7 +11,7 @@ use common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 14] = [
     &["info"],
     &["analyze"],
     &["map"],
@@ -25,6 +25,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["bench"],
     &["bench", "first-write"],
     &["bench", "fragmentation"],
+    &["completions"],
 ];
 
 /// What a terminal shows of `text`, frame by frame: control sequences are taken out, and what is drawn over what was there is
@@ -53,11 +54,8 @@ fn assert_fits(what: &str, text: &str) {
 
 /// Runs the program in `dir` on a terminal of so many columns; answers all that it wrote to it.
 fn on_terminal(dir: &Path, columns: usize, command: &str) -> String {
-    let script = format!(
-        "stty cols {columns} rows 24; cd '{}' && {} {command}",
-        dir.display(),
-        env!("CARGO_BIN_EXE_leandisk")
-    );
+    let script =
+        format!("stty cols {columns} rows 24; cd '{}' && {} {command}", dir.display(), common::program());
     let output = Command::new("script")
         .args(["-qec", &script, "/dev/null"])
         .env("TERM", "xterm")
@@ -86,7 +84,8 @@ fn help_fits_and_shows_how_to_use_each_command() {
             let start = format!("  leandisk {}", command.join(" "));
             let count = examples.lines().filter(|line| line.starts_with(&start)).count();
             assert!(count >= 3, "{command:?} has {count} examples");
-            assert!(help.contains("Output:") || command == ["create"], "{command:?} groups its options");
+            let has_groups = help.contains("Output:") || command == ["create"] || command == ["completions"];
+            assert!(has_groups, "{command:?} groups its options");
         }
     }
 }
@@ -203,6 +202,6 @@ fn an_analysis_is_a_dozen_lines_with_what_to_do() {
         assert!(text.contains(&format!("\n  {word} ")), "'{word}' in {text}");
     }
     assert!(text.lines().count() <= 12, "{text}");
-    run("bash", &["-c", &format!("{} {}", env!("CARGO_BIN_EXE_leandisk"), &command["leandisk ".len()..])]);
+    run("bash", &["-c", &format!("{} {}", common::program(), &command["leandisk ".len()..])]);
     assert!(succeed(&["analyze", arg(&waste)]).contains("nothing is worth doing"));
 }

@@ -8,6 +8,8 @@
 //!
 //! Absent on purpose: several disks in one process.
 
+mod listening;
+
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::net::SocketAddr;
@@ -23,12 +25,12 @@ use image::{Chain, Format, Purpose, Resolver};
 use os::{Kept, LiveFile, PreallocatedFile, ReadLock, SpareRoom, preallocated};
 use serve::Export;
 use serve::monitor::Monitor;
-use serve::nbd::{Event, Listener, Options as ServerOptions, Server, Tls};
-use serve::stats::{MetricsServer, StatsServer, socket_beside};
+use serve::stats::MetricsServer;
 use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
 
 use crate::open::{Caching, Gate, OpenOptions, check_claims, check_nothing_pending, open_chain};
 use crate::{Observer, Provision, Unwatched};
+use listening::{Doors, Listening};
 
 /// What is served, and where.
 #[derive(Clone, Debug, Default)]
@@ -39,8 +41,14 @@ pub struct Options {
     pub open: OpenOptions,
     /// A Unix socket to listen on.
     pub socket: Option<PathBuf>,
+    /// The permissions of that socket; `None` for the owner alone.
+    pub socket_mode: Option<u32>,
+    /// The group that the socket is given to, by name or number.
+    pub socket_group: Option<String>,
     /// An address to listen on. Others than loopback need `tls` or `insecure`.
     pub listen: Option<SocketAddr>,
+    /// Whether to listen on the sockets that the service manager passed to this process, too. They are passed once.
+    pub passed_sockets: bool,
     /// Whether writes are refused.
     pub read_only: bool,
     /// What the disk keeps of its space; `None` for what it was created with.
@@ -70,11 +78,11 @@ pub struct TlsFiles {
 
 /// Opens the disk, serves it until `wait` returns, and closes it. `wait` is given the addresses at which it is served.
 pub fn run(options: &Options, observer: &Arc<dyn Observer>, wait: impl FnOnce(&[String])) -> Result<()> {
-    let tls = options.tls.as_ref().map(tls).transpose()?;
+    let doors = Doors::of(options)?;
     let monitor = Monitor::new();
     let opened = Opened::open(options, &monitor)?;
     let spare = if options.read_only { None } else { SpareRoom::beside(&options.disk) };
-    let served = serve(options, &opened, monitor, tls, observer, |places| {
+    let served = serve(options, doors, &opened, monitor, observer, |places| {
         wait(places);
         // It is there for what comes after.
         drop(spare);
@@ -100,9 +108,9 @@ struct Ended {
 /// Serves the disk until `wait` returns.
 fn serve(
     options: &Options,
+    doors: Doors,
     opened: &Opened,
     monitor: Arc<Monitor>,
-    tls: Option<Tls>,
     observer: &Arc<dyn Observer>,
     wait: impl FnOnce(&[String]),
 ) -> Result<Ended> {
@@ -126,7 +134,7 @@ fn serve(
     let exports = vec![export.clone()];
     let metrics =
         options.metrics.map(|address| MetricsServer::start(address, exports.clone())).transpose()?;
-    let listening = Listening::start(options, &exports, tls, observer).inspect_err(|_| {
+    let listening = Listening::start(doors, &exports, observer).inspect_err(|_| {
         // Nothing was recorded, and a second attempt makes the file anew.
         options.trace.iter().for_each(|path| drop(std::fs::remove_file(path)));
     })?;
@@ -138,15 +146,6 @@ fn serve(
     let flushed = listening.server.stop();
     let recorded = trace.map_or(Ok(()), |trace| finish(&trace, options.trace.as_deref(), &**observer));
     Ok(Ended { flushed, recorded })
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|error| Error::io("read", error).path(path.display()))
-}
-
-fn tls(files: &TlsFiles) -> Result<Tls> {
-    let authority = files.authority.as_deref().map(read).transpose()?;
-    Tls::from_pem(&read(&files.certificate)?, &read(&files.key)?, authority.as_deref())
 }
 
 fn record(path: &Path, disk: &dyn LiveDisk) -> Result<Arc<TraceWriter>> {
@@ -161,78 +160,6 @@ fn finish(trace: &TraceWriter, path: Option<&Path>, observer: &dyn Observer) -> 
         observer.note(&format!("{} requests are missing from {}", totals.dropped, path.display()));
     }
     Ok(())
-}
-
-/// A server with its control socket.
-struct Listening {
-    server: Server,
-    /// For people and clients.
-    places: Vec<String>,
-    _stats: Option<StatsServer>,
-}
-
-impl Listening {
-    fn start(
-        options: &Options,
-        exports: &[Arc<Export>],
-        tls: Option<Tls>,
-        observer: &Arc<dyn Observer>,
-    ) -> Result<Self> {
-        let name = percent_encoded(exports[0].name());
-        let mut listeners = Vec::new();
-        let mut places = Vec::new();
-        if let Some(address) = options.listen {
-            let scheme = if tls.is_some() { "nbds" } else { "nbd" };
-            let mut listener = Listener::tcp(address)?;
-            places.push(format!("{scheme}://{}/{name}", listener.tcp_address().unwrap_or(address)));
-            if let Some(tls) = tls {
-                listener = listener.with_tls(tls);
-            }
-            listeners.push(if options.insecure { listener.insecure() } else { listener });
-        }
-        let mut stats = None;
-        if let Some(path) = &options.socket {
-            listeners.push(Listener::unix(path)?);
-            let socket = percent_encoded(&path.to_string_lossy());
-            places.push(format!("nbd+unix:///{name}?socket={socket}"));
-        }
-        let observer = observer.clone();
-        let tell = Arc::new(move |event| tell(&event, &*observer));
-        let how = ServerOptions { tell, ..ServerOptions::default() };
-        let started = Server::start(listeners, exports.to_vec(), how).and_then(|server| {
-            if let Some(path) = &options.socket {
-                stats = Some(StatsServer::start(socket_beside(path), exports.to_vec())?);
-            }
-            Ok(server)
-        });
-        if let (Err(_), Some(path)) = (&started, &options.socket) {
-            let _ = std::fs::remove_file(path);
-        }
-        Ok(Self { server: started?, places, _stats: stats })
-    }
-}
-
-fn tell(event: &Event, observer: &dyn Observer) {
-    match event {
-        Event::TooManyConnections => {
-            observer.note("a client was turned away: there are too many connections");
-        }
-        Event::NotAccepted(why) => observer.note(&format!("a client was turned away: {why}")),
-        Event::ExportFailed(_, why) => observer.note(why),
-    }
-}
-
-/// RFC 3986, section 2.1. The slash of paths stays.
-fn percent_encoded(text: &str) -> String {
-    use std::fmt::Write as _;
-    text.bytes().fold(String::new(), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-        out
-    })
 }
 
 /// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
@@ -475,15 +402,5 @@ impl LiveDisk for ReadOnly {
 
     fn discard(&self, _span: VirtualSpan) -> Result<()> {
         self.refuse()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::percent_encoded;
-
-    #[test]
-    fn names_stay_within_their_part_of_an_address() {
-        assert_eq!(percent_encoded("/run/a b?c&d=é.sock"), "/run/a%20b%3Fc%26d%3D%C3%A9.sock");
     }
 }

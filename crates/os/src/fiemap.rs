@@ -13,8 +13,9 @@ use rustix::io::Errno;
 
 use crate::raw_file::is_unsupported;
 
-/// `_IOWR('f', 11, struct fiemap)`.
-const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
+/// `_IOWR('f', 11, struct fiemap)`. The C libraries differ in how wide it is and in whether it has a sign; the kernel sees 32 bits.
+#[allow(clippy::cast_lossless, clippy::cast_possible_wrap)]
+const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
 
 const FLAG_SYNC: u32 = 0x1;
 

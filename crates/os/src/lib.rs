@@ -15,11 +15,13 @@ mod edit_file;
 mod fiemap;
 mod flushed;
 mod grant;
+mod group;
 mod journal_file;
 mod kept;
 mod live_file;
 mod locks;
 mod new_file;
+mod passed;
 mod preallocated;
 mod probe;
 mod process;
@@ -34,6 +36,7 @@ mod writeback;
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
 pub use grant::Granted;
+pub use group::group_id;
 pub use journal_file::{
     HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,
     journal_path, journal_standing,
@@ -42,6 +45,7 @@ pub use kept::{Kept, kept};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
 pub use new_file::NewFile;
+pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};
 pub use probe::{Probe, ProbeBudget, probe};
 pub use process::{end_with_parent, hide_mounts};

@@ -13,7 +13,9 @@
 mod export;
 pub mod monitor;
 pub mod nbd;
+mod socket;
 pub mod stats;
 pub mod trace;
 
 pub use export::{Allocation, Export, Fault, FaultKind};
+pub use socket::Access;

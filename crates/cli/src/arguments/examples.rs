@@ -86,3 +86,11 @@ Examples:
   leandisk bench fragmentation --dir /vm
   leandisk bench fragmentation --files 8 --order random --json
   leandisk bench fragmentation --host-filesystem xfs --aged";
+
+pub(super) const COMPLETIONS: &str = "\
+Examples:
+  leandisk completions bash > /etc/bash_completion.d/leandisk
+  leandisk completions zsh > /usr/local/share/zsh/site-functions/_leandisk
+  leandisk completions fish > ~/.config/fish/completions/leandisk.fish
+
+The packages of Leandisk bring these files.";

@@ -12,9 +12,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use testkit::{run, scratch};
 
+/// Where the program is: `LEANDISK_PROGRAM` names one that was built in another way, such as with `make static`.
+pub fn program() -> String {
+    std::env::var("LEANDISK_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_leandisk").to_owned())
+}
+
 /// The program, ready to be given arguments. Its surroundings do not reach it.
 pub fn leandisk() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_leandisk"));
+    let mut command = Command::new(program());
     command.env_remove("NO_COLOR");
     command
 }

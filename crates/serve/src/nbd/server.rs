@@ -19,6 +19,7 @@ use super::memory::Pool;
 use super::negotiate::ExportFacts;
 use super::transport::{Socket, Transport};
 use crate::export::{Export, FaultKind};
+use crate::socket::{Access, bind};
 
 /// The unit in which guests cache.
 const PAGE_BYTES: u32 = 4096;
@@ -48,14 +49,24 @@ impl Listener {
 
     /// A socket in the file system at `path`, which must not exist, for the owner alone. It is removed in the end.
     pub fn unix(path: impl Into<PathBuf>) -> Result<Self> {
+        Self::unix_for(path, Access::default())
+    }
+
+    /// A socket in the file system at `path`, which must not exist, for those with `access`. It is removed in the end.
+    pub fn unix_for(path: impl Into<PathBuf>, access: Access) -> Result<Self> {
         let path = path.into();
-        let socket = crate::stats::bind_private(&path)?;
+        let socket = bind(&path, access)?;
         Ok(Self::new(Listening::Unix(socket, Some(path))))
     }
 
-    /// A socket that listens already.
+    /// A socket that listens already, and stays where it is in the end.
     pub fn from_unix(socket: UnixListener) -> Self {
         Self::new(Listening::Unix(socket, None))
+    }
+
+    /// A TCP socket that listens already.
+    pub fn from_tcp(socket: TcpListener) -> Self {
+        Self::new(Listening::Tcp(socket))
     }
 
     /// A TCP socket.

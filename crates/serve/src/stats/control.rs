@@ -11,10 +11,11 @@ use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::csv::vscsi_stats;
-use super::endpoint::{CLIENT_TIME_MAX, Endpoint, Listening, Stream, bind_private, read_until};
+use super::endpoint::{CLIENT_TIME_MAX, Endpoint, Listening, Stream, read_until};
 use super::prometheus::metrics;
 use crate::export::Export;
 use crate::monitor::Snapshot;
+use crate::socket::{Access, bind};
 
 /// The longest question.
 const QUESTION_BYTES_MAX: usize = 8 << 10;
@@ -97,8 +98,13 @@ pub fn socket_beside(path: &Path) -> PathBuf {
 impl StatsServer {
     /// Answers for `exports` at a socket `path`, for the owner alone.
     pub fn start(path: impl Into<PathBuf>, exports: Vec<Arc<Export>>) -> Result<Self> {
+        Self::start_for(path, Access::default(), exports)
+    }
+
+    /// Answers for `exports` at a socket `path`, for those with `access`.
+    pub fn start_for(path: impl Into<PathBuf>, access: Access, exports: Vec<Arc<Export>>) -> Result<Self> {
         let path = path.into();
-        let listener = bind_private(&path)?;
+        let listener = bind(&path, access)?;
         let endpoint = Endpoint::start(Listening::Unix(listener), move |stream| converse(stream, &exports))
             .map_err(|error| Error::io("listen", error).path(path.display()))?;
         Ok(Self { path, _endpoint: endpoint })

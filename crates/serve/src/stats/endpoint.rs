@@ -3,43 +3,17 @@
 use std::io::{self, Read};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use block::{Error, Result};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// How long a client may take for all it wants.
 pub(super) const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
 const CLIENT_COUNT_MAX: usize = 8;
-const BACKLOG: i32 = 128;
-
-/// A socket at `path` that only the owner may connect to, from its first moment on. One that a server left behind when it
-/// was killed is replaced.
-pub(crate) fn bind_private(path: &Path) -> Result<UnixListener> {
-    let failed = |error: io::Error| Error::io("listen", error).path(path.display());
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-    if is_socket
-        && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-    {
-        std::fs::remove_file(path).map_err(failed)?;
-    }
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .map_err(|error| failed(error.into()))?;
-    let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
-    rustix::net::bind(&socket, &address).map_err(|error| failed(error.into()))?;
-    // Nobody can connect before it listens.
-    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).map_err(failed)?;
-    rustix::net::listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
-    Ok(UnixListener::from(socket))
-}
 
 pub(super) enum Listening {
     Unix(UnixListener),

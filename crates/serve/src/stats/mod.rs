@@ -8,5 +8,3 @@ mod prometheus;
 pub use control::{Answer, ExportStats, Question, StatsServer, query, socket_beside};
 pub use csv::vscsi_stats;
 pub use prometheus::{MetricsServer, metrics};
-
-pub(crate) use endpoint::bind_private;

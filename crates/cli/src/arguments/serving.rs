@@ -1,0 +1,84 @@
+//! The command lines of `serve` and `stats`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{CHANGE, NETWORK, OUTPUT, OpenArguments, Provision};
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// The disk: an image file or a block device that nothing else is using
+    pub(crate) disk: PathBuf,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// Listen on this Unix socket, which only this user may use. 'leandisk stats' reads its statistics from it. Sockets that
+    /// systemd passes (LISTEN_FDS) are listened on as well
+    #[arg(long, value_name = "PATH", help_heading = NETWORK)]
+    pub(crate) socket: Option<PathBuf>,
+    /// Permissions of the socket, such as 0660. Whoever may write to it can use the disk [default: 0600]
+    #[arg(long, value_name = "OCTAL", value_parser = parse_mode, requires = "socket", help_heading = NETWORK)]
+    pub(crate) socket_mode: Option<u32>,
+    /// Give the socket to this group, by name or number
+    #[arg(long, value_name = "GROUP", requires = "socket", help_heading = NETWORK)]
+    pub(crate) socket_group: Option<String>,
+    /// Listen on this TCP address and port. Anything but the loopback address needs TLS or --insecure
+    #[arg(long, value_name = "ADDR:PORT", help_heading = NETWORK)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Refuse all writes
+    #[arg(long, help_heading = CHANGE)]
+    pub(crate) read_only: bool,
+    /// How much of its space the disk keeps when the guest discards data [default: as the disk was created]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = CHANGE)]
+    pub(crate) provision: Option<Provision>,
+    /// Name of the NBD export [default: the file's name]
+    #[arg(long, help_heading = NETWORK)]
+    pub(crate) name: Option<String>,
+    /// Use TLS on the TCP address, with this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key", requires = "listen", help_heading = NETWORK)]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = NETWORK)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Accept only clients with a certificate that this authority signed (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = NETWORK)]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Listen on the network without TLS: whoever reaches the address can read and write the disk
+    #[arg(long, help_heading = NETWORK)]
+    pub(crate) insecure: bool,
+    /// Record every request in this new file, for 'leandisk stats' and 'leandisk analyze --trace'. It takes 1 GiB at most
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) trace: Option<PathBuf>,
+    /// Serve metrics for Prometheus at this loopback address and port
+    #[arg(long, value_name = "ADDR:PORT", help_heading = OUTPUT)]
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArguments {
+    /// The socket of 'leandisk serve'; or a file with what an earlier --json printed, or a recording of 'serve --trace' or
+    /// of blktrace
+    pub(crate) source: PathBuf,
+    /// A second source, to compare with the first. Needs --html
+    #[arg(requires = "html", conflicts_with_all = ["json", "csv"])]
+    pub(crate) later: Option<PathBuf>,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT, conflicts_with = "csv")]
+    pub(crate) json: bool,
+    /// Also write the statistics as an HTML page with charts
+    #[arg(long, value_name = "FILE", conflicts_with = "csv", help_heading = OUTPUT)]
+    pub(crate) html: Option<PathBuf>,
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
+    /// Print the histograms as CSV, in the form of 'vscsiStats -p all -c'
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) csv: bool,
+}
+
+/// Permissions as chmod(1) takes them, without those that a socket has no use for.
+fn parse_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("'{text}' is not an octal number from 0 to 0777, such as 0660"))
+}
