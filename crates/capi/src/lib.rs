@@ -14,6 +14,7 @@
 
 // The caller's memory is reached in no other way.
 #![allow(unsafe_code)]
+#![deny(clippy::undocumented_unsafe_blocks)]
 
 mod answer;
 mod change;
