@@ -24,7 +24,7 @@ LOAD_SECONDS ?= 600
 # Changes in place that `make kill` kills.
 KILL_RUNS ?= 1000
 
-.PHONY: help test quick tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture static static-test clean
+.PHONY: help test quick tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -124,6 +124,13 @@ static-test: static ## Test it: info, copy and what they refuse
 	scripts/install-test-tools
 	LEANDISK_PROGRAM=$(CURDIR)/target/static/leandisk $(RUN_TESTS) --locked -p leandisk-cli \
 		--test documents --test every_pair --test refused --test targets
+
+deb: ## Build the Debian packages in target/deb
+	scripts/install-test-tools package
+	packaging/build-deb
+
+deb-test: deb ## Install them in a clean Debian 12, and try them there
+	packaging/test-deb
 
 clean: ## Remove all that was built
 	$(CARGO) clean

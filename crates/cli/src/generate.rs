@@ -49,7 +49,9 @@ fn page_name(command: &Command) -> &str {
 
 fn page(command: &Command, parent: Option<&str>) -> Vec<u8> {
     let mut page = Vec::new();
-    Man::new(command.clone().after_help(None))
+    let mut shown = command.clone().after_help(None);
+    let usage = shown.render_usage().to_string();
+    Man::new(shown.override_usage(usage.trim_start_matches("Usage: ").to_owned()))
         .source(concat!("leandisk ", env!("CARGO_PKG_VERSION")))
         .manual("Leandisk")
         .date(env!("LEANDISK_DATE"))

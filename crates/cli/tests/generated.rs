@@ -75,6 +75,9 @@ fn each_command_has_a_page_that_says_what_its_help_says() {
         let path = dir.path().join(page);
         let shown = shown(&path);
         let help = succeed(&[&words.split_whitespace().collect::<Vec<_>>()[..], &["--help"]].concat());
+        let (_, usage) = help.split_once("Usage: ").unwrap();
+        let usage = usage.lines().next().unwrap();
+        assert!(shown.contains(usage), "{page} lacks the usage {usage}: {shown}");
         let options = help.split(|c: char| c.is_whitespace() || "[]<>,'=".contains(c));
         for option in options.filter(|word| word.starts_with("--") && word.len() > 2) {
             assert!(shown.contains(option.trim_end_matches('.')), "{page} lacks {option}: {shown}");

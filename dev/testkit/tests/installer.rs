@@ -13,11 +13,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What a machine with a Rust toolchain and `make` has besides what every Debian has: the README asks for it.
-const GIVEN: [&str; 8] = ["git", "make", "cc", "gcc", "cargo", "rustc", "rustup", "sudo"];
+/// Some `awk` is there as well, whichever package it is from: base-files, which is essential, depends on one.
+const GIVEN: [&str; 9] = ["git", "make", "cc", "gcc", "cargo", "rustc", "rustup", "sudo", "awk"];
 
 /// Words that stand where programs do and are none there.
-const WORDS: [&str; 11] =
-    ["as", "curl", "file", "free", "less", "mdadm", "modprobe", "open", "size", "w", "write"];
+const WORDS: [&str; 13] = [
+    "GET", "as", "curl", "file", "free", "less", "mdadm", "modprobe", "open", "size", "syslinux", "w",
+    "write",
+];
 
 /// Functions whose first argument is a program.
 const STARTERS: [&str; 6] = ["run", "as_root", "root", "new", "tool", "run_as_root"];
