@@ -17,8 +17,8 @@ use std::process::Command;
 const GIVEN: [&str; 9] = ["git", "make", "cc", "gcc", "cargo", "rustc", "rustup", "sudo", "awk"];
 
 /// Words that stand where programs do and are none there.
-const WORDS: [&str; 13] = [
-    "GET", "as", "curl", "file", "free", "less", "mdadm", "modprobe", "open", "size", "syslinux", "w",
+const WORDS: [&str; 14] = [
+    "GET", "as", "curl", "file", "free", "less", "man", "mdadm", "modprobe", "open", "size", "syslinux", "w",
     "write",
 ];
 
@@ -154,9 +154,13 @@ fn whatever_the_tests_call_is_installed() {
     let packages: BTreeSet<_> = installed.values().cloned().collect();
     let mut called: BTreeMap<String, PathBuf> = BTreeMap::new();
     let (mut sources, mut scripts) = (Vec::new(), Vec::new());
-    files_below(&root().join("crates"), "rs", &mut sources);
-    files_below(&root().join("crates"), "", &mut scripts);
-    files_below(&root().join("scripts"), "", &mut scripts);
+    for folder in ["crates", "dev"] {
+        files_below(&root().join(folder), "rs", &mut sources);
+        files_below(&root().join(folder), "", &mut scripts);
+    }
+    for folder in ["scripts", "packaging"] {
+        files_below(&root().join(folder), "", &mut scripts);
+    }
     for path in sources {
         let text = fs::read_to_string(&path).unwrap();
         called.extend(rust_commands(&text).into_iter().map(|name| (name, path.clone())));
