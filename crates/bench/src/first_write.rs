@@ -7,14 +7,14 @@
 use std::path::{Path, PathBuf};
 
 use block::{Error, LiveDisk, Result};
-use engine::{Monitor, Provision};
+use engine::{JobMonitor, Provision};
 use extent::VirtualOffset;
 use image::Format;
 
 use crate::content::Content;
 use crate::counters::{Devices, Interval, Watch};
 use crate::images::{image_bytes_max, image_name, make, on_host};
-use crate::workspace::{Workspace, settle};
+use crate::workspace::{Workspace, write_back};
 
 /// A disk that was taken into use.
 pub trait DiskInUse {
@@ -105,7 +105,7 @@ impl FirstWrite<'_> {
     }
 
     /// Runs it to its end.
-    pub fn run(&self, monitor: &dyn Monitor) -> Result<FirstWriteOutcome> {
+    pub fn run(&self, monitor: &dyn JobMonitor) -> Result<FirstWriteOutcome> {
         let at_once =
             if self.keeps { self.iterations * self.formats.len() * self.provisions.len() } else { 1 };
         let space =
@@ -149,16 +149,16 @@ impl FirstWrite<'_> {
         devices: Option<&Devices>,
         path: &Path,
         into: &mut FirstDisk,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
     ) -> Result<()> {
         space.check_room(image_bytes_max(self.virtual_bytes))?;
-        settle(space.path())?;
+        write_back(space.path())?;
         let making = Watch::start(devices)?;
         make(path, into.format, self.virtual_bytes, into.provision, monitor)?;
         into.create_seconds.push(making.stop()?.seconds);
         let disk = (self.open)(path, into.format)?;
         for (index, pass) in into.passes.iter_mut().enumerate() {
-            settle(space.path())?;
+            write_back(space.path())?;
             let watch = Watch::start(devices)?;
             let guest_writes = self.write(disk.disk(), index as u64, monitor)?;
             let interval = watch.stop()?;
@@ -175,7 +175,7 @@ impl FirstWrite<'_> {
     }
 
     /// Writes the disk from its start to its end, other bytes in each pass, and flushes. Answers how many writes that were.
-    fn write(&self, disk: &dyn LiveDisk, pass: u64, monitor: &dyn Monitor) -> Result<u64> {
+    fn write(&self, disk: &dyn LiveDisk, pass: u64, monitor: &dyn JobMonitor) -> Result<u64> {
         let mut content = Content::new(self.write_bytes, pass << 48);
         let mut at = 0;
         let mut count = 0;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use block::{HostExtent, HostFile as _, Result};
-use engine::{CreateJob, Monitor, Provision};
+use engine::{CreateJob, JobMonitor, Provision};
 use filesystem::Fragments;
 use image::{CreateOptions, Format};
 use os::{NewFile, SourceFile};
@@ -28,7 +28,7 @@ pub(crate) fn make(
     format: Format,
     virtual_bytes: u64,
     provision: Provision,
-    monitor: &dyn Monitor,
+    monitor: &dyn JobMonitor,
 ) -> Result<()> {
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let options = CreateOptions {

@@ -84,7 +84,7 @@ fn check_room(dir: &Path, need_bytes: u64) -> Result<()> {
 }
 
 /// Waits until nothing of the file system at `dir` waits to be written.
-pub(crate) fn settle(dir: &Path) -> Result<()> {
+pub(crate) fn write_back(dir: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::io("flush", error).path(dir.display());
     let folder = File::open(dir).map_err(failed)?;
     rustix::fs::syncfs(&folder).map_err(|error| failed(error.into()))

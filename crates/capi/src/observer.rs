@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use block::{Error, Result};
-use engine::Monitor;
+use engine::JobMonitor;
 use leandisk::{Cancel, Observer, Progress, Unwatched, Waiting};
 
 use crate::error::c_text;
@@ -161,7 +161,7 @@ impl Phase {
     }
 }
 
-impl Monitor for Phase {
+impl JobMonitor for Phase {
     fn advanced(&self, read_bytes: u64, _written_bytes: u64) {
         self.done_bytes.fetch_add(read_bytes, Ordering::Relaxed);
         self.tell_if_due();

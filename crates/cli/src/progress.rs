@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use block::{Error, Result};
-use engine::Monitor;
+use engine::JobMonitor;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 use serde::Serialize;
 
@@ -199,7 +199,7 @@ impl leandisk::Progress for Progress {
     }
 }
 
-impl Monitor for Progress {
+impl JobMonitor for Progress {
     /// The rate and the time left are of this run alone.
     fn resumed(&self, read_bytes: u64, written_bytes: u64) {
         self.done_bytes.fetch_add(read_bytes, Ordering::Relaxed);

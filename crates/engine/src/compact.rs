@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::{LiveDisk, ReadAt, Result, TargetFile, UnitMove};
 use extent::{Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
 
-use crate::monitor::Monitor;
+use crate::monitor::JobMonitor;
 
 /// What is released between two looks at whether to go on.
 const STEP_BYTES: u64 = 256 << 20;
@@ -51,7 +51,7 @@ pub struct CompactOutcome {
 impl CompactJob<'_> {
     /// Releases and moves all, and closes the disk: on return everything is on stable storage, and the image one that nobody
     /// has open.
-    pub fn run(&self, monitor: &dyn Monitor) -> Result<CompactOutcome> {
+    pub fn run(&self, monitor: &dyn JobMonitor) -> Result<CompactOutcome> {
         let mut outcome =
             CompactOutcome { is_cancelled: monitor.is_cancelled(), ..CompactOutcome::default() };
         if !outcome.is_cancelled {
@@ -66,12 +66,12 @@ impl CompactJob<'_> {
         Ok(outcome)
     }
 
-    fn is_stopped(&self, monitor: &dyn Monitor, outcome: &mut CompactOutcome) -> bool {
+    fn is_stopped(&self, monitor: &dyn JobMonitor, outcome: &mut CompactOutcome) -> bool {
         outcome.is_cancelled = !self.is_all_or_nothing && monitor.is_cancelled();
         outcome.is_cancelled
     }
 
-    fn release(&self, monitor: &dyn Monitor, outcome: &mut CompactOutcome) -> Result<()> {
+    fn release(&self, monitor: &dyn JobMonitor, outcome: &mut CompactOutcome) -> Result<()> {
         let mut unflushed = 0;
         for step in self.releases.iter().flat_map(|release| release.split(STEP_BYTES)) {
             if self.is_stopped(monitor, outcome) {
@@ -89,7 +89,7 @@ impl CompactJob<'_> {
         Ok(())
     }
 
-    fn relocate(&self, monitor: &dyn Monitor, outcome: &mut CompactOutcome) -> Result<()> {
+    fn relocate(&self, monitor: &dyn JobMonitor, outcome: &mut CompactOutcome) -> Result<()> {
         for batch in batches(self.moves, self.slot_bytes) {
             if self.is_stopped(monitor, outcome) {
                 return Ok(());
@@ -299,7 +299,7 @@ mod tests {
 
     struct Stops(u64, AtomicU64);
 
-    impl Monitor for Stops {
+    impl JobMonitor for Stops {
         fn advanced(&self, read_bytes: u64, _written_bytes: u64) {
             self.1.fetch_add(read_bytes, Ordering::Relaxed);
         }

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{AlignedBuffer, Error, Result, TargetFile};
 use extent::{ExtentSet, Host};
-use image::{AnyWriter, Put};
+use image::{AnyWriter, TargetWrite};
 
-use crate::monitor::Monitor;
+use crate::monitor::JobMonitor;
 use crate::provision::{GAP_BYTES_MAX, Provision, check_provision, joined, place_all};
-use crate::put::{put_all, stored_span};
+use crate::put::{stored_span, write_all};
 
 /// Storage for the tables of a thin disk is asked for in one piece across what is no larger than this.
 const TABLE_GAP_BYTES_MAX: u64 = 256 << 10;
@@ -48,7 +48,7 @@ pub struct CreateJob<'a> {
 impl CreateJob<'_> {
     /// Runs it to its end: when it returns without an error, the disk is complete and on stable storage. `Unsupported` if
     /// the format has no places that could be kept ready.
-    pub fn run(mut self, monitor: &dyn Monitor) -> Result<CreateTotals> {
+    pub fn run(mut self, monitor: &dyn JobMonitor) -> Result<CreateTotals> {
         check_provision(&self.writer, self.provision)?;
         let mut totals = CreateTotals::default();
         let starts = self.writer.start()?;
@@ -62,16 +62,16 @@ impl CreateJob<'_> {
         let end = self.writer.finish()?;
         self.reserve(&room, &[&starts, &tables, &end.tables, &end.headers])?;
         totals.reserved_bytes = room.total_bytes();
-        totals.written_bytes += put_all(self.target, &[], starts)?;
+        totals.written_bytes += write_all(self.target, &[], starts)?;
         if self.provision == Provision::Eager {
             self.zero(&room, monitor)?;
             totals.zeroed_bytes = room.total_bytes();
         }
-        totals.written_bytes += put_all(self.target, &[], tables)?;
-        totals.written_bytes += put_all(self.target, &[], end.tables)?;
+        totals.written_bytes += write_all(self.target, &[], tables)?;
+        totals.written_bytes += write_all(self.target, &[], end.tables)?;
         self.target.set_len(end.len_bytes)?;
         self.target.flush()?;
-        totals.written_bytes += put_all(self.target, &[], end.headers)?;
+        totals.written_bytes += write_all(self.target, &[], end.headers)?;
         self.target.flush()?;
         if monitor.is_cancelled() {
             return Err(Error::interrupted());
@@ -81,7 +81,7 @@ impl CreateJob<'_> {
 
     /// Has the host find storage for `room` and for the tables, these without the small gaps between them: written one by one
     /// they would lie apart on many hosts, and what grows behind them as well.
-    fn reserve(&self, room: &ExtentSet<Host>, tables: &[&[Put]]) -> Result<()> {
+    fn reserve(&self, room: &ExtentSet<Host>, tables: &[&[TargetWrite]]) -> Result<()> {
         let written = tables.iter().flat_map(|puts| puts.iter()).filter_map(stored_span);
         let tables = joined(&written.collect(), TABLE_GAP_BYTES_MAX);
         if room.is_empty() {
@@ -93,7 +93,7 @@ impl CreateJob<'_> {
     }
 
     /// Writes zeros: `fallocate` leaves blocks that the host would still have to zero when they are first written.
-    fn zero(&self, room: &ExtentSet<Host>, monitor: &dyn Monitor) -> Result<()> {
+    fn zero(&self, room: &ExtentSet<Host>, monitor: &dyn JobMonitor) -> Result<()> {
         let pieces: Vec<_> = room.iter().flat_map(|span| span.split(WRITE_BYTES as u64)).collect();
         let next = AtomicU64::new(0);
         let work = || -> Result<()> {

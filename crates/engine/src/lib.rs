@@ -28,12 +28,12 @@ pub use copy::checkpoint::Checkpoint;
 pub use copy::totals::CopyTotals;
 pub use copy::{CopyJob, CopyOutcome};
 pub use create::{CreateJob, CreateTotals};
-pub use monitor::Monitor;
+pub use monitor::JobMonitor;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use provision::{Least, Provision, check_provision, least};
 pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
 pub use recover::{Recovery, recover, tidy_up};
 pub use tally::Tally;
-pub use transfer::{JobIdentity, Kept, Left, Transfer, find_left};
+pub use transfer::{JobIdentity, KeptCopy, Left, Transfer, find_left};
 pub use zeros::{ZeroCount, count_zeros};

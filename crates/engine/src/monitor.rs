@@ -5,7 +5,7 @@ use block::Result;
 use crate::copy::checkpoint::Checkpoint;
 
 /// Who watches a copy.
-pub trait Monitor: Sync {
+pub trait JobMonitor: Sync {
     /// So much was read and written by earlier attempts.
     fn resumed(&self, read_bytes: u64, written_bytes: u64) {
         self.advanced(read_bytes, written_bytes);

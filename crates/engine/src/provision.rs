@@ -2,7 +2,7 @@
 
 use block::{Error, Result, TargetFile};
 use extent::{ExtentSet, Host, HostSpan, Span, VirtualSpan};
-use image::{AnyWriter, Piece, PieceBytes, Put, PutBytes};
+use image::{AnyWriter, Piece, PieceBytes, TargetWrite, WriteBytes};
 
 use crate::put::stored_span;
 
@@ -66,7 +66,7 @@ pub(crate) fn reserve_all(mut writer: AnyWriter, virtual_bytes: u64, target: &dy
 pub(crate) fn place_all(
     writer: &mut AnyWriter,
     virtual_bytes: u64,
-    mut tables: impl FnMut(Put),
+    mut tables: impl FnMut(TargetWrite),
 ) -> Result<ExtentSet<Host>> {
     let granularity = writer.granularity_bytes();
     let mut spans = Vec::new();
@@ -74,9 +74,9 @@ pub(crate) fn place_all(
         let piece = whole_piece(chunk, granularity);
         for put in writer.place(chunk.start(), vec![piece])? {
             match put.bytes {
-                PutBytes::Chunk(range) => push(&mut spans, HostSpan::new(put.at, range.len() as u64)),
-                PutBytes::Reserve(len_bytes) => push(&mut spans, HostSpan::new(put.at, len_bytes)),
-                PutBytes::Owned(_) | PutBytes::Zero(_) => tables(put),
+                WriteBytes::Chunk(range) => push(&mut spans, HostSpan::new(put.at, range.len() as u64)),
+                WriteBytes::Reserve(len_bytes) => push(&mut spans, HostSpan::new(put.at, len_bytes)),
+                WriteBytes::Owned(_) | WriteBytes::Zero(_) => tables(put),
             }
         }
     }

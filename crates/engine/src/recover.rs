@@ -4,7 +4,7 @@ use block::{EditDisk, LiveDisk, Result, TargetFile};
 use extent::ExtentSet;
 use journal::{Claim, Decision, Why};
 use mutants::broken;
-use plan::settle::{MoveWhen, settle};
+use plan::shorten::{MoveWhen, shorten};
 
 use crate::compact::batches;
 use crate::rearrange::apply;
@@ -36,12 +36,12 @@ pub fn tidy_up(disk: &dyn LiveDisk) -> Result<bool> {
     let reclaimed_bytes = disk.reclaim()?;
     let gaps = disk.occupancy()?.filter(|occupancy| occupancy.is_dense);
     let Some(occupancy) = gaps else { return Ok(reclaimed_bytes > 0) };
-    let settling = settle(&occupancy, &ExtentSet::new(), &ExtentSet::new(), 0, MoveWhen::Possible);
+    let shortening = shorten(&occupancy, &ExtentSet::new(), &ExtentSet::new(), 0, MoveWhen::Possible);
     let slot_bytes = occupancy.slot_bytes();
-    for batch in batches(&settling.moves, slot_bytes) {
+    for batch in batches(&shortening.moves, slot_bytes) {
         disk.relocate(&batch)?;
     }
-    Ok(reclaimed_bytes > 0 || !settling.moves.is_empty())
+    Ok(reclaimed_bytes > 0 || !shortening.moves.is_empty())
 }
 
 /// Does what the journal says. When it returns without an error, the disk is whole and on stable storage, and the caller

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::copy::checkpoint::Checkpoint;
-use crate::monitor::Monitor;
+use crate::monitor::JobMonitor;
 
 /// The version of the stored form. Another version is not gone on with.
 const VERSION: u32 = 2;
@@ -80,12 +80,12 @@ pub struct Transfer<'a> {
     job: JobIdentity,
     partial: Box<dyn FolderFile + 'a>,
     /// What is said of the last checkpoint that was stored.
-    kept: Mutex<Option<Kept>>,
+    kept: Mutex<Option<KeptCopy>>,
 }
 
 /// What a copy that ended early keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Kept {
+pub struct KeptCopy {
     /// Bytes of the virtual disk that need not be read again.
     pub read_bytes: u64,
 }
@@ -100,7 +100,7 @@ impl<'a> Transfer<'a> {
         match (partial, &left) {
             (Some(partial), Left::Usable(checkpoint)) if resumes => {
                 folder.remove(TargetName::Draft)?;
-                let kept = Kept { read_bytes: checkpoint.read_bytes() };
+                let kept = KeptCopy { read_bytes: checkpoint.read_bytes() };
                 Ok((Self { folder, job, partial, kept: Mutex::new(Some(kept)) }, left))
             }
             (partial, _) => {
@@ -116,12 +116,12 @@ impl<'a> Transfer<'a> {
     }
 
     /// What is kept by now, should the copy end.
-    pub fn kept(&self) -> Option<Kept> {
+    pub fn kept(&self) -> Option<KeptCopy> {
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has `monitor` watch the copy, and its checkpoints stored here.
-    pub fn watched_by<'m>(&'m self, monitor: &'m dyn Monitor) -> impl Monitor + 'm {
+    pub fn watched_by<'m>(&'m self, monitor: &'m dyn JobMonitor) -> impl JobMonitor + 'm {
         Watched { transfer: self, monitor }
     }
 
@@ -140,7 +140,7 @@ impl<'a> Transfer<'a> {
             let _ = self.folder.remove(TargetName::Draft);
         }
         result?;
-        let kept = Kept { read_bytes: checkpoint.read_bytes() };
+        let kept = KeptCopy { read_bytes: checkpoint.read_bytes() };
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
         Ok(())
     }
@@ -174,7 +174,7 @@ impl<'a> Transfer<'a> {
 
     /// Ends a copy that failed, and keeps what a later one can go on with, if there is something and `keeps` says so; else nothing
     /// is left. Answers what is kept.
-    pub fn give_up(self, keeps: bool) -> Option<Kept> {
+    pub fn give_up(self, keeps: bool) -> Option<KeptCopy> {
         let kept = self.kept().filter(|_| keeps);
         if kept.is_none() {
             self.discard();
@@ -269,10 +269,10 @@ fn forget(folder: &dyn TargetFolder) -> Result<()> {
 /// A monitor and a place for checkpoints.
 struct Watched<'a> {
     transfer: &'a Transfer<'a>,
-    monitor: &'a dyn Monitor,
+    monitor: &'a dyn JobMonitor,
 }
 
-impl Monitor for Watched<'_> {
+impl JobMonitor for Watched<'_> {
     fn resumed(&self, read_bytes: u64, written_bytes: u64) {
         self.monitor.resumed(read_bytes, written_bytes);
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::{Error, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunState, TargetFile};
-use engine::{Checkpoint, CopyJob, CopyOutcome, Monitor, Provision};
+use engine::{Checkpoint, CopyJob, CopyOutcome, JobMonitor, Provision};
 use extent::{Host, HostOffset, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
 use plan::{CopyOptions, CopyPlan, CopyPlanner, Fact, Role};
@@ -75,7 +75,7 @@ fn run(
     target: &dyn TargetFile,
     thread_count: usize,
     resume: Option<Checkpoint>,
-    monitor: &dyn Monitor,
+    monitor: &dyn JobMonitor,
 ) -> Result<CopyOutcome> {
     run_as(Provision::Thin, target, thread_count, resume, monitor)
 }
@@ -85,7 +85,7 @@ fn run_as(
     target: &dyn TargetFile,
     thread_count: usize,
     resume: Option<Checkpoint>,
-    monitor: &dyn Monitor,
+    monitor: &dyn JobMonitor,
 ) -> Result<CopyOutcome> {
     let (source, plan) = (chain(&contents()), plan());
     let job = CopyJob {
@@ -115,7 +115,7 @@ impl Watch {
     }
 }
 
-impl Monitor for Watch {
+impl JobMonitor for Watch {
     fn advanced(&self, read_bytes: u64, _written_bytes: u64) {
         self.read_bytes.fetch_add(read_bytes, Ordering::SeqCst);
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::{EditDisk, ErrorKind, Memory, ReadAt, Result, TargetFile};
 use crash::{Scenario, Toy};
 use engine::Mutant;
-use engine::{Monitor, Recovery, recover};
+use engine::{JobMonitor, Recovery, recover};
 use extent::{Offset, Virtual, VirtualOffset};
 use journal::Why;
 use sim::{EditFile, Pages};
@@ -18,7 +18,7 @@ const SLOT_BYTES: u64 = 32 << 10;
 /// Asks to stop once it was asked so often.
 struct Patience(AtomicU64);
 
-impl Monitor for Patience {
+impl JobMonitor for Patience {
     fn advanced(&self, _read_bytes: u64, _written_bytes: u64) {}
 
     fn is_cancelled(&self) -> bool {

@@ -7,7 +7,7 @@
 //! Invariants:
 //! - opening and reading never write: a pending log is replayed in memory ([`block::Overlay`]);
 //! - a file named inside an image is opened by the [`Resolver`] alone, which decides whether it is granted;
-//! - writers do no I/O: they answer with [`Put`]s, which the engine carries out;
+//! - writers do no I/O: they answer with [`TargetWrite`]s, which the engine carries out;
 //! - what exists is changed by [`Edit`] alone, through files that its caller opened for that: contents where they
 //!   lie, and what tells that they changed; never a table.
 //!
@@ -44,5 +44,6 @@ pub use mutant::{FULL_MUTANTS, MUTANTS, Mutant};
 pub use probe::{Found, Probe, probe};
 pub use relatives::{Relation, Relative, relatives, relatives_of_file};
 pub use write::{
-    AnyWriter, Chunk, CreateOptions, Encoder, Finish, Piece, PieceBytes, Put, PutBytes, Writer, create,
+    AnyWriter, Chunk, CreateOptions, Encoder, Finish, Piece, PieceBytes, TargetWrite, WriteBytes, Writer,
+    create,
 };

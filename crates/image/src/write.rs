@@ -111,16 +111,16 @@ pub enum PieceBytes {
 
 /// One thing to do to the target file.
 #[derive(Clone, Debug)]
-pub struct Put {
+pub struct TargetWrite {
     /// Where.
     pub at: HostOffset,
     /// What.
-    pub bytes: PutBytes,
+    pub bytes: WriteBytes,
 }
 
 /// What to put.
 #[derive(Clone, Debug)]
-pub enum PutBytes {
+pub enum WriteBytes {
     /// This part of the current chunk.
     Chunk(Range<usize>),
     /// These bytes.
@@ -135,9 +135,9 @@ pub enum PutBytes {
 #[derive(Clone, Debug)]
 pub struct Finish {
     /// Written before a flush: everything but what makes the image valid.
-    pub tables: Vec<Put>,
+    pub tables: Vec<TargetWrite>,
     /// Written after it: headers.
-    pub headers: Vec<Put>,
+    pub headers: Vec<TargetWrite>,
     /// The file's final length.
     pub len_bytes: u64,
 }
@@ -159,13 +159,13 @@ pub trait Writer: Send {
     }
 
     /// What to put before anything else.
-    fn start(&mut self) -> Result<Vec<Put>> {
+    fn start(&mut self) -> Result<Vec<TargetWrite>> {
         Ok(Vec::new())
     }
 
     /// Places the pieces of one chunk: ascending, within it, none of them before an earlier call's. A chunk
     /// without pieces is not announced.
-    fn place(&mut self, chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<Put>>;
+    fn place(&mut self, chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<TargetWrite>>;
 
     /// What to put when all is placed.
     fn finish(&mut self) -> Result<Finish>;

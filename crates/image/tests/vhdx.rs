@@ -73,12 +73,12 @@ fn a_disk_of_many_chunks_reads_as_qemu_reads_it() {
     let ours = dir.path().join("ours.vhdx");
     let mut writer = create(Format::Vhdx, options(33 << 30, &[])).unwrap();
     let file = fs::File::create(&ours).unwrap();
-    let put = |puts: Vec<image::Put>, chunk: &[u8]| {
+    let put = |puts: Vec<image::TargetWrite>, chunk: &[u8]| {
         use std::os::unix::fs::FileExt;
         for put in puts {
             match put.bytes {
-                image::PutBytes::Chunk(range) => file.write_all_at(&chunk[range], put.at.get()).unwrap(),
-                image::PutBytes::Owned(bytes) => file.write_all_at(&bytes, put.at.get()).unwrap(),
+                image::WriteBytes::Chunk(range) => file.write_all_at(&chunk[range], put.at.get()).unwrap(),
+                image::WriteBytes::Owned(bytes) => file.write_all_at(&bytes, put.at.get()).unwrap(),
                 _ => {}
             }
         }
@@ -156,8 +156,8 @@ fn the_largest_disks_are_laid_out_in_little_memory() {
         writer.place(at, vec![piece]).unwrap();
         assert!(serde_json::to_string(&writer).unwrap().len() < 200_000);
         let finish = writer.finish().unwrap();
-        let owned = |put: &image::Put| match &put.bytes {
-            image::PutBytes::Owned(bytes) => bytes.len(),
+        let owned = |put: &image::TargetWrite| match &put.bytes {
+            image::WriteBytes::Owned(bytes) => bytes.len(),
             _ => 0,
         };
         assert!(finish.tables.iter().map(owned).sum::<usize>() < 4 * MIB);

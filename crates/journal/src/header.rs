@@ -10,8 +10,8 @@ use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
+use crate::decode::{digest_without, next_bytes, next_struct};
 use crate::layout::{HEADER_MAGIC, HeaderStart, OwnerEntry, SpanEntry, VERSION, VERSION_WITHOUT_OWNER};
-use crate::take::{digest_without, take, take_bytes};
 
 /// Room for the header at the start of the file.
 pub const HEADER_BYTES: u64 = 16 << 10;
@@ -205,7 +205,7 @@ impl Header {
 
     /// Reads the stored form, with its digest. `Unsupported` if it is of another version, `Corrupt` if it is damaged.
     pub fn from_bytes(bytes: &[u8]) -> Result<(Self, [u8; 16])> {
-        let start: HeaderStart = take(&mut &bytes[..])?;
+        let start: HeaderStart = next_struct(&mut &bytes[..])?;
         if start.magic != HEADER_MAGIC {
             return Err(Error::corrupt("it begins otherwise"));
         }
@@ -224,15 +224,15 @@ impl Header {
     fn parse(start: &HeaderStart, mut rest: &[u8]) -> Result<Self> {
         let owner: Option<OwnerEntry> = match start.version.get() {
             VERSION_WITHOUT_OWNER => None,
-            _ => Some(take(&mut rest)?),
+            _ => Some(next_struct(&mut rest)?),
         };
         let count = usize::try_from(start.witness_count.get()).expect("32 bits");
         let mut witnesses = Vec::with_capacity(count.min(WITNESS_COUNT_MAX));
         for _ in 0..count {
-            let entry: SpanEntry = take(&mut rest)?;
+            let entry: SpanEntry = next_struct(&mut rest)?;
             witnesses.push(span(entry.start.get(), entry.len_bytes.get())?);
         }
-        let mut text = |len: U16| take_bytes(&mut rest, usize::from(len.get()));
+        let mut text = |len: U16| next_bytes(&mut rest, usize::from(len.get()));
         let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let identity = Identity {
             filesystem: words(text(start.filesystem_len)?),

@@ -14,13 +14,13 @@
 //! Absent on purpose: folders of the host, which [`Names`] stands for; the order of writes to a disk, which belongs to the engine.
 
 mod decide;
+mod decode;
 mod header;
 mod layout;
 mod life;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod record;
-mod take;
 
 pub use decide::{Claim, Decision, Why, decide, read_header};
 pub use header::{

@@ -7,9 +7,9 @@ use extent::{Offset, VirtualOffset, VirtualSpan};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use crate::decode::{digest_without, next_bytes, next_struct};
 use crate::header::span;
 use crate::layout::{DifferenceEntry, MoveEntry, PatchEntry, RECORD_MAGIC, RecordStart};
-use crate::take::{digest_without, take, take_bytes};
 
 /// Where a record's digest lies.
 const DIGEST_AT: usize = 16;
@@ -128,28 +128,28 @@ impl Record {
 
     /// The stored form's length, if `start` begins a record of that journal and slot. No more is known of it yet.
     pub(crate) fn announced_len(start: &[u8], header_digest: [u8; 16]) -> Option<u64> {
-        let start: RecordStart = take(&mut &start[..]).ok()?;
+        let start: RecordStart = next_struct(&mut &start[..]).ok()?;
         let is_ours = start.magic == RECORD_MAGIC && start.header_digest == header_digest;
         is_ours.then_some(start.len_bytes.get())
     }
 
     /// Whether `bytes` are a whole record.
     pub(crate) fn is_whole(bytes: &[u8]) -> bool {
-        let Ok(start) = take::<RecordStart>(&mut &bytes[..]) else { return false };
+        let Ok(start) = next_struct::<RecordStart>(&mut &bytes[..]) else { return false };
         start.len_bytes.get() == bytes.len() as u64 && digest_without(bytes, DIGEST_AT) == start.digest
     }
 
     /// Reads a whole record of a change within `volume`.
     pub(crate) fn from_bytes(bytes: &[u8], volume: VirtualSpan) -> Result<Self> {
         let mut rest = bytes;
-        let start: RecordStart = take(&mut rest)?;
+        let start: RecordStart = next_struct(&mut rest)?;
         let mut moves = Vec::new();
         for _ in 0..start.move_count.get() {
-            moves.push(parse_move(take(&mut rest)?, volume)?);
+            moves.push(parse_move(next_struct(&mut rest)?, volume)?);
         }
         let mut entries = Vec::new();
         for _ in 0..start.patch_count.get() {
-            entries.push(take::<PatchEntry>(&mut rest)?);
+            entries.push(next_struct::<PatchEntry>(&mut rest)?);
         }
         let mut patches: Vec<Patch> = Vec::new();
         for entry in entries {
@@ -180,12 +180,12 @@ fn parse_patch(entry: &PatchEntry, rest: &mut &[u8]) -> Result<Patch> {
     let at = Offset::new(entry.at.get());
     // Checked before anything is made of it: a span of a patch must not overflow.
     span(entry.at.get(), u64::from(entry.len_bytes.get()))?;
-    let after = take_bytes(rest, usize::try_from(entry.len_bytes.get()).expect("32 bits"))?.to_vec();
+    let after = next_bytes(rest, usize::try_from(entry.len_bytes.get()).expect("32 bits"))?.to_vec();
     let mut before = after.clone();
     for _ in 0..entry.difference_count.get() {
-        let difference: DifferenceEntry = take(rest)?;
+        let difference: DifferenceEntry = next_struct(rest)?;
         let start = usize::try_from(difference.start.get()).expect("32 bits");
-        let bytes = take_bytes(rest, usize::try_from(difference.len_bytes.get()).expect("32 bits"))?;
+        let bytes = next_bytes(rest, usize::try_from(difference.len_bytes.get()).expect("32 bits"))?;
         let place = before.get_mut(start..).and_then(|tail| tail.get_mut(..bytes.len()));
         place
             .ok_or_else(|| Error::corrupt("a difference lies past its patch").at(at))?

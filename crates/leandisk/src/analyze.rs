@@ -8,7 +8,7 @@ use block::{Error, ReadAt, Result};
 use engine::{ZeroCount, count_zeros};
 use filesystem::Check;
 use image::Format;
-use os::{Probe, ProbeBudget, Queue};
+use os::{Queue, StorageTiming, TimingBudget};
 use plan::CopyOptions;
 use predict::advice::advise;
 use predict::cost::{Access, QueueLimits, RequestSize};
@@ -170,8 +170,8 @@ impl Storage {
     }
 
     fn measure(disk: &Path) -> Result<Self> {
-        let probe = os::probe(disk, ProbeBudget::default())?;
-        let Probe { sequential, random, near, span_bytes, doubts, .. } = probe;
+        let probe = os::time_storage(disk, TimingBudget::default())?;
+        let StorageTiming { sequential, random, near, span_bytes, doubts, .. } = probe;
         let timings = Timings { sequential, random, near, span_bytes };
         let profile = Profile::measured(&timings)
             .ok_or_else(|| Error::unsupported("what was measured makes no sense").path(disk.display()))?;

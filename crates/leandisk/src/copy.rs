@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Disk, Error, ErrorKind, Fingerprint, HostFile, ReadAt, Result, TargetFile, TargetName};
 use claims::{Act, Seen};
-use engine::{Checkpoint, CopyJob, CopyOutcome, JobIdentity, Least, Left, Monitor, Transfer};
+use engine::{Checkpoint, CopyJob, CopyOutcome, JobIdentity, JobMonitor, Least, Left, Transfer};
 use extent::Virtual;
 use filesystem::Check;
 use image::{AnyWriter, Chain, CreateOptions, Format};
@@ -334,7 +334,7 @@ impl Job<'_> {
         target: &dyn TargetFile,
         resume: Option<Checkpoint>,
         progress: &dyn Progress,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
     ) -> Result<CopyOutcome> {
         let job = CopyJob {
             source: self.source,

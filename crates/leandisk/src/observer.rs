@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use block::Result;
-use engine::Monitor;
+use engine::JobMonitor;
 
 /// Work of which it is not known how long it takes. It ends with this value.
 pub trait Waiting {}
 
 /// Work through a known number of bytes.
-pub trait Progress: Monitor {
+pub trait Progress: JobMonitor {
     /// All of it was done.
     fn finish(&self);
 }
@@ -41,7 +41,7 @@ pub struct Unwatched;
 
 impl Waiting for Unwatched {}
 
-impl Monitor for Unwatched {
+impl JobMonitor for Unwatched {
     fn advanced(&self, _read_bytes: u64, _written_bytes: u64) {}
 
     fn is_cancelled(&self) -> bool {

@@ -12,7 +12,7 @@ use std::hash::{Hash, Hasher};
 use block::{Disk, Error, HostFile, Result, Run, RunState};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, PackedExtents, Span, Virtual};
 use image::Chain;
-use plan::settle::Moved;
+use plan::shorten::Moved;
 
 /// Where all that is kept lay, and what the host had of it.
 pub(crate) struct Places {

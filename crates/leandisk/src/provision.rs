@@ -1,6 +1,6 @@
 //! When a disk's storage is allocated, and what it keeps of it from then on.
 
-use os::{Kept, NewFile};
+use os::{NewFile, StoragePromise};
 
 use crate::Observer;
 
@@ -27,11 +27,11 @@ impl Provision {
     }
 
     /// What such a disk keeps of its storage.
-    pub(crate) fn kept(self) -> Kept {
+    pub(crate) fn kept(self) -> StoragePromise {
         match self {
-            Self::Thin => Kept::Nothing,
-            Self::Lazy => Kept::Storage,
-            Self::Eager => Kept::Written,
+            Self::Thin => StoragePromise::Nothing,
+            Self::Lazy => StoragePromise::Storage,
+            Self::Eager => StoragePromise::Written,
         }
     }
 

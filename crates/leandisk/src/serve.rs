@@ -22,7 +22,7 @@ use claims::Act;
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, Format, Purpose, Resolver};
-use os::{Kept, LiveFile, PreallocatedFile, ReadLock, SpareRoom, preallocated};
+use os::{LiveFile, PreallocatedFile, ReadLock, SpareRoom, StoragePromise, preallocated};
 use serve::Export;
 use serve::monitor::Monitor;
 use serve::stats::MetricsServer;
@@ -80,7 +80,7 @@ pub struct TlsFiles {
 pub fn run(options: &Options, observer: &Arc<dyn Observer>, wait: impl FnOnce(&[String])) -> Result<()> {
     let doors = Doors::of(options)?;
     let monitor = Monitor::new();
-    let opened = Opened::open(options, &monitor)?;
+    let opened = OpenForUse::open(options, &monitor)?;
     let spare = if options.read_only { None } else { SpareRoom::beside(&options.disk) };
     let served = serve(options, doors, &opened, monitor, observer, |places| {
         wait(places);
@@ -109,7 +109,7 @@ struct Ended {
 fn serve(
     options: &Options,
     doors: Doors,
-    opened: &Opened,
+    opened: &OpenForUse,
     monitor: Arc<Monitor>,
     observer: &Arc<dyn Observer>,
     wait: impl FnOnce(&[String]),
@@ -167,20 +167,20 @@ pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInU
     let open = OpenOptions { format: Some(format), allow_path: Vec::new() };
     let chain = open_chain(path, &open, Caching::Metadata)?;
     let gate = Gate::new(path, &open)?;
-    let how = How { caching: Caching::Direct, kept: os::kept(path), monitor: &Monitor::new() };
-    Ok(Box::new(Opened::writable(&chain, &gate, how)?))
+    let how = UseOptions { caching: Caching::Direct, kept: os::kept(path), monitor: &Monitor::new() };
+    Ok(Box::new(OpenForUse::writable(&chain, &gate, how)?))
 }
 
 /// How a disk is used.
-struct How<'a> {
+struct UseOptions<'a> {
     caching: Caching,
     /// What of its storage is not given back.
-    kept: Kept,
+    kept: StoragePromise,
     monitor: &'a Arc<Monitor>,
 }
 
 /// A disk with the locks of the files that are only read.
-struct Opened {
+struct OpenForUse {
     disk: Arc<dyn LiveDisk>,
     /// The top layer's.
     files: Vec<Arc<PreallocatedFile>>,
@@ -189,7 +189,7 @@ struct Opened {
     _locks: Vec<ReadLock>,
 }
 
-impl Opened {
+impl OpenForUse {
     fn open(options: &Options, monitor: &Arc<Monitor>) -> Result<Self> {
         check_nothing_pending(&options.disk)?;
         let chain = open_chain(&options.disk, &options.open, Caching::PageCache)?;
@@ -198,7 +198,7 @@ impl Opened {
         if options.read_only {
             Self::read_only(&chain, &gate)
         } else {
-            Self::writable(&chain, &gate, How { caching: Caching::PageCache, kept: promised, monitor })
+            Self::writable(&chain, &gate, UseOptions { caching: Caching::PageCache, kept: promised, monitor })
         }
     }
 
@@ -217,14 +217,14 @@ impl Opened {
         })
     }
 
-    fn writable(chain: &Chain, gate: &Gate, how: How<'_>) -> Result<Self> {
+    fn writable(chain: &Chain, gate: &Gate, how: UseOptions<'_>) -> Result<Self> {
         check_writable(chain)?;
         check_claims(chain, gate, Act::Change)?;
         let own = chain.links()[0].layer.files();
         let files = own.iter().map(|file| open_live(&**file, &how)).collect::<Result<Vec<_>>>()?;
         let locks = lock_for_reading(&chain.files()[own.len()..])?;
-        let handed = Handed { gate, files: &files };
-        let again = Chain::open(files[0].clone(), same_format(chain), &handed)?;
+        let own_first = OwnFilesFirst { gate, files: &files };
+        let again = Chain::open(files[0].clone(), same_format(chain), &own_first)?;
         check_all_held(&again, &locks, &files)?;
         check_writable(&again)?;
         let files: Vec<_> = files.into_iter().map(|file| provisioned(file, &again, how.monitor)).collect();
@@ -232,12 +232,13 @@ impl Opened {
             Arc::new(Counted::new(file.clone(), how.monitor.clone()))
         };
         let targets = files.iter().map(counted).collect();
-        let options = LiveOptions { keeps_places: how.kept != Kept::Nothing, ..LiveOptions::default() };
+        let options =
+            LiveOptions { keeps_places: how.kept != StoragePromise::Nothing, ..LiveOptions::default() };
         let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, options)?.into();
         Ok(Self {
             disk,
             files,
-            writes_zeros: how.kept == Kept::Written,
+            writes_zeros: how.kept == StoragePromise::Written,
             _locks: locks.into_iter().map(|held| held.lock).collect(),
         })
     }
@@ -266,7 +267,7 @@ fn provisioned(file: Arc<LiveFile>, chain: &Chain, monitor: &Arc<Monitor>) -> Ar
     Arc::new(preallocated(file, limit_bytes, on_continued))
 }
 
-impl DiskInUse for Opened {
+impl DiskInUse for OpenForUse {
     fn disk(&self) -> &dyn LiveDisk {
         &*self.disk
     }
@@ -289,7 +290,7 @@ fn check_writable(chain: &Chain) -> Result<()> {
     top.layer.check_editable().map_err(|error| error.path(name))
 }
 
-fn open_live(file: &dyn HostFile, how: &How<'_>) -> Result<Arc<LiveFile>> {
+fn open_live(file: &dyn HostFile, how: &UseOptions<'_>) -> Result<Arc<LiveFile>> {
     let opened = match how.caching {
         Caching::Direct => LiveFile::open_direct(file.path())?,
         Caching::PageCache | Caching::Metadata => LiveFile::open(file.path())?,
@@ -309,19 +310,20 @@ fn changed_meanwhile(name: &str) -> Error {
 }
 
 /// A lock and the file that it is on.
-struct Held {
+struct LockedFile {
     lock: ReadLock,
     identity: Option<(u64, u64)>,
 }
 
-fn lock_for_reading(files: &[Arc<dyn HostFile>]) -> Result<Vec<Held>> {
-    let hold =
-        |file: &Arc<dyn HostFile>| Ok(Held { lock: ReadLock::take(file.path())?, identity: file.identity() });
+fn lock_for_reading(files: &[Arc<dyn HostFile>]) -> Result<Vec<LockedFile>> {
+    let hold = |file: &Arc<dyn HostFile>| {
+        Ok(LockedFile { lock: ReadLock::take(file.path())?, identity: file.identity() })
+    };
     files.iter().map(hold).collect()
 }
 
 /// `Refused` unless the chain consists of what is locked and of `files`.
-fn check_all_held(chain: &Chain, locks: &[Held], files: &[Arc<LiveFile>]) -> Result<()> {
+fn check_all_held(chain: &Chain, locks: &[LockedFile], files: &[Arc<LiveFile>]) -> Result<()> {
     for file in chain.files() {
         let identity = file.identity();
         let is_held = locks.iter().any(|held| held.identity == identity)
@@ -334,12 +336,12 @@ fn check_all_held(chain: &Chain, locks: &[Held], files: &[Arc<LiveFile>]) -> Res
 }
 
 /// Hands out the files that are open for writing under the names by which the image knows them.
-struct Handed<'a> {
+struct OwnFilesFirst<'a> {
     gate: &'a Gate,
     files: &'a [Arc<LiveFile>],
 }
 
-impl Resolver for Handed<'_> {
+impl Resolver for OwnFilesFirst<'_> {
     fn open(&self, from: &dyn HostFile, name: &str, purpose: Purpose) -> Result<Arc<dyn HostFile>> {
         let found = self.gate.open(from, name, purpose)?;
         let own = self.files.iter().find(|file| file.identity() == found.identity());

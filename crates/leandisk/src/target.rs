@@ -6,7 +6,7 @@ use std::path::Path;
 use block::{Error, Result};
 use engine::{JobIdentity, Least, Left, find_left};
 use image::Format;
-use os::{DeviceTarget, FolderOptions, HostFolder, Room};
+use os::{DeviceTarget, FolderOptions, HostFolder, TargetSpace};
 use report::human_bytes;
 
 use crate::Observer;
@@ -24,7 +24,7 @@ pub(crate) struct Wanted {
 /// Where the target is made. Nothing is written to it yet, and no name is changed.
 pub(crate) enum Target {
     /// A file.
-    Folder { folder: HostFolder, room: Room },
+    Folder { folder: HostFolder, room: TargetSpace },
     /// A block device, held.
     Device(DeviceTarget),
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use leandisk::block::{Disk, ReadAt, RunState};
-use leandisk::engine::Monitor;
+use leandisk::engine::JobMonitor;
 use leandisk::extent::{Span, VolumeOffset};
 use leandisk::filesystem::{Catalog, Check};
 use leandisk::{
@@ -28,7 +28,7 @@ struct Phase(Watcher);
 
 impl Waiting for Watcher {}
 
-impl Monitor for Phase {
+impl JobMonitor for Phase {
     fn advanced(&self, _read_bytes: u64, _written_bytes: u64) {
         self.0.cancel.fetch_or(self.0.stops, Ordering::Relaxed);
     }

@@ -12,9 +12,9 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::EditFile;
-use crate::kept::Kept;
 use crate::new_file::folder_of;
 use crate::raw_file::{Kind, is_unsupported};
+use crate::storage_promise::StoragePromise;
 
 /// What is asked to be given back to see whether it can be.
 const PROBE_BYTES: u64 = 1 << 20;
@@ -23,7 +23,7 @@ const PROBE_BYTES: u64 = 1 << 20;
 pub struct LiveFile {
     file: EditFile,
     len_bytes: AtomicU64,
-    kept: Kept,
+    kept: StoragePromise,
 }
 
 impl LiveFile {
@@ -31,12 +31,12 @@ impl LiveFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let file = EditFile::open(path)?;
         let len_bytes = AtomicU64::new(ReadAt::<Host>::len_bytes(&file));
-        Ok(Self { file, len_bytes, kept: Kept::Nothing })
+        Ok(Self { file, len_bytes, kept: StoragePromise::Nothing })
     }
 
     /// With a promise: what is given back or zeroed keeps this.
     #[must_use]
-    pub fn keeping(mut self, kept: Kept) -> Self {
+    pub fn keeping(mut self, kept: StoragePromise) -> Self {
         self.kept = kept;
         self
     }
@@ -238,7 +238,7 @@ impl TargetFile for LiveFile {
         if span.is_empty() {
             return Ok(());
         }
-        let is_written = self.kept == Kept::Written;
+        let is_written = self.kept == StoragePromise::Written;
         if is_written || !self.allocate(FallocateFlags::ZERO_RANGE, span, "zero")? {
             self.file.raw().write_zeros(span)?;
         }
@@ -249,7 +249,7 @@ impl TargetFile for LiveFile {
     fn punch(&self, span: HostSpan) -> Result<()> {
         self.file.check_flushed()?;
         let Some(span) = span.intersect(&Span::from_zero(self.len_bytes())) else { return Ok(()) };
-        if self.kept != Kept::Nothing {
+        if self.kept != StoragePromise::Nothing {
             return self.zero(span);
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

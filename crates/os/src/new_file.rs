@@ -19,8 +19,8 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, OFl
 use rustix::io::Errno;
 
 use crate::direct::Direct;
-use crate::kept::Kept;
 use crate::raw_file::{Kind, OPEN_FLAGS, RawFile, io_error, is_unsupported};
+use crate::storage_promise::StoragePromise;
 
 /// The end of a partial file's name, which begins with a dot.
 const PARTIAL_SUFFIX: &str = ".leandisk-partial";
@@ -113,8 +113,8 @@ impl NewFile {
     }
 
     /// Marks the file with what is promised of its storage; `false` if its file system keeps no marks.
-    pub fn mark(&self, kept: Kept) -> bool {
-        crate::kept::mark(&self.raw.file, kept)
+    pub fn mark(&self, kept: StoragePromise) -> bool {
+        crate::storage_promise::mark(&self.raw.file, kept)
     }
 
     /// Bytes that the file occupies on the host now.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use block::{Error, HostFile, Result, TargetFile};
 use extent::{ExtentSet, Host, HostSpan};
-use preallocate::{Machine, Millis, OnContinued, Policy, Preallocated, Room, XFS_MAGIC, policy_of};
+use preallocate::{HostSpace, Machine, Millis, OnContinued, Policy, Preallocated, XFS_MAGIC, policy_of};
 
 use crate::LiveFile;
 use crate::queue::queue_of_device;
@@ -89,11 +89,11 @@ impl Machine for HostMachine {
         self.file.cut_off_room_past_end()
     }
 
-    fn room(&self) -> Result<Room> {
+    fn room(&self) -> Result<HostSpace> {
         let room = rustix::fs::fstatvfs(self.file.std_file())
             .map_err(|error| Error::io("ask for the room of", error.into()).path(self.file.name()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(room.f_frsize);
-        Ok(Room { free_bytes: bytes(room.f_bavail), all_bytes: bytes(room.f_blocks) })
+        Ok(HostSpace { free_bytes: bytes(room.f_bavail), all_bytes: bytes(room.f_blocks) })
     }
 
     fn now(&self) -> Millis {

@@ -17,7 +17,7 @@ use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFla
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-use crate::Kept;
+use crate::StoragePromise;
 use crate::direct::Direct;
 use crate::new_file::{NewFile, Place, folder_of, lock, names, open_own, rename_to_free_name, sync_folder};
 use crate::raw_file::{OPEN_FLAGS, RawFile, io_error, is_unsupported};
@@ -47,14 +47,14 @@ pub struct FolderOptions {
     /// that replaces another has none that that one had not.
     pub mode: u32,
     /// What is promised of the target's storage: marked on it where its file system keeps marks.
-    pub kept: Kept,
+    pub kept: StoragePromise,
     /// Whether what is aligned is written past the page cache.
     pub direct: bool,
 }
 
 /// What a folder's file system has free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct TargetSpace {
     /// Bytes that this user can write.
     pub free_bytes: u64,
 }
@@ -103,7 +103,7 @@ impl HostFolder {
 
     /// Fails as the making of a file of this length would, and answers what is free: with a file that has no name, or, where the
     /// file system has none such, by what it says. No name changes.
-    pub fn check_room(&self, len_bytes: u64) -> Result<Room> {
+    pub fn check_room(&self, len_bytes: u64) -> Result<TargetSpace> {
         let limit = rustix::process::getrlimit(Resource::Fsize).current;
         if limit.is_some_and(|limit| len_bytes > limit) {
             return Err(self
@@ -148,7 +148,7 @@ impl HostFolder {
     }
 
     /// What is free, with what a partial target has that is there already: it is used again, or removed first.
-    fn room(&self) -> Result<Room> {
+    fn room(&self) -> Result<TargetSpace> {
         let folder = self.folder();
         let facts = rustix::fs::statvfs(folder).map_err(|error| io_error("statvfs", folder, error))?;
         // What ext keeps for root is told apart; elsewhere the difference is not root's either.
@@ -161,7 +161,7 @@ impl HostFolder {
             0 => u64::MAX,
             _ => blocks.saturating_mul(facts.f_frsize).saturating_add(left_bytes),
         };
-        Ok(Room { free_bytes })
+        Ok(TargetSpace { free_bytes })
     }
 
     /// The permissions of a whole target.
@@ -274,7 +274,7 @@ impl FolderFile for HeldFile<'_> {
 
     fn complete(&self) -> Result<()> {
         let file = &self.file.raw.file;
-        if self.folder.options.kept != Kept::Nothing {
+        if self.folder.options.kept != StoragePromise::Nothing {
             self.file.mark(self.folder.options.kept);
         }
         match rustix::fs::fremovexattr(file, MARK) {

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use block::{ErrorKind, FolderFile, TargetFolder, TargetName};
 use extent::Offset;
-use os::{FolderOptions, HostFolder, Kept};
+use os::{FolderOptions, HostFolder, StoragePromise};
 
 fn folder(target: &Path, replace: bool) -> HostFolder {
-    let options = FolderOptions { replace, mode: 0o640, kept: Kept::Nothing, direct: false };
+    let options = FolderOptions { replace, mode: 0o640, kept: StoragePromise::Nothing, direct: false };
     HostFolder::new(target, options).unwrap()
 }
 

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a unit of the image is released only if nothing in it is needed: what a trusted volume calls free or swap, and what
 //!   the image or the host knows to be zeros, is not; everything else is;
-//! - what is kept stays in its place, but for what [`crate::settle`] takes from the file's end down into gaps.
+//! - what is kept stays in its place, but for what [`crate::shorten`] takes from the file's end down into gaps.
 //!
 //! Absent on purpose: looking for zeros in data, which would have to be read; consolidating units that hold little, which is
 //! what defragmenting is for.
@@ -14,7 +14,7 @@ use extent::{
 };
 
 use crate::facts::{Fact, Role, VolumeIndex};
-use crate::settle::{MoveWhen, Settling, settle};
+use crate::shorten::{MoveWhen, ShortenPlan, shorten};
 
 /// How an image gives storage back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,16 +169,16 @@ impl<'a> CompactPlanner<'a> {
     }
 
     /// The plan for all that was added to an image whose units can be moved.
-    pub fn finish_settled(mut self, file: FileFacts<'_>, when: MoveWhen) -> CompactPlan {
+    pub fn finish_shortened(mut self, file: FileFacts<'_>, when: MoveWhen) -> CompactPlan {
         let leaving = std::mem::take(&mut self.leaving);
         let in_place: ExtentSet<Virtual> = self.plan.releases.iter().collect();
         let released = if self.shape.frees_units { &in_place } else { &leaving };
         let kept = self.plan.kept.iter().collect();
         let places = self.released_places(0);
         let room_bytes = places.iter().map(|span| held_bytes(&self.held[0], whole_blocks(span))).sum();
-        let settling = settle(file.occupancy, released, &kept, room_bytes, when);
-        let is_any = !released.is_empty() || !settling.moves.is_empty();
-        if !is_any || (!self.shape.frees_units && !settling.is_complete) {
+        let shortening = shorten(file.occupancy, released, &kept, room_bytes, when);
+        let is_any = !released.is_empty() || !shortening.moves.is_empty();
+        if !is_any || (!self.shape.frees_units && !shortening.is_complete) {
             self.released[0] = places.iter().collect();
             return self.finish();
         }
@@ -189,22 +189,22 @@ impl<'a> CompactPlanner<'a> {
                 self.plan.releases.push(span);
             }
         }
-        self.plan.freed_bytes = self.freed_by(&settling, file, &places);
-        self.plan.length_bytes = Some(settling.length_bytes);
-        self.plan.moved_bytes = settling.moved_bytes;
-        self.plan.moves = settling.moves;
+        self.plan.freed_bytes = self.freed_by(&shortening, file, &places);
+        self.plan.length_bytes = Some(shortening.length_bytes);
+        self.plan.moved_bytes = shortening.moved_bytes;
+        self.plan.moves = shortening.moves;
         self.plan
     }
 
     /// The host's storage that is free once all was released and moved.
-    fn freed_by(&self, settling: &Settling, file: FileFacts<'_>, places: &ExtentSet<Host>) -> u64 {
+    fn freed_by(&self, shortening: &ShortenPlan, file: FileFacts<'_>, places: &ExtentSet<Host>) -> u64 {
         let slot_bytes = file.occupancy.slot_bytes();
-        let sources = settling.moves.iter().map(|moved| Span::new(moved.from, moved.count * slot_bytes));
-        let targets = settling.moves.iter().map(|moved| Span::new(moved.to, moved.count * slot_bytes));
+        let sources = shortening.moves.iter().map(|moved| Span::new(moved.from, moved.count * slot_bytes));
+        let targets = shortening.moves.iter().map(|moved| Span::new(moved.to, moved.count * slot_bytes));
         // What is given back at once can free a block of the host together, and only that.
         let together: [ExtentSet<Host>; 4] = [
             places.iter().chain(self.emptied.iter().copied()).collect(),
-            settling.dropped.iter().copied().collect(),
+            shortening.dropped.iter().copied().collect(),
             sources.collect(),
             targets.collect(),
         ];
@@ -213,13 +213,13 @@ impl<'a> CompactPlanner<'a> {
         let emptied: ExtentSet<Host> = self.emptied.iter().copied().collect();
         let rest = file.written.subtract(&emptied);
         let mut written = Vec::new();
-        for moved in &settling.moves {
+        for moved in &shortening.moves {
             for part in rest.within(Span::new(moved.from, moved.count * slot_bytes)) {
                 let start = moved.to.plus(part.start().get() - moved.from.get());
                 written.push(touched_blocks(Span::new(start, part.len_bytes())));
             }
         }
-        let end = touched_blocks(Span::from_zero(settling.length_bytes));
+        let end = touched_blocks(Span::from_zero(shortening.length_bytes));
         let held = &self.held[0];
         let after = held.subtract(&given_back).union(&written.into_iter().collect());
         held.total_bytes().saturating_sub(after.within(end).map(|part| part.len_bytes()).sum())

@@ -11,7 +11,7 @@ pub mod compact;
 mod copy;
 pub mod defrag;
 mod facts;
-pub mod settle;
+pub mod shorten;
 
 pub use after::{Moved, facts_after};
 pub use copy::{Avoided, CopyOptions, CopyPlan, CopyPlanner, Part, VolumeShare};

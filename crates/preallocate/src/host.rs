@@ -11,7 +11,7 @@ use crate::{Millis, Policy};
 
 /// The room of a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Room {
+pub struct HostSpace {
     /// Bytes that this program may still take.
     pub free_bytes: u64,
     /// Bytes that there are at all.
@@ -45,7 +45,7 @@ pub trait Machine: Send + Sync + 'static {
     fn cut_off_room_past_end(&self) -> Result<()>;
 
     /// What the file system has left.
-    fn room(&self) -> Result<Room>;
+    fn room(&self) -> Result<HostSpace>;
 
     /// Milliseconds of any clock that does not go back.
     fn now(&self) -> Millis;

@@ -1,6 +1,6 @@
 //! Which storage of a file was reserved and not used, and how much to reserve next. Knows no file and no clock.
 //!
-//! The file is seen in chunks, aligned and of 16 MiB, and these in blocks of 4 KiB. A chunk is unknown; or it is settled,
+//! The file is seen in chunks, aligned and of 16 MiB, and these in blocks of 4 KiB. A chunk is unknown; or it is backed,
 //! which means that all of it has storage that is none of ours; or it has holes, or unused blocks: those that were holes and were
 //! reserved here.
 //!
@@ -78,7 +78,7 @@ pub(crate) struct Ledger {
     /// Writes that are under way: as many as there are threads that write, at most.
     in_flight: Vec<(Number, HostSpan)>,
     last_number: Number,
-    settled: HashSet<u64>,
+    backed: HashSet<u64>,
     unused_blocks: u64,
     /// Written into what was reserved since nothing was reserved.
     consumed_bytes: u64,
@@ -136,7 +136,7 @@ impl Ledger {
     /// The chunks of `span` that are unknown, or not known any more.
     pub(crate) fn unknown(&self, span: HostSpan) -> Vec<u64> {
         let is_known = |number: &u64| {
-            self.settled.contains(number) || self.chunks.get(number).is_some_and(|chunk| !chunk.is_stale)
+            self.backed.contains(number) || self.chunks.get(number).is_some_and(|chunk| !chunk.is_stale)
         };
         chunks_of(span).filter(|number| !is_known(number)).collect()
     }
@@ -154,11 +154,11 @@ impl Ledger {
             // What was reserved may have been punched since.
             self.unused_blocks -= holes.runs().iter().map(|run| chunk.unused.clear(run)).sum::<u64>();
             (chunk.holes, chunk.is_stale) = (holes, false);
-            self.settle(number);
+            self.mark_backed_if_so(number);
             return;
         }
         if holes.is_empty() {
-            self.settled.insert(number);
+            self.backed.insert(number);
             return;
         }
         if self.chunks.len() >= CHUNK_COUNT_MAX {
@@ -168,11 +168,11 @@ impl Ledger {
     }
 
     /// All of chunk `number` may have storage that is none of ours.
-    fn settle(&mut self, number: u64) {
-        let is_settled = |chunk: &Chunk| !chunk.is_stale && chunk.holes.is_empty() && chunk.unused.is_empty();
-        if self.chunks.get(&number).is_some_and(is_settled) {
+    fn mark_backed_if_so(&mut self, number: u64) {
+        let is_backed = |chunk: &Chunk| !chunk.is_stale && chunk.holes.is_empty() && chunk.unused.is_empty();
+        if self.chunks.get(&number).is_some_and(is_backed) {
             self.chunks.remove(&number);
-            self.settled.insert(number);
+            self.backed.insert(number);
         }
     }
 
@@ -285,7 +285,7 @@ impl Ledger {
             }
             taken += taken_here;
             chunk.touched = now;
-            self.settle(number);
+            self.mark_backed_if_so(number);
         }
         self.unused_blocks -= taken;
         self.consumed_bytes = self.consumed_bytes.saturating_add(taken * BLOCK_BYTES);
@@ -301,7 +301,7 @@ impl Ledger {
     /// Storage of `span` went, or may have. What of it is a hole the host says when it is asked next.
     pub(crate) fn freed(&mut self, span: HostSpan) {
         for number in chunks_of(span) {
-            self.settled.remove(&number);
+            self.backed.remove(&number);
             if let Some(chunk) = self.chunks.get_mut(&number) {
                 chunk.is_stale = true;
             }
@@ -311,7 +311,7 @@ impl Ledger {
     /// Everything from `len_bytes` on went.
     pub(crate) fn cut(&mut self, len_bytes: u64) {
         let last = len_bytes / CHUNK_BYTES;
-        self.settled.retain(|number| *number < last);
+        self.backed.retain(|number| *number < last);
         self.freed(Span::between(HostOffset::new(len_bytes), chunk_span(last).end()));
         let unused_blocks = &mut self.unused_blocks;
         self.chunks.retain(|number, chunk| {

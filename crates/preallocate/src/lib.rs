@@ -34,7 +34,7 @@ use block::{ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Span};
 use mutants::broken;
 
-pub use host::{Gate, Machine, Room};
+pub use host::{Gate, HostSpace, Machine};
 pub use ledger::Millis;
 use ledger::{Ledger, Number, Used};
 #[cfg(feature = "mutants")]

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
 
-use os::{ProbeBudget, probe};
+use os::{TimingBudget, time_storage};
 use predict::cost::{Order, Piece, QueueLimits, RequestSize, SequentialRead};
 use predict::profile::{Profile, Timings};
 
@@ -20,7 +20,7 @@ fn a_measured_profile_reproduces_its_measurements() {
     file.write_all(&vec![0x5a; usize::try_from(32 * MIB).unwrap()]).unwrap();
     file.sync_all().unwrap();
     // Generous in time, for a busy machine.
-    let found = probe(&path, ProbeBudget { time: Duration::from_secs(20), bytes: 48 * MIB }).unwrap();
+    let found = time_storage(&path, TimingBudget { time: Duration::from_secs(20), bytes: 48 * MIB }).unwrap();
     let timings = Timings {
         sequential: found.sequential,
         random: found.random,

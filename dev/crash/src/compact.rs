@@ -13,7 +13,7 @@ use engine::{CompactJob, Unwritten, tidy_up};
 use extent::{ExtentSet, PackedExtents, Span, Virtual, VirtualOffset};
 use image::live::LiveOptions;
 use image::{Chain, Format, OpenOptions};
-use plan::settle::{MoveWhen, Settling, settle};
+use plan::shorten::{MoveWhen, ShortenPlan, shorten};
 use sim::{Pages, Random, SimDisk, SimMachine};
 use testkit::{TestResolver, run, scratch};
 
@@ -155,7 +155,7 @@ pub struct Compaction<'a> {
     is_flushed: bool,
     releases: PackedExtents<Virtual>,
     released: BTreeSet<u64>,
-    settling: Settling,
+    shortening: ShortenPlan,
     slot_bytes: u64,
     is_dense: bool,
 }
@@ -186,10 +186,10 @@ impl<'a> Compaction<'a> {
             }
         }
         let all: ExtentSet<Virtual> = releases.iter().collect();
-        let settling = settle(&occupancy, &all, &kept.into_iter().collect(), u64::MAX, MoveWhen::Possible);
+        let shortening = shorten(&occupancy, &all, &kept.into_iter().collect(), u64::MAX, MoveWhen::Possible);
         let slot_bytes = occupancy.slot_bytes();
         let is_dense = occupancy.is_dense;
-        Self { image, seed, is_flushed: true, releases, released, settling, slot_bytes, is_dense }
+        Self { image, seed, is_flushed: true, releases, released, shortening, slot_bytes, is_dense }
     }
 
     /// The same, but that nothing is flushed: what must be found.
@@ -200,7 +200,7 @@ impl<'a> Compaction<'a> {
 
     /// How many bytes move.
     pub fn moved_bytes(&self) -> u64 {
-        self.settling.moved_bytes
+        self.shortening.moved_bytes
     }
 
     fn run(&self, file: &Arc<SimDisk>) -> Result<()> {
@@ -208,7 +208,7 @@ impl<'a> Compaction<'a> {
         let job = CompactJob {
             disk: &*disk,
             releases: &self.releases,
-            moves: &self.settling.moves,
+            moves: &self.shortening.moves,
             slot_bytes: self.slot_bytes,
             is_all_or_nothing: self.is_dense,
         };
@@ -297,7 +297,7 @@ impl Explorer<'_> {
         }
         if result.is_ok() {
             let length = file.len_bytes();
-            let planned = self.compaction.settling.length_bytes;
+            let planned = self.compaction.shortening.length_bytes;
             if length != planned {
                 return Err(format!("the file is {length} bytes long, planned {planned}"));
             }

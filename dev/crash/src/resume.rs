@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{FileIndex, Memory, ReadAt, Result, RunState, TargetName};
-use engine::{CopyJob, JobIdentity, Left, Monitor, Provision, Transfer};
+use engine::{CopyJob, JobIdentity, JobMonitor, Left, Provision, Transfer};
 use extent::{HostOffset, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
 use plan::{CopyOptions, CopyPlan, CopyPlanner, Fact, Role};
@@ -218,7 +218,7 @@ struct Watch {
     stop_bytes: u64,
 }
 
-impl Monitor for Watch {
+impl JobMonitor for Watch {
     fn advanced(&self, read_bytes: u64, _written_bytes: u64) {
         self.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
     }

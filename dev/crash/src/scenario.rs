@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use block::{Memory, Result};
-use engine::{Monitor, RearrangeFailure, RearrangeJob, RearrangeOutcome, journal_header};
+use engine::{JobMonitor, RearrangeFailure, RearrangeJob, RearrangeOutcome, journal_header};
 use extent::{ExtentSet, VirtualSpan, Volume};
 use filesystem::{Edits, Rearrange, Relocations, Source};
 use journal::{Claim, DiskName, FileId, Header, Identity, Owner};
@@ -57,7 +57,7 @@ pub struct Scenario<'a> {
 /// Nobody watches.
 pub(crate) struct Silent;
 
-impl Monitor for Silent {
+impl JobMonitor for Silent {
     fn advanced(&self, _read_bytes: u64, _written_bytes: u64) {}
 
     fn is_cancelled(&self) -> bool {
@@ -195,7 +195,7 @@ impl<'a> Scenario<'a> {
         journal: &dyn block::TargetFile,
         slot_bytes: u64,
         thread_count: usize,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
     ) -> Result<RearrangeOutcome, RearrangeFailure> {
         let job = RearrangeJob {
             disk,

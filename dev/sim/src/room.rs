@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use block::{Error, ReadAt, Result, TargetFile, check_bounds};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
-use preallocate::{Machine, Millis, Policy, Room, XFS_MAGIC, policy_of};
+use preallocate::{HostSpace, Machine, Millis, Policy, XFS_MAGIC, policy_of};
 
 use crate::{Random, Turns};
 
@@ -378,9 +378,9 @@ impl Machine for SimRoom {
         self.carry_out("set the length", Change::CutOffPast(end))
     }
 
-    fn room(&self) -> Result<Room> {
+    fn room(&self) -> Result<HostSpace> {
         let state = self.state();
-        Ok(Room { free_bytes: state.free_bytes(), all_bytes: state.capacity_bytes })
+        Ok(HostSpace { free_bytes: state.free_bytes(), all_bytes: state.capacity_bytes })
     }
 
     fn now(&self) -> Millis {

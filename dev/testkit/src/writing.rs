@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use extent::Offset;
-use image::{Piece, PieceBytes, Put, PutBytes, Writer};
+use image::{Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
 
 /// Writes `contents` as a new image at `path`, in chunks of 1 MiB or the granularity. Granules that are all
 /// zeros are not announced, as in the real engine.
@@ -14,7 +14,7 @@ pub fn write_image(writer: &mut dyn Writer, contents: &[u8], path: &Path) {
     let granularity = usize::try_from(writer.granularity_bytes()).unwrap();
     let chunk_len = granularity.max(1 << 20);
     let mut encoder = writer.encoder();
-    put_all(&file, &[], writer.start().unwrap());
+    write_all(&file, &[], writer.start().unwrap());
     for (index, bytes) in contents.chunks(chunk_len).enumerate() {
         let mut chunk = bytes.to_vec();
         chunk.resize(bytes.len().next_multiple_of(granularity), 0);
@@ -46,24 +46,24 @@ pub fn write_image(writer: &mut dyn Writer, contents: &[u8], path: &Path) {
             }
         }
         if !pieces.is_empty() {
-            put_all(&file, &chunk, writer.place(at, pieces).unwrap());
+            write_all(&file, &chunk, writer.place(at, pieces).unwrap());
         }
     }
     let finish = writer.finish().unwrap();
-    put_all(&file, &[], finish.tables);
-    put_all(&file, &[], finish.headers);
+    write_all(&file, &[], finish.tables);
+    write_all(&file, &[], finish.headers);
     assert!(file.metadata().unwrap().len() <= finish.len_bytes, "nothing lies past the final length");
     file.set_len(finish.len_bytes).unwrap();
 }
 
-fn put_all(file: &std::fs::File, chunk: &[u8], puts: Vec<Put>) {
+fn write_all(file: &std::fs::File, chunk: &[u8], puts: Vec<TargetWrite>) {
     for put in puts {
         let at = put.at.get();
         match put.bytes {
-            PutBytes::Chunk(range) => file.write_all_at(&chunk[range], at).unwrap(),
-            PutBytes::Owned(bytes) => file.write_all_at(&bytes, at).unwrap(),
-            PutBytes::Zero(len) => file.write_all_at(&vec![0; usize::try_from(len).unwrap()], at).unwrap(),
-            PutBytes::Reserve(len) => {
+            WriteBytes::Chunk(range) => file.write_all_at(&chunk[range], at).unwrap(),
+            WriteBytes::Owned(bytes) => file.write_all_at(&bytes, at).unwrap(),
+            WriteBytes::Zero(len) => file.write_all_at(&vec![0; usize::try_from(len).unwrap()], at).unwrap(),
+            WriteBytes::Reserve(len) => {
                 if file.metadata().unwrap().len() < at + len {
                     file.set_len(at + len).unwrap();
                 }

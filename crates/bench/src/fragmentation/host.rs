@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use block::{Error, Result};
-use engine::Monitor;
+use engine::JobMonitor;
 use rustix::fs::FallocateFlags;
 
 use crate::children::{need_program, run};
 use crate::content::{Content, Random};
-use crate::workspace::settle;
+use crate::workspace::write_back;
 
 /// An aged file system is filled until so little of it is free.
 const AGED_FREE_SHARE: u64 = 12;
@@ -110,7 +110,7 @@ impl Mounted {
         what: HostVolume,
         size_bytes: u64,
         seed: u64,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
     ) -> Result<Self> {
         let (point, volume) = (dir.join("mount"), dir.join("volume"));
         let failed = |error: std::io::Error| Error::io("make", error).path(volume.display());
@@ -189,7 +189,7 @@ impl Drop for Mounted {
 }
 
 /// Fills the file system at `point` with small files, and removes every other one.
-fn age(point: &Path, seed: u64, monitor: &dyn Monitor) -> Result<()> {
+fn age(point: &Path, seed: u64, monitor: &dyn JobMonitor) -> Result<()> {
     let mut random = Random::new(seed);
     let mut content = Content::new(usize::try_from(SMALL_PAGES_MAX * PAGE_BYTES).unwrap_or(1 << 17), seed);
     let failed = |path: &Path, error: std::io::Error| Error::io("write", error).path(path.display());
@@ -203,7 +203,7 @@ fn age(point: &Path, seed: u64, monitor: &dyn Monitor) -> Result<()> {
             }
             if (index / FOLDER_FILES).is_multiple_of(FOLDERS_AT_ONCE) {
                 // What is only in memory yet has no place, and is not counted by all.
-                settle(point)?;
+                write_back(point)?;
             }
             fs::create_dir(&folder).map_err(|error| failed(&folder, error))?;
         }
@@ -219,11 +219,11 @@ fn age(point: &Path, seed: u64, monitor: &dyn Monitor) -> Result<()> {
         }
         files.push(path);
     }
-    settle(point)?;
+    write_back(point)?;
     for path in files.iter().step_by(2) {
         fs::remove_file(path).map_err(|error| failed(path, error))?;
     }
-    settle(point)
+    write_back(point)
 }
 
 fn is_nearly_full(point: &Path) -> Result<bool> {

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use block::{Error, HostFile as _, ReadAt as _, Result};
-use engine::{Monitor, Provision};
+use engine::{JobMonitor, Provision};
 use extent::Span;
 use image::{Chain, Format, NoFiles, OpenOptions};
 use os::SourceFile;
@@ -24,7 +24,7 @@ use crate::children::find_program;
 use crate::content::Content;
 use crate::counters::{Devices, Interval, Watch};
 use crate::images::{image_bytes_max, image_name, make};
-use crate::workspace::{Workspace, settle};
+use crate::workspace::{Workspace, write_back};
 
 use host::Mounted;
 use servers::Server;
@@ -124,7 +124,7 @@ struct Image {
 impl Fragmentation<'_> {
     /// Runs it to its end. With a file system of its own, the calling thread sees other mounts than the rest of the system from
     /// then on.
-    pub fn run(&self, monitor: &dyn Monitor) -> Result<FragmentationOutcome> {
+    pub fn run(&self, monitor: &dyn JobMonitor) -> Result<FragmentationOutcome> {
         if self.workload.churns && self.workload.size_bytes < CHURN_BYTES_MIN {
             let limit = format!("{CHURN_BYTES_MIN} bytes and more");
             return Err(Error::invalid("a disk of small files").field(
@@ -214,13 +214,13 @@ impl Fragmentation<'_> {
         format: Format,
         kind: &ServerKind,
         outcome: &mut FragmentationOutcome,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
     ) -> Result<FragmentationFacts> {
         fs::create_dir(dir).map_err(|error| Error::io("make", error).path(dir.display()))?;
         let devices = Devices::beneath(dir);
         outcome.read_bytes = read_bytes(devices.as_ref());
         let images = self.make_images(dir, format, monitor)?;
-        settle(dir)?;
+        write_back(dir)?;
         let start = |writes: bool| -> Result<Vec<Server>> {
             images.iter().map(|image| Server::start(kind, &image.path, format, writes, monitor)).collect()
         };
@@ -228,7 +228,7 @@ impl Fragmentation<'_> {
         let writing = self.write(&mut servers, devices.as_ref(), monitor)?;
         let server_cpu_seconds = servers.iter().map(Server::cpu_seconds).sum();
         servers.into_iter().try_for_each(Server::stop)?;
-        settle(dir)?;
+        write_back(dir)?;
         let mut facts = FragmentationFacts {
             writing,
             reading: Traffic { interval: Watch::start(None)?.stop()?, requests: 0, bytes: 0 },
@@ -248,7 +248,7 @@ impl Fragmentation<'_> {
         Ok(facts)
     }
 
-    fn make_images(&self, dir: &Path, format: Format, monitor: &dyn Monitor) -> Result<Vec<Image>> {
+    fn make_images(&self, dir: &Path, format: Format, monitor: &dyn JobMonitor) -> Result<Vec<Image>> {
         let make_one = |index: usize| {
             let path = dir.join(image_name(&index.to_string(), format));
             make(&path, format, self.workload.size_bytes, Provision::Thin, &Silent(monitor))?;
@@ -262,7 +262,7 @@ impl Fragmentation<'_> {
         &self,
         servers: &mut [Server],
         devices: Option<&Devices>,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
     ) -> Result<Traffic> {
         let longest = self.workload.write_bytes.max(64 << 10);
         let mut content = Content::new(usize::try_from(longest).unwrap_or(usize::MAX), SEED);
@@ -305,7 +305,7 @@ impl Fragmentation<'_> {
         servers: &mut [Server],
         devices: Option<&Devices>,
         read_bytes: u64,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
     ) -> Result<Traffic> {
         let mut buf = vec![0; usize::try_from(read_bytes).unwrap_or(0)];
         let (mut requests, mut bytes) = (0, 0);
@@ -350,9 +350,9 @@ fn read_bytes(devices: Option<&Devices>) -> u64 {
 }
 
 /// Can be cancelled, and counts nothing.
-struct Silent<'a>(&'a dyn Monitor);
+struct Silent<'a>(&'a dyn JobMonitor);
 
-impl Monitor for Silent<'_> {
+impl JobMonitor for Silent<'_> {
     fn advanced(&self, _read_bytes: u64, _written_bytes: u64) {}
 
     fn is_cancelled(&self) -> bool {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use block::{Error, Result};
-use engine::Monitor;
+use engine::JobMonitor;
 use image::Format;
 use serve::nbd::Client;
 
@@ -79,7 +79,7 @@ impl Server {
         disk: &Path,
         format: Format,
         writes: bool,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
     ) -> Result<Self> {
         let socket = disk.with_extension("sock");
         let log = disk.with_extension("log");

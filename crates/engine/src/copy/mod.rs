@@ -18,10 +18,10 @@ use image::AnyWriter;
 use plan::CopyPlan;
 use verify::{Digests, DigestsBuilder, WINDOW_BYTES};
 
-use crate::monitor::Monitor;
+use crate::monitor::JobMonitor;
 use crate::order::Turnstile;
 use crate::provision::{Provision, check_provision, reserve_all};
-use crate::put::put_all;
+use crate::put::write_all;
 use checkpoint::Checkpoint;
 use dispatch::dispatcher;
 use progress::{CHECKPOINT_PAUSE_MIN, Ordered};
@@ -65,7 +65,7 @@ pub struct CopyJob<'a> {
 
 impl CopyJob<'_> {
     /// Runs it to its end: when it returns without an error, the target is complete and on stable storage.
-    pub fn run(mut self, monitor: &dyn Monitor) -> Result<CopyOutcome> {
+    pub fn run(mut self, monitor: &dyn JobMonitor) -> Result<CopyOutcome> {
         let resume = self.resume.take();
         check_provision(&self.writer, self.provision)?;
         if let Some(Checkpoint { end_bytes, totals, .. }) = &resume {
@@ -109,19 +109,19 @@ impl CopyJob<'_> {
         self.finish(ordered, monitor)
     }
 
-    fn start(&mut self, monitor: &dyn Monitor) -> Result<Ordered> {
+    fn start(&mut self, monitor: &dyn JobMonitor) -> Result<Ordered> {
         let puts = self.writer.start()?;
         let digests = self.digests.then(DigestsBuilder::default);
         let mut ordered = Ordered::new(self.writer.clone(), CopyTotals::default(), digests);
         ordered.note(&puts);
-        ordered.totals.written_bytes = put_all(self.target, &[], puts)?;
+        ordered.totals.written_bytes = write_all(self.target, &[], puts)?;
         monitor.advanced(0, ordered.totals.written_bytes);
         Ok(ordered)
     }
 
     /// Keeps the state, of which everything placed is stored, after a flush of it: a checkpoint must not name what a power cut
     /// could take away.
-    fn checkpoint(&self, ordered: &mut Ordered, monitor: &dyn Monitor, flushes: bool) -> Result<()> {
+    fn checkpoint(&self, ordered: &mut Ordered, monitor: &dyn JobMonitor, flushes: bool) -> Result<()> {
         if flushes {
             self.target.flush()?;
         }
@@ -131,14 +131,14 @@ impl CopyJob<'_> {
     }
 
     /// Tables, flush, headers, flush: at no moment is there a valid header over missing contents.
-    fn finish(&self, mut ordered: Ordered, monitor: &dyn Monitor) -> Result<CopyOutcome> {
+    fn finish(&self, mut ordered: Ordered, monitor: &dyn JobMonitor) -> Result<CopyOutcome> {
         let end = ordered.writer.finish()?;
         let before = ordered.totals.written_bytes;
-        ordered.totals.written_bytes += put_all(self.target, &[], end.tables)?;
+        ordered.totals.written_bytes += write_all(self.target, &[], end.tables)?;
         self.target.set_len(end.len_bytes)?;
         self.target.flush()?;
         if !end.headers.is_empty() {
-            ordered.totals.written_bytes += put_all(self.target, &[], end.headers)?;
+            ordered.totals.written_bytes += write_all(self.target, &[], end.headers)?;
             self.target.flush()?;
         }
         monitor.advanced(0, ordered.totals.written_bytes - before);

@@ -6,14 +6,14 @@
 use std::time::{Duration, Instant};
 
 use extent::{HostOffset, Span, VirtualOffset};
-use image::{AnyWriter, Put};
+use image::{AnyWriter, TargetWrite};
 use verify::DigestsBuilder;
 
 use super::checkpoint::Checkpoint;
 use super::totals::CopyTotals;
 use super::{CHUNK_BYTES, CopyJob};
 use crate::provision::Provision;
-use crate::put::{put_end, put_len};
+use crate::put::{write_end, write_len};
 
 /// Room asked for ahead of a file that grows: direct writes into it run beside each other, and the host
 /// finds it in one piece. See docs/decisions/direct-io.md.
@@ -80,8 +80,8 @@ impl Ordered {
         self.is_kept = true;
     }
 
-    pub(super) fn note(&mut self, puts: &[Put]) {
-        self.end_bytes = puts.iter().map(put_end).fold(self.end_bytes, u64::max);
+    pub(super) fn note(&mut self, puts: &[TargetWrite]) {
+        self.end_bytes = puts.iter().map(write_end).fold(self.end_bytes, u64::max);
     }
 
     pub(super) fn is_checkpoint_due(&self, interval_max: Duration) -> bool {
@@ -90,8 +90,8 @@ impl Ordered {
     }
 
     /// Asks for room before what was just placed reaches the end of the room asked for.
-    pub(super) fn reserve_ahead(&mut self, job: &CopyJob<'_>, puts: &[Put]) {
-        let end = puts.iter().map(|put| put.at.get() + put_len(put)).max().unwrap_or(0);
+    pub(super) fn reserve_ahead(&mut self, job: &CopyJob<'_>, puts: &[TargetWrite]) {
+        let end = puts.iter().map(|put| put.at.get() + write_len(put)).max().unwrap_or(0);
         if job.provision == Provision::Thin && self.writer.appends() && end > self.ahead_end {
             let start = self.ahead_end.max(end.saturating_sub(CHUNK_BYTES));
             let ahead_bytes = AHEAD_BYTES.min(job.plan.reads.total_bytes().next_multiple_of(CHUNK_BYTES));

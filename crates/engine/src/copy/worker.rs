@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use block::{AlignedBuffer, Result};
 use extent::{Span, VirtualOffset};
-use image::{AnyWriter, Encoder, Piece, PieceBytes, Put, PutBytes};
+use image::{AnyWriter, Encoder, Piece, PieceBytes, TargetWrite, WriteBytes};
 use plan::Part;
 use verify::window_hash;
 
@@ -12,15 +12,15 @@ use super::dispatch::Work;
 use super::progress::Ordered;
 use super::{CHUNK_BYTES, CopyJob};
 use crate::cut::{cut, offset_in};
-use crate::monitor::Monitor;
+use crate::monitor::JobMonitor;
 use crate::order::Turnstile;
 use crate::provision::{Provision, whole_piece};
-use crate::put::{makes_room, put_all, put_len};
+use crate::put::{makes_room, write_all, write_len};
 
 /// One of a copy's workers.
 pub(super) struct Worker<'a> {
     pub(super) job: &'a CopyJob<'a>,
-    pub(super) monitor: &'a dyn Monitor,
+    pub(super) monitor: &'a dyn JobMonitor,
     pub(super) turnstile: &'a Turnstile<Ordered>,
     pub(super) granularity: usize,
     pub(super) encoder: Option<Box<dyn Encoder>>,
@@ -68,17 +68,17 @@ impl Worker<'_> {
                 ordered.note(&puts);
                 ordered.next = VirtualOffset::new(end);
                 ordered.is_kept = false;
-                let written_bytes: u64 = puts.iter().map(put_len).sum();
+                let written_bytes: u64 = puts.iter().map(write_len).sum();
                 ordered.totals.written_bytes += written_bytes;
                 // What makes room comes before what others write into it.
                 ordered.reserve_ahead(self.job, &puts);
                 let (room, data) = puts.into_iter().partition(makes_room);
-                put_all(self.job.target, &[], room)?;
+                write_all(self.job.target, &[], room)?;
                 Ok((data, written_bytes))
             },
         );
         let Some((puts, written_bytes)) = placed else { return Ok(()) };
-        put_all(self.job.target, chunk, puts)?;
+        write_all(self.job.target, chunk, puts)?;
         self.turnstile.stored();
         self.monitor.advanced(read_bytes, written_bytes);
         Ok(())
@@ -91,7 +91,7 @@ impl Worker<'_> {
         chunk_at: VirtualOffset,
         end_bytes: u64,
         pieces: Vec<Piece>,
-    ) -> Result<Vec<Put>> {
+    ) -> Result<Vec<TargetWrite>> {
         match self.job.provision {
             Provision::Thin if pieces.is_empty() => Ok(Vec::new()),
             Provision::Thin => writer.place(chunk_at, pieces),
@@ -127,15 +127,15 @@ impl Worker<'_> {
 }
 
 /// What of `put` is in `pieces`, if it is of the chunk; all else of the chunk is zeros, and so is the place that it has.
-fn without_zeros(put: Put, pieces: &[Piece]) -> Vec<Put> {
-    let PutBytes::Chunk(range) = &put.bytes else { return vec![put] };
+fn without_zeros(put: TargetWrite, pieces: &[Piece]) -> Vec<TargetWrite> {
+    let WriteBytes::Chunk(range) = &put.bytes else { return vec![put] };
     let data = pieces.iter().filter_map(|piece| match &piece.bytes {
         PieceBytes::Plain(data) => Some(data.start.max(range.start)..data.end.min(range.end)),
         PieceBytes::Encoded(_) => None,
     });
     let put_of = |data: Range<usize>| {
         let at = put.at.plus((data.start - range.start) as u64);
-        Put { at, bytes: PutBytes::Chunk(data) }
+        TargetWrite { at, bytes: WriteBytes::Chunk(data) }
     };
     data.filter(|data| !data.is_empty()).map(put_of).collect()
 }

@@ -11,9 +11,9 @@
 //!
 //! Absent on purpose: where things should lie (`plan`), the journal's file and path (the caller's), growing an image.
 
+mod free_spans;
 mod moves;
 mod patches;
-mod room;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,9 +24,9 @@ use filesystem::{Rearrange, Relocations};
 use journal::{HEADER_BYTES, Header, Identity, Record};
 use mutants::broken;
 
-use crate::monitor::Monitor;
+use crate::monitor::JobMonitor;
+use free_spans::FreeSpans;
 use moves::Mover;
-use room::Room;
 
 /// A journal's slot: the most that one record takes. A batch that would need more is split.
 pub const SLOT_BYTES: u64 = 64 << 20;
@@ -164,7 +164,7 @@ fn to_virtual(volume: VirtualSpan, span: VolumeSpan) -> VirtualSpan {
 /// What a run knows besides its job.
 struct Run<'a> {
     job: &'a RearrangeJob<'a>,
-    monitor: &'a dyn Monitor,
+    monitor: &'a dyn JobMonitor,
     header: Header,
     header_digest: [u8; 16],
     witnesses: ExtentSet<Volume>,
@@ -174,7 +174,7 @@ struct Run<'a> {
 impl RearrangeJob<'_> {
     /// Runs it to its end: when it returns without an error, the disk is whole and on stable storage, and the caller removes the
     /// journal. A cancelled run ends that way too, after fewer batches.
-    pub fn run(&self, monitor: &dyn Monitor) -> Result<RearrangeOutcome, RearrangeFailure> {
+    pub fn run(&self, monitor: &dyn JobMonitor) -> Result<RearrangeOutcome, RearrangeFailure> {
         let mut outcome = RearrangeOutcome::default();
         let result = self.start(monitor).map_err(Stopped::from).and_then(|mut run| {
             let result = run.all_batches();
@@ -187,10 +187,10 @@ impl RearrangeJob<'_> {
     }
 
     /// Checks everything that can be checked before a byte is written.
-    fn start<'a>(&'a self, monitor: &'a dyn Monitor) -> Result<Run<'a>> {
+    fn start<'a>(&'a self, monitor: &'a dyn JobMonitor) -> Result<Run<'a>> {
         self.check()?;
         if !broken!(PlacesNotChecked) {
-            let mut room = Room::of(self.rearrange, self.volume.len_bytes())?;
+            let mut room = FreeSpans::of(self.rearrange, self.volume.len_bytes())?;
             let releases = self.releases.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
             for (batch, release) in self.batches.iter().zip(releases) {
                 room.take(batch)?;

@@ -10,7 +10,7 @@ use journal::Move;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::index;
-use crate::monitor::Monitor;
+use crate::monitor::JobMonitor;
 
 /// What a worker copies or reads back at once.
 const PIECE_BYTES_MAX: u64 = 4 << 20;
@@ -74,7 +74,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Copies everything. `false` if the monitor asked to stop.
-    pub(super) fn copy(&self, monitor: &dyn Monitor) -> Result<bool> {
+    pub(super) fn copy(&self, monitor: &dyn JobMonitor) -> Result<bool> {
         self.share(self.pieces.len(), monitor, |number, buffer| {
             let piece = &self.pieces[number];
             let bytes = &mut buffer[..index(piece.from.start(), piece.from.end())];
@@ -87,7 +87,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Reads everything back from storage. `Mismatch` if it is not what was copied; `false` if the monitor asked to stop.
-    pub(super) fn check_arrived(&self, monitor: &dyn Monitor) -> Result<bool> {
+    pub(super) fn check_arrived(&self, monitor: &dyn JobMonitor) -> Result<bool> {
         let mut by_destination: Vec<_> = self.pieces.iter().collect();
         by_destination.sort_unstable_by_key(|piece| piece.to);
         // Pieces that came from many places often lie beside each other now: one read for all.
@@ -137,7 +137,7 @@ impl<'a> Mover<'a> {
     fn share(
         &self,
         count: usize,
-        monitor: &dyn Monitor,
+        monitor: &dyn JobMonitor,
         act: impl Fn(usize, &mut [u8]) -> Result<()> + Sync,
     ) -> Result<bool> {
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));

@@ -48,7 +48,7 @@ impl Unreplayed {
         swap: &[SwapFile],
     ) -> Result<ExtentSet<Volume>> {
         check_geometry(&self.superblock, superblock)?;
-        let mut kept = Kept {
+        let mut kept = EitherState {
             volume: self,
             replayed: superblock,
             bitmaps: Bitmaps::new(replayed, superblock),
@@ -91,7 +91,7 @@ fn inodes_to_read(
     Ok(used(before).max(used(&group::read(replayed, superblock, number)?)))
 }
 
-struct Kept<'a> {
+struct EitherState<'a> {
     volume: &'a Unreplayed,
     replayed: &'a Superblock,
     bitmaps: Bitmaps<'a>,
@@ -102,7 +102,7 @@ struct Kept<'a> {
     spans: Vec<VolumeSpan>,
 }
 
-impl Kept<'_> {
+impl EitherState<'_> {
     fn group(&mut self, number: GroupNumber, group: &Group, inodes: u32) -> Result<()> {
         let (source, superblock) = (&self.volume.source, &self.volume.superblock);
         for (first, count) in [

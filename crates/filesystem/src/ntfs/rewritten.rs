@@ -29,7 +29,7 @@ const MIRROR_BYTES_MAX: u64 = 4 << 20;
 
 /// One of the files that change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kept {
+enum RewrittenFile {
     Records,
     Mirror,
     Clusters,
@@ -40,7 +40,7 @@ struct Part {
     span: VolumeSpan,
     /// Where in the file it begins.
     file_at: u64,
-    of: Kept,
+    of: RewrittenFile,
 }
 
 /// See [`crate::Rearrange::rewritten`].
@@ -69,10 +69,15 @@ impl NtfsRewritten {
             return Err(Error::unsupported("NTFS $MFTMirr").field("size", mirror_bytes, "at most 4 MiB"));
         }
         let mut parts = Vec::new();
-        add_parts(&mut parts, &mft.data, mft.initialized_record_count() * record_bytes, Kept::Records)?;
-        add_parts(&mut parts, mirror, mirror_bytes, Kept::Mirror)?;
+        add_parts(
+            &mut parts,
+            &mft.data,
+            mft.initialized_record_count() * record_bytes,
+            RewrittenFile::Records,
+        )?;
+        add_parts(&mut parts, mirror, mirror_bytes, RewrittenFile::Mirror)?;
         let bitmap_bytes = mft.geometry.bitmap_bytes().next_multiple_of(SECTOR_BYTES);
-        add_parts(&mut parts, bitmap, bitmap_bytes, Kept::Clusters)?;
+        add_parts(&mut parts, bitmap, bitmap_bytes, RewrittenFile::Clusters)?;
         parts.sort_unstable_by_key(|part| part.span.start());
         let places: ExtentSet<Volume> = parts.iter().map(|part| part.span).collect();
         for relocation in relocations.by_source() {
@@ -89,13 +94,13 @@ impl NtfsRewritten {
     fn read_part(&self, part: &Part, at: VolumeOffset, buf: &mut [u8]) -> Result<()> {
         let file_at = part.file_at + (at.get() - part.span.start().get());
         match part.of {
-            Kept::Records => self.read_records(file_at, buf),
-            Kept::Clusters => {
+            RewrittenFile::Records => self.read_records(file_at, buf),
+            RewrittenFile::Clusters => {
                 self.mft.source.read_at(at, buf)?;
                 self.move_bits(file_at, buf);
                 Ok(())
             }
-            Kept::Mirror => {
+            RewrittenFile::Mirror => {
                 let start = usize::try_from(file_at).expect("within the mirror");
                 buf.copy_from_slice(&self.mirror[start..start + buf.len()]);
                 Ok(())
@@ -174,7 +179,7 @@ impl Rewritten for NtfsRewritten {
 }
 
 /// Appends where the first `len_bytes` bytes of a file lie.
-fn add_parts(parts: &mut Vec<Part>, file: &Stream, len_bytes: u64, of: Kept) -> Result<()> {
+fn add_parts(parts: &mut Vec<Part>, file: &Stream, len_bytes: u64, of: RewrittenFile) -> Result<()> {
     file.each_place(0, len_bytes, |file_at, span| {
         parts.push(Part { span, file_at, of });
         Ok(())

@@ -14,10 +14,10 @@
 //! Absent on purpose: locks between programs, policies on reserving storage ([`Placement`] is where they are told),
 //! repair of images: what is marked dirty or corrupt is refused.
 
+mod allocating;
 mod flat;
 mod places;
 mod tables;
-mod thin;
 mod watched;
 
 use std::sync::Arc;
@@ -27,11 +27,13 @@ use extent::{Host, HostSpan};
 
 use crate::{Chain, Format, qcow2, vdi, vhd, vhdx, vmdk};
 
+pub(crate) use allocating::{
+    AllocatingDisk, Container, Expand, Movable, Place, Shape, Storage, Tidy, To, Unit, WriteOut,
+};
 pub(crate) use flat::{Flat, Part};
 pub(crate) use mutants::broken;
 pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
 pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables, index};
-pub(crate) use thin::{Container, Expand, Movable, Place, Shape, Storage, Thin, Tidy, To, Unit, WriteOut};
 pub(crate) use watched::Watched;
 
 /// Is told where new units lie before they are written, so that the host's storage can be reserved. It is called by the

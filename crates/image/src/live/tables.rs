@@ -356,7 +356,7 @@ impl Tables {
         self.dirty.len() > DIRTY_COUNT_MAX
     }
 
-    /// Takes all that changed, to be written; then [`Tables::settle`].
+    /// Takes all that changed, to be written; then [`Tables::snapshot_written`].
     pub(crate) fn snapshot(&mut self) -> Snapshot {
         let mut pages = Vec::with_capacity(self.dirty.len());
         for number in std::mem::take(&mut self.dirty) {
@@ -373,7 +373,7 @@ impl Tables {
     ///
     /// What is written of it later is what the tables say then. A stage is written again only if none that comes after it was
     /// begun, so that nothing on the storage refers to what it brings.
-    pub(crate) fn settle(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn snapshot_written(&mut self, snapshot: &Snapshot) {
         for old in &snapshot.pages {
             let number = old.at.get() / PAGE_BYTES;
             let Some(page) = self.pages.get_mut(&number) else { continue };

@@ -20,7 +20,7 @@ use super::layout::{
     REFCOUNT_ORDER_16_BITS, REFCOUNT_TABLE_BYTES_MAX, SECTOR_BYTES, autoclear, compressed_offset_bits, entry,
     extension, incompatible,
 };
-use crate::{CreateOptions, Encoder, Finish, Format, Piece, PieceBytes, Put, PutBytes, Writer};
+use crate::{CreateOptions, Encoder, Finish, Format, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
 
 const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
 /// Bytes of a refcount: 16 bits.
@@ -92,12 +92,12 @@ impl Clusters {
     }
 
     /// Puts the refcount block of the range just completed, if it is.
-    fn complete_range(&mut self) -> Option<Put> {
+    fn complete_range(&mut self) -> Option<TargetWrite> {
         if self.until_block() > 0 {
             return None;
         }
         self.counts.push(1);
-        let put = Put {
+        let put = TargetWrite {
             at: HostOffset::new(self.next << self.cluster_bits),
             bytes: owned(&self.counts, u16::to_be_bytes),
         };
@@ -113,8 +113,8 @@ impl Clusters {
     }
 }
 
-fn owned<T: Copy, const N: usize>(values: &[T], to_bytes: impl Fn(T) -> [u8; N]) -> PutBytes {
-    PutBytes::Owned(values.iter().flat_map(|value| to_bytes(*value)).collect())
+fn owned<T: Copy, const N: usize>(values: &[T], to_bytes: impl Fn(T) -> [u8; N]) -> WriteBytes {
+    WriteBytes::Owned(values.iter().flat_map(|value| to_bytes(*value)).collect())
 }
 
 impl Qcow2Writer {
@@ -210,7 +210,7 @@ impl Qcow2Writer {
         }
         let (at, _) = self.take_clusters(1, puts);
         self.l2.resize(index(self.l2_entries()), 0);
-        puts.push(Put { at: HostOffset::new(at), bytes: owned(&self.l2, u64::to_be_bytes) });
+        puts.push(TargetWrite { at: HostOffset::new(at), bytes: owned(&self.l2, u64::to_be_bytes) });
         self.l2.clear();
         self.l1.resize(index(self.l2_index), 0);
         self.l1.push(at | entry::COPIED);
@@ -238,7 +238,10 @@ impl Qcow2Writer {
                 self.map(cluster + number, at | entry::COPIED, puts);
             }
             let len = index(count << self.cluster_bits);
-            puts.push(Put { at: HostOffset::new(offset), bytes: PutBytes::Chunk(from..from + len) });
+            puts.push(TargetWrite {
+                at: HostOffset::new(offset),
+                bytes: WriteBytes::Chunk(from..from + len),
+            });
             from += len;
             cluster += count;
             left -= count;
@@ -255,7 +258,7 @@ impl Qcow2Writer {
         let more_sectors = last / SECTOR_BYTES - offset / SECTOR_BYTES;
         let word = entry::COMPRESSED | more_sectors << compressed_offset_bits(self.cluster_bits) | offset;
         self.map(cluster, word, puts);
-        puts.push(Put { at: HostOffset::new(offset), bytes: PutBytes::Owned(bytes) });
+        puts.push(TargetWrite { at: HostOffset::new(offset), bytes: WriteBytes::Owned(bytes) });
     }
 
     /// A place for `len` bytes, at most a cluster, packed after the last one's if that can be; counted.
@@ -297,11 +300,11 @@ impl Qcow2Writer {
     }
 
     /// Puts a table of `clusters` clusters at `at`; zeros follow `bytes`.
-    fn put_table(&self, at: u64, bytes: PutBytes, clusters: u64, puts: &mut Puts) {
-        let PutBytes::Owned(bytes) = bytes else { unreachable!("tables are made here") };
+    fn put_table(&self, at: u64, bytes: WriteBytes, clusters: u64, puts: &mut Puts) {
+        let WriteBytes::Owned(bytes) = bytes else { unreachable!("tables are made here") };
         let len = bytes.len() as u64;
         if len > 0 {
-            puts.push(Put { at: HostOffset::new(at), bytes: PutBytes::Owned(bytes) });
+            puts.push(TargetWrite { at: HostOffset::new(at), bytes: WriteBytes::Owned(bytes) });
         }
         if self.target_is_dirty {
             puts.zero(at + len, (clusters << self.cluster_bits) - len);
@@ -385,7 +388,7 @@ impl Writer for Qcow2Writer {
         self.compression.map(|compression| encoder(compression, index(self.cluster_bytes())))
     }
 
-    fn start(&mut self) -> Result<Vec<Put>> {
+    fn start(&mut self) -> Result<Vec<TargetWrite>> {
         let mut puts = Puts::default();
         if self.target_is_dirty {
             // An old header must not outlive the tables it tells of.
@@ -394,7 +397,7 @@ impl Writer for Qcow2Writer {
         Ok(puts.list)
     }
 
-    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<Put>> {
+    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<TargetWrite>> {
         let mut puts = Puts::default();
         for mut piece in pieces {
             match std::mem::replace(&mut piece.bytes, PieceBytes::Plain(0..0)) {
@@ -428,7 +431,7 @@ impl Writer for Qcow2Writer {
         }
 
         let header = self.header(if l1_clusters == 0 { 0 } else { l1_at }, &tail)?;
-        let headers = vec![Put { at: HostOffset::ZERO, bytes: PutBytes::Owned(header) }];
+        let headers = vec![TargetWrite { at: HostOffset::ZERO, bytes: WriteBytes::Owned(header) }];
         Ok(Finish { tables: puts.list, headers, len_bytes: tail.end << self.cluster_bits })
     }
 }
@@ -447,13 +450,13 @@ impl Qcow2Writer {
 /// The answers of one call. Compressed clusters that follow each other become one.
 #[derive(Default)]
 struct Puts {
-    list: Vec<Put>,
+    list: Vec<TargetWrite>,
 }
 
 impl Puts {
-    fn push(&mut self, put: Put) {
-        if let (Some(last), PutBytes::Owned(more)) = (self.list.last_mut(), &put.bytes)
-            && let PutBytes::Owned(bytes) = &mut last.bytes
+    fn push(&mut self, put: TargetWrite) {
+        if let (Some(last), WriteBytes::Owned(more)) = (self.list.last_mut(), &put.bytes)
+            && let WriteBytes::Owned(bytes) = &mut last.bytes
             && last.at.get() + bytes.len() as u64 == put.at.get()
         {
             bytes.extend_from_slice(more);
@@ -464,11 +467,11 @@ impl Puts {
 
     fn zero(&mut self, at: u64, len_bytes: u64) {
         if len_bytes > 0 {
-            self.list.push(Put { at: HostOffset::new(at), bytes: PutBytes::Zero(len_bytes) });
+            self.list.push(TargetWrite { at: HostOffset::new(at), bytes: WriteBytes::Zero(len_bytes) });
         }
     }
 
-    fn extend(&mut self, put: Option<Put>) {
+    fn extend(&mut self, put: Option<TargetWrite>) {
         if let Some(put) = put {
             self.push(put);
         }

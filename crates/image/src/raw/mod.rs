@@ -6,7 +6,9 @@ use block::{FileIndex, HostFile, Result, Run, RunState};
 use extent::{HostOffset, Span, VirtualOffset, VirtualSpan};
 use serde::{Deserialize, Serialize};
 
-use crate::{CreateOptions, Facts, Finish, Format, Layer, Piece, PieceBytes, Put, PutBytes, Writer};
+use crate::{
+    CreateOptions, Facts, Finish, Format, Layer, Piece, PieceBytes, TargetWrite, WriteBytes, Writer,
+};
 
 struct Raw {
     facts: Facts,
@@ -69,9 +71,12 @@ impl RawWriter {
         Ok(Self { virtual_bytes, target_is_dirty, done: 0 })
     }
 
-    fn zero_up_to(&mut self, end: u64, puts: &mut Vec<Put>) {
+    fn zero_up_to(&mut self, end: u64, puts: &mut Vec<TargetWrite>) {
         if self.target_is_dirty && end > self.done {
-            puts.push(Put { at: HostOffset::new(self.done), bytes: PutBytes::Zero(end - self.done) });
+            puts.push(TargetWrite {
+                at: HostOffset::new(self.done),
+                bytes: WriteBytes::Zero(end - self.done),
+            });
         }
         self.done = end;
     }
@@ -87,7 +92,7 @@ impl Writer for RawWriter {
         false
     }
 
-    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<Put>> {
+    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<TargetWrite>> {
         let mut puts = Vec::new();
         for piece in pieces {
             let start = piece.at.get();
@@ -97,11 +102,11 @@ impl Writer for RawWriter {
             let bytes = match piece.bytes {
                 PieceBytes::Plain(range) => {
                     let len = usize::try_from(end - start).expect("within a chunk");
-                    PutBytes::Chunk(range.start..range.start + len)
+                    WriteBytes::Chunk(range.start..range.start + len)
                 }
-                PieceBytes::Encoded(bytes) => PutBytes::Owned(bytes),
+                PieceBytes::Encoded(bytes) => WriteBytes::Owned(bytes),
             };
-            puts.push(Put { at: HostOffset::new(start), bytes });
+            puts.push(TargetWrite { at: HostOffset::new(start), bytes });
             self.done = end;
         }
         Ok(puts)

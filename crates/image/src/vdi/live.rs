@@ -17,8 +17,8 @@ use super::layout::*;
 use super::parse::{self, Header, Kind};
 use crate::Chain;
 use crate::live::{
-    Container, InUse, LiveOptions, Missed, Movable, Place, Shape, Stage, Storage, Tables, Thin, To, Unit,
-    WriteOut,
+    AllocatingDisk, Container, InUse, LiveOptions, Missed, Movable, Place, Shape, Stage, Storage, Tables, To,
+    Unit, WriteOut,
 };
 
 /// Map entries read at once.
@@ -43,7 +43,7 @@ pub(crate) fn open_live(
     let leaves_gaps = options.leaves_gaps && header.kind == Kind::Dynamic;
     let container = Blocks { leaves_gaps, ..Blocks::new(header, uuid, &in_use)? };
     let tables = Tables::new(file.clone());
-    Ok(Box::new(Thin::new(chain, shape, tables, file, container, Box::new(Out(uuid)), options)))
+    Ok(Box::new(AllocatingDisk::new(chain, shape, tables, file, container, Box::new(Out(uuid)), options)))
 }
 
 /// Where children find that their parent changed.

@@ -10,7 +10,7 @@ use uuid::Builder;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::layout::*;
-use crate::{CreateOptions, Finish, Format, Piece, PieceBytes, Put, PutBytes, Writer};
+use crate::{CreateOptions, Finish, Format, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Entries of the map emitted together: 4 KiB of it.
@@ -70,7 +70,7 @@ impl VdiWriter {
     }
 
     /// Emits the map up to, not including, the page `index`.
-    fn finish_pages(&mut self, index: u64, puts: &mut Vec<Put>) {
+    fn finish_pages(&mut self, index: u64, puts: &mut Vec<TargetWrite>) {
         if index <= self.page_index {
             return;
         }
@@ -83,7 +83,7 @@ impl VdiWriter {
         self.page_index = index;
     }
 
-    fn place_block(&mut self, block: u64, puts: &mut Vec<Put>) {
+    fn place_block(&mut self, block: u64, puts: &mut Vec<TargetWrite>) {
         self.finish_pages(block / PAGE_ENTRY_COUNT, puts);
         let index = usize::try_from(block % PAGE_ENTRY_COUNT).expect("within the page");
         self.page[index] = self.placed_count;
@@ -116,12 +116,12 @@ impl Writer for VdiWriter {
         BLOCK
     }
 
-    fn start(&mut self) -> Result<Vec<Put>> {
-        let zero = Put { at: HostOffset::ZERO, bytes: PutBytes::Zero(self.data_at()) };
+    fn start(&mut self) -> Result<Vec<TargetWrite>> {
+        let zero = TargetWrite { at: HostOffset::ZERO, bytes: WriteBytes::Zero(self.data_at()) };
         Ok(if self.target_is_dirty { vec![zero] } else { Vec::new() })
     }
 
-    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<Put>> {
+    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<TargetWrite>> {
         let mut puts = Vec::new();
         for piece in pieces {
             let at = HostOffset::new(self.end());
@@ -130,12 +130,12 @@ impl Writer for VdiWriter {
                 self.place_block(block, &mut puts);
             }
             let bytes = match piece.bytes {
-                PieceBytes::Plain(range) => PutBytes::Chunk(range),
+                PieceBytes::Plain(range) => WriteBytes::Chunk(range),
                 PieceBytes::Encoded(_) => {
                     return Err(Error::invalid("compressed piece for a VDI").at(piece.at));
                 }
             };
-            puts.push(Put { at, bytes });
+            puts.push(TargetWrite { at, bytes });
         }
         Ok(puts)
     }
@@ -156,8 +156,8 @@ fn uuid(seed: u128) -> [u8; 16] {
     Builder::from_random_bytes(seed.to_be_bytes()).into_uuid().to_bytes_le()
 }
 
-fn owned(at: u64, bytes: Vec<u8>) -> Put {
-    Put { at: HostOffset::new(at), bytes: PutBytes::Owned(bytes) }
+fn owned(at: u64, bytes: Vec<u8>) -> TargetWrite {
+    TargetWrite { at: HostOffset::new(at), bytes: WriteBytes::Owned(bytes) }
 }
 
 #[cfg(test)]
@@ -191,9 +191,9 @@ mod tests {
     fn the_map_of_the_largest_disk_is_emitted_once_and_whole() {
         let mut writer = VdiWriter::new(options(VIRTUAL_BYTES_MAX)).unwrap();
         let mut map_bytes = 0;
-        let mut count = |puts: &[Put]| {
+        let mut count = |puts: &[TargetWrite]| {
             for put in puts {
-                if let PutBytes::Owned(bytes) = &put.bytes {
+                if let WriteBytes::Owned(bytes) = &put.bytes {
                     assert_eq!(put.at.get(), ALIGNMENT_BYTES + map_bytes, "pages follow each other");
                     map_bytes += bytes.len() as u64;
                 }

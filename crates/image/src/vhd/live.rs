@@ -17,8 +17,8 @@ use super::map::BlockMap;
 use super::parse::{self, Footers, Kind};
 use crate::Chain;
 use crate::live::{
-    Bases, Container, Flat, InUse, LiveOptions, Missed, Movable, Part, Place, Shape, Stage, Storage, Tables,
-    Taken, Thin, To, Unit, Votes, WriteOut,
+    AllocatingDisk, Bases, Container, Flat, InUse, LiveOptions, Missed, Movable, Part, Place, Shape, Stage,
+    Storage, Tables, Taken, To, Unit, Votes, WriteOut,
 };
 
 /// What blocks are aligned to: the least that a host file system allocates.
@@ -48,7 +48,15 @@ pub(crate) fn open_live(
             let container = Blocks::new(&in_use, &footers)?;
             let shape = Shape { unit_bytes: container.block_bytes, expander: None };
             let tables = Tables::new(file.clone());
-            Ok(Box::new(Thin::new(chain, shape, tables, file, container, Box::new(InOrder), options)))
+            Ok(Box::new(AllocatingDisk::new(
+                chain,
+                shape,
+                tables,
+                file,
+                container,
+                Box::new(InOrder),
+                options,
+            )))
         }
     }
 }

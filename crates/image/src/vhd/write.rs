@@ -19,7 +19,7 @@ use super::layout::{
     HEADER_BYTES, HEADER_COOKIE, NO_OFFSET, SECTOR_BYTES, TYPE_DYNAMIC, TYPE_FIXED, VERSION_1_0,
 };
 use super::parse::{bitmap_bytes, checksum};
-use crate::{CreateOptions, Finish, Format, Piece, PieceBytes, Put, PutBytes, Writer};
+use crate::{CreateOptions, Finish, Format, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
 
 /// Hyper-V's limit for VHD: 2040 GiB.
 const VIRTUAL_BYTES_MAX: u64 = 2040 << 30;
@@ -85,10 +85,10 @@ impl VhdWriter {
     }
 
     /// Storage that reads as zeros: on a device with old contents that takes more than reserving.
-    fn zeros(&self, at: u64, len_bytes: u64) -> Put {
+    fn zeros(&self, at: u64, len_bytes: u64) -> TargetWrite {
         let bytes =
-            if self.target_is_dirty { PutBytes::Zero(len_bytes) } else { PutBytes::Reserve(len_bytes) };
-        Put { at: HostOffset::new(at), bytes }
+            if self.target_is_dirty { WriteBytes::Zero(len_bytes) } else { WriteBytes::Reserve(len_bytes) };
+        TargetWrite { at: HostOffset::new(at), bytes }
     }
 
     fn footer(&self) -> Vec<u8> {
@@ -136,12 +136,12 @@ fn check_options(options: &CreateOptions, is_fixed: bool) -> Result<()> {
 }
 
 /// The bytes of a whole chunk's piece that lie in `span`, as the put's.
-fn part(piece: &Piece, span: extent::VirtualSpan) -> PutBytes {
+fn part(piece: &Piece, span: extent::VirtualSpan) -> WriteBytes {
     let skip = usize::try_from(span.start().get() - piece.at.get()).expect("within a chunk");
     let len = usize::try_from(span.len_bytes()).expect("within a chunk");
     match &piece.bytes {
-        PieceBytes::Plain(range) => PutBytes::Chunk(range.start + skip..range.start + skip + len),
-        PieceBytes::Encoded(bytes) => PutBytes::Owned(bytes[skip..skip + len].to_vec()),
+        PieceBytes::Plain(range) => WriteBytes::Chunk(range.start + skip..range.start + skip + len),
+        PieceBytes::Encoded(bytes) => WriteBytes::Owned(bytes[skip..skip + len].to_vec()),
     }
 }
 
@@ -154,26 +154,26 @@ impl Writer for VhdWriter {
         self.dynamic.is_some()
     }
 
-    fn start(&mut self) -> Result<Vec<Put>> {
+    fn start(&mut self) -> Result<Vec<TargetWrite>> {
         Ok(match self.dynamic {
             None => vec![self.zeros(0, self.virtual_bytes)],
             Some(_) => Vec::new(),
         })
     }
 
-    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<Put>> {
+    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<TargetWrite>> {
         let mut puts = Vec::new();
         for piece in pieces {
             // The last granule may reach past the disk's end; nothing but its filling does.
             let end = VirtualOffset::new(piece.at.plus(piece.len_bytes).get().min(self.virtual_bytes));
             let span = Span::between(piece.at, end);
             let Some(block_bytes) = self.dynamic.as_ref().map(|blocks| blocks.block_bytes) else {
-                puts.push(Put { at: HostOffset::new(span.start().get()), bytes: part(&piece, span) });
+                puts.push(TargetWrite { at: HostOffset::new(span.start().get()), bytes: part(&piece, span) });
                 continue;
             };
             for in_block in span.split(block_bytes) {
                 let data_at = self.data_at(in_block.start(), &mut puts);
-                puts.push(Put { at: data_at, bytes: part(&piece, in_block) });
+                puts.push(TargetWrite { at: data_at, bytes: part(&piece, in_block) });
             }
         }
         Ok(puts)
@@ -181,7 +181,7 @@ impl Writer for VhdWriter {
 
     fn finish(&mut self) -> Result<Finish> {
         let footer = self.footer();
-        let put = |at, bytes| Put { at: HostOffset::new(at), bytes: PutBytes::Owned(bytes) };
+        let put = |at, bytes| TargetWrite { at: HostOffset::new(at), bytes: WriteBytes::Owned(bytes) };
         let Some(blocks) = &self.dynamic else {
             let headers = vec![put(self.virtual_bytes, footer)];
             return Ok(Finish { tables: Vec::new(), headers, len_bytes: self.virtual_bytes + FOOTER_BYTES });
@@ -201,7 +201,7 @@ impl Writer for VhdWriter {
 
 impl VhdWriter {
     /// Where the data of `at` go. A block met for the first time gets its place.
-    fn data_at(&mut self, at: VirtualOffset, puts: &mut Vec<Put>) -> HostOffset {
+    fn data_at(&mut self, at: VirtualOffset, puts: &mut Vec<TargetWrite>) -> HostOffset {
         let virtual_bytes = self.virtual_bytes;
         let blocks = self.dynamic.as_mut().expect("only a dynamic disk has blocks");
         let block_bytes = blocks.block_bytes;
@@ -260,14 +260,14 @@ impl Blocks {
     }
 
     /// The bitmap of a block, all ones, with what lies between it and the block before.
-    fn bitmap_put(&self, rank: u64, virtual_bytes: u64) -> Put {
+    fn bitmap_put(&self, rank: u64, virtual_bytes: u64) -> TargetWrite {
         let bitmap_at = self.bitmap_at(rank, virtual_bytes);
         let gap = if rank == 0 { 0 } else { self.stride_bytes() - self.bitmap_bytes() - self.block_bytes };
         let index = |len: u64| usize::try_from(len).expect("a few KiB");
         let mut bytes = vec![0; index(gap)];
         bytes.resize(index(gap + self.block_bytes / SECTOR_BYTES / 8), 0xff);
         bytes.resize(index(gap + self.bitmap_bytes()), 0);
-        Put { at: HostOffset::new(bitmap_at - gap), bytes: PutBytes::Owned(bytes) }
+        TargetWrite { at: HostOffset::new(bitmap_at - gap), bytes: WriteBytes::Owned(bytes) }
     }
 
     /// The BAT, filled up with unused entries.

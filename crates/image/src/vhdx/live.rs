@@ -23,8 +23,8 @@ use super::parse::{self, Headers, Metadata, Regions, checksum};
 use super::{Parsed, Replayed, layout, log, read_all};
 use crate::Chain;
 use crate::live::{
-    Bases, Container, HOST_BYTES_MAX, InUse, LiveOptions, Missed, Movable, Place, Shape, Snapshot, Stage,
-    Storage, Tables, Taken, Thin, To, Unit, Votes, WriteOut, broken,
+    AllocatingDisk, Bases, Container, HOST_BYTES_MAX, InUse, LiveOptions, Missed, Movable, Place, Shape,
+    Snapshot, Stage, Storage, Tables, Taken, To, Unit, Votes, WriteOut, broken,
 };
 
 /// [`BAT_STATE_MASK`]: zeros (2.5.1.1).
@@ -59,7 +59,7 @@ pub(crate) fn open_live(
     let container = Blocks::new(&in_use, &headers, &regions, &metadata)?;
     let shape = Shape { unit_bytes: metadata.block_bytes, expander: None };
     let out = Log::new(&headers, log_span, options.reserves_nothing);
-    Ok(Box::new(Thin::new(chain, shape, tables, file, container, Box::new(out), options)))
+    Ok(Box::new(AllocatingDisk::new(chain, shape, tables, file, container, Box::new(out), options)))
 }
 
 /// Writes what a pending log says, then the headers without it.

@@ -19,7 +19,7 @@ use super::layout::{
 };
 use super::map::BatShape;
 use super::parse::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, VIRTUAL_BYTES_MAX, checksum};
-use crate::{CreateOptions, Finish, Format, Piece, PieceBytes, Put, PutBytes, Writer};
+use crate::{CreateOptions, Finish, Format, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
 
 /// Where the log is, 1 MiB long.
 const LOG_AT: u64 = MIB;
@@ -109,14 +109,14 @@ impl VhdxWriter {
     }
 
     /// Storage that reads as zeros: on a device with old contents that takes more than reserving.
-    fn zeros(&self, at: u64, len_bytes: u64) -> Put {
+    fn zeros(&self, at: u64, len_bytes: u64) -> TargetWrite {
         let bytes =
-            if self.target_is_dirty { PutBytes::Zero(len_bytes) } else { PutBytes::Reserve(len_bytes) };
-        Put { at: HostOffset::new(at), bytes }
+            if self.target_is_dirty { WriteBytes::Zero(len_bytes) } else { WriteBytes::Reserve(len_bytes) };
+        TargetWrite { at: HostOffset::new(at), bytes }
     }
 
     /// Gives the blocks up to and with `block` their places: of a fixed disk all of them, else only `block`.
-    fn reach(&mut self, block: u64, puts: &mut Vec<Put>) {
+    fn reach(&mut self, block: u64, puts: &mut Vec<TargetWrite>) {
         if !self.is_fixed {
             self.next_block = self.next_block.max(block);
         }
@@ -159,7 +159,7 @@ fn check_options(options: &CreateOptions, block_bytes: u64, is_fixed: bool) -> R
 
 impl Page {
     /// Sets entry `index`, which is after all those set before; answers with the page that this leaves behind.
-    fn set(&mut self, index: u64, entry: u64) -> Option<Put> {
+    fn set(&mut self, index: u64, entry: u64) -> Option<TargetWrite> {
         let put = if index / PAGE_ENTRY_COUNT == self.index { None } else { self.take() };
         self.index = index / PAGE_ENTRY_COUNT;
         let within = usize::try_from(index % PAGE_ENTRY_COUNT).expect("within a page");
@@ -170,11 +170,11 @@ impl Page {
     }
 
     /// The page as it is to be written; nothing if it holds no entry.
-    fn take(&mut self) -> Option<Put> {
+    fn take(&mut self) -> Option<TargetWrite> {
         let entries = std::mem::take(&mut self.entries);
         let at = HostOffset::new(BAT_AT + self.index * PAGE_ENTRY_COUNT * 8);
         let bytes: Vec<u8> = entries.into_iter().flat_map(u64::to_le_bytes).collect();
-        (!bytes.is_empty()).then_some(Put { at, bytes: PutBytes::Owned(bytes) })
+        (!bytes.is_empty()).then_some(TargetWrite { at, bytes: WriteBytes::Owned(bytes) })
     }
 }
 
@@ -183,12 +183,12 @@ impl Writer for VhdxWriter {
         GRANULARITY_BYTES
     }
 
-    fn start(&mut self) -> Result<Vec<Put>> {
+    fn start(&mut self) -> Result<Vec<TargetWrite>> {
         let data_bytes = if self.is_fixed { self.shape().block_count * self.block_bytes } else { 0 };
         Ok(vec![self.zeros(BAT_AT, self.bat_bytes() + data_bytes)])
     }
 
-    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<Put>> {
+    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<TargetWrite>> {
         let mut puts = Vec::new();
         for piece in pieces {
             for part in Span::new(piece.at, piece.len_bytes).split(self.block_bytes) {
@@ -199,18 +199,20 @@ impl Writer for VhdxWriter {
                 let skip = usize::try_from(part.start().get() - piece.at.get()).expect("within a chunk");
                 let len = usize::try_from(part.len_bytes()).expect("within a chunk");
                 let bytes = match &piece.bytes {
-                    PieceBytes::Plain(range) => PutBytes::Chunk(range.start + skip..range.start + skip + len),
-                    PieceBytes::Encoded(bytes) => PutBytes::Owned(bytes[skip..skip + len].to_vec()),
+                    PieceBytes::Plain(range) => {
+                        WriteBytes::Chunk(range.start + skip..range.start + skip + len)
+                    }
+                    PieceBytes::Encoded(bytes) => WriteBytes::Owned(bytes[skip..skip + len].to_vec()),
                 };
                 let at = HostOffset::new(block_at + part.start().get() % self.block_bytes);
-                puts.push(Put { at, bytes });
+                puts.push(TargetWrite { at, bytes });
             }
         }
         Ok(puts)
     }
 
     fn finish(&mut self) -> Result<Finish> {
-        let put = |at, bytes| Put { at: HostOffset::new(at), bytes: PutBytes::Owned(bytes) };
+        let put = |at, bytes| TargetWrite { at: HostOffset::new(at), bytes: WriteBytes::Owned(bytes) };
         let mut tables = vec![put(LOG_AT, zeroed_mib()), put(METADATA_AT, self.metadata_region())];
         if self.is_fixed && self.virtual_bytes > 0 {
             self.reach(self.shape().block_count - 1, &mut tables);
@@ -335,7 +337,7 @@ mod tests {
         assert!(page.set(PAGE_ENTRY_COUNT - 1, 8).is_none());
         let put = page.set(5 * PAGE_ENTRY_COUNT + 1, 9).expect("the first page is complete");
         assert_eq!(put.at.get(), BAT_AT);
-        assert!(matches!(put.bytes, PutBytes::Owned(bytes) if bytes.len() as u64 == PAGE_ENTRY_COUNT * 8));
+        assert!(matches!(put.bytes, WriteBytes::Owned(bytes) if bytes.len() as u64 == PAGE_ENTRY_COUNT * 8));
         let put = page.take().expect("the last page");
         assert_eq!(put.at.get(), BAT_AT + 5 * PAGE_ENTRY_COUNT * 8);
         assert!(page.take().is_none());

@@ -13,8 +13,8 @@ use super::map::{Compression, Encoding, Grain, Tables as GrainTables};
 use super::open::{LivePart, live_parts};
 use crate::Chain;
 use crate::live::{
-    Bases, Container, Flat, InUse, LiveOptions, Missed, Movable, Part, Place, Shape, Stage, Storage, Tables,
-    Taken, Thin, To, Unit, Votes, WriteOut,
+    AllocatingDisk, Bases, Container, Flat, InUse, LiveOptions, Missed, Movable, Part, Place, Shape, Stage,
+    Storage, Tables, Taken, To, Unit, Votes, WriteOut,
 };
 
 /// Tables count sectors in 32 bits.
@@ -104,7 +104,7 @@ fn open_sparse(chain: Chain, file: InUse, options: LiveOptions) -> Result<Box<dy
     let container = Grains::new(grain_tables, redundant_at, &file)?;
     let tables = Tables::new(file.file.clone());
     let out = Out { cid };
-    Ok(Box::new(Thin::new(chain, shape, tables, file.file, container, Box::new(out), options)))
+    Ok(Box::new(AllocatingDisk::new(chain, shape, tables, file.file, container, Box::new(out), options)))
 }
 
 struct Out {

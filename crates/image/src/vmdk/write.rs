@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::layout::*;
-use crate::{CreateOptions, Encoder, Finish, Format, Piece, PieceBytes, Put, PutBytes, Writer};
+use crate::{CreateOptions, Encoder, Finish, Format, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
 
 /// 64 KiB, the grain that VMware writes.
 const GRAIN_SECTOR_COUNT: u64 = 128;
@@ -126,7 +126,7 @@ impl VmdkWriter {
         Ok(sector)
     }
 
-    fn set_entry(&mut self, grain: u64, sector: u32, puts: &mut Vec<Put>) -> Result<()> {
+    fn set_entry(&mut self, grain: u64, sector: u32, puts: &mut Vec<TargetWrite>) -> Result<()> {
         let index = grain / u64::from(GTES_PER_GT);
         if self.table.as_ref().is_some_and(|table| table.index != index) {
             self.finish_table(puts)?;
@@ -139,7 +139,7 @@ impl VmdkWriter {
         Ok(())
     }
 
-    fn finish_table(&mut self, puts: &mut Vec<Put>) -> Result<()> {
+    fn finish_table(&mut self, puts: &mut Vec<TargetWrite>) -> Result<()> {
         let Some(table) = self.table.take() else { return Ok(()) };
         let bytes = little_endian(table.entries.iter().copied());
         match self.shape {
@@ -159,7 +159,7 @@ impl VmdkWriter {
     }
 
     /// Appends a marker and the metadata behind it to the stream. Returns the sector of the metadata.
-    fn put_metadata(&mut self, kind: u32, bytes: &[u8], puts: &mut Vec<Put>) -> Result<u32> {
+    fn put_metadata(&mut self, kind: u32, bytes: &[u8], puts: &mut Vec<TargetWrite>) -> Result<u32> {
         let sector_count = (bytes.len() as u64).div_ceil(SECTOR_BYTES);
         let mut marker = MetadataMarker::new_zeroed();
         marker.sector_count.set(sector_count);
@@ -176,7 +176,7 @@ impl VmdkWriter {
         &mut self,
         piece: &Piece,
         range: std::ops::Range<usize>,
-        puts: &mut Vec<Put>,
+        puts: &mut Vec<TargetWrite>,
     ) -> Result<()> {
         let first = piece.at.get() / GRAIN_BYTES;
         let grain_count = piece.len_bytes / GRAIN_BYTES;
@@ -185,11 +185,11 @@ impl VmdkWriter {
             let sector = self.allocate(GRAIN_SECTOR_COUNT)?;
             self.set_entry(grain, sector, puts)?;
         }
-        puts.push(Put { at, bytes: PutBytes::Chunk(range) });
+        puts.push(TargetWrite { at, bytes: WriteBytes::Chunk(range) });
         Ok(())
     }
 
-    fn place_encoded(&mut self, piece: &Piece, bytes: &[u8], puts: &mut Vec<Put>) -> Result<()> {
+    fn place_encoded(&mut self, piece: &Piece, bytes: &[u8], puts: &mut Vec<TargetWrite>) -> Result<()> {
         let grain = piece.at.get() / GRAIN_BYTES;
         // Before the grain is placed, so that a table lies behind its own last grain.
         if self.table.as_ref().is_some_and(|table| table.index != grain / u64::from(GTES_PER_GT)) {
@@ -234,7 +234,7 @@ impl VmdkWriter {
     }
 
     /// Header and descriptor, filled up to `end_sector`.
-    fn head(&self, gd_offset: u64, end_sector: u64) -> Put {
+    fn head(&self, gd_offset: u64, end_sector: u64) -> TargetWrite {
         let mut bytes = self.header(gd_offset).as_bytes().to_vec();
         bytes.extend_from_slice(self.descriptor.as_bytes());
         owned(0, padded(bytes, end_sector * SECTOR_BYTES))
@@ -278,14 +278,14 @@ impl Writer for VmdkWriter {
         (self.shape == Shape::StreamOptimized).then(|| Box::new(GrainEncoder::new()) as Box<dyn Encoder>)
     }
 
-    fn start(&mut self) -> Result<Vec<Put>> {
+    fn start(&mut self) -> Result<Vec<TargetWrite>> {
         // Tables that are never written must read as "nothing allocated".
         let metadata_bytes = self.overhead() * SECTOR_BYTES;
-        let zero = Put { at: HostOffset::ZERO, bytes: PutBytes::Zero(metadata_bytes) };
+        let zero = TargetWrite { at: HostOffset::ZERO, bytes: WriteBytes::Zero(metadata_bytes) };
         Ok(if self.target_is_dirty { vec![zero] } else { Vec::new() })
     }
 
-    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<Put>> {
+    fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<TargetWrite>> {
         let mut puts = Vec::new();
         for piece in pieces {
             match (self.shape, &piece.bytes) {
@@ -400,8 +400,8 @@ fn sector_offset(sector: u64) -> HostOffset {
     HostOffset::new(sector * SECTOR_BYTES)
 }
 
-fn owned(sector: u64, bytes: Vec<u8>) -> Put {
-    Put { at: sector_offset(sector), bytes: PutBytes::Owned(bytes) }
+fn owned(sector: u64, bytes: Vec<u8>) -> TargetWrite {
+    TargetWrite { at: sector_offset(sector), bytes: WriteBytes::Owned(bytes) }
 }
 
 fn padded(mut bytes: Vec<u8>, multiple: u64) -> Vec<u8> {

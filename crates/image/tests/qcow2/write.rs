@@ -7,7 +7,8 @@ use std::path::Path;
 use block::{Disk, ErrorKind, ReadAt, RunState};
 use extent::{Offset, Span};
 use image::{
-    AnyWriter, CreateOptions, Format, Piece, PieceBytes, Probe, Put, PutBytes, Writer, create, qcow2,
+    AnyWriter, CreateOptions, Format, Piece, PieceBytes, Probe, TargetWrite, WriteBytes, Writer, create,
+    qcow2,
 };
 use proptest::prelude::*;
 use testkit::{check_disk, run, scratch, write_image};
@@ -138,24 +139,24 @@ impl Target {
         Self(fs::File::create(path).unwrap())
     }
 
-    fn put_all(&self, chunk: &[u8], puts: Vec<Put>) {
+    fn write_all(&self, chunk: &[u8], puts: Vec<TargetWrite>) {
         for put in puts {
             let at = put.at.get();
             match put.bytes {
-                PutBytes::Chunk(range) => self.0.write_all_at(&chunk[range], at).unwrap(),
-                PutBytes::Owned(bytes) => self.0.write_all_at(&bytes, at).unwrap(),
-                PutBytes::Zero(len) => {
+                WriteBytes::Chunk(range) => self.0.write_all_at(&chunk[range], at).unwrap(),
+                WriteBytes::Owned(bytes) => self.0.write_all_at(&bytes, at).unwrap(),
+                WriteBytes::Zero(len) => {
                     self.0.write_all_at(&vec![0; usize::try_from(len).unwrap()], at).unwrap();
                 }
-                PutBytes::Reserve(_) => {}
+                WriteBytes::Reserve(_) => {}
             }
         }
     }
 
     fn finish(&self, writer: &mut dyn Writer) {
         let finish = writer.finish().unwrap();
-        self.put_all(&[], finish.tables);
-        self.put_all(&[], finish.headers);
+        self.write_all(&[], finish.tables);
+        self.write_all(&[], finish.headers);
         self.0.set_len(finish.len_bytes).unwrap();
     }
 }
@@ -167,12 +168,12 @@ fn a_huge_sparse_disk_takes_little_room() {
     let virtual_bytes = 8u64 << 40;
     let mut writer = create(Format::Qcow2, options(virtual_bytes, false, &[])).unwrap();
     let target = Target::new(&path);
-    target.put_all(&[], writer.start().unwrap());
+    target.write_all(&[], writer.start().unwrap());
     let chunk = mixed_contents(1 << 20);
     let places = [0, 1 << 30, (3 << 40) + (5 << 20), virtual_bytes - (1 << 20)];
     for at in places.map(Offset::new) {
         let piece = Piece { at, len_bytes: 1 << 20, bytes: PieceBytes::Plain(0..1 << 20) };
-        target.put_all(&chunk, writer.place(at, vec![piece]).unwrap());
+        target.write_all(&chunk, writer.place(at, vec![piece]).unwrap());
     }
     target.finish(&mut *writer);
 
@@ -194,7 +195,9 @@ fn one_put_covers_many_clusters() {
     let mut writer = create(Format::Qcow2, options(64 << 20, false, &[])).unwrap();
     let piece = Piece { at: Offset::ZERO, len_bytes: 8 << 20, bytes: PieceBytes::Plain(0..8 << 20) };
     let puts = writer.place(Offset::ZERO, vec![piece]).unwrap();
-    assert!(matches!(&puts[..], [Put { bytes: PutBytes::Chunk(range), .. }] if range.len() == 8 << 20));
+    assert!(
+        matches!(&puts[..], [TargetWrite { bytes: WriteBytes::Chunk(range), .. }] if range.len() == 8 << 20)
+    );
 }
 
 /// Kinds of granules of a disk (nothing, incompressible, compressible), and before which one the writer's state
@@ -218,10 +221,10 @@ fn write_in_two(contents: &[u8], options: CreateOptions, path: &Path, stop: Opti
     let target = Target::new(path);
     if options.target_is_dirty {
         let old = vec![0xee; contents.len() * 2 + (1 << 20)];
-        target.put_all(&[], vec![Put { at: Offset::ZERO, bytes: PutBytes::Owned(old) }]);
+        target.write_all(&[], vec![TargetWrite { at: Offset::ZERO, bytes: WriteBytes::Owned(old) }]);
     }
     let mut writer = create(Format::Qcow2, options).unwrap();
-    target.put_all(&[], writer.start().unwrap());
+    target.write_all(&[], writer.start().unwrap());
     let granularity = usize::try_from(writer.granularity_bytes()).unwrap();
     let mut encoder = writer.encoder();
     for (number, chunk) in contents.chunks(granularity).enumerate() {
@@ -238,7 +241,7 @@ fn write_in_two(contents: &[u8], options: CreateOptions, path: &Path, stop: Opti
         };
         let at = Offset::new((number * granularity) as u64);
         let piece = Piece { at, len_bytes: granularity as u64, bytes };
-        target.put_all(chunk, writer.place(at, vec![piece]).unwrap());
+        target.write_all(chunk, writer.place(at, vec![piece]).unwrap());
     }
     target.finish(&mut *writer);
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use block::{Error, HostFile, ReadAt};
 use extent::{ExtentSet, Host, Offset, Span};
-use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions, Piece, PieceBytes, Put, PutBytes, create};
+use image::{
+    AnyWriter, Chain, CreateOptions, Format, OpenOptions, Piece, PieceBytes, TargetWrite, WriteBytes, create,
+};
 use testkit::{TestFile, TestResolver, run, scratch};
 
 pub fn options(virtual_bytes: u64, keys: &[(&str, &str)]) -> CreateOptions {
@@ -103,13 +105,13 @@ pub fn write_with_restarts(format: Format, options: CreateOptions, contents: &[u
     let mut file = vec![];
     let mut touched = Vec::new();
     let mut written = ExtentSet::<Host>::new();
-    let mut apply = |chunk: &[u8], puts: Vec<Put>, is_place: bool| {
+    let mut apply = |chunk: &[u8], puts: Vec<TargetWrite>, is_place: bool| {
         for put in puts {
             let at = usize::try_from(put.at.get()).unwrap();
             let (len, bytes) = match put.bytes {
-                PutBytes::Chunk(range) => (range.len(), Some(chunk[range].to_vec())),
-                PutBytes::Owned(bytes) => (bytes.len(), Some(bytes)),
-                PutBytes::Reserve(len) | PutBytes::Zero(len) => (usize::try_from(len).unwrap(), None),
+                WriteBytes::Chunk(range) => (range.len(), Some(chunk[range].to_vec())),
+                WriteBytes::Owned(bytes) => (bytes.len(), Some(bytes)),
+                WriteBytes::Reserve(len) | WriteBytes::Zero(len) => (usize::try_from(len).unwrap(), None),
             };
             let span = Span::new(put.at, len as u64);
             touched.push(span);

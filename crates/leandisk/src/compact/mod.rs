@@ -18,7 +18,7 @@ use image::{Chain, Edit, EditTarget};
 use journal::{Header, Identity};
 use os::{JournalFile, LiveFile};
 use plan::compact::{CompactPlan, CompactPlanner, CompactShape, FileFacts};
-use plan::settle::{MoveWhen, Moved as MovedUnits};
+use plan::shorten::{MoveWhen, Moved as MovedUnits};
 use plan::{Moved, facts_after};
 use report::{CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document};
 use stack::Stack;
@@ -250,7 +250,7 @@ fn plan(candidate: &Candidate, moved: Option<&[Moved]>, moves: Move) -> Result<C
         Move::Never => MoveWhen::Never,
     };
     let written = written_of(&*stack.chain().files()[0])?;
-    Ok(planner.finish_settled(FileFacts { occupancy, written: &written }, when))
+    Ok(planner.finish_shortened(FileFacts { occupancy, written: &written }, when))
 }
 
 /// What an image takes.

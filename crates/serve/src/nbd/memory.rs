@@ -62,7 +62,7 @@ impl Pool {
 }
 
 #[derive(Default)]
-struct Held {
+struct LentBuffer {
     small: VecDeque<AlignedBuffer>,
     shared_count: usize,
     own: Option<AlignedBuffer>,
@@ -72,7 +72,7 @@ struct Held {
 /// The buffers of a connection.
 pub(crate) struct Memory {
     pool: Arc<Pool>,
-    held: Mutex<Held>,
+    held: Mutex<LentBuffer>,
     /// A large buffer.
     one_is_back: Condvar,
 }

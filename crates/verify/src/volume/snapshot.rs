@@ -263,12 +263,12 @@ impl<'a> Collector<'a> {
     fn put(&mut self, file: u64, digest: u128) {
         self.pending.push(Entry::new(file, digest));
         if self.pending.len() >= PENDING.max(self.entries.len() / 4) {
-            self.settle();
+            self.sort_in();
         }
     }
 
     /// Sorts in what waits.
-    fn settle(&mut self) {
+    fn sort_in(&mut self) {
         self.entries.append(&mut self.pending);
         self.entries.sort_by_key(|entry| entry.file);
         self.entries.dedup_by(|next, kept| {
@@ -336,7 +336,7 @@ impl<'a> Collector<'a> {
 
     fn finish(mut self) -> Result<(Vec<Entry>, [u128; ASPECTS.len()])> {
         self.hash_segments()?;
-        self.settle();
+        self.sort_in();
         self.entries.shrink_to_fit();
         Ok((self.entries, self.aspects))
     }

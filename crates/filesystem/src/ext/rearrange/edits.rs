@@ -9,8 +9,8 @@ use super::super::group;
 use super::super::inode::{Inode, InodeNumber, inode_at, replace_root};
 use super::super::layout::{RawSuperblock, SUPERBLOCK_OFFSET};
 use super::super::superblock::{BlockNumber, Superblock};
-use super::desk::Desk;
 use super::groups::{Changes, freed_clusters};
+use super::metadata_edits::MetadataEdits;
 use super::place::{Places, moved_bytes};
 use super::quota::Released;
 use super::remap::{map_pointers, remap};
@@ -25,17 +25,17 @@ pub(super) fn edits(
 ) -> Result<Edits> {
     let superblock = pins.superblock;
     check_same(volume, superblock)?;
-    let mut desk = Desk::new(volume, superblock);
+    let mut metadata = MetadataEdits::new(volume, superblock);
     let mut released = Released::default();
     let mut freed = Vec::new();
     for (number, bytes) in moved_bytes(superblock, relocations)? {
-        freed.extend(desk.inode(pins, relocations, number, bytes, &mut released)?);
+        freed.extend(metadata.inode(pins, relocations, number, bytes, &mut released)?);
     }
-    released.apply(&mut desk)?;
+    released.apply(&mut metadata)?;
     let freed = freed_clusters(superblock, freed);
     let changes = Changes { superblock, relocations, freed: &freed, may_reuse: false };
-    desk.groups(&changes)?;
-    Ok(Edits { patches: desk.into_patches(&freed, relocations)?, freed: freed.iter().collect() })
+    metadata.groups(&changes)?;
+    Ok(Edits { patches: metadata.into_patches(&freed, relocations)?, freed: freed.iter().collect() })
 }
 
 /// Fails unless the volume is still the one that was opened.
@@ -50,7 +50,7 @@ fn check_same(volume: &dyn ReadAt<Volume>, superblock: &Superblock) -> Result<()
     }
 }
 
-impl Desk<'_> {
+impl MetadataEdits<'_> {
     /// Changes an inode and its map; answers the blocks that its map does not need any more.
     fn inode(
         &mut self,

@@ -5,7 +5,7 @@
 //! attributes stay where they are. A tree of extents gets smaller where its extents do.
 //!
 //! Layers: [`place`] (where a block lies afterwards), [`build`] (a tree of extents), [`remap`] (an inode and its map),
-//! [`groups`] (bitmaps, descriptors, the superblock), [`desk`] (blocks that are worked on), [`quota`] (what owners occupy); of these
+//! [`groups`] (bitmaps, descriptors, the superblock), [`metadata_edits`] (blocks that are worked on), [`quota`] (what owners occupy); of these
 //! [`edits`] for a change in place and [`rewritten`] for a volume written anew. [`streams`] says what may move.
 //!
 //! Deliberately absent: backups of superblock and descriptors, which the kernel does not keep up to date either.
@@ -24,9 +24,9 @@ use crate::rearrange::{Edits, Rearrange, Relocations, Rewritten, StreamVisitor};
 use crate::{Source, State};
 
 mod build;
-mod desk;
 mod edits;
 mod groups;
+mod metadata_edits;
 mod place;
 mod quota;
 mod remap;

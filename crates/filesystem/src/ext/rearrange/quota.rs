@@ -12,7 +12,7 @@ use super::super::inode::Inode;
 use super::super::layout::{RawQuotaEntry, RawQuotaHeader, quota};
 use super::super::superblock::{BlockNumber, Superblock};
 use super::super::tree::{self, Collector, FileExtent};
-use super::desk::Desk;
+use super::metadata_edits::MetadataEdits;
 
 /// A quota file in more pieces than that is no quota file that any tool makes.
 const PIECES_MAX: usize = 1 << 16;
@@ -32,12 +32,12 @@ impl Released {
     }
 
     /// Takes it all off in the quota files that the volume has.
-    pub(super) fn apply(&self, desk: &mut Desk<'_>) -> Result<()> {
-        let inodes = desk.superblock().quota_inodes();
+    pub(super) fn apply(&self, metadata: &mut MetadataEdits<'_>) -> Result<()> {
+        let inodes = metadata.superblock().quota_inodes();
         for ((owners, number), magic) in self.0.iter().zip(inodes).zip(quota::MAGICS) {
             if number != 0 && !owners.is_empty() {
-                let file = QuotaFile::open(desk.volume(), desk.superblock(), number, magic)?;
-                owners.iter().try_for_each(|(id, bytes)| file.release(desk, *id, *bytes))?;
+                let file = QuotaFile::open(metadata.volume(), metadata.superblock(), number, magic)?;
+                owners.iter().try_for_each(|(id, bytes)| file.release(metadata, *id, *bytes))?;
             }
         }
         Ok(())
@@ -102,10 +102,10 @@ impl QuotaFile {
     }
 
     /// Takes `bytes` off what the owner `id` occupies.
-    fn release(&self, desk: &mut Desk<'_>, id: u32, bytes: u64) -> Result<()> {
-        let block = self.find(desk.volume(), desk.superblock(), id)?;
-        let place = self.place(desk.superblock(), block)?;
-        let data = desk.block(place.block)?;
+    fn release(&self, metadata: &mut MetadataEdits<'_>, id: u32, bytes: u64) -> Result<()> {
+        let block = self.find(metadata.volume(), metadata.superblock(), id)?;
+        let place = self.place(metadata.superblock(), block)?;
+        let data = metadata.block(place.block)?;
         let entries = &mut data[place.at..][..1024][quota::ENTRIES_AT..];
         for place in entries.chunks_exact_mut(size_of::<RawQuotaEntry>()) {
             let mut entry = RawQuotaEntry::read_from_bytes(place).expect("exactly an entry's size");

@@ -15,8 +15,8 @@ use super::super::inode::{BlockRoot, Inode, InodeNumber, inode_at, replace_root}
 use super::super::layout::{RawSuperblock, SUPERBLOCK_OFFSET};
 use super::super::nodes;
 use super::super::superblock::{BlockNumber, GroupNumber, Superblock};
-use super::desk::Desk;
 use super::groups::{Changes, freed_clusters};
+use super::metadata_edits::MetadataEdits;
 use super::place::{Places, moved_bytes};
 use super::quota::Released;
 use super::remap::{map_pointers, remap, remap_root};
@@ -316,9 +316,9 @@ struct Maker<'a> {
 impl Maker<'_> {
     /// Takes what changes of the quota files.
     fn quotas(&mut self) -> Result<()> {
-        let mut desk = Desk::new(self.source, self.superblock);
-        self.made.released.apply(&mut desk)?;
-        self.keep(desk.into_blocks());
+        let mut metadata = MetadataEdits::new(self.source, self.superblock);
+        self.made.released.apply(&mut metadata)?;
+        self.keep(metadata.into_blocks());
         Ok(())
     }
 

@@ -11,7 +11,7 @@
 mod allocation;
 mod mapping;
 mod refcounts;
-mod settle;
+mod relocate;
 
 use std::collections::{BTreeSet, HashSet};
 use std::mem::offset_of;
@@ -25,8 +25,8 @@ use super::layout::{self, entry};
 use super::parse::{self, Header};
 use crate::Chain;
 use crate::live::{
-    Bases, Container, Expand, InUse, LiveOptions, Missed, Place, Shape, Stage, Storage, Tables, Thin, Tidy,
-    To, Unit, Votes, WriteOut,
+    AllocatingDisk, Bases, Container, Expand, InUse, LiveOptions, Missed, Place, Shape, Stage, Storage,
+    Tables, Tidy, To, Unit, Votes, WriteOut,
 };
 
 pub(crate) use allocation::end_max;
@@ -52,7 +52,7 @@ pub(crate) fn open_live(
         expander: Some(Box::new(Expander(Decompressor::new(header.compression)))),
     };
     let out = Out { clears_autoclear: header.autoclear_features != 0 };
-    Ok(Box::new(Thin::new(chain, shape, tables, file, container, Box::new(out), options)))
+    Ok(Box::new(AllocatingDisk::new(chain, shape, tables, file, container, Box::new(out), options)))
 }
 
 fn check_writable(header: &Header) -> Result<()> {

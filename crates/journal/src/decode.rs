@@ -4,14 +4,16 @@ use block::{Error, Result};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 /// The next struct.
-pub(crate) fn take<T: FromBytes + KnownLayout + Immutable + Unaligned>(bytes: &mut &[u8]) -> Result<T> {
+pub(crate) fn next_struct<T: FromBytes + KnownLayout + Immutable + Unaligned>(
+    bytes: &mut &[u8],
+) -> Result<T> {
     let (value, rest) = T::read_from_prefix(bytes).map_err(|_| too_short())?;
     *bytes = rest;
     Ok(value)
 }
 
 /// The next `len` bytes.
-pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
+pub(crate) fn next_bytes<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
     let (taken, rest) = bytes.split_at_checked(len).ok_or_else(too_short)?;
     *bytes = rest;
     Ok(taken)

@@ -30,7 +30,7 @@ pub enum MoveWhen {
 
 /// What to move, and what becomes of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settling {
+pub struct ShortenPlan {
     /// Moves, all of whose places are free before the first.
     pub moves: Vec<UnitMove>,
     /// Bytes of the file that move.
@@ -103,13 +103,13 @@ struct Cut {
 
 /// What to move once the units that lie wholly in `released` are gone, and with them the tables without any unit in `kept`.
 /// `freed_bytes` of the host's storage are free by then.
-pub fn settle(
+pub fn shorten(
     occupancy: &Occupancy,
     released: &ExtentSet<Virtual>,
     kept: &ExtentSet<Virtual>,
     freed_bytes: u64,
     when: MoveWhen,
-) -> Settling {
+) -> ShortenPlan {
     let mut left = Left::new(occupancy, released, kept);
     let is_too_large = occupancy.slot_bytes() > IN_FLIGHT_BYTES_MAX.max(freed_bytes);
     let when = if is_too_large { MoveWhen::Never } else { when };
@@ -123,7 +123,7 @@ pub fn settle(
     let rest: ExtentSet<Host> = left.movable.iter().map(|run| left.span(run)).collect();
     let dropped = tables.subtract(&rest).iter().collect();
     let moves = left.moves(cut.count);
-    Settling {
+    ShortenPlan {
         moved_bytes: cut.count * occupancy.slot_bytes(),
         moves,
         length_bytes: occupancy.length_behind(cut.end),
@@ -380,27 +380,30 @@ mod tests {
     #[test]
     fn what_lies_at_the_end_fills_gaps_in_its_own_order() {
         let slots = [FIXED, unit(9), None, unit(1), None, None, unit(5), unit(4), unit(6)];
-        let settling =
-            settle(&occupancy(&slots), &virtual_of([1]), &virtual_of([4, 5, 6, 9]), 0, MoveWhen::Pays);
-        let moves: Vec<_> = settling
+        let shortening =
+            shorten(&occupancy(&slots), &virtual_of([1]), &virtual_of([4, 5, 6, 9]), 0, MoveWhen::Pays);
+        let moves: Vec<_> = shortening
             .moves
             .iter()
             .map(|moved| (moved.first, moved.count, moved.from.get() / SLOT, moved.to.get() / SLOT))
             .collect();
         let who = Occupant::Unit;
         assert_eq!(moves, [(who(4), 1, 7, 2), (who(5), 1, 6, 3), (who(6), 1, 8, 4)]);
-        assert_eq!((settling.moved_bytes, settling.length_bytes), (3 * SLOT, 5 * SLOT));
-        assert!(settling.is_complete);
+        assert_eq!((shortening.moved_bytes, shortening.length_bytes), (3 * SLOT, 5 * SLOT));
+        assert!(shortening.is_complete);
     }
 
     #[test]
     fn a_table_without_units_goes_and_others_move() {
         let map = |number| Some(Some(Occupant::Map(number)));
         let slots = [FIXED, unit(1), map(1), unit(8), map(0), None];
-        let settling = settle(&occupancy(&slots), &virtual_of([8]), &virtual_of([1]), 0, MoveWhen::Pays);
-        assert_eq!(settling.dropped, [Span::new(at(2), SLOT)]);
-        assert_eq!(settling.moves, [UnitMove { first: Occupant::Map(0), count: 1, from: at(4), to: at(2) }]);
-        assert_eq!(settling.length_bytes, 3 * SLOT);
+        let shortening = shorten(&occupancy(&slots), &virtual_of([8]), &virtual_of([1]), 0, MoveWhen::Pays);
+        assert_eq!(shortening.dropped, [Span::new(at(2), SLOT)]);
+        assert_eq!(
+            shortening.moves,
+            [UnitMove { first: Occupant::Map(0), count: 1, from: at(4), to: at(2) }]
+        );
+        assert_eq!(shortening.length_bytes, 3 * SLOT);
     }
 
     #[test]
@@ -408,10 +411,13 @@ mod tests {
         let counts = |number| Some(Some(Occupant::Counts(number)));
         let slots = [FIXED, counts(0), None, None, counts(1), unit(3), None];
         let occupancy = Occupancy { bytes_per_counts: Some(4 * SLOT), ..occupancy(&slots) };
-        let settling = settle(&occupancy, &ExtentSet::new(), &virtual_of([3]), 0, MoveWhen::Pays);
-        assert_eq!(settling.moves, [UnitMove { first: Occupant::Unit(3), count: 1, from: at(5), to: at(2) }]);
-        assert_eq!(settling.length_bytes, 3 * SLOT);
-        assert_eq!(settling.dropped, [Span::new(at(4), SLOT)]);
+        let shortening = shorten(&occupancy, &ExtentSet::new(), &virtual_of([3]), 0, MoveWhen::Pays);
+        assert_eq!(
+            shortening.moves,
+            [UnitMove { first: Occupant::Unit(3), count: 1, from: at(5), to: at(2) }]
+        );
+        assert_eq!(shortening.length_bytes, 3 * SLOT);
+        assert_eq!(shortening.dropped, [Span::new(at(4), SLOT)]);
     }
 
     #[test]
@@ -421,7 +427,7 @@ mod tests {
         let slots: Vec<_> =
             (0..2 * slot_count).map(|number| if number % 2 == 0 { None } else { unit(number) }).collect();
         let kept = virtual_of(units(&slots));
-        let of = |when| settle(&occupancy(&slots), &ExtentSet::new(), &kept, 0, when);
+        let of = |when| shorten(&occupancy(&slots), &ExtentSet::new(), &kept, 0, when);
         let pays = of(MoveWhen::Pays);
         assert_eq!((pays.moves.len(), pays.is_complete), (0, false));
         let possible = of(MoveWhen::Possible);
@@ -431,20 +437,20 @@ mod tests {
         let mut far = slots.clone();
         far.extend(vec![None; usize::try_from(4 * slot_count).unwrap()]);
         far.push(unit(0));
-        let settling =
-            settle(&occupancy(&far), &ExtentSet::new(), &virtual_of(units(&far)), 0, MoveWhen::Pays);
-        assert!(settling.moved_bytes * GAIN_MIN <= far.len() as u64 * SLOT - settling.length_bytes);
-        assert!(settling.length_bytes < 2 * slot_count * SLOT);
+        let shortening =
+            shorten(&occupancy(&far), &ExtentSet::new(), &virtual_of(units(&far)), 0, MoveWhen::Pays);
+        assert!(shortening.moved_bytes * GAIN_MIN <= far.len() as u64 * SLOT - shortening.length_bytes);
+        assert!(shortening.length_bytes < 2 * slot_count * SLOT);
     }
 
     #[test]
     fn what_may_have_no_gaps_is_moved_as_a_whole_or_not_at_all() {
         let slots = [FIXED, None, unit(1), None, unit(2)];
         let dense = Occupancy { is_dense: true, ..occupancy(&slots) };
-        let settling = settle(&dense, &ExtentSet::new(), &virtual_of([1, 2]), 0, MoveWhen::Pays);
-        assert_eq!((settling.length_bytes, settling.is_complete), (3 * SLOT, true));
-        let settling = settle(&dense, &ExtentSet::new(), &virtual_of([1, 2]), 0, MoveWhen::Never);
-        assert_eq!((settling.moves.len(), settling.is_complete), (0, false));
+        let shortening = shorten(&dense, &ExtentSet::new(), &virtual_of([1, 2]), 0, MoveWhen::Pays);
+        assert_eq!((shortening.length_bytes, shortening.is_complete), (3 * SLOT, true));
+        let shortening = shorten(&dense, &ExtentSet::new(), &virtual_of([1, 2]), 0, MoveWhen::Never);
+        assert_eq!((shortening.moves.len(), shortening.is_complete), (0, false));
     }
 
     #[test]
@@ -464,7 +470,7 @@ mod tests {
         };
         let kept = [Span::new(VirtualOffset::new(unit_bytes), unit_bytes)].into_iter().collect();
         let moves =
-            |freed_bytes| settle(&large, &ExtentSet::new(), &kept, freed_bytes, MoveWhen::Possible).moves;
+            |freed_bytes| shorten(&large, &ExtentSet::new(), &kept, freed_bytes, MoveWhen::Possible).moves;
         assert_eq!((moves(0).len(), moves(unit_bytes).len()), (0, 1));
     }
 
@@ -483,7 +489,7 @@ mod tests {
             let released = virtual_of(released.filter(|number| slots[usize::try_from(*number).unwrap()] == unit(*number)));
             let is_gone = |number: u64| released.contains(VirtualOffset::new(number * SLOT));
             let left: Vec<_> = slots.iter().map(|slot| slot.filter(|who| !matches!(who, Some(Occupant::Unit(unit)) if is_gone(*unit)))).collect();
-            let settling = settle(&occupancy(&slots), &released, &virtual_of(units(&left)), 0, MoveWhen::Possible);
+            let shortening = shorten(&occupancy(&slots), &released, &virtual_of(units(&left)), 0, MoveWhen::Possible);
             let mut model = left.clone();
             while let (Some(free), Some(last)) = (
                 model.iter().position(Option::is_none),
@@ -495,23 +501,23 @@ mod tests {
                 model.swap(free, last);
             }
             let end = model.iter().rposition(Option::is_some).map_or(0, |last| last as u64 + 1);
-            prop_assert_eq!(settling.length_bytes, end * SLOT);
+            prop_assert_eq!(shortening.length_bytes, end * SLOT);
             // Each move is from where it lies behind the end to where nothing lies before it.
             let mut after = left.clone();
-            for moved in &settling.moves {
+            for moved in &shortening.moves {
                 for index in 0..moved.count {
                     let number = |at: HostOffset| usize::try_from(at.get() / SLOT + index).unwrap();
                     prop_assert_eq!(left[number(moved.from)], Some(Some(moved.first.plus(index))));
                     prop_assert!(left[number(moved.to)].is_none() && after[number(moved.to)].is_none());
-                    prop_assert!(number(moved.to) as u64 * SLOT < settling.length_bytes);
-                    prop_assert!(number(moved.from) as u64 * SLOT >= settling.length_bytes);
+                    prop_assert!(number(moved.to) as u64 * SLOT < shortening.length_bytes);
+                    prop_assert!(number(moved.from) as u64 * SLOT >= shortening.length_bytes);
                     after.swap(number(moved.from), number(moved.to));
                 }
             }
             let after_bytes = after.iter().rposition(Option::is_some).map_or(0, |last| last as u64 + 1) * SLOT;
-            prop_assert_eq!(after_bytes, settling.length_bytes);
+            prop_assert_eq!(after_bytes, shortening.length_bytes);
             // Seen from where they are, all lie where they did.
-            let moved = Moved::new(settling.moves.clone(), SLOT);
+            let moved = Moved::new(shortening.moves.clone(), SLOT);
             for (number, slot) in (0..).zip(&after) {
                 let Some(Some(Occupant::Unit(unit))) = slot else { continue };
                 let state = |at| RunState::Data { file: FileIndex(0), offset: at };

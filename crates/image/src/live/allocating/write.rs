@@ -13,7 +13,7 @@
 use block::{FileIndex, Result, TargetFile};
 use extent::{HostSpan, Span, VirtualSpan};
 
-use super::{Container, Place, State, Storage, Thin, To, Unit};
+use super::{AllocatingDisk, Container, Place, State, Storage, To, Unit};
 use crate::live::broken;
 use crate::live::tables::index;
 
@@ -30,7 +30,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-impl<C: Container> Thin<C> {
+impl<C: Container> AllocatingDisk<C> {
     /// Writes what lies within one region.
     pub(super) fn write_region(&self, span: VirtualSpan, buf: &[u8]) -> Result<()> {
         {
@@ -80,7 +80,7 @@ impl<C: Container> Thin<C> {
     pub(super) fn write_anywhere(&self, span: VirtualSpan, buf: &[u8]) -> Result<()> {
         let targets = self.allocate(span)?;
         let written = self.fill_new(&targets).and_then(|()| self.write_targets(span, &targets, buf));
-        self.settle(&targets, written)
+        self.refer_to_new(&targets, written)
     }
 
     /// Gives the whole unit `span` a place that reads as zeros.
@@ -88,7 +88,7 @@ impl<C: Container> Thin<C> {
         let targets = self.allocate(span)?;
         let mut dirty = targets.iter().filter(|target| !target.place.is_clean);
         let zeroed = dirty.try_for_each(|target| self.file.zero(self.room(&target.place)));
-        self.settle(&targets, zeroed)
+        self.refer_to_new(&targets, zeroed)
     }
 
     /// Places for all units of `span`.
@@ -111,7 +111,7 @@ impl<C: Container> Thin<C> {
             }
         }
         if let Err(error) = failure {
-            return self.settle(&targets, Err(error)).map(|()| Vec::new());
+            return self.refer_to_new(&targets, Err(error)).map(|()| Vec::new());
         }
         if let Some(placement) = &self.options.placement {
             for target in targets.iter().filter(|target| target.is_new) {
@@ -173,7 +173,7 @@ impl<C: Container> Thin<C> {
     }
 
     /// Makes the tables refer to new units once they are `written`; gives their places back if they are not.
-    fn settle(&self, targets: &[Target], written: Result<()>) -> Result<()> {
+    fn refer_to_new(&self, targets: &[Target], written: Result<()>) -> Result<()> {
         if !targets.iter().any(|target| target.is_new) {
             return written;
         }

@@ -8,11 +8,11 @@
 use block::{Disk, Error, FileIndex, ReadAt, Result, Run, RunState, check_bounds, push_run};
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
-use super::{Container, Thin, Unit};
+use super::{AllocatingDisk, Container, Unit};
 use crate::live::Missed;
 use crate::live::tables::index;
 
-impl<C: Container> Thin<C> {
+impl<C: Container> AllocatingDisk<C> {
     /// The units of `span`, whose region is locked.
     pub(super) fn units(&self, span: VirtualSpan) -> Result<Vec<Unit>> {
         let range = self.unit_range(span);
@@ -98,7 +98,7 @@ impl<C: Container> Thin<C> {
     }
 }
 
-impl<C: Container> ReadAt<Virtual> for Thin<C> {
+impl<C: Container> ReadAt<Virtual> for AllocatingDisk<C> {
     fn len_bytes(&self) -> u64 {
         self.virtual_bytes
     }
@@ -119,7 +119,7 @@ impl<C: Container> ReadAt<Virtual> for Thin<C> {
     }
 }
 
-impl<C: Container> Disk for Thin<C> {
+impl<C: Container> Disk for AllocatingDisk<C> {
     fn map(&self, span: VirtualSpan) -> Result<Vec<Run>> {
         if span.end().get() > self.virtual_bytes {
             return Err(Error::invalid("map past the disk's end").at(span.end()));

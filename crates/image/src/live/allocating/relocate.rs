@@ -9,7 +9,7 @@
 use block::{Error, HostState, Occupancy, Occupant, Occupied, ReadAt, Result, TargetFile, UnitMove};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 
-use super::{Committer, Container, State, Storage, Thin};
+use super::{AllocatingDisk, Committer, Container, State, Storage};
 use crate::live::tables::index;
 
 /// What is copied at once.
@@ -108,7 +108,7 @@ fn each(
     })
 }
 
-impl<C: Container> Thin<C> {
+impl<C: Container> AllocatingDisk<C> {
     fn slot_bytes(&self) -> u64 {
         self.shape.unit_bytes + self.look().container.head_bytes()
     }

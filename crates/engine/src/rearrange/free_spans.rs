@@ -7,13 +7,13 @@ use extent::{ExtentSet, Span, Volume, VolumeSpan};
 use filesystem::{Rearrange, Relocations};
 
 /// The spans that files may go to.
-pub(super) struct Room {
+pub(super) struct FreeSpans {
     free: ExtentSet<Volume>,
     cluster_bytes: u64,
     first_cluster: u64,
 }
 
-impl Room {
+impl FreeSpans {
     /// The room of a volume as it is now.
     pub(super) fn of(rearrange: &dyn Rearrange, volume_bytes: u64) -> Result<Self> {
         let mut free = Vec::new();

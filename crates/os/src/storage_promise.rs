@@ -12,7 +12,7 @@ const NAME: &str = "user.leandisk.provision";
 
 /// What of a disk's storage stays whatever its guest forgets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Kept {
+pub enum StoragePromise {
     /// Nothing: a thin disk.
     #[default]
     Nothing,
@@ -22,7 +22,7 @@ pub enum Kept {
     Written,
 }
 
-impl Kept {
+impl StoragePromise {
     fn word(self) -> &'static str {
         match self {
             Self::Nothing => "thin",
@@ -33,15 +33,15 @@ impl Kept {
 }
 
 /// Leaves the mark; `false` if the file system keeps none.
-pub(crate) fn mark(file: &std::fs::File, kept: Kept) -> bool {
+pub(crate) fn mark(file: &std::fs::File, kept: StoragePromise) -> bool {
     rustix::fs::fsetxattr(file, NAME, kept.word().as_bytes(), XattrFlags::empty()).is_ok()
 }
 
 /// What the mark of the file at `path` says.
-pub fn kept(path: &Path) -> Kept {
+pub fn kept(path: &Path) -> StoragePromise {
     let mut word = [0; 16];
     let len = rustix::fs::getxattr(path, NAME, &mut word[..]).unwrap_or(0);
     let found = word.get(..len).unwrap_or_default();
-    let all = [Kept::Storage, Kept::Written];
+    let all = [StoragePromise::Storage, StoragePromise::Written];
     all.into_iter().find(|kept| kept.word().as_bytes() == found).unwrap_or_default()
 }

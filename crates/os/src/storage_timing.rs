@@ -51,14 +51,14 @@ const BUSY_FACTOR: f64 = 3.0;
 
 /// How much a probe may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ProbeBudget {
+pub struct TimingBudget {
     /// How long it may take. The last read may go beyond.
     pub time: Duration,
     /// How much it may read.
     pub bytes: u64,
 }
 
-impl Default for ProbeBudget {
+impl Default for TimingBudget {
     /// Two seconds and 64 MiB.
     fn default() -> Self {
         Self { time: Duration::from_secs(2), bytes: 64 << 20 }
@@ -67,7 +67,7 @@ impl Default for ProbeBudget {
 
 /// What a probe measured: medians, in pairs of a read's length in bytes and its seconds, one read at a time.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Probe {
+pub struct StorageTiming {
     /// Reads that go on where the one before ended.
     pub sequential: Vec<(u64, f64)>,
     /// Reads at random places.
@@ -90,7 +90,7 @@ pub struct Probe {
 
 /// Measures the storage on which the file or device at `path` lies. `Unsupported` where there is no direct I/O;
 /// `Invalid` if the file or the budget is too small to tell anything.
-pub fn probe(path: impl AsRef<Path>, budget: ProbeBudget) -> Result<Probe> {
+pub fn time_storage(path: impl AsRef<Path>, budget: TimingBudget) -> Result<StorageTiming> {
     let file = SourceFile::open_direct(path)?;
     if file.len_bytes() < PAGE {
         return Err(too_small(&file));
@@ -136,7 +136,7 @@ impl Times {
 
 struct Prober<'a> {
     file: &'a SourceFile,
-    budget: ProbeBudget,
+    budget: TimingBudget,
     started: Instant,
     read_bytes: u64,
     buffer: AlignedBuffer,
@@ -148,7 +148,7 @@ struct Prober<'a> {
 }
 
 impl<'a> Prober<'a> {
-    fn new(file: &'a SourceFile, budget: ProbeBudget) -> Self {
+    fn new(file: &'a SourceFile, budget: TimingBudget) -> Self {
         Self {
             file,
             budget,
@@ -257,7 +257,7 @@ impl<'a> Prober<'a> {
         self.places.hash_one(self.place_count)
     }
 
-    fn finish(mut self, rounds: usize) -> Probe {
+    fn finish(mut self, rounds: usize) -> StorageTiming {
         let random: Vec<_> = self.random.iter_mut().filter_map(Times::median).collect();
         // Sorted by the median.
         let smallest = &self.random[0].seconds;
@@ -279,7 +279,7 @@ impl<'a> Prober<'a> {
                 mean / median
             )
         });
-        Probe {
+        StorageTiming {
             random,
             sequential: self.sequential.iter_mut().filter_map(Times::median).collect(),
             near: self.near.median().into_iter().collect(),

@@ -3,7 +3,7 @@
 //! - [`container`]: what is a format's own, and in its folder; [`write_out`]: how its tables reach the storage;
 //! - [`read`], [`mod@write`], [`free`]: what clients ask for, region by region;
 //! - [`commit`]: stable storage, and giving back what was freed;
-//! - [`settle`]: units go elsewhere.
+//! - [`relocate`]: units go elsewhere.
 //!
 //! Locks, outermost first:
 //! - a region of the disk: shared for reading, and for writing where all units have their places; alone for whatever
@@ -20,7 +20,7 @@ mod commit;
 mod container;
 mod free;
 mod read;
-mod settle;
+mod relocate;
 mod write;
 mod write_out;
 
@@ -38,7 +38,7 @@ use crate::Chain;
 
 use commit::Committer;
 pub(crate) use container::{Container, Expand, Place, Shape, Storage, To, Unit};
-pub(crate) use settle::{Movable, Tidy};
+pub(crate) use relocate::{Movable, Tidy};
 pub(crate) use write_out::WriteOut;
 
 /// Locks for regions, used again and again over the disk.
@@ -56,7 +56,7 @@ struct State<C> {
 }
 
 /// See the module's page.
-pub(crate) struct Thin<C> {
+pub(crate) struct AllocatingDisk<C> {
     shape: Shape,
     virtual_bytes: u64,
     has_parent: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Thin<C> {
     has_failed: AtomicBool,
 }
 
-impl<C: Container> Thin<C> {
+impl<C: Container> AllocatingDisk<C> {
     pub(crate) fn new(
         chain: Chain,
         shape: Shape,
@@ -174,7 +174,7 @@ impl<C: Container> Thin<C> {
     }
 }
 
-impl<C: Container> EditDisk for Thin<C> {
+impl<C: Container> EditDisk for AllocatingDisk<C> {
     fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> Result<()> {
         check_bounds(at, buf.len(), self.virtual_bytes)?;
         self.begin()?;
@@ -196,7 +196,7 @@ impl<C: Container> EditDisk for Thin<C> {
     }
 }
 
-impl<C: Container> LiveDisk for Thin<C> {
+impl<C: Container> LiveDisk for AllocatingDisk<C> {
     fn zero(&self, span: VirtualSpan, may_free: bool) -> Result<()> {
         self.check_span(span)?;
         self.begin()?;

@@ -12,7 +12,7 @@ use super::super::superblock::{BlockNumber, Superblock};
 use crate::rearrange::{Patch, Relocations};
 
 /// Pieces of metadata that are worked on.
-pub(super) struct Desk<'a> {
+pub(super) struct MetadataEdits<'a> {
     volume: &'a dyn ReadAt<Volume>,
     superblock: &'a Superblock,
     /// Disjoint, by where they lie.
@@ -24,7 +24,7 @@ struct Piece {
     after: Vec<u8>,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> MetadataEdits<'a> {
     pub(super) fn new(volume: &'a dyn ReadAt<Volume>, superblock: &'a Superblock) -> Self {
         Self { volume, superblock, pieces: BTreeMap::new() }
     }

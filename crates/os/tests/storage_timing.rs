@@ -9,12 +9,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use block::ErrorKind;
-use os::{Probe, ProbeBudget, probe, queue_of};
+use os::{StorageTiming, TimingBudget, queue_of, time_storage};
 
 const MIB: u64 = 1 << 20;
 
 /// Generous in time, for a busy machine; bounded in bytes.
-const BUDGET: ProbeBudget = ProbeBudget { time: Duration::from_secs(20), bytes: 32 * MIB };
+const BUDGET: TimingBudget = TimingBudget { time: Duration::from_secs(20), bytes: 32 * MIB };
 
 fn filled(path: &Path, len_bytes: u64) {
     let mut file = File::create(path).unwrap();
@@ -22,7 +22,7 @@ fn filled(path: &Path, len_bytes: u64) {
     file.sync_all().unwrap();
 }
 
-fn check(probe: &Probe) {
+fn check(probe: &StorageTiming) {
     println!("{probe:?}");
     let lengths = |times: &[(u64, f64)]| times.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>();
     assert_eq!(lengths(&probe.random), [4 << 10, 64 << 10, 256 << 10, MIB]);
@@ -50,7 +50,7 @@ fn a_file_is_measured_within_its_budget_and_left_alone() {
     let before = state(&path);
     let files = || fs::read_dir(dir.path()).unwrap().count();
     let count = files();
-    let found = probe(&path, BUDGET).unwrap();
+    let found = time_storage(&path, BUDGET).unwrap();
     check(&found);
     assert!(found.read_bytes <= BUDGET.bytes && found.read_bytes > BUDGET.bytes / 2);
     assert_eq!(found.span_bytes, 48 * MIB);
@@ -64,16 +64,16 @@ fn time_bounds_a_probe() {
     let path = dir.path().join("disk.raw");
     filled(&path, 16 * MIB);
     let started = Instant::now();
-    let budget = ProbeBudget { time: Duration::ZERO, bytes: u64::MAX };
-    assert_eq!(probe(&path, budget).unwrap_err().kind(), ErrorKind::Invalid);
-    let budget = ProbeBudget { time: Duration::from_millis(300), bytes: u64::MAX };
+    let budget = TimingBudget { time: Duration::ZERO, bytes: u64::MAX };
+    assert_eq!(time_storage(&path, budget).unwrap_err().kind(), ErrorKind::Invalid);
+    let budget = TimingBudget { time: Duration::from_millis(300), bytes: u64::MAX };
     // It may be too short for three rounds where many tests run; it is never much longer than asked.
-    if let Ok(found) = probe(&path, budget) {
+    if let Ok(found) = time_storage(&path, budget) {
         assert!(found.elapsed_seconds < 5.0, "{found:?}");
     }
     assert!(started.elapsed() < Duration::from_secs(10));
-    let budget = ProbeBudget { bytes: MIB, ..BUDGET };
-    let error = probe(&path, budget).unwrap_err();
+    let budget = TimingBudget { bytes: MIB, ..BUDGET };
+    let error = time_storage(&path, budget).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("rounds"), "{error}");
 }
@@ -87,27 +87,27 @@ fn holes_are_not_measured() {
     file.set_len(1 << 40).unwrap();
     file.write_all_at(&vec![1; usize::try_from(24 * MIB).unwrap()], 600 << 30).unwrap();
     file.sync_all().unwrap();
-    check(&probe(&path, BUDGET).unwrap());
+    check(&time_storage(&path, BUDGET).unwrap());
     let empty = dir.path().join("empty.raw");
     File::create(&empty).unwrap().set_len(1 << 40).unwrap();
-    let error = probe(&empty, BUDGET).unwrap_err();
+    let error = time_storage(&empty, BUDGET).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("allocated"), "{error}");
     let tiny = dir.path().join("tiny.raw");
     fs::write(&tiny, b"x").unwrap();
-    assert_eq!(probe(&tiny, BUDGET).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(time_storage(&tiny, BUDGET).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[test]
 fn what_cannot_be_read_past_the_cache_is_not_measured() {
     let dir = testkit::scratch();
-    assert_eq!(probe(dir.path(), BUDGET).unwrap_err().kind(), ErrorKind::Refused);
-    assert_eq!(probe(dir.path().join("absent"), BUDGET).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(time_storage(dir.path(), BUDGET).unwrap_err().kind(), ErrorKind::Refused);
+    assert_eq!(time_storage(dir.path().join("absent"), BUDGET).unwrap_err().kind(), ErrorKind::Io);
     // Linux says of files in /proc that they are regular ones without contents.
-    assert_eq!(probe("/proc/self/status", BUDGET).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(time_storage("/proc/self/status", BUDGET).unwrap_err().kind(), ErrorKind::Invalid);
     // cgroup and sysfs files have a page's length and no direct I/O.
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
-    let error = probe(path, BUDGET).unwrap_err();
+    let error = time_storage(path, BUDGET).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
 }
 
@@ -124,7 +124,7 @@ fn a_device_is_measured_and_its_queue_is_known() {
     filled(&path, 48 * MIB);
     let output = testkit::as_root("losetup", &["--show", "-r", "-f", path.to_str().unwrap()]);
     let device = Loop(String::from_utf8(output.stdout).unwrap().trim().to_owned());
-    check(&probe(&device.0, BUDGET).unwrap());
+    check(&time_storage(&device.0, BUDGET).unwrap());
 
     let queue = queue_of(&device.0).unwrap();
     let sys = format!("/sys/block/{}/queue", device.0.strip_prefix("/dev/").unwrap());

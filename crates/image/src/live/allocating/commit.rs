@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use block::{Error, Result, TargetFile};
 use extent::{ExtentSet, HostSpan};
 
-use super::{Container, State, Storage, Thin, Tidy, WriteOut};
+use super::{AllocatingDisk, Container, State, Storage, Tidy, WriteOut};
 use crate::live::broken;
 
 /// Who commits.
@@ -31,7 +31,7 @@ impl Committer {
     }
 }
 
-impl<C: Container> Thin<C> {
+impl<C: Container> AllocatingDisk<C> {
     /// See [`block::EditDisk::flush`].
     pub(super) fn flush_all(&self) -> Result<()> {
         self.check_whole()?;
@@ -86,7 +86,7 @@ impl<C: Container> Thin<C> {
         };
         {
             let mut state = self.change();
-            state.tables.settle(&snapshot);
+            state.tables.snapshot_written(&snapshot);
             if written.is_err() {
                 // The storage may still refer to it.
                 state.freed.extend(freed.iter().copied());

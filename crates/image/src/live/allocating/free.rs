@@ -8,14 +8,14 @@
 use block::{Result, TargetFile};
 use extent::{HostOffset, HostSpan, Span, VirtualOffset, VirtualSpan};
 
-use super::{Container, Thin, To, Unit};
+use super::{AllocatingDisk, Container, To, Unit};
 use crate::live::broken;
 use crate::live::tables::index;
 
 /// Holes of the host smaller than this are not worth a request.
 const PUNCH_BYTES_MIN: u64 = 4096;
 
-impl<C: Container> Thin<C> {
+impl<C: Container> AllocatingDisk<C> {
     /// Makes whole or partial units read as zeros. Within one region.
     pub(super) fn zero_region(&self, span: VirtualSpan, may_free: bool) -> Result<()> {
         let _alone = self.region(span).write().expect("no writer panicked");
