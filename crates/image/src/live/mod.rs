@@ -1,6 +1,6 @@
 //! Disks in use: images written anywhere by many threads at once, growing and shrinking as needed.
 //!
-//! What formats share is here: [`thin`] (images that allocate in units: reading, writing, freeing, committing, moving), [`tables`] (the
+//! What formats share is here: [`allocating`] (images that allocate in units: reading, writing, freeing, committing, moving), [`tables`] (the
 //! tables' pages in memory), [`places`] (where new units go), [`flat`] (images whose bytes have their places from the start). What is a
 //! format's own is in its folder, in `live.rs`.
 //!
