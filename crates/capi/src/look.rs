@@ -12,9 +12,6 @@ use crate::error::ErrorHandle;
 use crate::observer::ObserverStruct;
 use crate::options::{Versioned, is_set, opening, optional_path, optional_text, path};
 
-/// What stands for 0 in the options of leandisk_analyze.
-const TOP: u32 = 10;
-const REQUEST_BYTES: u64 = 128 << 10;
 /// What a guest's driver asks for at once: the program takes no other sizes, either.
 const REQUEST_BYTES_MIN: u64 = 512;
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
@@ -109,7 +106,7 @@ pub struct AnalyzeOptions {
 impl AnalyzeOptions {
     fn request_size(&self) -> Result<u64> {
         match self.request_bytes {
-            0 => Ok(REQUEST_BYTES),
+            0 => Ok(analyze::REQUEST_BYTES),
             REQUEST_BYTES_MIN..=REQUEST_BYTES_MAX => Ok(self.request_bytes),
             other => {
                 let known = format!("{REQUEST_BYTES_MIN} to {REQUEST_BYTES_MAX}");
@@ -126,7 +123,6 @@ unsafe impl Versioned for AnalyzeOptions {
     type Told = analyze::Options;
 
     unsafe fn told(&self) -> Result<analyze::Options> {
-        let top = if self.top == 0 { TOP } else { self.top };
         // SAFETY: as the caller promises.
         unsafe {
             Ok(analyze::Options {
@@ -135,7 +131,11 @@ unsafe impl Versioned for AnalyzeOptions {
                 html: optional_path(self.html),
                 files: optional_path(self.files),
                 force: is_set(self.force),
-                top: usize::try_from(top).unwrap_or(usize::MAX),
+                top: if self.top == 0 {
+                    analyze::TOP
+                } else {
+                    usize::try_from(self.top).unwrap_or(usize::MAX)
+                },
                 device: optional_text(self.device, "device")?,
                 request_size: self.request_size()?,
                 trace: optional_path(self.trace),

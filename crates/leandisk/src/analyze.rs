@@ -50,6 +50,29 @@ pub struct Options {
     pub draws_map: bool,
 }
 
+/// How many of the most fragmented files are listed, if nothing else is said.
+pub const TOP: usize = 10;
+/// The size of read requests that is assumed, if nothing else is said.
+pub const REQUEST_BYTES: u64 = 128 << 10;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            disk: PathBuf::new(),
+            open: OpenOptions::default(),
+            html: None,
+            files: None,
+            force: false,
+            top: TOP,
+            device: None,
+            request_size: REQUEST_BYTES,
+            trace: None,
+            zeros: false,
+            draws_map: false,
+        }
+    }
+}
+
 /// What was found.
 #[derive(Debug)]
 pub struct Analysis {

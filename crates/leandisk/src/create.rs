@@ -17,7 +17,7 @@ use crate::{Observer, Provision};
 const THREAD_COUNT: usize = 4;
 
 /// What is created.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The image file to create.
     pub disk: PathBuf,

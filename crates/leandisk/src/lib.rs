@@ -56,6 +56,9 @@
 //!
 //! Errors say what went wrong for people; [`ErrorKind`] says it for programs, and stands for the program's exit status.
 //!
+//! Versions follow Semantic Versioning, and until 1.0 a minor version may break what it has to. Options may gain fields in any version: end
+//! them with `..Options::default()`. Documents gain fields in any version, and lose none within the version of their schema.
+//!
 //! Invariants: every use case finds what speaks against it before it writes a byte, and a dry run finds the same; it prints nothing, and
 //! ends no process.
 

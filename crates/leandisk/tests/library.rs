@@ -129,14 +129,7 @@ fn a_copy_that_is_stopped_leaves_nothing_under_its_name_and_is_gone_on_with() {
 fn errors_are_told_apart_without_their_text() {
     let dir = scratch();
     let disk = dir.path().join("new.qcow2");
-    let new = create::Options {
-        disk: disk.clone(),
-        size: 1 << 30,
-        format: None,
-        option: Vec::new(),
-        provision: leandisk::Provision::Thin,
-        force: false,
-    };
+    let new = create::Options { disk: disk.clone(), size: 1 << 30, ..create::Options::default() };
     create::run(&new, &Unwatched).unwrap();
     let there = create::run(&new, &Unwatched).unwrap_err();
     assert_eq!(there.kind(), ErrorKind::Refused);
