@@ -24,12 +24,12 @@ LOAD_SECONDS ?= 600
 # Changes in place that `make kill` kills.
 KILL_RUNS ?= 1000
 
-.PHONY: help test quick tools format lint deny docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture static static-test deb deb-test clean
+.PHONY: help test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-test: tools format lint deny docs fuzz-smoke bench-smoke unit ## The gate: all checks, all tests
+test: tools format lint deny packages docs fuzz-smoke bench-smoke unit ## The gate: all checks, all tests
 
 quick: format lint ## Format, lints and unit tests: what to run all day
 	$(RUN_TESTS) --locked --workspace --lib --bins
@@ -46,6 +46,9 @@ lint: ## Clippy, warnings are errors
 
 deny: ## Licences, sources and bans of all dependencies; advisories where they can be fetched
 	scripts/check-dependencies
+
+packages: ## Package all crates, as `cargo publish` would
+	scripts/check-packages
 
 docs: ## Build the documentation, warnings are errors
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace --document-private-items

@@ -2,7 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// Zeroed bytes that begin at a page boundary. Never reallocated, so that they stay there.
+/// Zeroed bytes that begin at a page boundary; those that fill a large page begin at one of a large page. Never reallocated, so that
+/// they stay there.
 #[derive(Default)]
 pub struct AlignedBuffer {
     /// A page longer than needed, so that a page boundary with enough bytes after it lies within.
@@ -15,11 +16,15 @@ impl AlignedBuffer {
     /// The alignment: no device or file system asks for more.
     pub const PAGE_BYTES: usize = 4096;
 
+    /// A large page of most processors. A device takes one in one request, where it takes some hundred small ones at the most.
+    pub const LARGE_PAGE_BYTES: usize = 2 << 20;
+
     /// `len` zeros.
     pub fn new(len: usize) -> Self {
-        let bytes = vec![0; len + Self::PAGE_BYTES];
-        let start = bytes.as_ptr().align_offset(Self::PAGE_BYTES);
-        assert!(start <= Self::PAGE_BYTES, "a page holds a page boundary");
+        let page_bytes = if len < Self::LARGE_PAGE_BYTES { Self::PAGE_BYTES } else { Self::LARGE_PAGE_BYTES };
+        let bytes = vec![0; len + page_bytes];
+        let start = bytes.as_ptr().align_offset(page_bytes);
+        assert!(start <= page_bytes, "a page holds a page boundary");
         Self { bytes, start, len }
     }
 }
@@ -52,5 +57,7 @@ mod tests {
             assert_eq!(moved.len(), len);
             assert!(moved.iter().all(|byte| *byte == 7));
         }
+        let large = AlignedBuffer::new(AlignedBuffer::LARGE_PAGE_BYTES);
+        assert_eq!(large.as_ptr().align_offset(AlignedBuffer::LARGE_PAGE_BYTES), 0);
     }
 }

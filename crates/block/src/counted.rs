@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use extent::{Host, HostOffset, HostSpan, Span};
 
-use crate::{ReadAt, Result, TargetFile};
+use crate::{ReadAt, Result, Take, TargetFile};
 
 /// Who is told of what is asked of a file.
 pub trait Count: Send + Sync {
@@ -65,6 +65,14 @@ impl<C: Count> TargetFile for Counted<C> {
     fn punch(&self, span: HostSpan) -> Result<()> {
         self.by.zero(span);
         self.file.punch(span)
+    }
+
+    fn lend(&self, span: HostSpan, take: Take<'_>) -> Result<bool> {
+        let is_lent = self.file.lend(span, take)?;
+        if is_lent {
+            self.by.read(span.len_bytes());
+        }
+        Ok(is_lent)
     }
 
     fn read_stored(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {

@@ -1,9 +1,13 @@
 //! One error for every layer: a stable kind, where it happened, what was found, what to do next.
 
+use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use extent::{Offset, Space};
+
+use crate::field::{Field, FieldValue};
 
 /// What went wrong, as far as a caller may act on it. Each maps to one exit status of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,8 +29,26 @@ pub enum ErrorKind {
     Interrupted,
 }
 
+impl ErrorKind {
+    /// The exit status of the program, which scripts rely on.
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Self::Invalid => 2,
+            Self::Refused | Self::Unsupported => 3,
+            Self::Corrupt => 4,
+            Self::Io => 5,
+            Self::Mismatch => 6,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
 /// The result of anything that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, said by a text for people, or by a value that a caller can match ([`Error::cause`]) and whose
+/// `Display` is that text. Rooms that parse have an enum of such values, called `Corrupt`.
+pub type Cause = Box<dyn StdError + Send + Sync>;
 
 /// An error with its context. Built by a constructor for its kind, then refined:
 ///
@@ -41,16 +63,17 @@ pub struct Error(Box<Inner>);
 
 struct Inner {
     kind: ErrorKind,
-    what: String,
+    what: Cause,
     path: Option<String>,
     offset: Option<(&'static str, u64)>,
-    field: Option<(String, String, String)>,
+    field: Option<Field>,
     hint: Option<String>,
     source: Option<io::Error>,
+    because: Option<Arc<Error>>,
 }
 
 impl Error {
-    fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+    fn new(kind: ErrorKind, what: impl Into<Cause>) -> Self {
         let inner = Inner {
             kind,
             what: what.into(),
@@ -59,39 +82,40 @@ impl Error {
             field: None,
             hint: None,
             source: None,
+            because: None,
         };
         Self(Box::new(inner))
     }
 
     /// The operating system refused `what`.
-    pub fn io(what: impl Into<String>, source: io::Error) -> Self {
+    pub fn io(what: impl Into<Cause>, source: io::Error) -> Self {
         let mut error = Self::new(ErrorKind::Io, what);
         error.0.source = Some(source);
         error
     }
 
     /// `what` contradicts its format.
-    pub fn corrupt(what: impl Into<String>) -> Self {
+    pub fn corrupt(what: impl Into<Cause>) -> Self {
         Self::new(ErrorKind::Corrupt, what)
     }
 
     /// `what` is beyond Leandisk.
-    pub fn unsupported(what: impl Into<String>) -> Self {
+    pub fn unsupported(what: impl Into<Cause>) -> Self {
         Self::new(ErrorKind::Unsupported, what)
     }
 
     /// Leandisk will not do `what`.
-    pub fn refused(what: impl Into<String>) -> Self {
+    pub fn refused(what: impl Into<Cause>) -> Self {
         Self::new(ErrorKind::Refused, what)
     }
 
     /// The request `what` makes no sense.
-    pub fn invalid(what: impl Into<String>) -> Self {
+    pub fn invalid(what: impl Into<Cause>) -> Self {
         Self::new(ErrorKind::Invalid, what)
     }
 
     /// The result differs from what it must be.
-    pub fn mismatch(what: impl Into<String>) -> Self {
+    pub fn mismatch(what: impl Into<Cause>) -> Self {
         Self::new(ErrorKind::Mismatch, what)
     }
 
@@ -112,10 +136,10 @@ impl Error {
     pub fn field(
         mut self,
         name: impl fmt::Display,
-        found: impl fmt::Display,
+        found: impl Into<FieldValue>,
         expected: impl fmt::Display,
     ) -> Self {
-        self.0.field = Some((name.to_string(), found.to_string(), expected.to_string()));
+        self.0.field = Some(Field::new(name, found, expected));
         self
     }
 
@@ -133,9 +157,28 @@ impl Error {
         self
     }
 
+    /// Adds the error that this one tells in other words, for those who match its cause.
+    #[must_use]
+    pub fn because(mut self, deeper: impl Into<Arc<Self>>) -> Self {
+        self.0.because = Some(deeper.into());
+        self
+    }
+
     /// What went wrong, without where and in which field.
-    pub fn message(&self) -> &str {
-        &self.0.what
+    pub fn message(&self) -> String {
+        self.0.what.to_string()
+    }
+
+    /// What went wrong as a value, if it is one of `C`: of this error, or of the one that it tells in other words.
+    pub fn cause<C: StdError + 'static>(&self) -> Option<&C> {
+        let deeper = || Self::cause(self.0.because.as_deref()?);
+        self.0.what.downcast_ref().or_else(deeper)
+    }
+
+    /// The field that holds what it must not.
+    pub fn wrong_field(&self) -> Option<&Field> {
+        let deeper = || self.0.because.as_deref()?.wrong_field();
+        self.0.field.as_ref().or_else(deeper)
     }
 
     /// The kind.
@@ -172,8 +215,8 @@ impl fmt::Display for Error {
             write!(f, "{path}: ")?;
         }
         write!(f, "{what}")?;
-        if let Some((name, found, expected)) = field {
-            write!(f, ": {name} is {found}, expected {expected}")?;
+        if let Some(field) = field {
+            write!(f, ": {field}")?;
         }
         if let Some(source) = source {
             write!(f, ": {source}")?;
@@ -191,8 +234,51 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_ref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(PartialEq, Eq, Debug)]
+    struct Checksum(u32);
+
+    impl fmt::Display for Checksum {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "checksum of inode {}", self.0)
+        }
+    }
+
+    impl StdError for Checksum {}
+
+    #[test]
+    fn a_cause_is_found_by_its_type_and_reads_as_its_text() {
+        let error = Error::corrupt(Checksum(12)).path("disk");
+        assert_eq!(error.cause(), Some(&Checksum(12)));
+        assert_eq!(error.cause::<io::Error>().map(io::Error::kind), None);
+        assert_eq!(
+            (error.message().as_str(), error.to_string().as_str()),
+            ("checksum of inode 12", "disk: checksum of inode 12",)
+        );
+        assert_eq!(Error::corrupt("text").cause(), None::<&Checksum>);
+        let other_words = Error::refused("not changed").because(error);
+        assert_eq!(
+            (other_words.cause(), other_words.to_string().as_str()),
+            (Some(&Checksum(12)), "not changed")
+        );
+    }
+
+    #[test]
+    fn a_field_keeps_its_number() {
+        let error = Error::corrupt("header").field("version", FieldValue::hex(9_u8), "1 to 3");
+        assert_eq!(error.wrong_field(), Some(&Field::new("version", FieldValue::hex(9_u64), "1 to 3")));
+        assert_eq!(error.wrong_field().and_then(|field| field.found().number()), Some(9));
+        assert_eq!(error.to_string(), "header: version is 0x9, expected 1 to 3");
+        let text = Error::corrupt("header").field("magic", "none", "some");
+        assert_eq!(text.wrong_field().and_then(|field| field.found().number()), None);
     }
 }

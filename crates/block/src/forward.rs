@@ -6,6 +6,11 @@
 macro_rules! forward {
     ($self:ident, $to:expr => $($method:ident),+ $(,)?) => {$($crate::forward!(@$method $self, $to);)+};
 
+    (@lend $self:ident, $to:expr) => {
+        fn lend(&$self, span: $crate::extent::HostSpan, take: $crate::Take<'_>) -> $crate::Result<bool> {
+            $to.lend(span, take)
+        }
+    };
     (@len_bytes $self:ident, $to:expr) => {
         fn len_bytes(&$self) -> u64 { $to.len_bytes() }
     };
@@ -68,7 +73,12 @@ macro_rules! forward {
         fn reserve(&$self, span: $crate::extent::HostSpan) -> $crate::Result<()> { $to.reserve(span) }
     };
     (@reserve_ahead $self:ident, $to:expr) => {
-        fn reserve_ahead(&$self, span: $crate::extent::HostSpan) { $to.reserve_ahead(span) }
+        fn reserve_ahead(&$self, span: $crate::extent::HostSpan, spare_bytes: u64) -> bool {
+            $to.reserve_ahead(span, spare_bytes)
+        }
+    };
+    (@prepare_memory $self:ident, $to:expr) => {
+        fn prepare_memory(&$self, memory: &mut [u8]) { $to.prepare_memory(memory) }
     };
     (@zero $self:ident, $to:expr) => {
         fn zero(&$self, span: $crate::extent::HostSpan) -> $crate::Result<()> { $to.zero(span) }

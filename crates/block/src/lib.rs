@@ -9,6 +9,7 @@ mod aligned;
 mod cache;
 mod counted;
 mod error;
+mod field;
 mod folder;
 mod forward;
 mod memory;
@@ -24,13 +25,14 @@ pub use extent;
 pub use aligned::AlignedBuffer;
 pub use cache::Cached;
 pub use counted::{Count, Counted};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Cause, Error, ErrorKind, Result};
+pub use field::{Field, FieldValue};
 pub use folder::{FolderFile, TargetFolder, TargetName};
 pub use memory::Memory;
 pub use occupancy::{Occupancy, Occupant, Occupied, UnitMove};
 pub use overlay::Overlay;
 pub use read::{
-    Fingerprint, HOST_BLOCK_BYTES, HostExtent, HostFile, HostState, ReadAt, TargetFile, User, check_bounds,
-    read_struct, read_vec,
+    Fingerprint, HOST_BLOCK_BYTES, HostExtent, HostFile, HostState, PastEnd, ReadAt, Take, TargetFile, User,
+    check_bounds, read_struct, read_vec,
 };
 pub use run::{Disk, EditDisk, FileIndex, LiveDisk, Run, RunState, push_run};

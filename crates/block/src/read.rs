@@ -1,5 +1,6 @@
 //! The traits of files and of anything else that can be read by position.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -183,9 +184,15 @@ pub trait TargetFile: ReadAt<Host> {
     /// grows to the span's end if it is shorter.
     fn reserve(&self, span: HostSpan) -> Result<()>;
 
-    /// Says that `span`, at the file's end, will probably be written soon, so that storage for it can be found in
-    /// one piece. Never fails: what is not needed goes with the final length.
-    fn reserve_ahead(&self, _span: HostSpan) {}
+    /// Says that `span`, which holds nothing yet, will probably be written soon, so that storage for it can be found in one piece if
+    /// `spare_bytes` stay free beside it. Answers whether it was: then the file reaches to the span's end at the least. Never fails: what
+    /// is not needed is punched, or goes with the final length.
+    fn reserve_ahead(&self, _span: HostSpan, _spare_bytes: u64) -> bool {
+        false
+    }
+
+    /// Says that `memory` will be filled and written to the file again and again, so that it can be made to suit. Its bytes stay.
+    fn prepare_memory(&self, _memory: &mut [u8]) {}
 
     /// Makes `span` read as zeros, by the device or file system itself where it can.
     fn zero(&self, span: HostSpan) -> Result<()>;
@@ -206,7 +213,16 @@ pub trait TargetFile: ReadAt<Host> {
 
     /// Says that `span` is complete, so that its pages can be written back and dropped.
     fn forget(&self, _span: HostSpan) {}
+
+    /// Has `take` read `span` from a descriptor of the file, at the same offset, and says so; `false` where there is none that reads
+    /// as [`ReadAt::read_at`] does.
+    fn lend(&self, _span: HostSpan, _take: Take<'_>) -> Result<bool> {
+        Ok(false)
+    }
 }
+
+/// Reads from a descriptor at an offset.
+pub type Take<'a> = &'a mut dyn FnMut(BorrowedFd<'_>, HostOffset) -> Result<()>;
 
 /// Fails with `Invalid` unless the `len` bytes from `at` lie below `limit_bytes`.
 pub fn check_bounds<S: Space>(at: Offset<S>, len: usize, limit_bytes: u64) -> Result<()> {
@@ -227,6 +243,18 @@ pub fn read_struct<S: Space, T: FromBytes>(
     Ok(T::read_from_bytes(&bytes).expect("exactly the struct's size was read"))
 }
 
+/// A structure that does not fit into what holds it, or into memory.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what} lies past the end: length is {len_bytes} bytes, expected an end at or below {end:#x}")]
+pub struct PastEnd {
+    /// The structure's name.
+    pub what: String,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Where what holds it ends.
+    pub end: u64,
+}
+
 /// The most that [`read_vec`] takes memory for.
 const READ_VEC_BYTES_MAX: u64 = 64 << 20;
 
@@ -240,13 +268,8 @@ pub fn read_vec<S: Space>(
 ) -> Result<Vec<u8>> {
     let fits = Span::checked(at, len_bytes).is_some_and(|span| span.end().get() <= from.len_bytes());
     if !fits || len_bytes > READ_VEC_BYTES_MAX {
-        return Err(Error::corrupt(format!("{what} lies past the end"))
-            .field(
-                "length",
-                format!("{len_bytes} bytes"),
-                format!("an end at or below {:#x}", from.len_bytes()),
-            )
-            .at(at));
+        let past = PastEnd { what: what.to_owned(), len_bytes, end: from.len_bytes() };
+        return Err(Error::corrupt(past).at(at));
     }
     let mut bytes = vec![0; usize::try_from(len_bytes).expect("bounded above")];
     from.read_at(at, &mut bytes)?;

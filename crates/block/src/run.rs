@@ -2,7 +2,7 @@
 
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
-use crate::{Error, Occupancy, ReadAt, Result, UnitMove};
+use crate::{Error, Occupancy, ReadAt, Result, Take, UnitMove};
 
 /// Which of a disk's host files, by the order in which the disk lists them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -137,10 +137,21 @@ pub trait LiveDisk: EditDisk + Disk {
         Err(Error::unsupported("moving units of an image in which they have their places"))
     }
 
+    /// Whether anything was changed since the disk was taken into use, that a change of the image's tables can follow from.
+    fn is_changed(&self) -> bool {
+        false
+    }
+
     /// Gives back what the image counts as taken and nothing refers to, as a change that was interrupted may leave it; says
     /// how many bytes of the file those are. Nobody else uses the disk meanwhile.
     fn reclaim(&self) -> Result<u64> {
         Ok(0)
+    }
+
+    /// Has `take` read `span` from a descriptor of a file, where all of it lies together, and says so; `false` where it does not, or
+    /// that cannot be done. What is read is what [`ReadAt::read_at`] reads.
+    fn lend(&self, _span: VirtualSpan, _take: Take<'_>) -> Result<bool> {
+        Ok(false)
     }
 
     /// Whether a flush failed so that what the storage holds is not known any more, and every later operation fails. If not, what

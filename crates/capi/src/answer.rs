@@ -4,8 +4,8 @@ use std::ffi::c_char;
 use std::path::Path;
 use std::ptr::null_mut;
 
-use block::{Error, ErrorKind, Result};
-use leandisk::Observer;
+use block::Result;
+use leandisk::{Observer, name_disk};
 
 use crate::error::{ErrorHandle, guarded};
 use crate::observer::{self, ObserverStruct};
@@ -67,11 +67,11 @@ where
         let place = wanted.then(|| unsafe { Place::new(document, null_mut(), "document") }).transpose()?;
         // SAFETY: as the caller promises.
         let (told, observer) = unsafe { (options::read(told)?, observer::read(observer)?) };
-        let Told { json, ended } = run(&told, &*observer).map_err(|error| named(error, told.disk()))?;
+        let Told { json, ended } = run(&told, &*observer).map_err(|error| name_disk(error, told.disk()))?;
         if let Some(mut place) = place {
             place.put(give_text(json)?);
         }
-        ended.map_err(|error| named(error, told.disk()))
+        ended.map_err(|error| name_disk(error, told.disk()))
     })
 }
 
@@ -79,12 +79,4 @@ where
 pub(crate) trait Subject {
     /// The disk.
     fn disk(&self) -> &Path;
-}
-
-/// With the disk's name, if the disk is what is wrong and a deeper layer did not name the file.
-pub(crate) fn named(error: Error, disk: &Path) -> Error {
-    match error.kind() {
-        ErrorKind::Corrupt | ErrorKind::Unsupported => error.path(disk.display()),
-        _ => error,
-    }
 }

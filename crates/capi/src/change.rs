@@ -165,6 +165,7 @@ unsafe impl Versioned for DefragOptions {
                 dry_run: is_set(self.dry_run),
                 verify: is_set(self.verify),
                 mft: is_set(self.mft),
+                grow: defrag::Growth::Auto,
                 journal: optional_path(self.journal),
             })
         }

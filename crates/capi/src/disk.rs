@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{Error, Result};
 use filesystem::{Catalog, FileSystem};
-use leandisk::{Caching, OpenDisk, info, to_json};
+use leandisk::{Caching, OpenDisk, info, name_disk, to_json};
 use stack::Stack;
 
-use crate::answer::{Place, named};
+use crate::answer::Place;
 use crate::error::{ErrorHandle, guarded};
 use crate::options::{self, Versioned, is_set, opening, path};
 use crate::registry::{Registry, give_text};
@@ -78,7 +78,7 @@ pub(crate) fn with_disk(
 ) -> *mut ErrorHandle {
     guarded(|| {
         let disk = DISKS.get(handle).ok_or_else(not_open)?;
-        work(&disk).map_err(|error| named(error, disk.path()))
+        work(&disk).map_err(|error| name_disk(error, disk.path()))
     })
 }
 
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn leandisk_disk_open(
         // SAFETY: as the caller promises.
         let told = unsafe { options::read(options) }?;
         let path = told.opened_by.disk.clone();
-        place.put(DISKS.insert(Disk::open(told).map_err(|error| named(error, &path))?));
+        place.put(DISKS.insert(Disk::open(told).map_err(|error| name_disk(error, &path))?));
         Ok(())
     })
 }

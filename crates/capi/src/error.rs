@@ -139,6 +139,14 @@ mod tests {
     }
 
     #[test]
+    fn kinds_are_the_exit_statuses() {
+        use ErrorKind::{Corrupt, Interrupted, Invalid, Io, Mismatch, Refused, Unsupported};
+        for kind in [Io, Corrupt, Unsupported, Refused, Invalid, Mismatch, Interrupted] {
+            assert_eq!(Kind::from(kind) as u8, kind.exit_status(), "{kind:?}");
+        }
+    }
+
+    #[test]
     fn no_error_is_null() {
         let error = guarded(|| Ok(()));
         assert!(error.is_null() && leandisk_error_hint(error).is_null() && leandisk_error_free(error));

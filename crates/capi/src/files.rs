@@ -7,8 +7,9 @@ use std::ptr::null_mut;
 use block::{Error, ReadAt, Result};
 use extent::{File, FileOffset};
 use filesystem::{CatalogStream, FileKind as Kind, StreamName};
+use leandisk::name_disk;
 
-use crate::answer::{Place, named};
+use crate::answer::Place;
 use crate::disk::{Disk, DiskHandle, volume_index, with_disk};
 use crate::each::Each;
 use crate::error::{ErrorHandle, guarded};
@@ -231,7 +232,7 @@ pub unsafe extern "C" fn leandisk_file_read(
         // SAFETY: as the caller promises.
         let buffer = unsafe { writable(buffer, len) }?;
         let read = file.contents.read_at(FileOffset::new(offset), buffer);
-        read.map_err(|error| named(error, &file.disk))?;
+        read.map_err(|error| name_disk(error, &file.disk))?;
         place.put(len);
         Ok(())
     })

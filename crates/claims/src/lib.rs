@@ -93,7 +93,7 @@ impl Claim {
     }
 
     fn error(&self) -> Error {
-        Error::refused(&self.text).path(&self.file).hint(&self.hint)
+        Error::refused(self.text.as_str()).path(&self.file).hint(&self.hint)
     }
 }
 
@@ -168,7 +168,7 @@ fn push_relatives(all: &mut Vec<Claim>, file: &dyn HostFile, relatives: Result<V
         Ok(relatives) => relatives,
         Err(error) => {
             let hint = error.hint_text().unwrap_or("look at the files beside it").to_owned();
-            return all.push(claim(Kind::Unknown, error.message().to_owned(), &hint));
+            return all.push(claim(Kind::Unknown, error.message(), &hint));
         }
     };
     let names = |relation| named(&relatives, relation);

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use image::Format;
+use leandisk::defrag;
 
 use crate::sizes::{parse_request_size, parse_size};
 
@@ -12,7 +13,7 @@ mod examples;
 mod serving;
 
 pub(crate) use bench::{BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order};
-pub(crate) use serving::{ServeArguments, StatsArguments};
+pub(crate) use serving::{Placement, ServeArguments, StatsArguments};
 
 /// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
 /// contiguously.
@@ -26,6 +27,19 @@ pub(crate) use serving::{ServeArguments, StatsArguments};
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) messages: MessageArguments,
+}
+
+/// What is told on standard error.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct MessageArguments {
+    /// Log on standard error what is being done: -v what happens, -vv also how, -vvv everything. RUST_LOG goes before it
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = MESSAGES)]
+    pub(crate) verbose: u8,
+    /// Write nothing but errors to standard error, and no progress
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = MESSAGES)]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,7 +68,7 @@ pub(crate) enum Command {
     /// Finish or undo a compact or defrag that was interrupted
     #[command(after_help = examples::RECOVER)]
     Recover(RecoverArguments),
-    /// Serve a disk over NBD to virtual machines and tools, until SIGINT or SIGTERM
+    /// Serve disks over NBD to virtual machines and tools, until SIGINT or SIGTERM
     #[command(after_help = examples::SERVE)]
     Serve(ServeArguments),
     /// Show I/O statistics of a disk that is being served
@@ -100,8 +114,12 @@ impl Command {
             | Self::Copy(CopyArguments { source: disk, .. })
             | Self::Compact(CompactArguments { disk, .. })
             | Self::Defrag(DefragArguments { disk, .. })
-            | Self::Recover(RecoverArguments { disk, .. })
-            | Self::Serve(ServeArguments { disk, .. }) => Some(disk),
+            | Self::Recover(RecoverArguments { disk, .. }) => Some(disk),
+            // Of several, the error says which.
+            Self::Serve(ServeArguments { disks, .. }) => match &disks[..] {
+                [only] => Some(only),
+                _ => None,
+            },
             Self::Create(_) | Self::Stats(_) | Self::Bench(_) | Self::Completions(_) | Self::Man(_) => None,
         }
     }
@@ -116,6 +134,7 @@ const SAFETY: &str = "Checks";
 const TUNING: &str = "Performance";
 const OUTPUT: &str = "Output";
 const NETWORK: &str = "Network";
+const MESSAGES: &str = "Messages";
 const WORKLOAD: &str = "What is measured";
 
 /// How a disk is opened.
@@ -128,6 +147,26 @@ pub(crate) struct OpenArguments {
     /// opened only from the image's own folder. May be repeated
     #[arg(long, value_name = "PATH", help_heading = OPENING)]
     pub(crate) allow_path: Vec<PathBuf>,
+}
+
+/// Whether the program is closed in while it reads the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Confine {
+    /// Confine the program as far as this system can do it
+    Auto,
+    /// Confine the program, or refuse to read the disk
+    Always,
+    /// Do not confine the program
+    Never,
+}
+
+/// What the program may do while it reads a disk.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ConfineArguments {
+    /// Whether the program reads the disk in a process that can open no other file, start no program and reach no network (Landlock and
+    /// seccomp)
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", help_heading = SAFETY)]
+    pub(crate) confine: Confine,
 }
 
 /// What becomes of the snapshots that Windows keeps on its volumes.
@@ -148,6 +187,8 @@ pub(crate) struct InfoArguments {
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) confine: ConfineArguments,
 }
 
 #[derive(Debug, Args)]
@@ -188,6 +229,8 @@ pub(crate) struct AnalyzeArguments {
     /// Also read all data that is in use, and report how much of it is zeros that need no space in the image
     #[arg(long, help_heading = WORKLOAD)]
     pub(crate) zeros: bool,
+    #[command(flatten)]
+    pub(crate) confine: ConfineArguments,
 }
 
 #[derive(Debug, Args)]
@@ -202,6 +245,8 @@ pub(crate) struct MapArguments {
     /// Replace the output file if it exists
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) confine: ConfineArguments,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -321,6 +366,10 @@ pub(crate) struct DefragArguments {
     /// Also make the $MFT of NTFS contiguous, as far as its first extent can stay in place
     #[arg(long, help_heading = CHANGE)]
     pub(crate) mft: bool,
+    /// By how much a thin disk may be larger meanwhile, as a size or in percent of the disk. When it is done, it is larger by 0.1 % at the
+    /// most [default: 2%, and no more than half of what the host has free]
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = crate::sizes::parse_growth, help_heading = CHANGE)]
+    pub(crate) grow: Option<defrag::Growth>,
     /// Write the journal to this file, and leave a link to it beside the disk [default: beside the disk]
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub(crate) journal: Option<PathBuf>,
@@ -407,6 +456,8 @@ pub(crate) struct CopyArguments {
     /// than what the guest sees, and its parts may be from different moments
     #[arg(long, help_heading = SAFETY)]
     pub(crate) in_use: bool,
+    #[command(flatten)]
+    pub(crate) confine: ConfineArguments,
     /// Read and write through the page cache: faster if the source is in it already
     #[arg(long, help_heading = TUNING)]
     pub(crate) page_cache: bool,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use block::{Error, Result};
 use leandisk::{
-    Observer, Reported, analyze, bench, compact, copy, create, defrag, info, map, recover, serve, stats,
+    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, info, map, recover, serve,
+    stats,
 };
 use report::{
     analyze_full_text, analyze_text, compact_text, copy_text, create_text, defrag_text, first_write_text,
@@ -19,7 +20,7 @@ use crate::arguments::{
     AnalyzeArguments, BenchCommand, Command, ProgressStyle, ServeArguments, StatsArguments,
 };
 use crate::generate;
-use crate::output::{print, say, stdout_palette};
+use crate::output::{print, stdout_palette, tell};
 use crate::progress::{Terminal, cancel_on_signal, columns_of};
 use crate::service;
 
@@ -35,13 +36,21 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
     let palette = stdout_palette();
     match command {
         Command::Info(arguments) => {
-            let document = info::run(&arguments.options())?;
+            let options = arguments.options();
+            confine::run(arguments.confine.into(), confine::info(&options))?;
+            let document = info::run(&options)?;
             print(&if arguments.json { to_json(&document) } else { info_text(&document, palette) })?;
         }
         Command::Analyze(arguments) => analyze(arguments)?,
-        Command::Map(arguments) => map::run(&arguments.options(), &TERMINAL)?,
+        Command::Map(arguments) => {
+            let options = arguments.options();
+            confine::run(arguments.confine.into(), confine::map(&options))?;
+            map::run(&options, &TERMINAL)?;
+        }
         Command::Copy(arguments) => {
-            let document = copy::run(&arguments.options(), &shown(arguments.progress))?;
+            let options = arguments.options();
+            confine::run(arguments.confine.into(), confine::copy(&options))?;
+            let document = copy::run(&options, &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { copy_text(&document, palette) })?;
         }
         Command::Create(arguments) => {
@@ -81,7 +90,9 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
 
 fn analyze(arguments: &AnalyzeArguments) -> Result<()> {
     let looks = arguments.full && !arguments.json && std::io::stdout().is_terminal();
-    let analyze::Analysis { document, map } = analyze::run(&arguments.options(looks), &TERMINAL)?;
+    let options = arguments.options(looks);
+    confine::run(arguments.confine.into(), confine::analyze(&options))?;
+    let analyze::Analysis { document, map } = analyze::run(&options, &TERMINAL)?;
     if arguments.json {
         return print(&to_json(&document));
     }
@@ -95,21 +106,25 @@ fn analyze(arguments: &AnalyzeArguments) -> Result<()> {
 }
 
 fn serve(arguments: &ServeArguments) -> Result<()> {
+    let manager = service::Manager::find();
     // A second signal ends the program at once.
     let _ends_on_second = cancel_on_signal()?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::io("signal handler", error))?;
     let observer: Arc<dyn Observer> = Arc::new(TERMINAL);
-    serve::run(&arguments.options(), &observer, |places| {
-        say(&format!("serving {} at {}", arguments.disk.display(), places.join(" and ")));
-        service::notify(service::READY);
+    let options = arguments.options()?;
+    serve::run_confined(&options, arguments.confine.into(), &observer, |disks| {
+        for serve::ServedAt { disk, places } in disks {
+            tell(&format!("serving {} at {}", disk.display(), places.join(" and ")));
+        }
+        manager.notify(service::READY);
         let _ = signals.forever().next();
-        service::notify(service::STOPPING);
+        manager.notify(service::STOPPING);
     })
 }
 
 fn stats(arguments: &StatsArguments) -> Result<()> {
     if arguments.csv {
-        return print(&stats::csv(&arguments.source)?);
+        return print(&stats::csv(&arguments.options())?);
     }
     let document = stats::run(&arguments.options(), &TERMINAL)?;
     // Two are compared on a page.

@@ -8,6 +8,7 @@
 mod arguments;
 mod commands;
 mod generate;
+mod log;
 mod options;
 mod output;
 mod progress;
@@ -30,6 +31,10 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
+    if arguments.messages.quiet {
+        output::be_quiet();
+    }
+    log::begin(arguments.messages);
     let wants_json = arguments.command.wants_json();
     match commands::run(&arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -41,7 +46,7 @@ fn main() -> ExitCode {
                 // If that cannot be printed either, the status says enough.
                 let _ = print(&to_json(&ErrorDocument::new(error)));
             }
-            ExitCode::from(exit_status(error.kind()))
+            ExitCode::from(error.kind().exit_status())
         }
     }
 }
@@ -57,9 +62,9 @@ pub(crate) enum Failed {
 impl Failed {
     /// With the disk's name, if the disk is what is wrong and a deeper layer did not name the file.
     fn named(self, disk: Option<&Path>) -> Self {
-        let name = |error: Error| match (error.kind(), disk) {
-            (ErrorKind::Corrupt | ErrorKind::Unsupported, Some(disk)) => error.path(disk.display()),
-            _ => error,
+        let name = |error| match disk {
+            Some(disk) => leandisk::name_disk(error, disk),
+            None => error,
         };
         match self {
             Self::Untold(error) => Self::Untold(name(error)),
@@ -71,18 +76,6 @@ impl Failed {
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
         Self::Untold(error)
-    }
-}
-
-/// The exit statuses that scripts rely on.
-fn exit_status(kind: ErrorKind) -> u8 {
-    match kind {
-        ErrorKind::Invalid => 2,
-        ErrorKind::Refused | ErrorKind::Unsupported => 3,
-        ErrorKind::Corrupt => 4,
-        ErrorKind::Mismatch => 6,
-        ErrorKind::Interrupted => 130,
-        _ => 5,
     }
 }
 
@@ -99,7 +92,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return match read_enough(printed) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => ExitCode::from(exit_status(error.kind())),
+            Err(error) => ExitCode::from(error.kind().exit_status()),
         };
     }
     // Which command was meant is not known then.
@@ -109,5 +102,5 @@ fn usage(error: &clap::Error) -> ExitCode {
         let invalid = Error::invalid(message.trim()).hint("--help after the command shows what it takes");
         let _ = print(&to_json(&ErrorDocument::new(&invalid)));
     }
-    ExitCode::from(exit_status(ErrorKind::Invalid))
+    ExitCode::from(ErrorKind::Invalid.exit_status())
 }

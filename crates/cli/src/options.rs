@@ -4,19 +4,37 @@ use std::path::PathBuf;
 
 use bench::{HostKind, HostVolume, Workload};
 use block::{Error, Result};
+use leandisk::confine::When;
 use leandisk::{
     OpenOptions, analyze, bench as benches, compact, copy, create, defrag, info, map, recover, serve, stats,
 };
 
 use crate::arguments::{
-    AnalyzeArguments, CompactArguments, CopyArguments, CreateArguments, DefragArguments, FirstWriteArguments,
-    FragmentationArguments, Goal, HostFilesystem, InfoArguments, Layout, MapArguments, Move, OpenArguments,
-    Order, Provision, RecoverArguments, ServeArguments, StatsArguments,
+    AnalyzeArguments, CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments,
+    DefragArguments, FirstWriteArguments, FragmentationArguments, Goal, HostFilesystem, InfoArguments,
+    Layout, MapArguments, Move, OpenArguments, Order, Placement, Provision, RecoverArguments, ServeArguments,
+    StatsArguments,
 };
 
 impl OpenArguments {
     fn options(&self) -> OpenOptions {
         OpenOptions { format: self.format, allow_path: self.allow_path.clone() }
+    }
+}
+
+impl From<ConfineArguments> for When {
+    fn from(arguments: ConfineArguments) -> Self {
+        arguments.confine.into()
+    }
+}
+
+impl From<Confine> for When {
+    fn from(confine: Confine) -> Self {
+        match confine {
+            Confine::Auto => Self::Auto,
+            Confine::Always => Self::Always,
+            Confine::Never => Self::Never,
+        }
     }
 }
 
@@ -26,6 +44,15 @@ impl From<Provision> for leandisk::Provision {
             Provision::Thin => Self::Thin,
             Provision::Lazy => Self::Lazy,
             Provision::Eager => Self::Eager,
+        }
+    }
+}
+
+impl From<Placement> for serve::Placement {
+    fn from(placement: Placement) -> Self {
+        match placement {
+            Placement::Dense => Self::Dense,
+            Placement::Mirror => Self::Mirror,
         }
     }
 }
@@ -140,6 +167,7 @@ impl DefragArguments {
             dry_run: self.dry_run,
             verify: self.verify,
             mft: self.mft,
+            grow: self.grow.unwrap_or_default(),
             journal: self.journal.clone(),
         }
     }
@@ -152,9 +180,9 @@ impl RecoverArguments {
 }
 
 impl ServeArguments {
-    pub(crate) fn options(&self) -> serve::Options {
-        serve::Options {
-            disk: self.disk.clone(),
+    pub(crate) fn options(&self) -> Result<serve::Options> {
+        Ok(serve::Options {
+            disks: self.served()?,
             open: self.open.options(),
             socket: self.socket.clone(),
             socket_mode: self.socket_mode,
@@ -163,12 +191,22 @@ impl ServeArguments {
             passed_sockets: true,
             read_only: self.read_only,
             provision: self.provision.map(Into::into),
-            name: self.name.clone(),
+            placement: self.placement.into(),
             tls: self.tls_files(),
             insecure: self.insecure,
-            trace: self.trace.clone(),
             metrics: self.metrics,
-        }
+        })
+    }
+
+    fn served(&self) -> Result<Vec<serve::Served>> {
+        let mut names = once_each("--name", &self.name, self.disks.len())?;
+        let mut traces = once_each("--trace", &self.trace, self.disks.len())?;
+        let served = |disk: &PathBuf| serve::Served {
+            disk: disk.clone(),
+            name: names.next().cloned(),
+            trace: traces.next().cloned(),
+        };
+        Ok(self.disks.iter().map(served).collect())
     }
 
     /// The parser knows that a certificate and its key come together.
@@ -182,6 +220,7 @@ impl StatsArguments {
     pub(crate) fn options(&self) -> stats::Options {
         stats::Options {
             source: self.source.clone(),
+            export: self.export.clone(),
             later: self.later.clone(),
             html: self.html.clone(),
             force: self.force,
@@ -238,6 +277,16 @@ impl FragmentationArguments {
             program: this_program()?,
         })
     }
+}
+
+/// Values of an option that is given for each disk, in their order, or for none.
+fn once_each<'a, T>(option: &str, values: &'a [T], disk_count: usize) -> Result<std::slice::Iter<'a, T>> {
+    if values.is_empty() || values.len() == disk_count {
+        return Ok(values.iter());
+    }
+    let (given, disks) = (values.len(), if disk_count == 1 { "disk" } else { "disks" });
+    Err(Error::invalid(format!("{option} is given {given} times for {disk_count} {disks}"))
+        .hint(format!("give {option} once for each disk, in the order of the disks, or not at all")))
 }
 
 fn this_program() -> Result<PathBuf> {

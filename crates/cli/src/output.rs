@@ -6,12 +6,10 @@
 
 use std::io::{ErrorKind as IoErrorKind, IsTerminal, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Error, Result};
 use report::{Palette, printable};
-
-use crate::progress;
 
 /// Has a write beyond the shell's limit of a file's size (`ulimit -f`) fail as any write fails, instead of ending the program
 /// before it can clean up.
@@ -37,11 +35,38 @@ pub(crate) fn read_enough(written: std::io::Result<()>) -> Result<()> {
     }
 }
 
-/// A line for people, on standard error.
+/// Whether a bar was ever drawn, which may stand on the terminal still.
+pub(crate) static BAR_WAS_DRAWN: AtomicBool = AtomicBool::new(false);
+
+/// Whether nothing but errors is wanted on standard error.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves only errors on standard error from here on.
+pub(crate) fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// A line for people, on standard error: what went wrong.
 pub(crate) fn say(text: &str) {
+    write_line("leandisk: ", text);
+}
+
+/// The same of what did not go wrong, for those who want to know.
+pub(crate) fn tell(text: &str) {
+    if !is_quiet() {
+        say(text);
+    }
+}
+
+/// A line on standard error.
+pub(crate) fn write_line(from: &str, text: &str) {
     // A bar stands in a line without an end, and is drawn anew below.
-    let clear = if progress::has_drawn() { "\r\x1b[2K" } else { "" };
-    let _ = writeln!(std::io::stderr().lock(), "{clear}leandisk: {}", printable(text));
+    let clear = if BAR_WAS_DRAWN.load(Ordering::Relaxed) { "\r\x1b[2K" } else { "" };
+    let _ = writeln!(std::io::stderr().lock(), "{clear}{from}{}", printable(text));
 }
 
 pub(crate) fn stdout_palette() -> Palette {

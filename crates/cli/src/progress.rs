@@ -15,7 +15,7 @@ use serde::Serialize;
 use leandisk::Observer;
 
 use crate::arguments::ProgressStyle;
-use crate::output::say;
+use crate::output::{BAR_WAS_DRAWN, is_quiet, tell};
 
 /// The least time between two lines.
 const LINE_INTERVAL: Duration = Duration::from_millis(250);
@@ -84,7 +84,7 @@ impl Observer for Terminal {
     }
 
     fn note(&self, text: &str) {
-        say(text);
+        tell(text);
     }
 
     fn cancel(&self) -> Result<leandisk::Cancel> {
@@ -97,18 +97,10 @@ struct Waiting(ProgressBar);
 
 impl leandisk::Waiting for Waiting {}
 
-/// Whether a bar was ever drawn.
-static HAS_DRAWN: AtomicBool = AtomicBool::new(false);
-
-/// Whether a bar was drawn, which may stand on the terminal still.
-pub(crate) fn has_drawn() -> bool {
-    HAS_DRAWN.load(Ordering::Relaxed)
-}
-
 /// Whether bars are drawn: people look. Notes that they are.
 fn is_shown(style: ProgressStyle) -> bool {
-    let shown = style == ProgressStyle::Auto && std::io::stderr().is_terminal();
-    HAS_DRAWN.fetch_or(shown, Ordering::Relaxed);
+    let shown = style == ProgressStyle::Auto && !is_quiet() && std::io::stderr().is_terminal();
+    BAR_WAS_DRAWN.fetch_or(shown, Ordering::Relaxed);
     shown
 }
 
@@ -119,6 +111,8 @@ fn waiting(style: ProgressStyle, what: &'static str) -> Waiting {
     }
     let bar = ProgressBar::new_spinner().with_message(what);
     bar.set_style(BarStyle::with_template("{spinner} {msg}  {elapsed}").expect("a valid template"));
+    // At once, and not only when its thread runs: the work may be over by then.
+    bar.tick();
     bar.enable_steady_tick(TICK_INTERVAL);
     Waiting(bar)
 }
@@ -149,7 +143,7 @@ impl Progress {
         let template = template(columns_of(&std::io::stderr()));
         bar.set_style(BarStyle::with_template(template).expect("a valid template"));
         bar.set_message(words(phase));
-        let json = (style == ProgressStyle::Json).then(|| Mutex::new(Instant::now()));
+        let json = (style == ProgressStyle::Json && !is_quiet()).then(|| Mutex::new(Instant::now()));
         let progress = Self {
             bar,
             json,

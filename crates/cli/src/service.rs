@@ -13,18 +13,30 @@ pub(crate) const READY: &str = "READY=1";
 /// No more requests are taken, and the image is being closed.
 pub(crate) const STOPPING: &str = "STOPPING=1";
 
-/// Tells the service manager, if there is one that wants to know.
-pub(crate) fn notify(state: &str) {
-    if let Some(name) = std::env::var_os("NOTIFY_SOCKET") {
-        // It learns from the process's end, too.
-        let _ = send(&name, state);
+/// The service manager, if there is one that wants to know.
+pub(crate) struct Manager(Option<UnixDatagram>);
+
+impl Manager {
+    /// The one that started this process. To be asked before the process is closed in and reaches nobody new.
+    pub(crate) fn find() -> Self {
+        Self(std::env::var_os("NOTIFY_SOCKET").and_then(|name| connect(&name).ok()))
+    }
+
+    /// Tells it, if it is there.
+    pub(crate) fn notify(&self, state: &str) {
+        if let Some(socket) = &self.0 {
+            // It learns from the process's end, too.
+            let _ = socket.send(state.as_bytes());
+        }
     }
 }
 
-fn send(name: &OsStr, state: &str) -> io::Result<usize> {
+fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(name)?,
     };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address)
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    Ok(socket)
 }

@@ -2,6 +2,8 @@
 //!
 //! Units are powers of 1024, as qemu-img has them; `KB` means `KiB`. A fraction is rounded up to whole sectors.
 
+use leandisk::defrag::Growth;
+
 /// Sizes of virtual disks are whole sectors.
 const SECTOR_BYTES: u64 = 512;
 /// The guest's page, in which benchmarks write.
@@ -23,6 +25,19 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
 /// The size of a disk that is written in whole pages.
 pub(crate) fn parse_page_size(text: &str) -> Result<u64, String> {
     whole(parse(text)?, PAGE_BYTES, "the size of a disk here")
+}
+
+/// By how much a disk may grow: a size, or a part of it in percent with up to two digits behind the point.
+pub(crate) fn parse_growth(text: &str) -> Result<Growth, String> {
+    let Some(percent) = text.strip_suffix('%') else { return parse(text).map(Growth::Bytes) };
+    let wrong = || format!("'{text}' is no part of a disk: write 2%, 0.5% or the like, up to 100%");
+    let (whole, hundredths) = percent.split_once('.').unwrap_or((percent, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(hundredths) || hundredths.len() > 2 {
+        return Err(wrong());
+    }
+    let points = format!("{whole}{hundredths:0<2}").parse().ok().filter(|points: &u32| *points <= 10_000);
+    points.map(Growth::BasisPoints).ok_or_else(wrong)
 }
 
 /// How much is written at a time.
@@ -160,5 +175,23 @@ mod tests {
         assert!(parse_write_size("64M").unwrap_err().contains("at most 32 MiB"));
         assert!(parse_page_size("512").unwrap_err().contains("4096"));
         assert!(parse_request_size("100").unwrap_err().contains("at least 512"));
+    }
+
+    #[test]
+    fn growth_is_a_size_or_a_part() {
+        let cases = [
+            ("64M", Growth::Bytes(64 << 20)),
+            ("0", Growth::Bytes(0)),
+            ("2%", Growth::BasisPoints(200)),
+            ("0.5%", Growth::BasisPoints(50)),
+            ("12.25%", Growth::BasisPoints(1225)),
+            ("100%", Growth::BasisPoints(10_000)),
+        ];
+        for (text, growth) in cases {
+            assert_eq!(parse_growth(text), Ok(growth), "{text}");
+        }
+        for text in ["%", "101%", "1.%", ".5%", "1.234%", "-1%", "2 %"] {
+            assert!(parse_growth(text).unwrap_err().contains("is no part of a disk"), "{text}");
+        }
     }
 }

@@ -237,6 +237,24 @@ fn use_volume(inside: Inside, volume: &Path) {
     }
 }
 
+/// What stands on a disk whose change was interrupted reads it, so it has to wait as well.
+#[test]
+fn a_disk_on_one_that_is_to_be_recovered_is_refused() {
+    let (scene, _) = committed(ext4);
+    let child = scene.dir.path().join("child.qcow2");
+    let (child, parent) = (arg(&child), arg(&scene.disk));
+    run("qemu-img", &["create", "-q", "-f", "qcow2", "-b", parent, "-F", "raw", child]);
+    let socket = scene.dir.path().join("socket");
+    let target = scene.dir.path().join("target.raw");
+    let before = Untouched::all_in(scene.dir.path());
+    let read_only = ["serve", child, "--socket", arg(&socket), "--read-only"];
+    for command in [&["info", child][..], &["copy", child, arg(&target)], &read_only[..4], &read_only] {
+        let message = fail(3, command);
+        assert!(message.contains("leandisk recover"), "{command:?}: {message}");
+        before.check(scene.dir.path());
+    }
+}
+
 #[test]
 fn the_journal_of_another_disk_is_refused() {
     let (scene, journal) = committed(ext4);

@@ -85,7 +85,9 @@ impl CreateJob<'_> {
         let written = tables.iter().flat_map(|puts| puts.iter()).filter_map(stored_span);
         let tables = joined(&written.collect(), TABLE_GAP_BYTES_MAX);
         if room.is_empty() {
-            tables.iter().for_each(|span| self.target.reserve_ahead(span));
+            for span in tables.iter() {
+                self.target.reserve_ahead(span, 0);
+            }
             return Ok(());
         }
         let all: ExtentSet<Host> = room.iter().chain(tables.iter()).collect();

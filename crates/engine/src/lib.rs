@@ -7,6 +7,7 @@
 //! - a change in place leaves, at every moment, a disk that is whole or that its journal makes whole
 //!   (`docs/design/crash-safety.md`).
 
+mod checkpoint;
 mod compact;
 mod copy;
 mod create;
@@ -19,21 +20,26 @@ mod provision;
 mod put;
 mod rearrange;
 mod recover;
+mod shorten;
 mod tally;
+mod totals;
 mod transfer;
 mod zeros;
 
+pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Unwritten};
-pub use copy::checkpoint::Checkpoint;
-pub use copy::totals::CopyTotals;
 pub use copy::{CopyJob, CopyOutcome};
 pub use create::{CreateJob, CreateTotals};
 pub use monitor::JobMonitor;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use provision::{Least, Provision, check_provision, least};
-pub use rearrange::{RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
+pub use rearrange::{
+    HINT_RECOVER, RearrangeFailure, RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header,
+};
 pub use recover::{Recovery, recover, tidy_up};
+pub use shorten::shorten;
 pub use tally::Tally;
+pub use totals::CopyTotals;
 pub use transfer::{JobIdentity, KeptCopy, Left, Transfer, find_left};
 pub use zeros::{ZeroCount, count_zeros};

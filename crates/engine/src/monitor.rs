@@ -2,7 +2,7 @@
 
 use block::Result;
 
-use crate::copy::checkpoint::Checkpoint;
+use crate::checkpoint::Checkpoint;
 
 /// Who watches a copy.
 pub trait JobMonitor: Sync {

@@ -21,7 +21,7 @@ pub enum Mutant {
     NotReadBack,
     /// A checkpoint is stored before what it names is on stable storage.
     CheckpointBeforeFlush,
-    /// Nobody looks which partial target a checkpoint is of.
+    /// Nobody looks which partial target a checkpoint is of, nor waits until the name of that is on stable storage.
     CheckpointOfAnyFile,
     /// Nobody looks whether the source is still what it was.
     CheckpointOfAnySource,
@@ -30,4 +30,12 @@ pub enum Mutant {
     OldCheckpointStays,
     /// A copy that starts over removes the checkpoint of the last one, and does not wait until that is on stable storage.
     RemovedNamesNotFlushed,
+    /// The first checkpoint of a copy is stored before the name of its partial target is on stable storage.
+    NewNameNotFlushed,
+    /// A target gets its name while there is a checkpoint of it.
+    CheckpointOutlivesPublishing,
+    /// A copy is over before the target's name is on stable storage.
+    PublishedNameNotFlushed,
+    /// What was reserved ahead goes back with the data that were written there.
+    RoomOfDataGivenBack,
 }

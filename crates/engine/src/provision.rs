@@ -105,7 +105,7 @@ pub(crate) fn joined(room: &ExtentSet<Host>, gap_bytes_max: u64) -> ExtentSet<Ho
 }
 
 /// Appends a span, joined to the last one where it follows that.
-fn push(spans: &mut Vec<HostSpan>, span: HostSpan) {
+pub(crate) fn push(spans: &mut Vec<HostSpan>, span: HostSpan) {
     match spans.last_mut() {
         Some(last) if last.end() == span.start() => *last = Span::between(last.start(), span.end()),
         _ => spans.push(span),

@@ -9,13 +9,13 @@ pub(crate) fn makes_room(put: &TargetWrite) -> bool {
     matches!(put.bytes, WriteBytes::Reserve(_) | WriteBytes::Zero(_))
 }
 
-/// Where what a put is about ends.
-pub(crate) fn write_end(put: &TargetWrite) -> u64 {
+/// What a put is about.
+pub(crate) fn write_span(put: &TargetWrite) -> HostSpan {
     let len_bytes = match &put.bytes {
         WriteBytes::Reserve(len_bytes) | WriteBytes::Zero(len_bytes) => *len_bytes,
         WriteBytes::Chunk(_) | WriteBytes::Owned(_) => write_len(put),
     };
-    put.at.get().saturating_add(len_bytes)
+    HostSpan::new(put.at, len_bytes)
 }
 
 /// Bytes that a put writes.

@@ -7,6 +7,8 @@
 //!   flushed, and renamed;
 //! - a checkpoint is gone for good (the folder flushed) before a new partial target is made: a kill or a power cut leaves no old
 //!   checkpoint beside a new partial target;
+//! - a partial target has its name for good (the folder flushed) before its first checkpoint is stored: a power cut brings no older
+//!   partial target back beside it;
 //! - a checkpoint says which file it is of, and of which source: anything else starts over. What is in doubt starts over, too.
 //!
 //! The order is explored in `crash`, with kills and power cuts at every step of two attempts before the last.
@@ -15,10 +17,11 @@ use std::sync::{Mutex, PoisonError};
 
 use block::{FolderFile, Result, TargetFolder, TargetName};
 use extent::HostOffset;
+use mutants::broken;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::copy::checkpoint::Checkpoint;
+use crate::checkpoint::Checkpoint;
 use crate::monitor::JobMonitor;
 
 /// The version of the stored form. Another version is not gone on with.
@@ -51,6 +54,17 @@ pub enum Left {
     Useless(&'static str),
 }
 
+impl Left {
+    /// For the log.
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Usable(_) => "a partial target to go on with",
+            Self::Useless(why) => why,
+        }
+    }
+}
+
 /// The stored form of a checkpoint.
 #[derive(Serialize, Deserialize)]
 struct Stored {
@@ -79,6 +93,8 @@ pub struct Transfer<'a> {
     folder: &'a dyn TargetFolder,
     job: JobIdentity,
     partial: Box<dyn FolderFile + 'a>,
+    /// The partial target was made here: its name may not be on stable storage yet.
+    has_new_name: bool,
     /// What is said of the last checkpoint that was stored.
     kept: Mutex<Option<KeptCopy>>,
 }
@@ -97,15 +113,17 @@ impl<'a> Transfer<'a> {
     pub fn begin(folder: &'a dyn TargetFolder, job: JobIdentity, resumes: bool) -> Result<(Self, Left)> {
         let partial = folder.open(TargetName::Partial)?;
         let left = examine(folder, &job, partial.as_deref());
+        tracing::debug!(resumes, found = left.word(), "looked for what an earlier copy left");
         match (partial, &left) {
             (Some(partial), Left::Usable(checkpoint)) if resumes => {
                 folder.remove(TargetName::Draft)?;
                 let kept = KeptCopy { read_bytes: checkpoint.read_bytes() };
-                Ok((Self { folder, job, partial, kept: Mutex::new(Some(kept)) }, left))
+                Ok((Self { folder, job, partial, has_new_name: false, kept: Mutex::new(Some(kept)) }, left))
             }
             (partial, _) => {
                 let partial = start_over(folder, partial)?;
-                Ok((Self { folder, job, partial, kept: Mutex::new(None) }, left))
+                let has_new_name = !broken!(NewNameNotFlushed) && !broken!(CheckpointOfAnyFile);
+                Ok((Self { folder, job, partial, has_new_name, kept: Mutex::new(None) }, left))
             }
         }
     }
@@ -130,8 +148,12 @@ impl<'a> Transfer<'a> {
         let identity = self.partial.identity()?;
         let (Some(_), Some(partial)) = (&self.job.source, identity) else { return Ok(()) };
         if self.kept().is_none() {
-            // What the file is told by must not go with a power cut either.
+            // What the file is told by must not go with a power cut either, nor its name: where numbers tell files apart and are
+            // used again, the checkpoint would be believed beside the partial target that was there before.
             self.partial.flush_all()?;
+            if self.has_new_name {
+                self.folder.sync()?;
+            }
         }
         let stored =
             Stored { version: VERSION, job: self.job.clone(), partial, checkpoint: checkpoint.clone() };
@@ -141,6 +163,7 @@ impl<'a> Transfer<'a> {
         }
         result?;
         let kept = KeptCopy { read_bytes: checkpoint.read_bytes() };
+        tracing::debug!(kept.read_bytes, end_bytes = checkpoint.end_bytes, "checkpoint stored");
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
         Ok(())
     }
@@ -159,14 +182,15 @@ impl<'a> Transfer<'a> {
             self.discard();
             return Err(error);
         }
-        self.folder.sync()
+        if broken!(PublishedNameNotFlushed) { Ok(()) } else { self.folder.sync() }
     }
 
     /// The checkpoint goes first, and for good: a power cut may leave a file system with the file under both names, and nobody must
     /// go on writing to a whole target.
     fn give_name(&self) -> Result<()> {
         self.partial.complete()?;
-        if self.kept().is_some() {
+        tracing::debug!("the target is complete, and gets its name");
+        if self.kept().is_some() && !broken!(CheckpointOutlivesPublishing) {
             forget(self.folder)?;
         }
         self.folder.rename(TargetName::Partial, TargetName::Target)
@@ -209,11 +233,10 @@ fn examine(folder: &dyn TargetFolder, job: &JobIdentity, partial: Option<&dyn Fo
         return Left::Useless("how far the interrupted copy was is not known");
     };
     let Stored { version, job: of, partial: named, checkpoint } = stored;
-    let is_same_source = of.source == job.source || mutants::broken!(CheckpointOfAnySource);
+    let is_same_source = of.source == job.source || broken!(CheckpointOfAnySource);
     let is_same_file = partial.identity().is_ok_and(|identity| identity.as_deref() == Some(&*named))
         && partial.len_bytes() >= checkpoint.end_bytes;
-    let is_same_file =
-        is_same_file || mutants::broken!(CheckpointOfAnyFile) || mutants::broken!(OldCheckpointStays);
+    let is_same_file = is_same_file || broken!(CheckpointOfAnyFile) || broken!(OldCheckpointStays);
     match () {
         () if version != VERSION => Left::Useless("another version of Leandisk was interrupted"),
         () if !is_same_file => Left::Useless("what is stored of an interrupted copy is of another file"),
@@ -244,7 +267,7 @@ fn start_over<'a>(
     folder: &'a dyn TargetFolder,
     left: Option<Box<dyn FolderFile + 'a>>,
 ) -> Result<Box<dyn FolderFile + 'a>> {
-    let old_stays = mutants::broken!(OldCheckpointStays);
+    let old_stays = broken!(OldCheckpointStays);
     if !old_stays {
         forget(folder)?;
     }
@@ -263,7 +286,7 @@ fn start_over<'a>(
 fn forget(folder: &dyn TargetFolder) -> Result<()> {
     folder.remove(TargetName::Draft)?;
     folder.remove(TargetName::Checkpoint)?;
-    if mutants::broken!(RemovedNamesNotFlushed) { Ok(()) } else { folder.sync() }
+    if broken!(RemovedNamesNotFlushed) { Ok(()) } else { folder.sync() }
 }
 
 /// A monitor and a place for checkpoints.

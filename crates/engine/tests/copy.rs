@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use block::{Error, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunState, TargetFile};
 use engine::{Checkpoint, CopyJob, CopyOutcome, JobMonitor, Provision};
-use extent::{Host, HostOffset, Span, VirtualOffset};
+use extent::{ExtentSet, Host, HostOffset, HostSpan, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
 use plan::{CopyOptions, CopyPlan, CopyPlanner, Fact, Role};
 use testkit::TestResolver;
@@ -58,6 +58,10 @@ fn expected() -> Vec<u8> {
 }
 
 fn writer() -> AnyWriter {
+    writer_of(Format::Raw)
+}
+
+fn writer_of(format: Format) -> AnyWriter {
     let options = CreateOptions {
         virtual_bytes: LEN as u64,
         sector_bytes: 512,
@@ -68,7 +72,7 @@ fn writer() -> AnyWriter {
         file_name: "target".into(),
         target_is_dirty: false,
     };
-    image::create(Format::Raw, options).unwrap()
+    image::create(format, options).unwrap()
 }
 
 fn run(
@@ -80,6 +84,16 @@ fn run(
     run_as(Provision::Thin, target, thread_count, resume, monitor)
 }
 
+fn run_to(
+    format: Format,
+    target: &dyn TargetFile,
+    resume: Option<Checkpoint>,
+    watch: &Watch,
+) -> Result<CopyOutcome> {
+    let writer = writer_of(format);
+    job(&chain(&contents()), &plan(), writer, Provision::Thin, target, 3, resume).run(watch)
+}
+
 fn run_as(
     provision: Provision,
     target: &dyn TargetFile,
@@ -87,19 +101,29 @@ fn run_as(
     resume: Option<Checkpoint>,
     monitor: &dyn JobMonitor,
 ) -> Result<CopyOutcome> {
-    let (source, plan) = (chain(&contents()), plan());
-    let job = CopyJob {
-        source: &source,
-        plan: &plan,
-        writer: writer(),
+    job(&chain(&contents()), &plan(), writer(), provision, target, thread_count, resume).run(monitor)
+}
+
+fn job<'a>(
+    source: &'a Chain,
+    plan: &'a CopyPlan,
+    writer: AnyWriter,
+    provision: Provision,
+    target: &'a dyn TargetFile,
+    thread_count: usize,
+    resume: Option<Checkpoint>,
+) -> CopyJob<'a> {
+    CopyJob {
+        source,
+        plan,
+        writer,
         target,
         provision,
         thread_count,
         digests: true,
         checkpoint_interval: Duration::ZERO,
         resume,
-    };
-    job.run(monitor)
+    }
 }
 
 /// Keeps the last checkpoint and stops after so many bytes.
@@ -217,6 +241,104 @@ fn a_target_with_a_place_for_everything_reads_the_same() {
                 run_as(provision, &target, 3, resume, &Watch::until(u64::MAX)).unwrap();
             }
             assert!(target.to_vec() == expected(), "{provision:?} {stop_after_bytes}");
+        }
+    }
+}
+
+/// Finds room ahead, and keeps what became of it.
+struct Roomy {
+    memory: Memory,
+    /// What has storage.
+    stored: Mutex<ExtentSet<Host>>,
+    written_bytes: AtomicU64,
+}
+
+impl Roomy {
+    fn new() -> Self {
+        Self { memory: Memory::new(Vec::new()), stored: Mutex::default(), written_bytes: AtomicU64::new(0) }
+    }
+
+    fn store(&self, span: HostSpan) {
+        let mut stored = self.stored.lock().unwrap();
+        *stored = stored.union(&[span].into_iter().collect());
+    }
+
+    fn read(&self, format: Format) -> Vec<u8> {
+        let file: Arc<dyn HostFile> = Arc::new(Memory::new(self.memory.to_vec()));
+        let options = OpenOptions { format: Some(format) };
+        let chain = Chain::open(file, options, &TestResolver::default()).unwrap();
+        let mut bytes = vec![0; LEN];
+        chain.read_at(VirtualOffset::ZERO, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+impl ReadAt<Host> for Roomy {
+    block::forward!(self, self.memory => read_at);
+
+    fn len_bytes(&self) -> u64 {
+        ReadAt::<Host>::len_bytes(&self.memory)
+    }
+}
+
+impl TargetFile for Roomy {
+    block::forward!(self, self.memory => flush);
+
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        self.store(Span::new(at, buf.len() as u64));
+        self.written_bytes.fetch_add(buf.len() as u64, Ordering::SeqCst);
+        self.memory.write_at(at, buf)
+    }
+
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        let mut stored = self.stored.lock().unwrap();
+        *stored = stored.within(Span::from_zero(len_bytes)).collect();
+        self.memory.set_len(len_bytes)
+    }
+
+    fn reserve(&self, span: HostSpan) -> Result<()> {
+        self.store(span);
+        self.memory.reserve(span)
+    }
+
+    fn reserve_ahead(&self, span: HostSpan, _spare_bytes: u64) -> bool {
+        self.reserve(span).is_ok()
+    }
+
+    fn zero(&self, span: HostSpan) -> Result<()> {
+        let mut stored = self.stored.lock().unwrap();
+        *stored = stored.subtract(&[span].into_iter().collect());
+        self.memory.zero(span)
+    }
+}
+
+/// Bytes of the disk in blocks of the host that hold anything but zeros.
+fn used_bytes() -> u64 {
+    let is_used = |block: &&[u8]| block.iter().any(|byte| *byte != 0);
+    expected().chunks(4096).filter(is_used).count() as u64 * 4096
+}
+
+/// The most that tables of so small a disk take, with what aligns them.
+const TABLE_BYTES_MAX: u64 = 5 << 20;
+
+#[test]
+fn what_was_not_used_is_neither_written_nor_kept() {
+    for format in Format::ALL {
+        for stop_after_bytes in [u64::MAX, 9 << 20] {
+            let target = Roomy::new();
+            let watch = Watch::until(stop_after_bytes);
+            if run_to(format, &target, None, &watch).is_err() {
+                let resume = watch.checkpoint.lock().unwrap().take();
+                run_to(format, &target, resume, &Watch::until(u64::MAX)).unwrap();
+            }
+            assert!(target.read(format) == expected(), "{format} {stop_after_bytes}");
+            let written_bytes = target.written_bytes.into_inner();
+            assert!(written_bytes <= used_bytes() + TABLE_BYTES_MAX, "{format} writes {written_bytes}");
+            // Windows refuses these if they have holes.
+            let is_thick = matches!(format, Format::Vhd | Format::Vhdx);
+            let stored_bytes = target.stored.into_inner().unwrap().total_bytes();
+            let most_bytes = if is_thick { LEN as u64 } else { used_bytes() };
+            assert!(stored_bytes <= most_bytes + TABLE_BYTES_MAX, "{format} keeps {stored_bytes}");
         }
     }
 }

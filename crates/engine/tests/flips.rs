@@ -269,7 +269,7 @@ fn check(volume: &Volume, at: usize, bit: u8, dir: &Path, tally: &Tally) {
         (Some(source), Some(target)) if source == target => &tally.same,
         // e2fsck prints what it never set, now and then: it has to say the same twice.
         (None, _) => &tally.undecided,
-        (source, _) if *source != said(&paths[0]) => &tally.undecided,
+        (source, target) if *source != said(&paths[0]) || *target != said(&paths[1]) => &tally.undecided,
         _ => {
             let lines = |said: &Option<String>| said.as_deref().unwrap_or("nothing").replace('\n', "\n    ");
             let what = format!(

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use block::{Error, ErrorKind, Memory, ReadAt, Result, check_bounds};
 use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset, VolumeSpan};
+use filesystem::ext::Corrupt;
 use filesystem::{
     Catalog, FileExtent, FileId, FileKind, FileStream, FileSystem, Mobility, PieceState, Rearrange,
     Relocation, Relocations, Source, StreamName, StreamVisitor, ext,
@@ -558,8 +559,12 @@ fn wrong_relocations_are_invalid() {
     }
 }
 
+fn refused(volume: &Path) -> Error {
+    open(volume).rearrange().err().expect("it must not be rearranged")
+}
+
 fn refusal(volume: &Path) -> (ErrorKind, String) {
-    let error: Error = open(volume).rearrange().err().expect("it must not be rearranged");
+    let error = refused(volume);
     (error.kind(), error.to_string())
 }
 
@@ -595,13 +600,17 @@ fn what_is_in_doubt_is_refused() {
 
     fresh(plain);
     debugfs(&volume, &format!("ssv free_blocks_count {}", field("Free blocks") - 1));
-    let (kind, why) = refusal(&volume);
-    assert!(kind == ErrorKind::Corrupt && why.contains("free_blocks_count"), "{why}");
+    let error = refused(&volume);
+    assert_eq!(error.cause(), Some(&Corrupt::Superblock));
+    let found = error.wrong_field().map(|found| (found.name(), found.found().number()));
+    assert_eq!(found, Some(("free_blocks_count", Some(field("Free blocks")))));
 
     fresh(plain);
     debugfs(&volume, &format!("ssv free_inodes_count {}", field("Free inodes") - 1));
-    let (kind, why) = refusal(&volume);
-    assert!(kind == ErrorKind::Corrupt && why.contains("free_inodes_count"), "{why}");
+    let error = refused(&volume);
+    assert_eq!(error.cause(), Some(&Corrupt::Superblock));
+    let found = error.wrong_field().map(|found| (found.name(), found.found().number()));
+    assert_eq!(found, Some(("free_inodes_count", Some(field("Free inodes")))));
 
     // A block that nobody owns, counted as used by all.
     fresh(plain);
@@ -619,14 +628,15 @@ fn what_is_in_doubt_is_refused() {
         ),
     );
     assert!(support::doubt(&volume).is_none(), "a copy does not mind");
-    let (kind, why) = refusal(&volume);
-    assert!(kind == ErrorKind::Corrupt && why.contains("nobody owns"), "{why}");
+    assert_eq!(refused(&volume).cause(), Some(&Corrupt::BlockUnowned { block: free }));
 
     fresh(plain);
-    let block = debugfs(&volume, "bmap /large 0");
-    debugfs(&volume, &format!("sif /far block[0] {}", block.lines().last().unwrap().trim()));
-    let (kind, why) = refusal(&volume);
-    assert!(kind == ErrorKind::Corrupt && why.contains("owned twice"), "{why}");
+    let block: u64 = debugfs(&volume, "bmap /large 0").lines().last().unwrap().trim().parse().unwrap();
+    debugfs(&volume, &format!("sif /far block[0] {block}"));
+    let error = refused(&volume);
+    let is_it =
+        matches!(error.cause(), Some(Corrupt::BlockOwnedTwice { block: found, .. }) if *found == block);
+    assert!(is_it, "{error}");
 
     fresh("-t ext4 -O mmp");
     open(&volume).rearrange().unwrap();

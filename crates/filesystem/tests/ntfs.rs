@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use block::{Error, ErrorKind, Memory, Result};
 use extent::{Volume, VolumeOffset, VolumeSpan};
+use filesystem::ntfs::Corrupt;
 use filesystem::{Check, FileSystem, Source, State, Use};
 use ntfs_volumes::{
     AsVolume, Made, Mounted, attribute_at, fragment_mft, make, noise, open, open_bytes, record_at, text,
@@ -264,8 +265,8 @@ fn a_cluster_of_two_files_is_a_doubt() {
     let ((from, lcn), (to, _)) = (data_runs(&bytes, one), data_runs(&bytes, two));
     let runs = bytes[from..from + 8].to_vec();
     bytes[to..to + 8].copy_from_slice(&runs);
-    let expected = format!("cluster {lcn} of file record {two} belongs to another file too");
-    assert!(full_error(bytes).to_string().contains(&expected));
+    let expected = Corrupt::ClusterShared { cluster: lcn as u64, record: two };
+    assert_eq!(full_error(bytes).cause(), Some(&expected));
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn damaged_records_are_doubts_that_name_the_field() {
     let mirror = usize::from(good[0x38]) * 4096 + (usize::from(good[0x39]) << 8) * 4096;
     let mut bytes = good;
     bytes[mirror + 1024 + 16] ^= 1;
-    assert!(full_error(bytes).to_string().contains("$MFTMirr's record 1 is not the same as $MFT's"));
+    assert_eq!(full_error(bytes).cause(), Some(&Corrupt::MirrorDiffers { record: 1 }));
 }
 
 fn state_of(bytes: Vec<u8>) -> State {
@@ -471,9 +472,8 @@ fn a_bitmap_larger_than_memory_allows_is_read_by_window() {
     list.extend(u32::try_from(last).unwrap().to_le_bytes());
     list.push(0);
     file.write_all_at(&list, mft + number * 1024 + runs as u64).unwrap();
-    let error = open(&made.volume).used_map(Check::Full).map(drop).unwrap_err().to_string();
-    let expected = format!("cluster {last} of file record {number} is marked free");
-    assert!(error.contains(&expected), "{error}");
+    let error = open(&made.volume).used_map(Check::Full).map(drop).unwrap_err();
+    assert_eq!(error.cause(), Some(&Corrupt::ClusterMarkedFree { cluster: last, record: number }), "{error}");
 }
 
 /// Opens and maps what may be damaged.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use block::{Error, ErrorKind, Memory, ReadAt, TargetFile};
 use extent::{HostOffset, Offset, Span, Volume, VolumeOffset, VolumeSpan};
+use filesystem::ntfs::Corrupt;
 use filesystem::{
     Catalog, Check, FileExtent, FileId, FileKind, FileStream, Fragments, Mobility, Rearrange, Relocation,
     Relocations, State, StreamName, StreamVisitor,
@@ -603,8 +604,7 @@ fn volumes_in_doubt_are_refused() {
     let bits = at(bitmap.start()) + cluster / 8;
     let error = refusal(with(bits, &[good[bits] | 1 << (cluster % 8)]));
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    let expected = format!("cluster {cluster} is marked used, but belongs to no file");
-    assert!(error.to_string().contains(&expected), "{error}");
+    assert_eq!(error.cause(), Some(&Corrupt::ClusterUnowned { cluster: cluster as u64 }));
     // One of two owners.
     let files = moving.streams.iter().filter(|stream| stream.name.is_none() && stream.extents.len() == 1);
     let [one, other] = [0, 1].map(|nth| {
@@ -616,7 +616,7 @@ fn volumes_in_doubt_are_refused() {
     });
     let error = refusal(with(other, &good[one..one + 8]));
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("belongs to another file too"), "{error}");
+    assert!(matches!(error.cause(), Some(Corrupt::ClusterShared { .. })), "{error}");
 }
 
 /// The header of volume shadow copies, as libvshadow describes it.
@@ -661,11 +661,11 @@ fn mft_keeps_room_to_grow_where_there_is_plenty() {
     open_source(moving.memory.clone()).each_free_span(&mut |span| free.push(span)).unwrap();
     let mft = moving.streams.iter().find(|stream| stream.file == FileId(0) && stream.name.is_none()).unwrap();
     let mft_end = mft.extents.last().unwrap().span.end();
-    let kept: u64 = free.iter().map(VolumeSpan::len_bytes).sum::<u64>()
-        - moving.room.iter().map(VolumeSpan::len_bytes).sum::<u64>();
+    let free_bytes: u64 = free.iter().map(VolumeSpan::len_bytes).sum();
+    let kept = free_bytes - moving.room.iter().map(VolumeSpan::len_bytes).sum::<u64>();
     let behind = free.iter().find(|span| span.start() == mft_end).map_or(0, VolumeSpan::len_bytes);
     let mft_bytes: u64 = mft.spans().iter().map(VolumeSpan::len_bytes).sum();
-    assert!(kept <= behind && kept <= mft_bytes && kept <= 3 << 20, "{kept} of {behind}");
+    assert!(kept <= behind && kept <= mft_bytes && kept <= free_bytes / 32, "{kept} of {behind}");
     assert!(kept > 0 || behind == 0, "{behind} behind $MFT");
 }
 

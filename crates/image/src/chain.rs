@@ -8,12 +8,10 @@ use block::{
 };
 use extent::{Offset, Span, Virtual, VirtualOffset, VirtualSpan};
 
+use crate::broken_chain::{BrokenChain, LAYER_COUNT_MAX};
 use crate::foreign::{self, Foreign};
 use crate::{Facts, Format, Found, Layer, ParentReference, Probe, Purpose, Resolver, probe};
 use crate::{qcow2, raw, vdi, vhd, vhdx, vmdk};
-
-/// The longest chain followed. Hypervisors warn far below it.
-const LAYER_COUNT_MAX: usize = 128;
 
 /// How to open a disk.
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,11 +134,8 @@ impl Chain {
         let facts = self.bottom().layer.facts();
         let found = facts.id.clone().unwrap_or_else(|| "none".into());
         if !parent.ids.is_empty() && !parent.ids.contains(&found) {
-            return Err(Error::refused(format!(
-                "'{name}' is not the parent this image was made from, or changed since"
-            ))
-            .field("its identity", found, parent.ids.join(" or "))
-            .path(child.name()));
+            let wrong = BrokenChain::NotItsParent { name, found, expected: parent.ids.join(" or ") };
+            return Err(Error::refused(wrong).path(child.name()));
         }
         Ok(())
     }
@@ -156,11 +151,9 @@ impl Chain {
         let again =
             file.identity().is_some_and(|id| self.files.iter().any(|file| file.identity() == Some(id)));
         if again || self.links.len() >= LAYER_COUNT_MAX {
-            let what =
-                if again { "chain of parents runs in a circle" } else { "chain of parents is too long" };
-            return Err(Error::corrupt(what)
-                .field("layer", self.links.len(), format!("below {LAYER_COUNT_MAX}"))
-                .path(name));
+            let layers = self.links.len();
+            let why = if again { BrokenChain::Circle { layers } } else { BrokenChain::TooLong { layers } };
+            return Err(Error::corrupt(why).path(name));
         }
         let (format, found, looks_like) = match format {
             Some(format) => (format, found, None),
@@ -168,6 +161,8 @@ impl Chain {
         };
         let layer = open_layer(format, file, resolver).map_err(|error| error.path(&name))?;
         let first_file = u32::try_from(self.files.len()).expect("few files");
+        let virtual_bytes = layer.facts().virtual_bytes;
+        tracing::debug!(file = ?name, %format, ?found, virtual_bytes, depth = self.links.len(), "image opened");
         self.files.extend(layer.files().iter().cloned());
         self.links.push(Link { layer, found, looks_like, first_file });
         Ok(())
@@ -294,7 +289,7 @@ fn open_parent(
             Err(error) => return Err(error),
         }
     }
-    Err(refusal.unwrap_or_else(|| Error::corrupt("differencing image names no parent").path(child.name())))
+    Err(refusal.unwrap_or_else(|| Error::corrupt(BrokenChain::NoParentNamed).path(child.name())))
 }
 
 /// The format by the whole header. An extension or a device that says raw goes before what a guest could have
@@ -303,7 +298,7 @@ fn open_parent(
 fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
     let extension = file.name().rsplit_once('.').map_or("", |(_, extension)| extension);
     let verdicts = probe(file)?;
-    let yes = verdicts.iter().find(|(_, verdict)| *verdict == Probe::Yes).map(|(format, _)| *format);
+    let yes = verdicts.iter().find(|(_, verdict)| matches!(verdict, Probe::Yes)).map(|(format, _)| *format);
     let is_raw = ["raw", "dd"].contains(&extension.to_ascii_lowercase().as_str());
     if yes.is_none() {
         check_not_foreign(file, is_raw)?;
@@ -313,13 +308,10 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
     }
     // What the name promises and the header breaks is told, whatever else the contents look like.
     let promised = Format::from_extension(extension);
-    let broken = |(format, verdict): &(Format, Probe)| match verdict {
-        Probe::Broken(reason) => Some((*format, reason.clone())),
-        _ => None,
-    };
-    let broken_promise = verdicts.iter().filter(|(format, _)| Some(*format) == promised).find_map(broken);
-    if let Some((format, reason)) = broken_promise {
-        return Err(broken_header(format, &reason));
+    let mut broken: Vec<_> = verdicts.into_iter().filter_map(broken).collect();
+    if let Some(index) = broken.iter().position(|(format, _)| Some(*format) == promised) {
+        let (format, error) = broken.swap_remove(index);
+        return Err(broken_header(format, &error).because(error));
     }
     if let Some(format) = yes {
         if file.is_block_device() {
@@ -330,11 +322,11 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
         }
         return Ok((format, Found::ByHeader, None));
     }
-    if let Some((format, reason)) = verdicts.iter().find_map(broken) {
-        return Err(broken_header(format, &reason));
+    if let Some((format, error)) = broken.into_iter().next() {
+        return Err(broken_header(format, &error).because(error));
     }
     if let Some(format) = promised.filter(|format| *format != Format::Raw) {
-        return Err(broken_header(format, "its signature is missing"));
+        return Err(broken_header(format, &"its signature is missing"));
     }
     refuse(foreign::recognise_text(file)?)?;
     Ok((Format::Raw, Found::ByElimination, None))
@@ -361,7 +353,15 @@ fn refuse(foreign: Option<Foreign>) -> Result<()> {
     foreign.map_or(Ok(()), |foreign| Err(foreign.refusal()))
 }
 
-fn broken_header(format: Format, reason: &str) -> Error {
+/// What a format's parser found broken of a file that bears its signature.
+fn broken((format, verdict): (Format, Probe)) -> Option<(Format, Error)> {
+    match verdict {
+        Probe::Broken(error) => Some((format, error)),
+        Probe::No | Probe::Yes => None,
+    }
+}
+
+fn broken_header(format: Format, reason: &dyn std::fmt::Display) -> Error {
     Error::corrupt(format!("{format} image with a broken header: {reason}"))
         .hint("if this is a raw disk, say so with -f raw")
 }

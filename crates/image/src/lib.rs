@@ -8,13 +8,13 @@
 //! - opening and reading never write: a pending log is replayed in memory ([`block::Overlay`]);
 //! - a file named inside an image is opened by the [`Resolver`] alone, which decides whether it is granted;
 //! - writers do no I/O: they answer with [`TargetWrite`]s, which the engine carries out;
-//! - what exists is changed by [`Edit`] alone, through files that its caller opened for that: contents where they
-//!   lie, and what tells that they changed; never a table.
+//! - what exists is changed through files that its caller opened for that: by [`Edit`] contents where they lie and what tells that they
+//!   changed, never a table; by [`live`] the tables as well.
 //!
 //! Absent on purpose: file systems, operating-system code, policy about what to copy.
 
+mod broken_chain;
 mod chain;
-
 mod edit;
 mod foreign;
 mod format;
@@ -24,6 +24,7 @@ mod mutant;
 mod old_qemu;
 mod owners;
 mod probe;
+mod references;
 mod relatives;
 mod write;
 
@@ -35,6 +36,7 @@ pub mod vhd;
 pub mod vhdx;
 pub mod vmdk;
 
+pub use broken_chain::BrokenChain;
 pub use chain::{Chain, Link, OpenOptions};
 pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;
@@ -44,6 +46,6 @@ pub use mutant::{FULL_MUTANTS, MUTANTS, Mutant};
 pub use probe::{Found, Probe, probe};
 pub use relatives::{Relation, Relative, relatives, relatives_of_file};
 pub use write::{
-    AnyWriter, Chunk, CreateOptions, Encoder, Finish, Piece, PieceBytes, TargetWrite, WriteBytes, Writer,
-    create,
+    AnyWriter, Chunk, CreateOptions, Encoder, Finish, Growth, Piece, PieceBytes, TargetWrite, WriteBytes,
+    Writer, create,
 };

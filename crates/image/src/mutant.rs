@@ -15,11 +15,21 @@ pub enum Mutant {
     FailedCommitForgotten,
     /// A unit whose storage a full host did not take back is taken for one that reads as zeros.
     UnpunchedIsClean,
+    /// Where a unit would lie best is taken for free.
+    PlaceNotAskedFor,
+    /// A VHDX log that one header names is taken for one that neither does.
+    HalfNamedIsUnnamed,
 }
 
 /// Those that a host without room brings to light.
-pub const FULL_MUTANTS: [Mutant; 2] = [Mutant::FailedCommitForgotten, Mutant::UnpunchedIsClean];
+pub const FULL_MUTANTS: [Mutant; 3] =
+    [Mutant::FailedCommitForgotten, Mutant::UnpunchedIsClean, Mutant::HalfNamedIsUnnamed];
 
 /// Those that cuts bring to light.
-pub const MUTANTS: [Mutant; 4] =
-    [Mutant::NoFlushOfData, Mutant::NoFlushOfTables, Mutant::TablesBeforeData, Mutant::ReusedTooSoon];
+pub const MUTANTS: [Mutant; 5] = [
+    Mutant::NoFlushOfData,
+    Mutant::NoFlushOfTables,
+    Mutant::TablesBeforeData,
+    Mutant::ReusedTooSoon,
+    Mutant::PlaceNotAskedFor,
+];

@@ -4,7 +4,7 @@ use block::{HostFile, Result};
 use extent::HostOffset;
 
 use crate::ParentReference;
-use crate::relatives::parent_named;
+use crate::references::parent_named;
 
 /// Longer names are in no valid image: `PATH_MAX` of Linux for QED, 1023 for QCOW (QEMU, `block/qcow.c`, `qcow_open`).
 const NAME_BYTES_MAX: u32 = 4096;

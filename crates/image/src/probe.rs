@@ -1,16 +1,16 @@
 //! Which format a file has.
 
-use block::{HostFile, Result};
+use block::{Error, HostFile, Result};
 
 use crate::{Format, qcow2, vdi, vhd, vhdx, vmdk};
 
 /// What a format's parser thinks of a file, by its whole header, not a magic number alone.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Probe {
     /// Not this format.
     No,
     /// It bears the format's signature, but the header does not hold together: why.
-    Broken(String),
+    Broken(Error),
     /// Signature, checksums and every field of the header agree.
     Yes,
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use block::{Error, ErrorKind, HostFile, Result};
 
-use crate::{Chain, Format, ParentReference, Purpose, Resolver};
+use crate::references::References;
+use crate::{Chain, ParentReference, Purpose, Resolver};
 use crate::{old_qemu, qcow2, vdi, vhd, vhdx, vmdk};
 
 /// A folder of more files is not looked through: nobody keeps disks in one.
@@ -35,21 +36,6 @@ pub struct Relative {
     pub relation: Relation,
     /// Its name in its folder. Untrusted text, and not always what opens it.
     pub name: String,
-}
-
-/// What an image says of the files that it needs besides itself.
-#[derive(Clone, Default, Debug)]
-pub(crate) struct References {
-    /// The layer below.
-    pub(crate) parent: Option<ParentReference>,
-    /// Data file and extents, as the image names them.
-    pub(crate) data: Vec<String>,
-}
-
-impl From<Option<ParentReference>> for References {
-    fn from(parent: Option<ParentReference>) -> Self {
-        Self { parent, data: Vec::new() }
-    }
 }
 
 /// The images beside the disk that need the files of its top layer. Those below may be shared by many: they are not written.
@@ -209,9 +195,4 @@ fn folder_of(file: &dyn HostFile) -> &Path {
 
 fn last_component(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
-}
-
-/// Names of a format's parser: all that can be said of a file that is only asked what it needs.
-pub(crate) fn parent_named(name: String, format: Option<Format>) -> ParentReference {
-    ParentReference { names: vec![name], format, ids: Vec::new() }
 }

@@ -67,7 +67,7 @@ impl CreateOptions {
             Some(value) if value.is_power_of_two() && range.contains(&value) => Ok(value),
             _ => Err(Error::invalid("option").field(
                 key,
-                &text,
+                text.as_str(),
                 format!("a power of two from {} to {}", range.start, range.end - 1),
             )),
         }
@@ -142,16 +142,30 @@ pub struct Finish {
     pub len_bytes: u64,
 }
 
+/// Where data that are yet to be placed will lie in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// Behind all that was placed.
+    Behind,
+    /// Where they lie on the virtual disk.
+    Mirrored,
+    /// In room that was asked for at the start.
+    Reserved,
+}
+
 /// The layout of a new image. All state is plain data (see the module's page).
 pub trait Writer: Send {
     /// The unit in which data is present or absent, a power of two from 512 to 2 MiB: a cluster where each
     /// is allocated by itself; 4096 where partial blocks cost nothing.
     fn granularity_bytes(&self) -> u64;
 
-    /// Whether the file grows by what is placed, so that room ahead of it will be used.
-    fn appends(&self) -> bool {
-        true
+    /// Where room ahead of what is placed will be used.
+    fn growth(&self) -> Growth {
+        Growth::Behind
     }
+
+    /// Whether the target holds old contents, so that what shall read as zeros is not left out.
+    fn target_is_dirty(&self) -> bool;
 
     /// The CPU part, if granules are to be encoded.
     fn encoder(&self) -> Option<Box<dyn Encoder>> {

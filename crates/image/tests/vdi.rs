@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result, RunState};
 use extent::{Offset, Span};
+use image::vdi::Corrupt;
 use image::{Chain, CreateOptions, Format, OpenOptions, Purpose, Resolver};
 use testkit::{TestFile, TestResolver, check_disk, check_hostile, real_image, run, scratch, write_image};
 
@@ -164,7 +165,7 @@ fn a_differencing_image_finds_its_parent_by_uuid() {
     patch(&named, 0x198, &[0x55; 16]);
     let error = open(&child).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Refused);
-    assert!(error.to_string().contains("changed since"), "{error}");
+    assert!(matches!(error.cause(), Some(Corrupt::ParentChanged { .. })), "{error}");
 }
 
 #[test]
@@ -188,25 +189,33 @@ fn extra_bytes_of_blocks_are_skipped() {
 fn what_is_not_read_is_told() {
     let dir = scratch();
     let path = dir.path().join("odd.vdi");
-    let cases: [(usize, &[u8], ErrorKind, &str); 5] = [
-        (0x44, &[1, 0, 0, 0], ErrorKind::Unsupported, "0.1"),
-        (0x4c, &[3, 0, 0, 0], ErrorKind::Unsupported, "image type is 3"),
-        (0x4c, &[4, 0, 0, 0], ErrorKind::Corrupt, "parent's UUID"),
-        (0x1a8, &[4, 0, 0, 0], ErrorKind::Corrupt, "parent's UUID"),
-        (0x180, &[1, 0, 0, 0], ErrorKind::Corrupt, "number of blocks is 1"),
+    type Case = (usize, [u8; 4], ErrorKind, &'static str, Option<u64>);
+    let cases: [Case; 5] = [
+        (0x44, [1, 0, 0, 0], ErrorKind::Unsupported, "version", None),
+        (0x4c, [3, 0, 0, 0], ErrorKind::Unsupported, "image type", Some(3)),
+        (0x4c, [4, 0, 0, 0], ErrorKind::Corrupt, "parent's UUID", None),
+        (0x1a8, [4, 0, 0, 0], ErrorKind::Corrupt, "parent's UUID", None),
+        (0x180, [1, 0, 0, 0], ErrorKind::Corrupt, "number of blocks", Some(1)),
     ];
-    for (at, bytes, kind, part) in cases {
+    for (at, bytes, kind, field, number) in cases {
         write(&path, &sample(), 1);
-        patch(&path, at, bytes);
+        patch(&path, at, &bytes);
         let error = open(&path).err().unwrap();
         assert_eq!(error.kind(), kind, "{error}");
-        assert!(error.to_string().contains(part), "{error}");
+        assert_eq!(
+            error.cause().is_some_and(|cause: &Corrupt| *cause == Corrupt::Header),
+            kind == ErrorKind::Corrupt
+        );
+        let found = error.wrong_field().map(|found| (found.name(), found.found().number()));
+        assert_eq!(found, Some((field, number)), "{error}");
     }
     write(&path, &sample(), 1);
     patch(&path, 1 << 20, &[9, 0, 0, 0]);
     let error = open(&path).unwrap().map(Span::from_zero(512)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    assert!(error.to_string().contains("entry 0 is 9"), "{error}");
+    assert_eq!(error.cause(), Some(&Corrupt::BlockMap));
+    let found = error.wrong_field().map(|found| (found.name(), found.found().number()));
+    assert_eq!(found, Some(("entry 0", Some(9))), "{error}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result, RunState};
 use extent::{Offset, Span};
+use image::vmdk::Corrupt;
 use image::{Chain, CreateOptions, Format, OpenOptions, Purpose, Resolver};
 use testkit::{TestFile, TestResolver, check_disk, check_hostile, run, scratch, write_image};
 
@@ -187,8 +188,12 @@ fn flat_zero_and_sparse_parts_make_one_disk() {
     check_disk(&chain, chain.files(), &expected);
 }
 
+fn error_of(create_type: &str, extents: &str, files: &Files) -> Error {
+    open_text(&describe(create_type, extents, NO_PARENT), files).err().unwrap()
+}
+
 fn refusal(create_type: &str, extents: &str, files: &Files) -> (ErrorKind, String) {
-    let error = open_text(&describe(create_type, extents, NO_PARENT), files).err().unwrap();
+    let error = error_of(create_type, extents, files);
     (error.kind(), format!("{error} {}", error.hint_text().unwrap_or_default()))
 }
 
@@ -231,20 +236,35 @@ fn what_is_not_read_is_told() {
     put(&mut dirty, SECTOR + 24, &[1]);
     files.files.insert("journal".into(), dirty);
     files.files.insert("se".into(), se);
+    let broken = [
+        ("monolithicFlat", "RW 3 FLAT \"f\" 0", Corrupt::FlatExtent, "its end", None),
+        ("monolithicFlat", "RW 1 FLAT \"f\" 18446744073709551615", Corrupt::FlatExtent, "its end", None),
+        (
+            "monolithicFlat",
+            "RW 9223372036854775807 ZERO",
+            Corrupt::ExtentDescription,
+            "sectors",
+            Some(i64::MAX.unsigned_abs()),
+        ),
+        ("custom", "", Corrupt::Descriptor, "number of extents", Some(0)),
+        ("custom", "RW 1 SPARSE \"f\"", Corrupt::SparseExtent, "magic number", None),
+        ("custom", "RW 6145 SPARSE \"cowd\"", Corrupt::SparseExtent, "capacity", None),
+        ("custom", "RW 6143 SPARSE \"cowd\"", Corrupt::SparseExtent, "capacity", None),
+        ("custom", "RW 6144 SPARSE \"high table\"", Corrupt::GrainDirectory, "entry 0", Some(0x10000)),
+    ];
+    for (create_type, extents, cause, field, number) in broken {
+        let error = error_of(create_type, extents, &files);
+        assert_eq!((error.kind(), error.cause()), (ErrorKind::Corrupt, Some(&cause)), "{extents}: {error}");
+        let found = error.wrong_field().map(|found| (found.name(), found.found().number()));
+        assert_eq!(found, Some((field, number)), "{extents}: {error}");
+    }
+    let other = error_of("custom", "RW 81920 SPARSE \"se\"", &files);
+    assert_eq!(other.cause(), Some(&Corrupt::WrongExtentType));
     let cases = [
-        ("monolithicFlat", "RW 3 FLAT \"f\" 0", ErrorKind::Corrupt, "file's 1024 bytes"),
-        ("monolithicFlat", "RW 1 FLAT \"f\" 18446744073709551615", ErrorKind::Corrupt, "flat extent"),
-        ("monolithicFlat", "RW 9223372036854775807 ZERO", ErrorKind::Corrupt, "8 EiB"),
         ("fullDevice", "RW 1 FLAT \"/dev/sda\" 0", ErrorKind::Unsupported, "devices of the host"),
         ("vmfsRawDeviceMap", "RW 1 VMFSRDM \"x\"", ErrorKind::Unsupported, "VMFSRDM"),
-        ("custom", "", ErrorKind::Corrupt, "number of extents"),
-        ("custom", "RW 1 SPARSE \"f\"", ErrorKind::Corrupt, "magic number"),
         ("custom", "RW 1 SESPARSE \"f\"", ErrorKind::Unsupported, "magic number"),
-        ("custom", "RW 6145 SPARSE \"cowd\"", ErrorKind::Corrupt, "capacity is 6144"),
-        ("custom", "RW 6143 SPARSE \"cowd\"", ErrorKind::Corrupt, "capacity is 6144"),
         ("custom", "RW 6144 SPARSE \"inconsistent\"", ErrorKind::Refused, "inconsistent"),
-        ("custom", "RW 6144 SPARSE \"high table\"", ErrorKind::Corrupt, "entry 0 is 0x10000"),
-        ("custom", "RW 81920 SPARSE \"se\"", ErrorKind::Corrupt, "SESparse"),
         ("custom", "RW 81920 SESPARSE \"journal\"", ErrorKind::Refused, "journal"),
     ];
     for (create_type, extents, kind, part) in cases {
@@ -254,7 +274,11 @@ fn what_is_not_read_is_told() {
     }
     let text = describe("custom", "RW 6144 SPARSE \"low grain\"", NO_PARENT);
     let error = open_text(&text, &files).unwrap().map(Span::from_zero(512)).unwrap_err();
-    assert!(error.to_string().contains("behind the header"), "{error}");
+    assert_eq!(error.cause(), Some(&Corrupt::GrainTable));
+    assert!(
+        error.wrong_field().is_some_and(|field| field.expected().contains("behind the header")),
+        "{error}"
+    );
     // Each of these lines is a disk of 128 TiB with all its tables.
     let mut huge = vec![0; 2 * SECTOR + (16 << 20)];
     put(&mut huge, 0, b"KDMV");

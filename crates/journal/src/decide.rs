@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use mutants::broken;
 
+use crate::corrupt::Corrupt;
 use crate::header::{DiskName, FileId, HEADER_BYTES, Header, witness_digest};
 use crate::record::{Move, Patch, Record};
 
@@ -108,12 +109,13 @@ pub fn read_header(journal: &dyn ReadAt<Host>) -> Result<(Header, [u8; 16])> {
     journal.read_at(Offset::ZERO, &mut bytes)?;
     let header = match len {
         HEADER_BYTES => Header::from_bytes(&bytes),
-        _ => Err(Error::corrupt(format!("{len} bytes long, shorter than any journal"))),
+        _ => Err(Error::corrupt(Corrupt::Length { len_bytes: len })),
     };
     header.map_err(|error| match error.kind() {
         ErrorKind::Unsupported => error.hint("finish it with the version of Leandisk that began it"),
         _ => Error::refused(format!("is no journal of Leandisk ({error})"))
-            .hint("look at what it is, then remove it or give it another name"),
+            .hint("look at what it is, then remove it or give it another name")
+            .because(error),
     })
 }
 

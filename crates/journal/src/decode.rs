@@ -3,6 +3,8 @@
 use block::{Error, Result};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use crate::corrupt::Corrupt;
+
 /// The next struct.
 pub(crate) fn next_struct<T: FromBytes + KnownLayout + Immutable + Unaligned>(
     bytes: &mut &[u8],
@@ -20,7 +22,7 @@ pub(crate) fn next_bytes<'a>(bytes: &mut &'a [u8], len: usize) -> Result<&'a [u8
 }
 
 fn too_short() -> Error {
-    Error::corrupt("the journal's length and its counts disagree")
+    Error::corrupt(Corrupt::TooShort)
 }
 
 /// XXH3-128 of `bytes`, of which the 16 from `hole` on count as zeros.

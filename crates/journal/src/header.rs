@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
+use crate::corrupt::Corrupt;
 use crate::decode::{digest_without, next_bytes, next_struct};
 use crate::layout::{HEADER_MAGIC, HeaderStart, OwnerEntry, SpanEntry, VERSION, VERSION_WITHOUT_OWNER};
 
@@ -207,7 +208,7 @@ impl Header {
     pub fn from_bytes(bytes: &[u8]) -> Result<(Self, [u8; 16])> {
         let start: HeaderStart = next_struct(&mut &bytes[..])?;
         if start.magic != HEADER_MAGIC {
-            return Err(Error::corrupt("it begins otherwise"));
+            return Err(Error::corrupt(Corrupt::Magic));
         }
         let version = start.version.get();
         if ![VERSION, VERSION_WITHOUT_OWNER].contains(&version) {
@@ -216,7 +217,7 @@ impl Header {
         let len = usize::try_from(start.len_bytes.get()).expect("32 bits");
         let whole = bytes.get(..len).filter(|whole| whole.len() >= size_of::<HeaderStart>());
         let Some(whole) = whole.filter(|whole| digest_without(whole, DIGEST_AT) == start.digest) else {
-            return Err(Error::corrupt("the journal's header is damaged"));
+            return Err(Error::corrupt(Corrupt::HeaderDigest));
         };
         Ok((Self::parse(&start, &whole[size_of::<HeaderStart>()..])?, start.digest))
     }
@@ -260,8 +261,8 @@ impl Header {
         };
         match header.check() {
             Ok(()) if rest.is_empty() => Ok(header),
-            Ok(()) => Err(Error::corrupt("the journal's header has more than it says")),
-            Err(error) => Err(Error::corrupt(error.to_string())),
+            Ok(()) => Err(Error::corrupt(Corrupt::HeaderTooLong)),
+            Err(error) => Err(Error::corrupt(error.to_string()).because(error)),
         }
     }
 
@@ -320,7 +321,7 @@ fn cut(text: &str, len_max: usize) -> &str {
 /// A span from stored numbers.
 pub(crate) fn span(start: u64, len_bytes: u64) -> Result<VirtualSpan> {
     Span::checked(Offset::new(start), len_bytes)
-        .ok_or_else(|| Error::corrupt("a span of the journal overflows").at(Offset::<Virtual>::new(start)))
+        .ok_or_else(|| Error::corrupt(Corrupt::SpanOverflows).at(Offset::<Virtual>::new(start)))
 }
 
 /// XXH3-128 of what the spans hold, one after the other.

@@ -13,6 +13,7 @@
 //!
 //! Absent on purpose: folders of the host, which [`Names`] stands for; the order of writes to a disk, which belongs to the engine.
 
+mod corrupt;
 mod decide;
 mod decode;
 mod header;
@@ -22,6 +23,7 @@ mod life;
 mod mutant;
 mod record;
 
+pub use corrupt::Corrupt;
 pub use decide::{Claim, Decision, Why, decide, read_header};
 pub use header::{
     DiskName, FileId, HEADER_BYTES, Header, Identity, Owner, SLOT_BYTES_MAX, WITNESS_COUNT_MAX,

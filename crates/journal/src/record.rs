@@ -7,6 +7,7 @@ use extent::{Offset, VirtualOffset, VirtualSpan};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use crate::corrupt::Corrupt;
 use crate::decode::{digest_without, next_bytes, next_struct};
 use crate::header::span;
 use crate::layout::{DifferenceEntry, MoveEntry, PatchEntry, RECORD_MAGIC, RecordStart};
@@ -156,12 +157,12 @@ impl Record {
             let patch = parse_patch(&entry, &mut rest)?;
             let follows = patches.last().is_none_or(|last| last.span().end() <= patch.at);
             if !follows || !volume.covers(&span(entry.at.get(), u64::from(entry.len_bytes.get()))?) {
-                return Err(Error::corrupt("a patch of the journal is out of place").at(patch.at));
+                return Err(Error::corrupt(Corrupt::PatchOutOfPlace).at(patch.at));
             }
             patches.push(patch);
         }
         if !rest.is_empty() {
-            return Err(Error::corrupt("a record of the journal has more than it says"));
+            return Err(Error::corrupt(Corrupt::RecordTooLong));
         }
         Ok(Self { sequence: start.sequence.get(), moves, patches })
     }
@@ -171,7 +172,7 @@ fn parse_move(entry: MoveEntry, volume: VirtualSpan) -> Result<Move> {
     let from = span(entry.from.get(), entry.len_bytes.get())?;
     let to = span(entry.to.get(), entry.len_bytes.get())?;
     if !volume.covers(&from) || !volume.covers(&to) {
-        return Err(Error::corrupt("a move of the journal is out of place").at(from.start()));
+        return Err(Error::corrupt(Corrupt::MoveOutOfPlace).at(from.start()));
     }
     Ok(Move { from, to: to.start(), digest: u128::from_le_bytes(entry.digest) })
 }
@@ -187,9 +188,7 @@ fn parse_patch(entry: &PatchEntry, rest: &mut &[u8]) -> Result<Patch> {
         let start = usize::try_from(difference.start.get()).expect("32 bits");
         let bytes = next_bytes(rest, usize::try_from(difference.len_bytes.get()).expect("32 bits"))?;
         let place = before.get_mut(start..).and_then(|tail| tail.get_mut(..bytes.len()));
-        place
-            .ok_or_else(|| Error::corrupt("a difference lies past its patch").at(at))?
-            .copy_from_slice(bytes);
+        place.ok_or_else(|| Error::corrupt(Corrupt::DifferenceOutOfPlace).at(at))?.copy_from_slice(bytes);
     }
     Ok(Patch { at, before, after })
 }

@@ -1,6 +1,5 @@
 //! What of a disk is fragmented or wasted, what that costs, and what is worth doing about it.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +18,8 @@ use report::{
 };
 use stack::{Stack, UsedMaps};
 
-use crate::open::{Caching, OpenDisk, OpenOptions};
+use crate::machine::Caching;
+use crate::open::{OpenDisk, OpenOptions};
 use crate::output::{OutputFile, output_beside};
 use crate::{Observer, recording};
 
@@ -222,7 +222,7 @@ fn read_trace(path: &Path, observer: &dyn Observer) -> Result<Vec<Access>> {
         return Ok(accesses);
     }
     let failed = |error| Error::io("read", error).path(path.display());
-    let lines = BufReader::new(File::open(path).map_err(failed)?).lines();
+    let lines = BufReader::new(os::open_input(path)?).lines();
     let mut accesses = Vec::new();
     for (number, line) in (1..).zip(lines) {
         let line = line.map_err(failed)?;
@@ -248,6 +248,6 @@ fn read_trace(path: &Path, observer: &dyn Observer) -> Result<Vec<Access>> {
 /// Reads what a copy would read.
 fn zeros(stack: &Stack, maps: &UsedMaps, unit_bytes: u64) -> Result<ZeroCount> {
     let plan = crate::copy::plan(CopyOptions::default(), stack, maps)?;
-    let threads = std::thread::available_parallelism().map_or(4, |count| count.get() * 2);
+    let threads = os::processor_count() * 2;
     count_zeros(&**stack.chain(), plan.reads.iter(), unit_bytes, threads)
 }

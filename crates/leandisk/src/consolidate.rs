@@ -60,6 +60,7 @@ fn plan_volume(stack: &Stack, mode: &Mode, gives: GivesBack, known: &Known, inde
         let options = DefragOptions {
             goal: Goal::Units,
             growth_bytes_max: 0,
+            growth_left_bytes_max: 0,
             unit_bytes,
             unit_skew_bytes: volume.span.start().get() % unit_bytes,
             batch_bytes_max: BATCH_BYTES_MAX,

@@ -1,34 +1,29 @@
 //! A copy of what a disk's guest uses: facts, plan, execution, proof.
 
-use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+mod identity;
 
-use block::{Disk, Error, ErrorKind, Fingerprint, HostFile, ReadAt, Result, TargetFile, TargetName};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use block::{Disk, Error, ErrorKind, HostFile, ReadAt, Result, TargetFile, TargetName};
 use claims::{Act, Seen};
 use engine::{Checkpoint, CopyJob, CopyOutcome, JobIdentity, JobMonitor, Least, Left, Transfer};
 use extent::Virtual;
 use filesystem::Check;
-use image::{AnyWriter, Chain, CreateOptions, Format};
-use os::{FolderOptions, SourceFile};
+use image::{AnyWriter, Chain, CreateOptions, Format, NoFiles};
+use mutants::broken;
+use os::FolderOptions;
 use plan::{CopyOptions, CopyPlan, CopyPlanner};
 use report::{CopyDocument, CopySubject, copy_document};
 use stack::{Arranged, Stack, UsedMaps};
 
-use crate::open::{Caching, Gate, OpenDisk, OpenOptions, check_claims, check_replaceable, open_chain};
+use self::identity::{check_unchanged, how, source_state};
+use crate::machine::{Caching, Machine, Named, ThisHost};
+use crate::open::{Location, OpenDisk, OpenOptions, check_claims};
 use crate::pack::pack;
-use crate::target::{Target, Wanted, is_block_device};
+use crate::target::{Target, Wanted};
 use crate::{Cancel, Observer, Progress, Provision, shadow_copies};
-
-/// The most time between checkpoints: far enough apart to cost nothing, near enough to lose little.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(15);
-
-/// Times of files are as coarse as this, but on FAT: the kernel counts ticks of a hundredth of a second or less.
-const FILE_TIME_STEP: Duration = Duration::from_millis(20);
-/// The same on FAT, and wherever a time is in whole seconds.
-const COARSE_FILE_TIME_STEP: Duration = Duration::from_secs(2);
 
 /// Where files lie in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -85,24 +80,30 @@ pub struct Options {
 
 /// Copies the disk, or says what a copy would do. Nothing is under the target's name before it is complete.
 pub fn run(options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
+    run_on(&ThisHost, options, observer)
+}
+
+/// The same on another machine than this host.
+pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
     let started = Instant::now();
-    let disk = OpenDisk::open(&options.source, &options.open, caching(options))?;
+    let disk = OpenDisk::open_on(machine, &options.source, &options.open, caching(options))?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
-    let target_format = target_format(options, stack.chain().facts().format)?;
-    let create = create_options(options, stack, target_format)?;
+    let target_format = target_format(machine, options, stack.chain().facts().format)?;
+    let create = create_options(machine, options, stack, target_format)?;
     let writer = image::create(target_format, create)?;
-    check_provision(options, &writer)?;
-    check_target_is_no_source(options, stack.chain())?;
+    check_provision(machine, options, &writer)?;
+    check_target_is_no_source(machine, options, stack.chain())?;
     warn_of_sectors(stack.chain().sector_bytes(), target_format, observer);
     let before = Seen::of(stack.chain());
     if !options.in_use {
-        check_claims(stack.chain(), &Gate::new(&options.source, &options.open)?, Act::Read)
-            .map_err(or_in_use)?;
+        let resolver = Location { machine, path: &options.source, options: &options.open }.resolver()?;
+        check_claims(stack.chain(), &*resolver, Act::Read).map_err(or_in_use)?;
     }
     let least = engine::least(writer.clone(), stack.chain().len_bytes(), options.provision.when())?;
-    let target = Target::open(&options.target, &wanted(options, stack.chain(), target_format, least))?;
-    check_replaceable(&options.target, &options.open)?;
+    let wanted = wanted(machine, options, stack.chain(), target_format, least);
+    let target = Target::open(machine, &options.target, &wanted)?;
+    Location { machine, path: &options.target, options: &options.open }.check_replaceable()?;
     // Who has mapped a file can change it without its times changing at once.
     let source_state = if options.in_use { None } else { source_state(stack.chain())? };
 
@@ -136,7 +137,8 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
         None
     } else {
         let format = target_format;
-        let job = Job { options, observer, disk: &disk, source, plan: &plan, format, before: &before };
+        let job =
+            Job { machine, options, observer, disk: &disk, source, plan: &plan, format, before: &before };
         Some(job.execute(target, writer, identity)?)
     };
 
@@ -176,7 +178,7 @@ pub(crate) fn plan(options: CopyOptions, stack: &Stack, maps: &UsedMaps) -> Resu
 
 /// `-O`, else the target's extension, else the source's format. An extension that stands for none of them is a mistake, or a format that
 /// cannot be written: what is made under such a name would not be what the name says.
-fn target_format(options: &Options, source: Format) -> Result<Format> {
+fn target_format(machine: &dyn Machine, options: &Options, source: Format) -> Result<Format> {
     let target = &options.target;
     let hint = "say it with -O raw, vhd, vhdx, vmdk, qcow2 or vdi";
     if target.as_os_str() == "-" {
@@ -185,7 +187,7 @@ fn target_format(options: &Options, source: Format) -> Result<Format> {
     if let Some(format) = options.target_format {
         return Ok(format);
     }
-    if is_block_device(target) {
+    if machine.named(target) == Named::BlockDevice {
         return Ok(Format::Raw);
     }
     let Some(extension) = target.extension() else { return Ok(source) };
@@ -196,9 +198,9 @@ fn target_format(options: &Options, source: Format) -> Result<Format> {
 }
 
 /// Before anything is made: whether the target can have its storage at once.
-fn check_provision(options: &Options, writer: &AnyWriter) -> Result<()> {
+fn check_provision(machine: &dyn Machine, options: &Options, writer: &AnyWriter) -> Result<()> {
     engine::check_provision(writer, options.provision.when())?;
-    if options.provision != Provision::Thin && is_block_device(&options.target) {
+    if options.provision != Provision::Thin && machine.named(&options.target) == Named::BlockDevice {
         return Err(Error::unsupported("a block device has the storage that it has").hint("--provision thin"));
     }
     Ok(())
@@ -220,7 +222,7 @@ pub(crate) fn format_keys(options: &[String]) -> Result<BTreeMap<String, String>
     for option in options {
         let (key, value) = option
             .split_once('=')
-            .ok_or_else(|| Error::invalid("-o").field("option", option, "KEY=VALUE"))?;
+            .ok_or_else(|| Error::invalid("-o").field("option", option.as_str(), "KEY=VALUE"))?;
         if keys.insert(key.to_owned(), value.to_owned()).is_some() {
             return Err(Error::invalid(format!("-o {key}= is given twice")));
         }
@@ -228,7 +230,12 @@ pub(crate) fn format_keys(options: &[String]) -> Result<BTreeMap<String, String>
     Ok(keys)
 }
 
-fn create_options(options: &Options, stack: &Stack, format: Format) -> Result<CreateOptions> {
+fn create_options(
+    machine: &dyn Machine,
+    options: &Options,
+    stack: &Stack,
+    format: Format,
+) -> Result<CreateOptions> {
     let keys = format_keys(&options.target_option)?;
     if options.compress && format != Format::Qcow2 {
         return Err(Error::invalid(format!("{format} cannot be compressed with --compress"))
@@ -242,23 +249,26 @@ fn create_options(options: &Options, stack: &Stack, format: Format) -> Result<Cr
         identity_seed: uuid::Uuid::new_v4().as_u128(),
         created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         file_name: options.target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        target_is_dirty: is_block_device(&options.target) && !options.fast,
+        target_is_dirty: machine.named(&options.target) == Named::BlockDevice && !options.fast,
     })
 }
 
 /// Even `--force` does not write a disk over one of the files it is read from.
-fn check_target_is_no_source(options: &Options, source: &Chain) -> Result<()> {
-    let target = os::storage_of(&options.target);
-    let is_same = |file: &dyn HostFile| {
-        // A partition lies on its disk, and a loop device on its file: either way round.
-        let source = os::storage_of(file.path());
-        file.identity().is_some_and(|identity| target.contains(&identity))
-            || target.first().is_some_and(|target| source.contains(target))
-    };
-    match source.files().iter().find(|file| is_same(&***file)) {
-        Some(file) => Err(Error::refused(format!("the target is the source's own file {}", file.name()))),
-        None => Ok(()),
+fn check_target_is_no_source(machine: &dyn Machine, options: &Options, source: &Chain) -> Result<()> {
+    if broken!(TargetNotTold) {
+        return Ok(());
     }
+    let target = machine.storage_of(&options.target)?;
+    for file in source.files() {
+        // A partition lies on its disk, and a loop device on its file: either way round.
+        let source = machine.storage_of(file.path())?;
+        if file.identity().is_some_and(|identity| target.contains(&identity))
+            || target.first().is_some_and(|target| source.contains(target))
+        {
+            return Err(Error::refused(format!("the target is the source's own file {}", file.name())));
+        }
+    }
+    Ok(())
 }
 
 /// Says how to copy a disk in use all the same.
@@ -279,6 +289,7 @@ struct Done {
 
 /// A copy to be made.
 struct Job<'a> {
+    machine: &'a dyn Machine,
     options: &'a Options,
     observer: &'a dyn Observer,
     disk: &'a OpenDisk,
@@ -289,19 +300,19 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn execute(&self, target: Target, writer: AnyWriter, identity: JobIdentity) -> Result<Done> {
+    fn execute(&self, target: Target<'_>, writer: AnyWriter, identity: JobIdentity) -> Result<Done> {
         let cancelled = self.observer.cancel()?;
         match target {
             Target::Device(device) => {
                 let progress = self.progress(&cancelled);
-                let result = self.copy(writer, &device, None, &*progress, &*progress);
+                let result = self.copy(writer, &*device, None, &*progress, &*progress);
                 let outcome = result
                     .and_then(|outcome| self.prove(outcome, &self.options.target, cancelled))
                     .map_err(|error| error.hint("the block device holds an incomplete copy"))?;
                 self.done(outcome, 0)
             }
             Target::Folder { folder, .. } => {
-                let (transfer, left) = Transfer::begin(&folder, identity, self.options.resume)?;
+                let (transfer, left) = Transfer::begin(&*folder, identity, self.options.resume)?;
                 let resume = going_on(left, self.options.resume, self.observer);
                 let kept_bytes = resume.as_ref().map_or(0, Checkpoint::read_bytes);
                 let progress = self.progress(&cancelled);
@@ -314,11 +325,11 @@ impl Job<'_> {
                     Ok(outcome) => {
                         transfer.publish()?;
                         let kept = self.options.provision.kept();
-                        let is_marked = os::kept(&self.options.target) == kept;
+                        let is_marked = self.machine.kept(&self.options.target) == kept;
                         self.options.provision.note_unless(is_marked, self.observer);
                         self.done(outcome, kept_bytes)
                     }
-                    Err(error) => Err(give_up(transfer, &folder.path(TargetName::Partial), error)),
+                    Err(error) => Err(self.give_up(transfer, &folder.path(TargetName::Partial), error)),
                 }
             }
         }
@@ -344,7 +355,7 @@ impl Job<'_> {
             provision: self.options.provision.when(),
             thread_count: thread_count(self.options),
             digests: self.options.verify,
-            checkpoint_interval: CHECKPOINT_INTERVAL,
+            checkpoint_interval: self.machine.checkpoint_interval(),
             resume,
         };
         let outcome = job.run(monitor)?;
@@ -361,10 +372,13 @@ impl Job<'_> {
         Ok(outcome)
     }
 
-    /// Opens what was written as any disk is opened, and compares.
+    /// Opens what was written as any disk is opened, but that it stands on nothing, and compares.
     fn verify_target(&self, path: &Path, outcome: &CopyOutcome, cancelled: Cancel) -> Result<()> {
-        let open = OpenOptions { format: Some(self.format), allow_path: Vec::new() };
-        let written = open_chain(path, &open, Caching::Direct)
+        let open = image::OpenOptions { format: Some(self.format) };
+        let written = self
+            .machine
+            .open(path, Caching::Direct)
+            .and_then(|file| Chain::open(file, open, &NoFiles))
             .map_err(|error| Error::mismatch(format!("the target does not open: {error}")))?;
         let progress = self.observer.progress("verify", written.len_bytes(), cancelled);
         let digests = outcome.digests.as_ref().expect("asked for with --verify");
@@ -377,8 +391,31 @@ impl Job<'_> {
         result
     }
 
+    /// Nothing is left under the target's name. What can be gone on with is kept under another, unless it is in the way: of a full file
+    /// system, or of the truth.
+    fn give_up(&self, transfer: Transfer<'_>, partial: &Path, error: Error) -> Error {
+        let is_full =
+            error.io_source().is_some_and(|source| source.kind() == std::io::ErrorKind::StorageFull);
+        match transfer.give_up(error.kind() != ErrorKind::Mismatch && !is_full) {
+            Some(kept) => error.hint(format!(
+                "nothing is under the target's name; '{}' is kept, and --resume goes on with it after {}",
+                partial.display(),
+                report::human_bytes(kept.read_bytes)
+            )),
+            None if self.machine.named(partial) != Named::Nothing => error.hint(format!(
+                "nothing is under the target's name; '{}' could not be removed",
+                partial.display()
+            )),
+            None if is_full => {
+                error.hint("the incomplete target was removed; --dry-run shows how much space a copy needs")
+            }
+            None => error.hint("the incomplete target was removed"),
+        }
+    }
+
     fn done(&self, outcome: CopyOutcome, kept_bytes: u64) -> Result<Done> {
-        let target_allocated_bytes = SourceFile::open(&self.options.target)?.allocated_bytes()?;
+        let target = self.machine.open(&self.options.target, Caching::PageCache)?;
+        let target_allocated_bytes = target.allocated_bytes()?;
         Ok(Done { outcome, kept_bytes, target_allocated_bytes })
     }
 }
@@ -388,8 +425,7 @@ fn caching(options: &Options) -> Caching {
 }
 
 fn thread_count(options: &Options) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    options.threads.map_or((4 * cores).clamp(8, 32), usize::from)
+    options.threads.map_or((4 * os::processor_count()).clamp(8, 32), usize::from)
 }
 
 /// Where to go on; says so, or why not.
@@ -413,88 +449,21 @@ fn going_on(left: Left, resumes: bool, observer: &dyn Observer) -> Option<Checkp
 }
 
 /// What the target is to be, as far as it decides whether it can be.
-fn wanted(options: &Options, source: &Chain, format: Format, least: Least) -> Wanted {
+fn wanted(machine: &dyn Machine, options: &Options, source: &Chain, format: Format, least: Least) -> Wanted {
     Wanted {
         format,
         force: options.force,
         least,
         options: FolderOptions {
-            replace: options.force,
-            mode: source_mode(source),
+            replace: options.force || broken!(TargetReplacedUnasked),
+            mode: source_mode(machine, source),
             kept: options.provision.kept(),
             direct: caching(options) == Caching::Direct,
         },
     }
 }
 
-/// The permissions that all files of the source have: a copy is for nobody who could not read each of them. A block device's are the
-/// host's, not the disk's: a copy of it is its owner's alone.
-fn source_mode(source: &Chain) -> u32 {
-    let mode = |file: &Arc<dyn HostFile>| match file.path().metadata() {
-        Ok(metadata) if metadata.is_file() => metadata.mode() & 0o777,
-        _ => 0o600,
-    };
-    source.files().iter().map(mode).fold(0o777, |all, mode| all & mode)
-}
-
-/// All that tells that one of the source's files is another one or was written: its numbers, length, and times, of which that of
-/// the last change of anything cannot be put back. `None` if one of them is no file: a block device has no such times.
-///
-/// Waits until a change that comes after this would have another time than the last one.
-fn source_state(source: &Chain) -> Result<Option<String>> {
-    let mut state = String::new();
-    for file in source.files() {
-        let Some(found) = file.fingerprint()?.filter(|_| !file.is_block_device()) else { return Ok(None) };
-        std::thread::sleep(young_for(found));
-        state.push_str(&format!("{:?} {:?}; ", file.path(), file.fingerprint()?));
-    }
-    Ok(Some(state))
-}
-
-/// How long a change of the file could still get the time that the last one has.
-fn young_for(found: Fingerprint) -> Duration {
-    const SECOND_NS: i128 = 1_000_000_000;
-    let step = if found.changed_ns % SECOND_NS == 0 { COARSE_FILE_TIME_STEP } else { FILE_TIME_STEP };
-    let changed = UNIX_EPOCH + Duration::from_nanos(u64::try_from(found.changed_ns).unwrap_or(0));
-    let age = SystemTime::now().duration_since(changed).unwrap_or_default();
-    step.saturating_sub(age)
-}
-
-/// What is read of the source, and all that shapes the target: the program's version as well, since another one may lay it out
-/// otherwise.
-fn how(options: &Options, plan: &CopyPlan, format: Format) -> String {
-    let reads = verify::window_hash(format!("{:?} {:?}", plan.reads, plan.fills).as_bytes()).unwrap_or(0);
-    let Options { target_option, compress, verify, layout, provision, .. } = options;
-    let version = env!("CARGO_PKG_VERSION");
-    format!("{version} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?} {provision:?}")
-}
-
-/// With `--in-use` it is known that the source changes.
-fn check_unchanged(options: &Options, source: &Chain, before: &Seen, observer: &dyn Observer) -> Result<()> {
-    match before.check_after_reading(source) {
-        Err(_) if options.in_use => {
-            observer.note(
-                "warning: the source changed while it was copied: its parts may be from different moments",
-            );
-            Ok(())
-        }
-        checked => checked,
-    }
-}
-
-/// Nothing is left under the target's name. What can be gone on with is kept under another, unless it is in the way: of a full file
-/// system, or of the truth.
-fn give_up(transfer: Transfer<'_>, partial: &Path, error: Error) -> Error {
-    let is_full = error.io_source().is_some_and(|source| source.kind() == std::io::ErrorKind::StorageFull);
-    match transfer.give_up(error.kind() != ErrorKind::Mismatch && !is_full) {
-        Some(kept) => error.hint(format!(
-            "nothing is under the target's name; '{}' is kept, and --resume goes on with it after {}",
-            partial.display(),
-            report::human_bytes(kept.read_bytes)
-        )),
-        None if is_full => {
-            error.hint("the incomplete target was removed; --dry-run shows how much space a copy needs")
-        }
-        None => error.hint("the incomplete target was removed"),
-    }
+/// The permissions that all files of the source have: a copy is for nobody who could not read each of them.
+fn source_mode(machine: &dyn Machine, source: &Chain) -> u32 {
+    source.files().iter().fold(0o777, |all, file| all & machine.copied_mode(file.path()))
 }

@@ -10,7 +10,7 @@ use os::{NewFile, SourceFile};
 use report::{CreateDocument, CreateSubject, create_document};
 
 use crate::copy::format_keys;
-use crate::open::{OpenOptions, check_replaceable};
+use crate::open::{Location, OpenOptions};
 use crate::{Observer, Provision};
 
 /// Workers that zero: enough to keep a storage busy.
@@ -57,7 +57,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<CreateDocument>
     if options.disk.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(Error::refused("only a file is made, or replaced").path(options.disk.display()));
     }
-    check_replaceable(&options.disk, &OpenOptions::default())?;
+    Location::here(&options.disk, &OpenOptions::default()).check_replaceable()?;
     let cancelled = observer.cancel()?;
     let target = NewFile::create_direct(&options.disk, options.force)?;
     // A disk in use is written over and over.

@@ -19,12 +19,42 @@ use crate::in_place::{
     BATCH_BYTES_MAX, CHECK_FIRST, ChangeOptions, ChangeOutcome, PlannedVolume, Soundness, VolumePlan,
     carry_out, check_can_be_opened, is_thin, plan_for_change,
 };
-use crate::open::{Caching, Gate, OpenDisk, OpenOptions, check_claims, check_usable};
+use crate::machine::{Caching, Machine, ThisHost};
+use crate::open::{Location, OpenOptions, check_claims};
 use crate::pack::read_layout;
 use crate::{Observer, Reported};
 
-/// A thin disk grows by no more than one part in so many.
-const GROWTH_PARTS: u64 = 1000;
+/// A thin disk is larger by no more than one part in so many when it is done.
+const GROWTH_LEFT_PARTS: u64 = 1000;
+
+/// By how much a thin disk may be larger meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Growth {
+    /// By 2 % of the disk, or a unit of its image if that is more.
+    #[default]
+    Auto,
+    /// By so many bytes.
+    Bytes(u64),
+    /// By so many hundredths of a percent of the disk.
+    BasisPoints(u32),
+}
+
+impl Growth {
+    const AUTO: Self = Self::BasisPoints(200);
+    const WHOLE: u64 = 10_000;
+
+    /// For a disk of this size in an image that grows in such units.
+    fn bytes(self, disk_bytes: u64, unit_bytes: u64) -> u64 {
+        match self {
+            Self::Auto => Self::AUTO.bytes(disk_bytes, unit_bytes).max(unit_bytes),
+            Self::Bytes(bytes) => bytes,
+            Self::BasisPoints(points) => (disk_bytes / Self::WHOLE).saturating_mul(points.into()),
+        }
+    }
+}
+
+/// What of the free room on the host a thin disk may take meanwhile: one part in so many.
+const HOST_PARTS: u64 = 2;
 
 /// What a disk is to look like.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -76,41 +106,56 @@ pub struct Options {
     pub verify: bool,
     /// Whether `$MFT` of NTFS is made contiguous, too.
     pub mft: bool,
+    /// By how much a thin disk may be larger meanwhile, as far as half of what the host has free. In the end it is larger by a thousandth
+    /// at the most.
+    pub grow: Growth,
     /// Where the journal is written, if not beside the disk.
     pub journal: Option<PathBuf>,
 }
 
 /// Moves files until the disk is as the goal says, or says what would be moved. A stop at any moment leaves every file whole.
 pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<DefragDocument>> {
+    run_on(&ThisHost, options, observer)
+}
+
+/// The same on another machine than this host.
+pub fn run_on(
+    machine: &dyn Machine,
+    options: &Options,
+    observer: &dyn Observer,
+) -> Result<Reported<DefragDocument>> {
     let started = Instant::now();
     // Metadata are read more than once: by who surveys, who plans, and who checks. The proof reads from the storage.
-    let disk = OpenDisk::open(&options.disk, &options.open, Caching::PageCache)?;
+    let location = Location { machine, path: &options.disk, options: &options.open };
+    let disk = location.open(Caching::PageCache)?;
     let stack = &disk.stack;
     let seen = Seen::of(stack.chain());
-    os::check_journal_place(&options.disk, options.journal.as_deref())?;
-    let gate = Gate::new(&options.disk, &options.open)?;
-    check_claims(stack.chain(), &gate, Act::Change)?;
+    machine.check_journal_place(&options.disk, options.journal.as_deref())?;
+    let resolver = location.resolver()?;
+    check_claims(stack.chain(), &*resolver, Act::Change)?;
     Edit::check(stack.chain())?;
     check_volume_number(options, stack)?;
     if is_thin(stack.chain())? {
-        check_usable(&options.disk, &options.open)?;
+        location.check_usable()?;
     }
 
     let planning = observer.waiting("planning what moves");
+    let growth_bytes_max = growth_bytes_max(location, options, stack.chain())?;
     let found = stack.used_maps(Check::Quick).and_then(|maps| stack.survey(&maps));
     let survey = seen.explain(stack.chain(), found)?;
-    let plans: Result<Vec<_>> =
-        (0..stack.volumes().len()).map(|index| plan_one(options, stack, &survey, index)).collect();
+    let plans: Result<Vec<_>> = (0..stack.volumes().len())
+        .map(|index| plan_one(options, stack, &survey, growth_bytes_max, index))
+        .collect();
     let plans = seen.explain(stack.chain(), plans)?;
     drop(planning);
     let proof = match options.dry_run {
         true => {
-            check_can_be_opened(stack, &gate, &plans)?;
+            check_can_be_opened(machine, stack, &*resolver, &plans)?;
             None
         }
         false => {
             let ChangeOutcome { after, outcomes, verified_files } =
-                carry_out(&options.in_place(observer), stack, &gate, &plans, &seen)?;
+                carry_out(&options.in_place(location, observer), stack, &*resolver, &plans, &seen)?;
             let survey = after.survey(&after.used_maps(Check::Quick)?)?;
             Some(Proof { survey, outcomes, verified_files })
         }
@@ -148,65 +193,126 @@ fn check_volume_number(options: &Options, stack: &Stack) -> Result<()> {
 }
 
 impl Options {
-    fn in_place<'a>(&'a self, observer: &'a dyn Observer) -> ChangeOptions<'a> {
-        let Self { disk, open, verify, journal, .. } = self;
-        ChangeOptions { disk, open, verify: *verify, journal: journal.as_deref(), observer }
+    fn in_place<'a>(&'a self, disk: Location<'a>, observer: &'a dyn Observer) -> ChangeOptions<'a> {
+        ChangeOptions { disk, verify: self.verify, journal: self.journal.as_deref(), observer }
     }
 }
 
+/// By how much the disk may be larger meanwhile.
+fn growth_bytes_max(location: Location<'_>, options: &Options, chain: &Chain) -> Result<u64> {
+    let facts = chain.facts();
+    let wanted = options.grow.bytes(facts.virtual_bytes, facts.cluster_bytes.unwrap_or(HOST_BLOCK_BYTES));
+    Ok(wanted.min(location.machine.free_bytes(location.path)? / HOST_PARTS))
+}
+
 /// Plans one volume. What speaks against it is an answer; only a failure to read is an error.
-fn plan_one(options: &Options, stack: &Stack, survey: &Survey, index: usize) -> Result<VolumePlan> {
-    match plan_volume(options, stack, survey, index) {
+fn plan_one(
+    options: &Options,
+    stack: &Stack,
+    survey: &Survey,
+    growth_bytes_max: u64,
+    index: usize,
+) -> Result<VolumePlan> {
+    match plan_volume(options, stack, survey, growth_bytes_max, index) {
         Err(error) if error.kind() == ErrorKind::Io => Err(error),
         plan => Ok(plan),
     }
 }
 
-fn plan_volume(options: &Options, stack: &Stack, survey: &Survey, index: usize) -> VolumePlan {
+fn plan_volume(
+    options: &Options,
+    stack: &Stack,
+    survey: &Survey,
+    growth_bytes_max: u64,
+    index: usize,
+) -> VolumePlan {
     if options.volume.is_some_and(|number| number as usize != index + 1) {
         return Err(Error::refused("another volume was asked for"));
     }
     plan_for_change(stack, index, Soundness::ToBeChecked, |volume, filesystem, rearrange| {
-        let growth_bytes_max = stack.chain().facts().virtual_bytes / GROWTH_PARTS;
-        let (backing, unit_bytes) = backing(stack.chain(), volume, growth_bytes_max)?;
-        let layout = read_layout(filesystem, rearrange, backing)?;
-        let wanted = DefragOptions {
-            goal: options.goal.into(),
-            growth_bytes_max,
-            unit_bytes,
-            unit_skew_bytes: volume.span.start().get() % unit_bytes,
-            batch_bytes_max: BATCH_BYTES_MAX,
-            moves_anchored: options.mft,
-        };
+        let growth_left_bytes_max = stack.chain().facts().virtual_bytes / GROWTH_LEFT_PARTS;
         let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
         let home = |file| rearrange.home(file);
-        plan_in_place(&layout, &wanted, &Hints { folder: Some(&folder), home: Some(&home) })
+        let hints = Hints { folder: Some(&folder), home: Some(&home) };
+        let mut plans = Vec::new();
+        for Storage { backing, unit_bytes, comes_back } in storages(stack.chain(), volume, growth_bytes_max)?
+        {
+            let meanwhile =
+                if comes_back { growth_bytes_max } else { growth_bytes_max.min(growth_left_bytes_max) };
+            let layout = read_layout(filesystem, rearrange, backing)?;
+            let wanted = DefragOptions {
+                goal: options.goal.into(),
+                growth_bytes_max: meanwhile,
+                growth_left_bytes_max,
+                unit_bytes,
+                unit_skew_bytes: volume.span.start().get() % unit_bytes,
+                batch_bytes_max: BATCH_BYTES_MAX,
+                moves_anchored: options.mft,
+            };
+            let mut plan = plan_in_place(&layout, &wanted, &hints)?;
+            if meanwhile < growth_bytes_max {
+                plan.left.iter_mut().for_each(|(_, why)| why.stays(growth_bytes_max, growth_left_bytes_max));
+            }
+            let is_enough = plan.left.is_empty() && plan.unmet.is_none();
+            plans.push(plan);
+            if is_enough {
+                break;
+            }
+        }
+        let best = plans.into_iter().min_by_key(|plan| (plan.unmet.is_some(), plan.left.len()));
+        Ok(best.expect("there is at least one plan"))
     })
 }
 
-/// What the container has under a volume, and the unit in which it grows.
+/// What the container has under a volume, the unit in which it grows, and whether that can be given back.
+struct Storage {
+    backing: BackingMap,
+    unit_bytes: u64,
+    comes_back: bool,
+}
+
+/// What the container has under a volume, in the ways in which a plan can count it, the one with more room first.
 ///
-/// An image can grow in units of its own, and the host's file in blocks where it has holes. A plan counts in one of them:
-/// where growth by a unit is too much, or there are no holes to choose from, the other does not grow.
-fn backing(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<(BackingMap, u64)> {
+/// An image can grow in units of its own, and the host's file in blocks where it has holes. A plan counts in one of them, and the other
+/// does not grow: in units if the image may grow by one; in blocks of the host where it has holes. Those do not come back: a unit goes
+/// back as a whole.
+fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec<Storage>> {
     use image::Backing as Found;
     use plan::defrag::Backing;
     let start = volume.span.start().get();
     let extents = image::backing(chain, volume.span)?;
     let unit_bytes = chain.facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
-    let has_host_holes = extents.iter().any(|extent| extent.state == Found::Unallocated);
-    let is_in_units = unit_bytes == HOST_BLOCK_BYTES || !has_host_holes || unit_bytes <= growth_bytes_max;
-    let state = |backing| match backing {
-        Found::Allocated => Backing::Allocated,
-        Found::Absent if is_in_units => Backing::Unallocated,
-        Found::Unallocated if !is_in_units || unit_bytes == HOST_BLOCK_BYTES => Backing::Unallocated,
-        Found::Absent | Found::Unallocated | Found::Fixed => Backing::Fixed,
+    let bytes = |state| {
+        let those = extents.iter().filter(|extent| extent.state == state);
+        those.map(|extent| extent.span.len_bytes()).sum::<u64>()
     };
+    let (absent, holes) = (bytes(Found::Absent), bytes(Found::Unallocated));
     let on_volume = |span: extent::VirtualSpan| {
         Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes())
     };
-    let map = extents.into_iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect();
-    Ok((map, if is_in_units { unit_bytes } else { HOST_BLOCK_BYTES }))
+    let storage = |is_in_units: bool| {
+        let state = |backing| match backing {
+            Found::Allocated => Backing::Allocated,
+            Found::Absent if is_in_units => Backing::Unallocated,
+            Found::Unallocated if !is_in_units || unit_bytes == HOST_BLOCK_BYTES => Backing::Unallocated,
+            Found::Absent | Found::Unallocated | Found::Fixed => Backing::Fixed,
+        };
+        Storage {
+            backing: extents.iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect(),
+            unit_bytes: if is_in_units { unit_bytes } else { HOST_BLOCK_BYTES },
+            comes_back: is_in_units,
+        }
+    };
+    let ways: &[bool] = if unit_bytes == HOST_BLOCK_BYTES || holes == 0 {
+        &[true]
+    } else if unit_bytes > growth_bytes_max || absent == 0 {
+        &[false]
+    } else if absent > holes {
+        &[true, false]
+    } else {
+        &[false, true]
+    };
+    Ok(ways.iter().map(|is_in_units| storage(*is_in_units)).collect())
 }
 
 /// The disk after the change, and what was done to each volume.
@@ -255,7 +361,7 @@ fn check_any_was_possible(options: &Options, stack: &Stack, plans: Vec<VolumePla
         // A volume in doubt is not changed, whoever is to blame: nothing was tried that could fail.
         Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {
             let refused = Error::refused(error.to_string()).path(options.disk.display());
-            Err(refused.hint(error.hint_text().unwrap_or(CHECK_FIRST)))
+            Err(refused.hint(error.hint_text().unwrap_or(CHECK_FIRST)).because(error))
         }
         Some(Err(error)) => Err(error.path(options.disk.display())),
         _ => Err(Error::unsupported(stack.why_no_volume()).path(options.disk.display())),

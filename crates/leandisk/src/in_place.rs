@@ -12,16 +12,17 @@ use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
 use extent::{ExtentSet, Span};
 use filesystem::{FileSystem, Rearrange};
 use image::live::LiveOptions;
-use image::{Chain, Edit, EditTarget};
-use journal::Identity;
-use os::LiveFile;
+use image::{Chain, Edit, EditTarget, Resolver};
+use journal::{Header, Identity};
+use mutants::broken;
 use plan::defrag::DefragPlan;
 use predict::at_once;
 use stack::{Stack, Volume};
 use verify::volume::{Contents, Snapshot};
 
 use crate::Observer;
-use crate::open::{Caching, Gate, OpenDisk, OpenOptions, lost, open_chain};
+use crate::machine::{Caching, HeldJournal, Machine};
+use crate::open::{Location, lost};
 
 /// A batch moves no more than this, unless one extent is larger: what is done twice after a power cut.
 pub(crate) const BATCH_BYTES_MAX: u64 = 256 << 20;
@@ -86,17 +87,21 @@ pub(crate) fn plan_for_change(
 }
 
 /// For a dry run: what keeps the disk's files from being opened for the plans would keep these from being carried out.
-pub(crate) fn check_can_be_opened(stack: &Stack, gate: &Gate, plans: &[VolumePlan]) -> Result<()> {
+pub(crate) fn check_can_be_opened(
+    machine: &dyn Machine,
+    stack: &Stack,
+    resolver: &dyn Resolver,
+    plans: &[VolumePlan],
+) -> Result<()> {
     if plans.iter().flatten().any(|planned| !planned.plan.batches.is_empty()) {
-        drop(EditSession::open(stack.chain(), gate)?);
+        drop(EditSession::open(machine, stack.chain(), resolver)?);
     }
     Ok(())
 }
 
 /// How plans are carried out.
 pub(crate) struct ChangeOptions<'a> {
-    pub(crate) disk: &'a Path,
-    pub(crate) open: &'a OpenOptions,
+    pub(crate) disk: Location<'a>,
     /// Whether all files are read before and after, and compared.
     pub(crate) verify: bool,
     /// Where the journal is, if not beside the disk.
@@ -118,7 +123,7 @@ pub(crate) struct ChangeOutcome {
 pub(crate) fn carry_out(
     how: &ChangeOptions<'_>,
     stack: &Stack,
-    gate: &Gate,
+    resolver: &dyn Resolver,
     plans: &[VolumePlan],
     seen: &Seen,
 ) -> Result<ChangeOutcome> {
@@ -139,17 +144,18 @@ pub(crate) fn carry_out(
         let (Ok(planned), Some(_)) = (planned, &snapshots[index]) else { continue };
         // The image's tables may be others after a change.
         let again = match is_changed {
-            true => Some(open_chain(how.disk, how.open, Caching::Direct)?),
+            true => Some(how.disk.open_chain(Caching::Direct)?),
             false => None,
         };
-        let edit = EditSession::open(again.as_ref().unwrap_or(stack.chain()), gate)?;
+        let edit = EditSession::open(how.disk.machine, again.as_ref().unwrap_or(stack.chain()), resolver)?;
         if !is_changed {
             seen.check_before_change(stack.chain())?;
         }
-        outcomes[index] = change(how, stack, edit, planned, index)?;
+        outcomes[index] =
+            change(how, stack, edit, planned, index).map_err(|error| how.disk.or_to_recover(error))?;
         is_changed = true;
     }
-    let after = OpenDisk::open(how.disk, how.open, Caching::Direct)?.stack;
+    let after = how.disk.open(Caching::Direct)?.stack;
     let _checking = how.observer.waiting(how.comparing());
     let mut verified_files = 0;
     for (volume, before) in after.volumes().iter().zip(&snapshots) {
@@ -176,7 +182,7 @@ impl ChangeOptions<'_> {
 /// What is found wrong before anything was changed is a reason to change nothing.
 fn before_any_change(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::Corrupt => Error::refused(error.to_string()).hint(CHECK_FIRST),
+        ErrorKind::Corrupt => Error::refused(error.to_string()).hint(CHECK_FIRST).because(error),
         _ => error,
     }
 }
@@ -200,8 +206,8 @@ pub(crate) fn take_snapshot(
     }
 }
 
-fn open_live(file: &dyn HostFile) -> Result<Arc<dyn EditTarget>> {
-    Ok(Arc::new(LiveFile::open(file.path())?))
+fn held(machine: &dyn Machine) -> impl FnMut(&dyn HostFile) -> Result<Arc<dyn EditTarget>> {
+    |file| Ok(machine.hold(file.path())?)
 }
 
 /// Whether the image has places that it can give and take back.
@@ -220,13 +226,17 @@ pub(crate) enum EditSession {
 
 impl EditSession {
     /// Opens the files for writing. Nothing is written yet.
-    pub(crate) fn open(chain: &Chain, gate: &Gate) -> Result<Edit> {
-        Edit::open(chain, gate, &mut open_live)
+    pub(crate) fn open(machine: &dyn Machine, chain: &Chain, resolver: &dyn Resolver) -> Result<Edit> {
+        Edit::open(chain, resolver, &mut held(machine))
     }
 
     /// The same, of a disk that a change of ours left without closing it.
-    pub(crate) fn open_interrupted(chain: &Chain, gate: &Gate) -> Result<Edit> {
-        Edit::open_interrupted(chain, gate, &mut open_live)
+    pub(crate) fn open_interrupted(
+        machine: &dyn Machine,
+        chain: &Chain,
+        resolver: &dyn Resolver,
+    ) -> Result<Edit> {
+        Edit::open_interrupted(chain, resolver, &mut held(machine))
     }
 
     /// Tells others that the contents change.
@@ -269,6 +279,32 @@ impl EditSession {
     }
 }
 
+/// Closes the disk, then removes the journal.
+fn end(disk: &EditSession, journal: Box<dyn HeldJournal + '_>) -> Result<()> {
+    if broken!(JournalRemovedBeforeClose) {
+        journal.remove()?;
+        return disk.close();
+    }
+    disk.close()?;
+    journal.remove()
+}
+
+/// Makes the journal, then takes the disk into use.
+fn begin<'a>(
+    how: &'a ChangeOptions<'_>,
+    edit: Edit,
+    header: Header,
+) -> Result<(Box<dyn HeldJournal + 'a>, EditSession)> {
+    let journal = how.disk.machine.create_journal(how.disk.path, how.journal, header)?;
+    match EditSession::begin(edit) {
+        Ok(disk) => Ok((journal, disk)),
+        Err(error) => {
+            journal.remove()?;
+            Err(error)
+        }
+    }
+}
+
 /// Carries out one volume's plan. The journal is there from before the first write until the disk is closed: what is killed in
 /// between may leave marks in the image that only `recover` takes for its own.
 fn change(
@@ -288,14 +324,7 @@ fn change(
     };
     let PlannedVolume { rearrange, plan, .. } = planned;
     let header = journal_header(&edit, volume.span, &**rearrange, &plan.batches, SLOT_BYTES, identity)?;
-    let journal = os::create_journal(how.disk, how.journal, header)?;
-    let disk = match EditSession::begin(edit) {
-        Ok(disk) => disk,
-        Err(error) => {
-            journal.remove()?;
-            return Err(error);
-        }
-    };
+    let (journal, disk) = begin(how, edit, header)?;
     let progress = how.observer.progress("move", plan.moved_bytes, cancelled);
     let job = RearrangeJob {
         disk: disk.disk(),
@@ -304,14 +333,13 @@ fn change(
         batches: &plan.batches,
         releases: &plan.releases,
         journal: journal.file(),
-        thread_count: THREAD_COUNT,
+        thread_count: how.disk.machine.thread_count(),
         slot_bytes: SLOT_BYTES,
     };
     match job.run(&*progress) {
         Ok(outcome) => {
             progress.finish();
-            disk.close()?;
-            journal.remove()?;
+            end(&disk, journal)?;
             if outcome.is_cancelled {
                 return Err(Error::interrupted().hint("the disk is whole; what was moved stays moved"));
             }

@@ -7,7 +7,8 @@ use claims::Claims;
 use filesystem::Check;
 use report::{InfoDocument, info_document};
 
-use crate::open::{Caching, Gate, OpenDisk, OpenOptions};
+use crate::machine::Caching;
+use crate::open::{Location, OpenDisk, OpenOptions};
 
 /// What is asked.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +27,7 @@ pub fn run(options: &Options) -> Result<InfoDocument> {
 /// Describes a disk that was opened by these options.
 pub fn describe(disk: &OpenDisk, options: &Options) -> Result<InfoDocument> {
     let maps = disk.stack.used_maps(Check::Glance)?;
-    let gate = Gate::new(&options.disk, &options.open)?;
-    let claims = Claims::on_disk(disk.stack.chain(), &gate);
+    let resolver = Location::here(&options.disk, &options.open).resolver()?;
+    let claims = Claims::on_disk(disk.stack.chain(), &*resolver);
     info_document(&options.disk.display().to_string(), &disk.stack, &maps, &claims)
 }

@@ -54,10 +54,38 @@
 //! # }
 //! ```
 //!
-//! Errors say what went wrong for people; [`ErrorKind`] says it for programs, and stands for the program's exit status.
+//! Errors say what went wrong for people; [`ErrorKind`] says it for programs, and stands for the program's exit status. What a disk
+//! contradicts is a value as well, to be matched by its type ([`Error::cause`]): each format and file system has its own, such as
+//! [`image::vhd::Corrupt`] and [`filesystem::ext::Corrupt`], and [`image::BrokenChain`] is of parents. Where such a value names a
+//! structure alone, [`Error::wrong_field`] tells the field and what was found in it. What people read may be put better in any version;
+//! match values, not texts.
+//!
+//! ```
+//! use leandisk::image::vhd::Corrupt;
+//! use leandisk::{ErrorKind, info};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let disk = folder.path().join("broken.vhd");
+//! // A footer of a VHD whose checksum is that of no footer.
+//! std::fs::write(&disk, [&b"conectix"[..], &[0; 504]].concat())?;
+//!
+//! let error = info::run(&info::Options { disk, ..info::Options::default() }).unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::Corrupt);
+//! let Some(Corrupt::FooterChecksum { found, expected }) = error.cause() else {
+//!     panic!("something else is wrong: {error}")
+//! };
+//! assert_eq!((*found, *expected), (0, 0xffff_fca2));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! Versions follow Semantic Versioning, and until 1.0 a minor version may break what it has to. Options may gain fields in any version: end
 //! them with `..Options::default()`. Documents gain fields in any version, and lose none within the version of their schema.
+//!
+//! A program that reads disks from strangers can have this process closed in before: see [`confine`]. No use case does so by itself.
+//!
+//! What is being done in detail is emitted as events of `tracing`, for programs that subscribe to them.
 //!
 //! Invariants: every use case finds what speaks against it before it writes a byte, and a dry run finds the same; it prints nothing, and
 //! ends no process.
@@ -65,13 +93,17 @@
 pub mod analyze;
 pub mod bench;
 pub mod compact;
+pub mod confine;
 mod consolidate;
 pub mod copy;
 pub mod create;
 pub mod defrag;
 mod in_place;
 pub mod info;
+mod machine;
 pub mod map;
+#[cfg(feature = "mutants")]
+mod mutant;
 mod observer;
 mod open;
 mod output;
@@ -87,12 +119,17 @@ mod target;
 
 pub use block::{Error, ErrorKind, Result};
 pub use image::Format;
+/// What a [`Machine`] is asked and answers about the target of a copy.
+pub use os::{FolderOptions, StoragePromise, TargetSpace};
 pub use report::to_json;
 /// The rooms below, for those who look at a disk layer by layer, or write an [`Observer`].
 pub use {block, engine, extent, filesystem, image, report, stack};
 
+pub use machine::{Caching, CopyFolder, FoundJournal, HeldFile, HeldJournal, Machine, Named, ThisHost};
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
 pub use observer::{Cancel, Observer, Progress, Unwatched, Waiting};
-pub use open::{Caching, OpenDisk, OpenOptions};
+pub use open::{OpenDisk, OpenOptions, name_disk};
 pub use provision::Provision;
 
 /// A document, and how the work that it tells of ended.

@@ -7,7 +7,8 @@ use filesystem::Check;
 use report::{disk_map, map_html, map_svg};
 
 use crate::Observer;
-use crate::open::{Caching, OpenDisk, OpenOptions};
+use crate::machine::Caching;
+use crate::open::{OpenDisk, OpenOptions};
 use crate::output::output_beside;
 
 /// What is drawn, and where to.

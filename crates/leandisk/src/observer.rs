@@ -30,8 +30,8 @@ pub trait Observer: Send + Sync {
     /// A sentence for people: a warning, or what was decided.
     fn note(&self, text: &str);
 
-    /// The flag that is to stop the work. It is asked for just before the first byte is written: until then, a use case may be left at
-    /// any moment, and nothing has to be cleaned up.
+    /// The flag that is to stop the work. It is asked for just before each part of the work that writes (a change in place has one for
+    /// each volume). Before the first of them a use case may be left at any moment, and nothing has to be cleaned up.
     fn cancel(&self) -> Result<Cancel>;
 }
 

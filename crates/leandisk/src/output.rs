@@ -101,8 +101,8 @@ fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
 /// Such as `2026-11-22 13:19 UTC, on host vm7: /vm/disk.vhdx`.
 fn origin(subject: &Path) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = if host.trim().is_empty() { "unknown" } else { host.trim() };
+    let system = os::host_name();
+    let host = if system.trim().is_empty() { "unknown" } else { system.trim() };
     let path = std::path::absolute(subject).unwrap_or_else(|_| subject.to_owned());
     format!("{}, on host {host}: {}", utc(now), path.display())
 }

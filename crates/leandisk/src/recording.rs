@@ -24,7 +24,7 @@ enum Kind {
 }
 
 fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|error| Error::io("read", error).path(path.display()))
+    os::open_input(path)
 }
 
 fn kind_of(path: &Path) -> Result<Option<Kind>> {
@@ -122,13 +122,18 @@ fn say(path: &Path, text: &str, observer: &dyn Observer) {
 
 /// The files of all CPUs, if `path` is one of them by its name (`sda.blktrace.0`); else the file alone.
 fn cpu_files(path: &Path) -> Result<Vec<File>> {
+    paths_of(path).iter().map(|path| open(path)).collect()
+}
+
+/// The paths of [`cpu_files`].
+pub(crate) fn paths_of(path: &Path) -> Vec<PathBuf> {
     let base = path.file_stem().filter(|_| path.extension().is_some_and(is_number));
     let mut paths: Vec<PathBuf> = Vec::new();
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let Some(base) = base.filter(|base| Path::new(base).extension() == Some("blktrace".as_ref()))
-        && let Ok(entries) = folder.read_dir()
+        && let Ok(names) = os::names_in(folder)
     {
-        let others = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let others = names.into_iter().map(|name| folder.join(name));
         let is_one =
             |other: &PathBuf| other.file_stem() == Some(base) && other.extension().is_some_and(is_number);
         paths.extend(others.filter(is_one).take(CPU_COUNT_MAX));
@@ -137,7 +142,7 @@ fn cpu_files(path: &Path) -> Result<Vec<File>> {
     if paths.is_empty() {
         paths.push(path.to_owned());
     }
-    paths.iter().map(|path| open(path)).collect()
+    paths
 }
 
 fn is_number(text: &std::ffi::OsStr) -> bool {

@@ -7,7 +7,8 @@ use claims::Act;
 use report::RecoverDocument;
 
 use crate::in_place::EditSession;
-use crate::open::{Caching, Gate, OpenOptions, check_claims, open_chain};
+use crate::machine::{Caching, Machine, ThisHost};
+use crate::open::{Location, OpenOptions, check_claims};
 
 /// What is recovered.
 #[derive(Clone, Debug, Default)]
@@ -22,21 +23,26 @@ pub struct Options {
 
 /// Finishes or undoes what was interrupted.
 pub fn run(options: &Options) -> Result<RecoverDocument> {
-    let found = options.disk.try_exists();
-    if !found.map_err(|error| Error::io("look for", error).path(options.disk.display()))? {
+    run_on(&ThisHost, options)
+}
+
+/// The same on another machine than this host.
+pub fn run_on(machine: &dyn Machine, options: &Options) -> Result<RecoverDocument> {
+    let location = Location { machine, path: &options.disk, options: &options.open };
+    if !machine.exists(&options.disk)? {
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(Error::io("open", missing).path(options.disk.display()));
     }
     let disk = options.disk.display().to_string();
-    let found = os::find_journal(&options.disk, options.journal.as_deref())?;
+    let found = machine.find_journal(&options.disk, options.journal.as_deref())?;
     let Some(found) = found else { return Ok(RecoverDocument::new(&disk, None)) };
     found.header()?;
-    let chain = open_chain(&options.disk, &options.open, Caching::PageCache)?;
-    let gate = Gate::new(&options.disk, &options.open)?;
-    check_claims(&chain, &gate, Act::Change)?;
-    let opened = EditSession::open_interrupted(&chain, &gate)?;
+    let chain = location.open_chain(Caching::PageCache)?;
+    let resolver = location.resolver()?;
+    check_claims(&chain, &*resolver, Act::Change)?;
+    let opened = EditSession::open_interrupted(machine, &chain, &*resolver)?;
     // What is refused is refused before a byte changes.
-    let (journal, claim) = found.prove(os::disk_name(&options.disk)?, &opened)?;
+    let (journal, claim) = found.prove(machine.disk_name(&options.disk)?, &opened)?;
     let opened = match image::live::gives_back(&chain).unit_bytes {
         Some(_) => EditSession::begin_thin(opened)?,
         None => EditSession::begin(opened)?,

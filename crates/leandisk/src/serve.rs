@@ -1,43 +1,48 @@
-//! A disk opened, served until that is stopped, and closed.
+//! Disks opened, served until that is stopped, and closed.
 //!
 //! Invariants:
-//! - what is refused is refused before a socket exists and before a byte changes;
-//! - the top image is held alone from before it is parsed for use until it is closed; what is only read (parents, and all
-//!   of a disk served read-only) is kept from being written by whoever respects locks;
+//! - what is refused is refused before a client is let in and before a byte changes;
+//! - where the process is to be closed in, all that has a name is opened and made before, and threads begin and clients come after;
+//! - either all disks are served, or none, and none was changed; in the end each is closed, whatever became of the others;
+//! - a disk's top image is held alone from before it is parsed for use until it is closed; what is only read (parents,
+//!   and all of a disk served read-only) is kept from being written by whoever respects locks;
 //! - a client that got its flush answered finds its data after any end of this program.
 //!
-//! Absent on purpose: several disks in one process.
+//! Absent on purpose: disks that come and go while others are served.
 
 mod listening;
+mod made;
+mod opened;
+mod rehearsal;
 
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bench::DiskInUse;
-use block::{Counted, Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, Run, TargetFile};
-use claims::Act;
-use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
-use image::live::LiveOptions;
-use image::{Chain, Format, Purpose, Resolver};
-use os::{LiveFile, PreallocatedFile, ReadLock, SpareRoom, StoragePromise, preallocated};
+use block::{Error, LiveDisk, Result};
+use image::live::Arrangement;
+use os::{ConfinedNames, SpareFile, SpareRoom, Work};
 use serve::Export;
 use serve::monitor::Monitor;
 use serve::stats::MetricsServer;
 use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
 
-use crate::open::{Caching, Gate, OpenOptions, check_claims, check_nothing_pending, open_chain};
-use crate::{Observer, Provision, Unwatched};
-use listening::{Doors, Listening};
+use crate::confine::{Opening, When};
+use crate::open::OpenOptions;
+use crate::{Observer, Provision};
+use listening::{Doors, Entrances, Listening};
+use made::Made;
+pub(crate) use opened::open_direct;
+use opened::{Held, OpenForUse};
 
 /// What is served, and where.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The disk: an image file or a block device that nobody else uses.
-    pub disk: PathBuf,
-    /// How it is opened.
+    /// The disks, each an export.
+    pub disks: Vec<Served>,
+    /// How they are opened.
     pub open: OpenOptions,
     /// A Unix socket to listen on.
     pub socket: Option<PathBuf>,
@@ -51,18 +56,69 @@ pub struct Options {
     pub passed_sockets: bool,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// What the disk keeps of its space; `None` for what it was created with.
+    /// What each disk keeps of its space; `None` for what it was created with.
     pub provision: Option<Provision>,
-    /// The export's name; `None` for the file's.
-    pub name: Option<String>,
+    /// Where the units of thin disks go that are written for the first time.
+    pub placement: Placement,
     /// What the address is secured with.
     pub tls: Option<TlsFiles>,
     /// Whether the network may be listened on without TLS.
     pub insecure: bool,
-    /// A new file in which every request is recorded.
-    pub trace: Option<PathBuf>,
     /// A loopback address for metrics.
     pub metrics: Option<SocketAddr>,
+}
+
+/// Where units of a thin disk go in its image's file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// Together: the file is about as long as what it holds.
+    #[default]
+    Dense,
+    /// As far from each other as on the disk.
+    Mirror,
+}
+
+impl Placement {
+    fn arrangement(self) -> Arrangement {
+        match self {
+            Self::Dense => Arrangement::default(),
+            Self::Mirror => Arrangement::Mirror,
+        }
+    }
+}
+
+/// A disk that is served.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Served {
+    /// An image file or a block device that nobody else uses.
+    pub disk: PathBuf,
+    /// The export's name; `None` for the file's.
+    pub name: Option<String>,
+    /// A new file in which every request is recorded.
+    pub trace: Option<PathBuf>,
+}
+
+impl Served {
+    /// The name under which clients find it.
+    pub fn export_name(&self) -> String {
+        let of_file = || self.disk.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        self.name.clone().unwrap_or_else(of_file)
+    }
+}
+
+impl<P: Into<PathBuf>> From<P> for Served {
+    fn from(disk: P) -> Self {
+        Self { disk: disk.into(), ..Self::default() }
+    }
+}
+
+/// Where a disk is served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServedAt {
+    /// The disk, as it was named.
+    pub disk: PathBuf,
+    /// Its addresses, and that of the metrics.
+    pub places: Vec<String>,
 }
 
 /// Files in PEM.
@@ -76,28 +132,176 @@ pub struct TlsFiles {
     pub authority: Option<PathBuf>,
 }
 
-/// Opens the disk, serves it until `wait` returns, and closes it. `wait` is given the addresses at which it is served.
-pub fn run(options: &Options, observer: &Arc<dyn Observer>, wait: impl FnOnce(&[String])) -> Result<()> {
+/// Opens the disks, serves them until `wait` returns, and closes them. `wait` is given the addresses at which each is served. The error
+/// is the first disk's; those of others are notes.
+pub fn run(options: &Options, observer: &Arc<dyn Observer>, wait: impl FnOnce(&[ServedAt])) -> Result<()> {
+    run_confined(options, When::Never, observer, wait)
+}
+
+/// As [`run`], and closes this process in before a byte is written and a client let in: it can open nothing more then, start no program
+/// and reach nobody, for all that it does afterwards. For a program that has one thread.
+///
+/// With [`When::Auto`], what the kernel does not do is left out. With [`When::Always`] it is `Unsupported`.
+pub fn run_confined(
+    options: &Options,
+    when: When,
+    observer: &Arc<dyn Observer>,
+    wait: impl FnOnce(&[ServedAt]),
+) -> Result<()> {
+    check_told_apart(options)?;
     let doors = Doors::of(options)?;
-    let monitor = Monitor::new();
-    let opened = OpenForUse::open(options, &monitor)?;
-    let spare = if options.read_only { None } else { SpareRoom::beside(&options.disk) };
-    let served = serve(options, doors, &opened, monitor, observer, |places| {
+    let opening = Opening::begin(when, made_names(options, &doors))?;
+    let held = hold_all(options)?;
+    let outlets = Outlets::open(options, doors, &**observer)?;
+    let spare = spare_files(options);
+    opening.close(Work::Serving)?;
+    let disks = InUse::take_all(options, held, &**observer)?;
+    let spare: Vec<SpareRoom> = spare.into_iter().filter_map(SpareFile::keep).collect();
+    let ended = serve(options, outlets, &disks, observer, |places| {
         wait(places);
         // It is there for what comes after.
         drop(spare);
     });
-    // Whatever went wrong with clients, the image is closed if it can be.
-    let closed = opened.close(&**observer);
-    let Ended { flushed, recorded } = served.and_then(|ended| closed.map(|()| ended))?;
-    match flushed {
-        // What there was no room for then has been stored since.
-        Err(error) if error.is_full() => recorded,
-        flushed => flushed.and(recorded),
+    // Whatever went wrong with clients, or with another disk, an image is closed if it can be.
+    let closed: Vec<_> = disks.iter().map(|disk| disk.close(&**observer)).collect();
+    let results = ended?.into_iter().zip(closed).map(|(ended, closed)| ended.result(closed));
+    first_error(results, &**observer)
+}
+
+/// `Invalid` unless clients can tell the disks apart, and no two that are written are one.
+fn check_told_apart(options: &Options) -> Result<()> {
+    if options.disks.is_empty() {
+        return Err(Error::invalid("there is no disk to serve"));
+    }
+    for (index, second) in options.disks.iter().enumerate() {
+        for first in &options.disks[..index] {
+            check_pair(first, second, options.read_only)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_pair(first: &Served, second: &Served, is_read_only: bool) -> Result<()> {
+    let (one, other, name) = (first.disk.display(), second.disk.display(), second.export_name());
+    if !is_read_only && is_same_place(&first.disk, &second.disk) {
+        return Err(Error::invalid(format!("'{one}' and '{other}' are the same disk")).hint("name it once"));
+    }
+    if first.export_name() == name {
+        return Err(Error::invalid(format!("'{one}' and '{other}' would both be served as '{name}'"))
+            .hint("give each disk a name of its own: --name once for each, in the order of the disks"));
+    }
+    Ok(())
+}
+
+/// Whether both paths lead to the same file. Files with several names are found out by their locks.
+fn is_same_place(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+/// The first error. The others are told.
+fn first_error(results: impl Iterator<Item = Result<()>>, observer: &dyn Observer) -> Result<()> {
+    let mut errors = results.filter_map(Result::err);
+    let first = errors.next();
+    errors.for_each(|other| observer.note(&other.to_string()));
+    first.map_or(Ok(()), Err)
+}
+
+/// A disk in use, and what measures it.
+struct InUse<'a> {
+    served: &'a Served,
+    /// Whether there are others, so that what is told of it names it.
+    is_one_of_several: bool,
+    monitor: Arc<Monitor>,
+    opened: OpenForUse,
+}
+
+impl<'a> InUse<'a> {
+    /// Takes all disks into use, or none, and then leaves every byte as it was.
+    fn take_all(
+        options: &Options,
+        held: Vec<(&'a Served, Held)>,
+        observer: &dyn Observer,
+    ) -> Result<Vec<Self>> {
+        let is_one_of_several = options.disks.len() > 1;
+        let mut disks: Vec<Self> = Vec::new();
+        for (served, held) in held {
+            let monitor = Monitor::new();
+            match held.into_use(&monitor) {
+                Ok(opened) => {
+                    let (disk, export) = (&served.disk, served.export_name());
+                    tracing::info!(?disk, ?export, bytes = opened.disk.len_bytes(), "disk taken into use");
+                    disks.push(Self { served, is_one_of_several, monitor, opened });
+                }
+                Err(error) => {
+                    // The error that is told is what matters.
+                    disks.iter().for_each(|disk| drop(disk.close(observer)));
+                    return Err(named(error, served, is_one_of_several));
+                }
+            }
+        }
+        Ok(disks)
+    }
+
+    fn path(&self) -> &Path {
+        &self.served.disk
+    }
+
+    fn export(&self, options: &Options, writer: Option<&Arc<TraceWriter>>) -> Arc<Export> {
+        let mut export = Export::new(self.served.export_name(), self.opened.disk.clone());
+        export = export.monitored(self.monitor.clone());
+        if options.read_only {
+            export = export.read_only();
+        }
+        if self.opened.writes_zeros {
+            export = export.writing_zeros();
+        }
+        if let Some(writer) = writer {
+            export = export.traced(writer.clone());
+        }
+        Arc::new(export)
+    }
+
+    fn close(&self, observer: &dyn Observer) -> Result<()> {
+        let closed = surviving(|| self.opened.close(observer));
+        match &closed {
+            Ok(()) => tracing::info!(disk = ?self.served.disk, "disk closed"),
+            Err(error) => tracing::warn!(disk = ?self.served.disk, %error, "disk not closed in order"),
+        }
+        closed.map_err(|error| named(error, self.served, self.is_one_of_several))
     }
 }
 
-/// How serving ended.
+/// A disk's end, told as an error if it panics: the others have an end as well. A request that panicked leaves a disk so.
+fn surviving(close: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(close)).unwrap_or_else(|_| {
+        let why = "Leandisk has a fault, and left the image as a kill would have";
+        Err(Error::io("close the image", std::io::Error::other(why)))
+    })
+}
+
+/// Locks the files of all disks. Where there are several, each is asked whether it can be taken into use before any of them is.
+fn hold_all<'a>(options: &'a Options) -> Result<Vec<(&'a Served, Held)>> {
+    let is_one_of_several = options.disks.len() > 1;
+    let hold = |served: &'a Served| {
+        let held =
+            Held::of(&served.disk, options).map_err(|error| named(error, served, is_one_of_several))?;
+        Ok((served, held))
+    };
+    let all = options.disks.iter().map(hold).collect::<Result<Vec<_>>>()?;
+    if is_one_of_several {
+        for (served, held) in &all {
+            held.check_usable().map_err(|error| named(error, served, true))?;
+        }
+    }
+    Ok(all)
+}
+
+/// An error that says which of several disks it is about.
+fn named(error: Error, served: &Served, is_one_of_several: bool) -> Error {
+    if is_one_of_several { error.path(served.disk.display()) } else { error }
+}
+
+/// How serving a disk ended.
 struct Ended {
     /// The last flush.
     flushed: Result<()>,
@@ -105,304 +309,178 @@ struct Ended {
     recorded: Result<()>,
 }
 
-/// Serves the disk until `wait` returns.
+impl Ended {
+    /// What came of the disk, once it was closed.
+    fn result(self, closed: Result<()>) -> Result<()> {
+        closed?;
+        match self.flushed {
+            // What there was no room for then has been stored since.
+            Err(error) if error.is_full() => self.recorded,
+            flushed => flushed.and(self.recorded),
+        }
+    }
+}
+
+/// What is made by name, and removed again.
+fn made_names(options: &Options, doors: &Doors) -> ConfinedNames {
+    let traces = options.disks.iter().filter_map(|served| served.trace.clone());
+    ConfinedNames { removed: doors.made().into_iter().chain(traces).collect(), ..ConfinedNames::default() }
+}
+
+/// Where room is kept while disks are written.
+fn spare_files(options: &Options) -> Vec<SpareFile> {
+    let written = options.disks.iter().filter(|_| !options.read_only);
+    written.filter_map(|served| SpareFile::beside(&served.disk)).collect()
+}
+
+/// What is open besides the disks. Nothing comes in or goes out before they are in use.
+struct Outlets {
+    /// Of each disk.
+    traces: Vec<Option<TraceFile>>,
+    metrics: Option<TcpListener>,
+    entrances: Entrances,
+}
+
+impl Outlets {
+    fn open(options: &Options, doors: Doors, observer: &dyn Observer) -> Result<Self> {
+        let traces =
+            options.disks.iter().map(|served| served.trace.as_deref().map(TraceFile::make).transpose());
+        Ok(Self {
+            traces: traces.collect::<Result<_>>()?,
+            metrics: options.metrics.map(MetricsServer::bind).transpose()?,
+            entrances: doors.open(observer)?,
+        })
+    }
+}
+
+/// Serves the disks until `wait` returns. How it ended is told of each.
 fn serve(
     options: &Options,
-    doors: Doors,
-    opened: &OpenForUse,
-    monitor: Arc<Monitor>,
+    outlets: Outlets,
+    disks: &[InUse<'_>],
     observer: &Arc<dyn Observer>,
-    wait: impl FnOnce(&[String]),
-) -> Result<Ended> {
-    let disk = &opened.disk;
-    let trace = options.trace.as_deref().map(|path| record(path, &**disk)).transpose()?;
-    let name = options
-        .name
-        .clone()
-        .unwrap_or_else(|| options.disk.file_name().unwrap_or_default().to_string_lossy().into_owned());
-    let mut export = Export::new(name, disk.clone()).monitored(monitor);
-    if options.read_only {
-        export = export.read_only();
-    }
-    if opened.writes_zeros {
-        export = export.writing_zeros();
-    }
-    if let Some(trace) = &trace {
-        export = export.traced(trace.clone());
-    }
-    let export = Arc::new(export);
-    let exports = vec![export.clone()];
-    let metrics =
-        options.metrics.map(|address| MetricsServer::start(address, exports.clone())).transpose()?;
-    let listening = Listening::start(doors, &exports, observer).inspect_err(|_| {
-        // Nothing was recorded, and a second attempt makes the file anew.
-        options.trace.iter().for_each(|path| drop(std::fs::remove_file(path)));
-    })?;
-    let mut places = listening.places;
-    if let Some(metrics) = &metrics {
-        places.push(format!("http://{}/metrics", metrics.address()));
-    }
+    wait: impl FnOnce(&[ServedAt]),
+) -> Result<Vec<Ended>> {
+    let AtWork { recordings, listening, places, _metrics } =
+        AtWork::start(options, outlets, disks, observer)?;
     wait(&places);
-    let flushed = listening.server.stop();
-    let recorded = trace.map_or(Ok(()), |trace| finish(&trace, options.trace.as_deref(), &**observer));
-    Ok(Ended { flushed, recorded })
+    let flushed = listening.stop();
+    let recorded = recordings.iter().map(|recording| finish(recording.as_ref(), &**observer));
+    Ok(flushed.into_iter().zip(recorded).map(|(flushed, recorded)| Ended { flushed, recorded }).collect())
 }
 
-fn record(path: &Path, disk: &dyn LiveDisk) -> Result<Arc<TraceWriter>> {
-    let facts = TraceFacts { disk_bytes: disk.len_bytes(), sector_bytes: disk.sector_bytes() };
-    let file = File::create_new(path).map_err(|error| Error::io("make", error).path(path.display()))?;
-    Ok(Arc::new(TraceWriter::new(file, facts, TraceOptions::default())?))
+/// What serves the disks.
+struct AtWork {
+    recordings: Vec<Option<Recording>>,
+    listening: Listening,
+    places: Vec<ServedAt>,
+    _metrics: Option<MetricsServer>,
 }
 
-fn finish(trace: &TraceWriter, path: Option<&Path>, observer: &dyn Observer) -> Result<()> {
-    let totals = trace.finish()?;
-    if let Some(path) = path.filter(|_| totals.dropped > 0) {
+impl AtWork {
+    /// Begins to record and to let clients in.
+    fn start(
+        options: &Options,
+        outlets: Outlets,
+        disks: &[InUse<'_>],
+        observer: &Arc<dyn Observer>,
+    ) -> Result<Self> {
+        let Outlets { traces, metrics, entrances } = outlets;
+        let begin = |(trace, disk): (Option<TraceFile>, &InUse<'_>)| {
+            trace.map(|trace| trace.begin(&*disk.opened.disk)).transpose()
+        };
+        let begun = traces.into_iter().zip(disks).map(begin).collect::<Result<Vec<_>>>()?;
+        let exports: Vec<_> = disks
+            .iter()
+            .zip(&begun)
+            .map(|(disk, begun)| disk.export(options, begun.as_ref().map(Begun::writer)))
+            .collect();
+        let metrics =
+            metrics.map(|listener| MetricsServer::start_on(listener, exports.clone())).transpose()?;
+        let listening = Listening::start(entrances, &exports, observer)?;
+        let page = metrics.as_ref().map(|metrics| format!("http://{}/metrics", metrics.address()));
+        let places = disks.iter().zip(&exports).map(|(disk, export)| ServedAt {
+            disk: disk.path().to_owned(),
+            places: listening.places(export.name()).chain(page.clone()).collect(),
+        });
+        let places = places.collect();
+        let recordings = begun.into_iter().map(|begun| begun.map(Begun::keep)).collect();
+        Ok(Self { recordings, places, listening, _metrics: metrics })
+    }
+}
+
+/// A new file for a recording. It goes again unless something is recorded: a second attempt makes it anew.
+struct TraceFile {
+    path: PathBuf,
+    file: File,
+    made: Made,
+}
+
+impl TraceFile {
+    fn make(path: &Path) -> Result<Self> {
+        let file = File::create_new(path).map_err(|error| Error::io("make", error).path(path.display()))?;
+        Ok(Self { path: path.to_owned(), file, made: Made::new(path) })
+    }
+
+    fn begin(self, disk: &dyn LiveDisk) -> Result<Begun> {
+        let facts = TraceFacts { disk_bytes: disk.len_bytes(), sector_bytes: disk.sector_bytes() };
+        let writer = Arc::new(TraceWriter::new(self.file, facts, TraceOptions::default())?);
+        Ok(Begun { recording: Recording { path: self.path, writer }, made: self.made })
+    }
+}
+
+/// A recording before the first request.
+struct Begun {
+    recording: Recording,
+    made: Made,
+}
+
+impl Begun {
+    fn writer(&self) -> &Arc<TraceWriter> {
+        &self.recording.writer
+    }
+
+    fn keep(self) -> Recording {
+        self.made.keep();
+        self.recording
+    }
+}
+
+/// Requests that are recorded, and where.
+struct Recording {
+    path: PathBuf,
+    writer: Arc<TraceWriter>,
+}
+
+fn finish(recording: Option<&Recording>, observer: &dyn Observer) -> Result<()> {
+    let Some(Recording { path, writer }) = recording else { return Ok(()) };
+    let totals = writer.finish()?;
+    if totals.dropped > 0 {
         observer.note(&format!("{} requests are missing from {}", totals.dropped, path.display()));
     }
     Ok(())
 }
 
-/// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
-pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInUse>> {
-    let open = OpenOptions { format: Some(format), allow_path: Vec::new() };
-    let chain = open_chain(path, &open, Caching::Metadata)?;
-    let gate = Gate::new(path, &open)?;
-    let how = UseOptions { caching: Caching::Direct, kept: os::kept(path), monitor: &Monitor::new() };
-    Ok(Box::new(OpenForUse::writable(&chain, &gate, how)?))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// How a disk is used.
-struct UseOptions<'a> {
-    caching: Caching,
-    /// What of its storage is not given back.
-    kept: StoragePromise,
-    monitor: &'a Arc<Monitor>,
-}
-
-/// A disk with the locks of the files that are only read.
-struct OpenForUse {
-    disk: Arc<dyn LiveDisk>,
-    /// The top layer's.
-    files: Vec<Arc<PreallocatedFile>>,
-    /// Zeros are written, because it keeps that it was.
-    writes_zeros: bool,
-    _locks: Vec<ReadLock>,
-}
-
-impl OpenForUse {
-    fn open(options: &Options, monitor: &Arc<Monitor>) -> Result<Self> {
-        check_nothing_pending(&options.disk)?;
-        let chain = open_chain(&options.disk, &options.open, Caching::PageCache)?;
-        let gate = Gate::new(&options.disk, &options.open)?;
-        let promised = options.provision.map_or_else(|| os::kept(&options.disk), Provision::kept);
-        if options.read_only {
-            Self::read_only(&chain, &gate)
-        } else {
-            Self::writable(&chain, &gate, UseOptions { caching: Caching::PageCache, kept: promised, monitor })
-        }
+    #[test]
+    #[allow(clippy::panic)]
+    fn an_end_that_panics_is_an_error_of_that_disk_alone() {
+        let results = [surviving(|| panic!("as a test")), surviving(|| Ok(()))];
+        assert_eq!(results.each_ref().map(Result::is_ok), [false, true]);
+        let told = first_error(results.into_iter(), &crate::Unwatched).expect_err("the first");
+        assert!(told.to_string().contains("has a fault"), "{told}");
     }
 
-    fn read_only(chain: &Chain, gate: &Gate) -> Result<Self> {
-        check_claims(chain, gate, Act::Read)?;
-        let locks = lock_for_reading(chain.files())?;
-        // What was parsed before the locks may have changed since.
-        let chain = Chain::open(chain.files()[0].clone(), same_format(chain), gate)?;
-        chain.check_readable()?;
-        check_all_held(&chain, &locks, &[])?;
-        Ok(Self {
-            disk: Arc::new(ReadOnly(chain)),
-            files: Vec::new(),
-            writes_zeros: false,
-            _locks: locks.into_iter().map(|held| held.lock).collect(),
-        })
-    }
-
-    fn writable(chain: &Chain, gate: &Gate, how: UseOptions<'_>) -> Result<Self> {
-        check_writable(chain)?;
-        check_claims(chain, gate, Act::Change)?;
-        let own = chain.links()[0].layer.files();
-        let files = own.iter().map(|file| open_live(&**file, &how)).collect::<Result<Vec<_>>>()?;
-        let locks = lock_for_reading(&chain.files()[own.len()..])?;
-        let own_first = OwnFilesFirst { gate, files: &files };
-        let again = Chain::open(files[0].clone(), same_format(chain), &own_first)?;
-        check_all_held(&again, &locks, &files)?;
-        check_writable(&again)?;
-        let files: Vec<_> = files.into_iter().map(|file| provisioned(file, &again, how.monitor)).collect();
-        let counted = |file: &Arc<PreallocatedFile>| -> Arc<dyn TargetFile> {
-            Arc::new(Counted::new(file.clone(), how.monitor.clone()))
-        };
-        let targets = files.iter().map(counted).collect();
-        let options =
-            LiveOptions { keeps_places: how.kept != StoragePromise::Nothing, ..LiveOptions::default() };
-        let disk: Arc<dyn LiveDisk> = image::live::open(again, targets, options)?.into();
-        Ok(Self {
-            disk,
-            files,
-            writes_zeros: how.kept == StoragePromise::Written,
-            _locks: locks.into_iter().map(|held| held.lock).collect(),
-        })
-    }
-
-    /// Closes the image, and gives back what was reserved for it and not used.
-    fn close(&self, observer: &dyn Observer) -> Result<()> {
-        let closed = self.disk.close();
-        let given = self.files.iter().try_for_each(|file| file.give_back());
-        closed.and(match given {
-            // It stays reserved, and is in nobody's way but the host's.
-            Err(error) if error.is_full() => {
-                observer.note(&format!(
-                    "the host did not take back what was reserved for the image and not used: {error}"
-                ));
-                Ok(())
-            }
-            given => given,
-        })
-    }
-}
-
-fn provisioned(file: Arc<LiveFile>, chain: &Chain, monitor: &Arc<Monitor>) -> Arc<PreallocatedFile> {
-    let monitor = monitor.clone();
-    let limit_bytes = image::live::end_max(chain, ReadAt::<Host>::len_bytes(&*file));
-    let on_continued = Box::new(move || monitor.prevented_fragment());
-    Arc::new(preallocated(file, limit_bytes, on_continued))
-}
-
-impl DiskInUse for OpenForUse {
-    fn disk(&self) -> &dyn LiveDisk {
-        &*self.disk
-    }
-
-    fn close(&self) -> Result<()> {
-        Self::close(self, &Unwatched)
-    }
-}
-
-fn same_format(chain: &Chain) -> image::OpenOptions {
-    image::OpenOptions { format: Some(chain.facts().format) }
-}
-
-/// What speaks against writing, of the disk as a whole.
-fn check_writable(chain: &Chain) -> Result<()> {
-    let top = &chain.links()[0];
-    let name = top.layer.files()[0].name();
-    image::check_found(chain).map_err(|error| error.path(name))?;
-    chain.check_readable()?;
-    top.layer.check_editable().map_err(|error| error.path(name))
-}
-
-fn open_live(file: &dyn HostFile, how: &UseOptions<'_>) -> Result<Arc<LiveFile>> {
-    let opened = match how.caching {
-        Caching::Direct => LiveFile::open_direct(file.path())?,
-        Caching::PageCache | Caching::Metadata => LiveFile::open(file.path())?,
-    };
-    let opened = opened.keeping(how.kept);
-    if opened.identity() == file.identity() {
-        Ok(Arc::new(opened))
-    } else {
-        Err(changed_meanwhile(file.name()))
-    }
-}
-
-fn changed_meanwhile(name: &str) -> Error {
-    Error::refused("was changed or replaced while it was opened")
-        .hint("see that nothing uses it, and try again")
-        .path(name)
-}
-
-/// A lock and the file that it is on.
-struct LockedFile {
-    lock: ReadLock,
-    identity: Option<(u64, u64)>,
-}
-
-fn lock_for_reading(files: &[Arc<dyn HostFile>]) -> Result<Vec<LockedFile>> {
-    let hold = |file: &Arc<dyn HostFile>| {
-        Ok(LockedFile { lock: ReadLock::take(file.path())?, identity: file.identity() })
-    };
-    files.iter().map(hold).collect()
-}
-
-/// `Refused` unless the chain consists of what is locked and of `files`.
-fn check_all_held(chain: &Chain, locks: &[LockedFile], files: &[Arc<LiveFile>]) -> Result<()> {
-    for file in chain.files() {
-        let identity = file.identity();
-        let is_held = locks.iter().any(|held| held.identity == identity)
-            || files.iter().any(|held| held.identity() == identity);
-        if !is_held {
-            return Err(changed_meanwhile(file.name()));
-        }
-    }
-    Ok(())
-}
-
-/// Hands out the files that are open for writing under the names by which the image knows them.
-struct OwnFilesFirst<'a> {
-    gate: &'a Gate,
-    files: &'a [Arc<LiveFile>],
-}
-
-impl Resolver for OwnFilesFirst<'_> {
-    fn open(&self, from: &dyn HostFile, name: &str, purpose: Purpose) -> Result<Arc<dyn HostFile>> {
-        let found = self.gate.open(from, name, purpose)?;
-        let own = self.files.iter().find(|file| file.identity() == found.identity());
-        Ok(own.map_or(found, |file| file.clone() as Arc<dyn HostFile>))
-    }
-
-    fn siblings(&self, from: &dyn HostFile) -> Result<Vec<OsString>> {
-        self.gate.siblings(from)
-    }
-
-    fn open_sibling(&self, from: &dyn HostFile, name: &OsStr) -> Result<Arc<dyn HostFile>> {
-        self.gate.open_sibling(from, name)
-    }
-}
-
-/// A disk that is read, and refuses every change.
-struct ReadOnly(Chain);
-
-impl ReadOnly {
-    fn refuse<T>(&self) -> Result<T> {
-        Err(Error::refused("the disk is served read-only").path(self.0.files()[0].name()))
-    }
-}
-
-impl ReadAt<Virtual> for ReadOnly {
-    fn len_bytes(&self) -> u64 {
-        self.0.len_bytes()
-    }
-
-    fn read_at(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
-        self.0.read_at(at, buf)
-    }
-}
-
-impl EditDisk for ReadOnly {
-    fn write_at(&self, _at: VirtualOffset, _buf: &[u8]) -> Result<()> {
-        self.refuse()
-    }
-
-    /// Nothing was written.
-    fn flush(&self) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl Disk for ReadOnly {
-    fn map(&self, span: VirtualSpan) -> Result<Vec<Run>> {
-        self.0.map_with_host(span)
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.0.sector_bytes()
-    }
-}
-
-impl LiveDisk for ReadOnly {
-    fn zero(&self, _span: VirtualSpan, _may_free: bool) -> Result<()> {
-        self.refuse()
-    }
-
-    fn discard(&self, _span: VirtualSpan) -> Result<()> {
-        self.refuse()
+    #[test]
+    fn disks_of_one_name_are_refused_by_both_their_paths() {
+        let disks: Vec<Served> = ["a/disk.raw", "b/other.raw", "c/disk.raw"].map(Served::from).into();
+        let told_apart = |disks: Vec<Served>| check_told_apart(&Options { disks, ..Options::default() });
+        let error = told_apart(disks.clone()).expect_err("two are called disk.raw");
+        assert_eq!(error.to_string(), "'a/disk.raw' and 'c/disk.raw' would both be served as 'disk.raw'");
+        let named = Served { name: Some("data".into()), ..disks[2].clone() };
+        told_apart(vec![disks[0].clone(), disks[1].clone(), named]).expect("all can be told apart");
     }
 }

@@ -18,6 +18,8 @@ const RECORDING_BYTES_MAX: u64 = 64 << 20;
 pub struct Options {
     /// The socket of a server; or a file with a document that was printed before, or a recording of requests.
     pub source: PathBuf,
+    /// Which of several exports; `None` for the only one.
+    pub export: Option<String>,
     /// A second source, to compare with the first.
     pub later: Option<PathBuf>,
     /// Where the statistics go as a page, if anywhere.
@@ -26,10 +28,12 @@ pub struct Options {
     pub force: bool,
 }
 
-/// The histograms of the server behind `source`, in the form of `vscsiStats -p all -c`.
-pub fn csv(source: &Path) -> Result<String> {
-    let socket = control_socket(source);
-    match query(&socket, &Question::Csv { export: None })? {
+/// The histograms of the server behind the first source, in the form of `vscsiStats -p all -c`.
+pub fn csv(options: &Options) -> Result<String> {
+    let socket = control_socket(&options.source);
+    let exports = chosen(asked(&socket)?, options.export.as_deref(), &options.source)?;
+    let export = exports.into_iter().next().map(|export| export.name);
+    match query(&socket, &Question::Csv { export })? {
         Answer::Text(text) => Ok(text),
         other => Err(unexpected(&socket, other)),
     }
@@ -41,8 +45,12 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<StatsDocument> 
         [Some(&options.source), options.later.as_ref()].into_iter().flatten().map(PathBuf::as_path).collect();
     let page =
         options.html.as_deref().map(|path| OutputFile::prepare(path, options.force, &sources)).transpose()?;
-    let document = measured(&options.source, observer)?;
-    let later = options.later.as_deref().map(|path| measured(path, observer)).transpose()?;
+    let of_export = |path: &Path| -> Result<StatsDocument> {
+        let exports = chosen(measured(path, observer)?, options.export.as_deref(), path)?;
+        Ok(StatsDocument::new(exports))
+    };
+    let document = of_export(&options.source)?;
+    let later = options.later.as_deref().map(of_export).transpose()?;
     if let Some(file) = page {
         let first = (&*options.source.to_string_lossy(), &document);
         let second = options.later.as_ref().map(|path| path.to_string_lossy()).zip(later.as_ref());
@@ -56,11 +64,11 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<StatsDocument> 
 }
 
 /// What a server tells, or told when it was recorded.
-fn measured(source: &Path, observer: &dyn Observer) -> Result<StatsDocument> {
+fn measured(source: &Path, observer: &dyn Observer) -> Result<Vec<ExportStats>> {
     let metadata = source.metadata().ok().filter(std::fs::Metadata::is_file);
     if let Some(metadata) = metadata {
         if let Some(export) = recording::measured(source, observer)? {
-            return Ok(StatsDocument::new(vec![export]));
+            return Ok(vec![export]);
         }
         if metadata.len() > RECORDING_BYTES_MAX {
             return Err(Error::corrupt("no recording is that large").path(source.display()));
@@ -69,15 +77,40 @@ fn measured(source: &Path, observer: &dyn Observer) -> Result<StatsDocument> {
         let document = StatsDocument::from_json(&String::from_utf8_lossy(&text));
         let document = document.map_err(|error| error.path(source.display()))?;
         check_snapshots(document.exports()).map_err(|error| error.path(source.display()))?;
-        return Ok(document);
+        return Ok(document.into_exports());
     }
     let socket = control_socket(source);
-    let exports = match query(&socket, &Question::Snapshot { export: None })? {
-        Answer::Exports(exports) => exports,
-        other => return Err(unexpected(&socket, other)),
-    };
+    let exports = asked(&socket)?;
     check_snapshots(&exports).map_err(|error| error.path(socket.display()))?;
-    Ok(StatsDocument::new(exports))
+    Ok(exports)
+}
+
+/// What a server tells of all its exports.
+fn asked(socket: &Path) -> Result<Vec<ExportStats>> {
+    match query(socket, &Question::Snapshot { export: None })? {
+        Answer::Exports(exports) => Ok(exports),
+        other => Err(unexpected(socket, other)),
+    }
+}
+
+/// The export of this name, or the only one. `Invalid` if that is none.
+fn chosen(exports: Vec<ExportStats>, name: Option<&str>, source: &Path) -> Result<Vec<ExportStats>> {
+    let names: Vec<_> = exports.iter().map(|export| format!("'{}'", export.name)).collect();
+    let names = names.join(", ");
+    let Some(name) = name else {
+        return match exports.len() {
+            0 | 1 => Ok(exports),
+            count => Err(Error::invalid(format!("there are {count} exports: {names}"))
+                .hint("say which with --export NAME")
+                .path(source.display())),
+        };
+    };
+    let found: Vec<_> = exports.into_iter().filter(|export| export.name == name).collect();
+    if found.is_empty() {
+        let what = format!("no export is called '{name}'");
+        return Err(Error::invalid(what).hint(format!("there is: {names}")).path(source.display()));
+    }
+    Ok(found)
 }
 
 /// The control socket itself, or the one beside the socket at which the disk is served.
@@ -103,7 +136,7 @@ fn check_snapshots(exports: &[ExportStats]) -> Result<()> {
         if snapshot.schema != serve::monitor::SCHEMA {
             return Err(Error::unsupported("statistics").field(
                 "schema",
-                &snapshot.schema,
+                snapshot.schema.as_str(),
                 serve::monitor::SCHEMA,
             ));
         }

@@ -1,15 +1,15 @@
 //! Where a copy goes: whether it can, said before anything is written, to a dry run and to the copy alike.
 
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use block::{Error, Result};
+use block::{Error, Result, TargetFile};
 use engine::{JobIdentity, Least, Left, find_left};
 use image::Format;
-use os::{DeviceTarget, FolderOptions, HostFolder, TargetSpace};
+use os::{FolderOptions, TargetSpace};
 use report::human_bytes;
 
 use crate::Observer;
+use crate::machine::{CopyFolder, Machine, Named};
 
 /// What the target is to be, as far as it decides whether it can be.
 pub(crate) struct Wanted {
@@ -22,25 +22,24 @@ pub(crate) struct Wanted {
 }
 
 /// Where the target is made. Nothing is written to it yet, and no name is changed.
-pub(crate) enum Target {
+pub(crate) enum Target<'a> {
     /// A file.
-    Folder { folder: HostFolder, room: TargetSpace },
+    Folder { folder: Box<dyn CopyFolder + 'a>, room: TargetSpace },
     /// A block device, held.
-    Device(DeviceTarget),
+    Device(Box<dyn TargetFile>),
 }
 
-pub(crate) fn is_block_device(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
-}
-
-impl Target {
+impl<'a> Target<'a> {
     /// Finds everything that stands against the target and can be known before it is written. The copy would fail in the same way,
     /// and change nothing either, if that is so.
-    pub(crate) fn open(path: &Path, wanted: &Wanted) -> Result<Self> {
-        if is_block_device(path) { Self::open_device(path, wanted) } else { Self::open_folder(path, wanted) }
+    pub(crate) fn open(machine: &'a dyn Machine, path: &Path, wanted: &Wanted) -> Result<Self> {
+        match machine.named(path) {
+            Named::BlockDevice => Self::open_device(machine, path, wanted),
+            _ => Self::open_folder(machine, path, wanted),
+        }
     }
 
-    fn open_device(path: &Path, wanted: &Wanted) -> Result<Self> {
+    fn open_device(machine: &dyn Machine, path: &Path, wanted: &Wanted) -> Result<Self> {
         if wanted.format != Format::Raw {
             return Err(Error::unsupported(format!("{} on a block device", wanted.format)).hint("-O raw"));
         }
@@ -49,8 +48,8 @@ impl Target {
                 .path(path.display())
                 .hint("--force replaces them"));
         }
-        let device = DeviceTarget::open_direct(path)?;
-        let (has, needs) = (block::ReadAt::len_bytes(&device), wanted.least.len_bytes);
+        let device = machine.copy_device(path)?;
+        let (has, needs) = (device.len_bytes(), wanted.least.len_bytes);
         if needs > has {
             return Err(Error::refused(format!(
                 "the device is too small: it has {} ({has} bytes), and the disk {} ({needs} bytes)",
@@ -63,8 +62,8 @@ impl Target {
         Ok(Self::Device(device))
     }
 
-    fn open_folder(path: &Path, wanted: &Wanted) -> Result<Self> {
-        let folder = HostFolder::new(path, wanted.options)?;
+    fn open_folder(machine: &'a dyn Machine, path: &Path, wanted: &Wanted) -> Result<Self> {
+        let folder = machine.copy_folder(path, wanted.options)?;
         let room = folder.check_room(wanted.least.len_bytes)?;
         let needs = wanted.least.stored_bytes;
         if needs > room.free_bytes {
@@ -96,7 +95,7 @@ impl Target {
     /// Says what an interrupted copy left. `Refused` if another process is writing the target.
     pub(crate) fn tell_left(&self, job: &JobIdentity, observer: &dyn Observer) -> Result<()> {
         let Self::Folder { folder, .. } = self else { return Ok(()) };
-        match find_left(folder, job)? {
+        match find_left(&**folder, job)? {
             Left::Nothing => {}
             Left::Usable(checkpoint) => observer.note(&format!(
                 "an interrupted copy is kept; --resume goes on with it after {}",

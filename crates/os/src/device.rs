@@ -1,5 +1,6 @@
 //! An existing block device as a target.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use block::{Error, ReadAt, Result, TargetFile};
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use crate::direct::Direct;
 use crate::new_file::zero;
 use crate::raw_file::{Kind, OPEN_FLAGS, RawFile, io_error};
+use crate::requests::{OfTarget, Request, client};
 
 /// What the device is asked to zero at once: the call cannot be interrupted.
 const ZERO_STEP_BYTES: u64 = 1 << 30;
@@ -30,22 +32,30 @@ impl DeviceTarget {
     /// of another device, or opened exclusively by another program.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let stat = rustix::fs::stat(path).map_err(|error| io_error("open", path, error))?;
-        Self::check_kind(Kind::of(&stat, path)?, path)?;
-        // Without O_CREAT, O_EXCL claims a block device (open(2)).
-        let flags = OFlags::RDWR | OFlags::EXCL | OPEN_FLAGS;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-            Errno::BUSY => {
-                Error::refused("is in use: mounted, or held by another program").path(path.display())
-            }
-            Errno::ROFS | Errno::ACCESS => io_error("open for writing", path, error),
-            error => io_error("open", path, error),
-        })?;
+        let fd = match client() {
+            Some(broker) => broker.open::<()>(&Request::OfTarget(OfTarget::Device(path.into())))?.1,
+            None => Self::claim(path)?,
+        };
         let raw = RawFile::adopt(fd, path)?;
         Self::check_kind(raw.kind, path)?;
         let len_bytes = raw.current_len_bytes()?;
         let identity = (u64::MAX, raw.stat()?.st_rdev);
         Ok(Self { raw, len_bytes, identity })
+    }
+
+    /// Opens it, by a process that is not confined.
+    pub(crate) fn claim(path: &Path) -> Result<OwnedFd> {
+        let stat = rustix::fs::stat(path).map_err(|error| io_error("open", path, error))?;
+        Self::check_kind(Kind::of(&stat, path)?, path)?;
+        // Without O_CREAT, O_EXCL claims a block device (open(2)).
+        let flags = OFlags::RDWR | OFlags::EXCL | OPEN_FLAGS;
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+            Errno::BUSY => {
+                Error::refused("is in use: mounted, or held by another program").path(path.display())
+            }
+            Errno::ROFS | Errno::ACCESS => io_error("open for writing", path, error),
+            error => io_error("open", path, error),
+        })
     }
 
     /// Like [`DeviceTarget::open`]; aligned writes go past the page cache.
@@ -102,6 +112,10 @@ impl TargetFile for DeviceTarget {
 
     fn reserve(&self, span: HostSpan) -> Result<()> {
         self.check_fits(span.end())
+    }
+
+    fn prepare_memory(&self, memory: &mut [u8]) {
+        self.raw.prepare_memory(memory);
     }
 
     /// The device zeroes whole pages; the rest is written.

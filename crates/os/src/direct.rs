@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +12,8 @@ use block::AlignedBuffer;
 use extent::HostOffset;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+
+use crate::requests::{Request, client};
 
 /// Reads shorter than this cost more in being copied than they gain.
 const BOUNCE_BYTES_MIN: usize = 64 << 10;
@@ -38,9 +40,15 @@ pub(crate) struct Direct {
 impl Direct {
     /// Opens the file behind `file` a second time. `None` where there is no direct I/O.
     pub(crate) fn open(file: impl AsFd, access: OFlags) -> Option<Self> {
-        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
-        let flags = access | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let fd = rustix::fs::open(Path::new(&path), flags, Mode::empty()).ok()?;
+        let fd = match client() {
+            Some(broker) => broker.open_again(&Request::PastCache, file.as_fd()).ok()?,
+            None => open_again(file.as_fd(), access).ok()?,
+        };
+        Self::adopt(fd)
+    }
+
+    /// Takes a descriptor that was opened for it.
+    pub(crate) fn adopt(fd: OwnedFd) -> Option<Self> {
         let read_align = alignment(&fd)?;
         let write_align = read_align.max(AlignedBuffer::PAGE_BYTES);
         Some(Self { file: File::from(fd), read_align, write_align, works: AtomicBool::new(true) })
@@ -129,6 +137,13 @@ impl Direct {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Opens the file behind a descriptor a second time, past the page cache.
+pub(crate) fn open_again(file: BorrowedFd<'_>, access: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = access | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    rustix::fs::open(Path::new(&path), flags, Mode::empty())
 }
 
 /// Reads into `piece` from `start` on, `needed` bytes or more: the file may end within the piece.

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 
 use crate::SourceFile;
 use crate::raw_file::{Kind, OPEN_FLAGS, RawFile, io_error};
+use crate::requests::{Client, Request, client};
 
 /// One thing granted, by canonical path.
 #[derive(Debug)]
@@ -49,7 +50,20 @@ impl Grant {
 
 /// Opens files that images name, where they are granted.
 #[derive(Debug)]
-pub struct Granted {
+pub struct Granted(By);
+
+/// Who decides.
+#[derive(Debug)]
+enum By {
+    /// This process.
+    This(Grants),
+    /// The broker, which knows them by a number.
+    Broker(&'static Client, usize),
+}
+
+/// What is granted to a disk.
+#[derive(Debug)]
+pub(crate) struct Grants {
     grants: Vec<Grant>,
     /// The folder that a refusal names.
     folder: PathBuf,
@@ -59,19 +73,10 @@ impl Granted {
     /// Grants the folder of `disk_path`, each folder of `allow_paths` with all below it, and each file of
     /// `allow_paths`. Fails if one of them does not exist.
     pub fn new(disk_path: &Path, allow_paths: &[PathBuf]) -> Result<Self> {
-        let folder = canonical_folder_of(disk_path)?;
-        let metadata = std::fs::metadata(disk_path).map_err(|error| io_error("open", disk_path, error))?;
-        let mut grants = Vec::new();
-        if !metadata.file_type().is_block_device() {
-            grants.push(Grant::folder(folder.clone()));
-        }
-        for path in allow_paths {
-            let canonical =
-                std::fs::canonicalize(path).map_err(|error| io_error("allow path", path, error))?;
-            // A folder that the user spells out is granted as it is, even the root.
-            grants.push(if canonical.is_dir() { Grant::Below(canonical) } else { Grant::File(canonical) });
-        }
-        Ok(Self { grants, folder })
+        Ok(Self(match client() {
+            Some(broker) => By::Broker(broker, broker.ask(&Request::Grant(disk_path.into()))?),
+            None => By::This(Grants::new(disk_path, allow_paths)?),
+        }))
     }
 
     /// Opens what the image opened by the path `from` calls `reference`. A relative one counts from the image's
@@ -93,7 +98,43 @@ impl Granted {
 
     /// By a path from the folder of `from`, or by a whole one.
     fn open_named(&self, from: &Path, name: &OsStr) -> Result<SourceFile> {
-        let path = from.parent().unwrap_or(Path::new("")).join(name);
+        let path = path_of(from, name);
+        SourceFile::from_raw(match &self.0 {
+            By::This(grants) => RawFile::adopt(grants.open(from, name)?, &path)?.with_direct(OFlags::RDONLY),
+            By::Broker(broker, granted) => {
+                let (granted, from, name) = (*granted, from.into(), name.into());
+                RawFile::ask(broker, &Request::Referred { granted, from, name }, &path)?
+            }
+        })
+    }
+}
+
+/// A path from the folder of `from`, or a whole one.
+fn path_of(from: &Path, name: &OsStr) -> PathBuf {
+    from.parent().unwrap_or(Path::new("")).join(name)
+}
+
+impl Grants {
+    /// As [`Granted::new`], by this process.
+    pub(crate) fn new(disk_path: &Path, allow_paths: &[PathBuf]) -> Result<Self> {
+        let folder = canonical_folder_of(disk_path)?;
+        let metadata = std::fs::metadata(disk_path).map_err(|error| io_error("open", disk_path, error))?;
+        let mut grants = Vec::new();
+        if !metadata.file_type().is_block_device() {
+            grants.push(Grant::folder(folder.clone()));
+        }
+        for path in allow_paths {
+            let canonical =
+                std::fs::canonicalize(path).map_err(|error| io_error("allow path", path, error))?;
+            // A folder that the user spells out is granted as it is, even the root.
+            grants.push(if canonical.is_dir() { Grant::Below(canonical) } else { Grant::File(canonical) });
+        }
+        Ok(Self { grants, folder })
+    }
+
+    /// Opens what is granted of the name that `from` has for it.
+    pub(crate) fn open(&self, from: &Path, name: &OsStr) -> Result<OwnedFd> {
+        let path = path_of(from, name);
         let (reference, from_name) = (name.to_string_lossy(), from.display());
         let canonical = canonicalize(&path, &reference).map_err(|error| error.path(&from_name))?;
         if !self.covers(&canonical) {
@@ -108,23 +149,32 @@ impl Granted {
         self.open_canonical(&canonical, &path)
     }
 
-    fn covers(&self, canonical: &Path) -> bool {
+    /// Whether this canonical path is granted.
+    pub(crate) fn covers(&self, canonical: &Path) -> bool {
         self.grants.iter().any(|grant| grant.covers(canonical))
     }
 
+    /// Whether something directly in this canonical folder is granted.
+    pub(crate) fn covers_names_in(&self, folder: &Path) -> bool {
+        self.grants.iter().any(|grant| match grant {
+            Grant::Below(granted) => folder.starts_with(granted),
+            Grant::In(granted) => folder == granted,
+            Grant::File(file) => file.parent() == Some(folder),
+        })
+    }
+
     /// Opens a granted path, with `path` as its name.
-    fn open_canonical(&self, canonical: &Path, path: &Path) -> Result<SourceFile> {
+    fn open_canonical(&self, canonical: &Path, path: &Path) -> Result<OwnedFd> {
         // Looked at before it is opened: opening alone can have effects on a device.
         let stat = rustix::fs::lstat(canonical).map_err(|error| io_error("open", path, error))?;
         Kind::of(&stat, path)?;
         let flags = OFlags::RDONLY | OPEN_FLAGS;
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let fd = match rustix::fs::openat2(CWD, canonical, flags, Mode::empty(), resolve) {
-            Err(Errno::NOSYS | Errno::PERM) => self.open_and_compare(canonical)?,
-            Err(Errno::LOOP) => return Err(changed_meanwhile(path)),
-            result => result.map_err(|error| io_error("open", path, error))?,
-        };
-        SourceFile::from_raw(RawFile::adopt(fd, path)?).map(SourceFile::with_direct)
+        match rustix::fs::openat2(CWD, canonical, flags, Mode::empty(), resolve) {
+            Err(Errno::NOSYS | Errno::PERM) => self.open_and_compare(canonical),
+            Err(Errno::LOOP) => Err(changed_meanwhile(path)),
+            result => result.map_err(|error| io_error("open", path, error)),
+        }
     }
 
     /// For kernels without `openat2`: what was opened must be what the path still means, without a link.
@@ -372,7 +422,7 @@ mod tests {
     #[test]
     fn a_link_swapped_in_after_the_decision_is_not_followed() {
         let place = place();
-        let granted = place.granted(&[]);
+        let granted = Grants::new(&place.disk, &[]).unwrap();
         let canonical = place.root.join("in/deep/base");
         std::fs::remove_file(&canonical).unwrap();
         symlink(place.root.join("out/secret"), &canonical).unwrap();

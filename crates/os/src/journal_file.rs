@@ -7,10 +7,11 @@
 //!
 //! Absent on purpose: what is in it, and what proves that it is one ([`journal::JournalFile`]).
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +21,12 @@ use extent::{Host, HostOffset, HostSpan, Offset};
 use journal::{DiskName, FileId, FoundFile, Header, Look, Names, Places, Standing};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::flushed::Flushed;
 use crate::new_file::{folder_of, sync_folder};
 use crate::raw_file::{Kind, OPEN_FLAGS, RawFile, io_error, is_unsupported};
+use crate::requests::{Request, client};
 
 /// The end of a journal's name, which begins with a dot.
 const SUFFIX: &str = ".leandisk-journal";
@@ -54,6 +57,12 @@ pub fn journal_path(disk_path: impl AsRef<Path>) -> PathBuf {
     true_path.with_file_name(journal_name(true_path.file_name().unwrap_or_default().to_owned()))
 }
 
+/// The disk whose journal this would be by its name, if its is a name of a journal beside a disk.
+pub(crate) fn names_a_journal_of(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.as_bytes().strip_prefix(b".")?.strip_suffix(SUFFIX.as_bytes())?;
+    Some(path.with_file_name(OsStr::from_bytes(name)))
+}
+
 /// A link and what it leads to are one disk. What does not exist has no journal, but a place for it all the same.
 fn true_path(disk_path: &Path) -> PathBuf {
     fs::canonicalize(disk_path).unwrap_or_else(|_| disk_path.to_owned())
@@ -64,7 +73,10 @@ fn is_block_device(true_path: &Path) -> bool {
 }
 
 /// A name of the block device that it has after the next start, too, if the system knows one.
-fn lasting_name(device: &Path) -> Option<OsString> {
+pub(crate) fn lasting_name(device: &Path) -> Option<OsString> {
+    if let Some(broker) = client() {
+        return broker.ask(&Request::LastingName(device.into())).ok()?;
+    }
     let links = fs::read_dir(LASTING_NAMES).into_iter().flatten().flatten();
     let is_it = |entry: &fs::DirEntry| fs::canonicalize(entry.path()).is_ok_and(|path| path == device);
     links.filter(is_it).map(|entry| entry.file_name()).min()
@@ -163,6 +175,9 @@ impl Names for HostNames {
     type File = Box<HostJournal>;
 
     fn look(&self, path: &Path) -> Result<Look> {
+        if let Some(broker) = client() {
+            return broker.ask::<Looked>(&Request::LookAtJournal(path.into())).map(Look::from);
+        }
         let stat = match rustix::fs::lstat(path) {
             Ok(stat) => stat,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Look::Nothing),
@@ -262,6 +277,19 @@ impl Names for HostNames {
 
 impl HostNames {
     fn open_as(self, path: &Path, access: OFlags) -> Result<Box<HostJournal>> {
+        let raw = match client() {
+            Some(broker) if access == OFlags::RDONLY => {
+                let ((), fd) = broker.open(&Request::PeekAtJournal(path.into()))?;
+                RawFile::adopt(fd, path)?
+            }
+            _ => self.open_raw(path, access)?,
+        };
+        let is_named = AtomicBool::new(true);
+        Ok(Box::new(HostJournal { raw, flushed: Flushed::default(), passing_path: None, is_named }))
+    }
+
+    /// Opens what can be a journal.
+    pub(crate) fn open_raw(self, path: &Path, access: OFlags) -> Result<RawFile> {
         let stat = rustix::fs::lstat(path).map_err(|error| io_error("open", path, error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(Error::refused("is no journal: it is not a file").path(path.display()));
@@ -273,8 +301,35 @@ impl HostNames {
         if id_of(&raw.stat()?) != id_of(&stat) {
             return Err(Error::refused("was replaced while it was opened").path(path.display()));
         }
-        let is_named = AtomicBool::new(true);
-        Ok(Box::new(HostJournal { raw, flushed: Flushed::default(), passing_path: None, is_named }))
+        Ok(raw)
+    }
+}
+
+/// A [`Look`] on its way from the broker.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Looked {
+    Nothing,
+    File,
+    Link(OsString),
+}
+
+impl From<&Look> for Looked {
+    fn from(look: &Look) -> Self {
+        match look {
+            Look::Nothing => Self::Nothing,
+            Look::File => Self::File,
+            Look::Link(to) => Self::Link(to.into()),
+        }
+    }
+}
+
+impl From<Looked> for Look {
+    fn from(looked: Looked) -> Self {
+        match looked {
+            Looked::Nothing => Self::Nothing,
+            Looked::File => Self::File,
+            Looked::Link(to) => Self::Link(to.into()),
+        }
     }
 }
 

@@ -4,11 +4,13 @@
 //! - what is opened as a source is opened for reading only, and never before it is known to be a regular file
 //!   or a block device;
 //! - a file that an image names is opened only below a granted folder, by a path without symbolic links;
+//! - a process that is confined opens nothing by itself: what opens names asks the broker there;
 //! - a target bears its final name only when all of it is on stable storage;
 //! - what is changed in place is held alone, and a flush that failed is the last thing done to it.
 //!
 //! Absent on purpose: formats, policy about what to copy, mapped memory (an I/O error there is a signal).
 
+mod confine;
 mod device;
 mod direct;
 mod edit_file;
@@ -18,21 +20,28 @@ mod grant;
 mod group;
 mod journal_file;
 mod live_file;
+mod lock_bytes;
 mod locks;
+mod memory;
+mod named;
 mod new_file;
 mod passed;
 mod preallocated;
 mod process;
 mod queue;
 mod raw_file;
+mod requests;
 mod source;
 mod spare;
 mod storage_promise;
 mod storage_timing;
 mod target_folder;
+mod target_names;
+mod target_options;
 mod users;
 mod writeback;
 
+pub use confine::{Confined, Names as ConfinedNames, Split, Work, confine, split};
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
 pub use grant::Granted;
@@ -43,14 +52,17 @@ pub use journal_file::{
 };
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
+pub use named::{names_in, open_input, remove_made};
 pub use new_file::NewFile;
 pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};
-pub use process::{end_with_parent, hide_mounts};
+pub use process::{end_with_parent, hide_mounts, host_name, processor_count};
 pub use queue::{Queue, queue_of};
 pub use source::SourceFile;
-pub use spare::SpareRoom;
+pub use spare::{SpareFile, SpareRoom, free_bytes};
 pub use storage_promise::{StoragePromise, kept};
 pub use storage_timing::{StorageTiming, TimingBudget, time_storage};
-pub use target_folder::{FolderOptions, HostFolder, TargetSpace};
+pub use target_folder::HostFolder;
+pub use target_names::copied_mode;
+pub use target_options::{FolderOptions, TargetSpace};
 pub use users::storage_of;

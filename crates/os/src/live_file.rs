@@ -3,11 +3,12 @@
 //! Invariants: those of [`EditFile`], but that the length may change.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::{Error, HostFile, ReadAt, Result, TargetFile, check_bounds};
-use extent::{ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
+use block::{Error, HostFile, HostState, ReadAt, Result, Take, TargetFile, check_bounds};
+use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -178,9 +179,24 @@ impl ReadAt<Host> for LiveFile {
 
 impl HostFile for LiveFile {
     block::forward!(
-        self, self.file => name, path, fingerprint, allocated_bytes, host_map, host_extents, stored, host_filesystem,
-        identity
+        self, self.file => name, path, fingerprint, allocated_bytes, host_extents, stored, host_filesystem, identity
     );
+
+    fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
+        if self.is_device() {
+            return self.file.host_map(span);
+        }
+        check_bounds(span.start(), usize::try_from(span.len_bytes()).unwrap_or(usize::MAX), self.len_bytes())
+            .map_err(|error| error.path(self.name()))?;
+        let data = self.data_within(span)?;
+        let holes = data.invert(span);
+        let of = |set: &ExtentSet<Host>, state| {
+            set.iter().map(|extent| Extent::new(extent, state)).collect::<Vec<_>>()
+        };
+        let mut extents = [of(&data, HostState::Data), of(&holes, HostState::Hole)].concat();
+        extents.sort_unstable_by_key(|extent| extent.span.start());
+        Ok(extents)
+    }
 
     fn is_block_device(&self) -> bool {
         self.is_device()
@@ -272,6 +288,15 @@ impl TargetFile for LiveFile {
 
     fn forget(&self, span: HostSpan) {
         TargetFile::forget(&self.file, span);
+    }
+
+    /// Not past the page cache.
+    fn lend(&self, span: HostSpan, take: Take<'_>) -> Result<bool> {
+        self.file.check_flushed()?;
+        if self.file.raw().direct.is_some() || span.end().get() > self.len_bytes() {
+            return Ok(false);
+        }
+        take(self.std_file().as_fd(), span.start()).map(|()| true)
     }
 }
 

@@ -6,6 +6,7 @@
 //! Two copies to one target are kept apart by a lock on the partial file, which the kernel drops with the process:
 //! what a killed copy leaves is recognised by not being locked.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 
 use crate::direct::Direct;
 use crate::raw_file::{Kind, OPEN_FLAGS, RawFile, io_error, is_unsupported};
+use crate::requests::{Client, Request, client};
 use crate::storage_promise::StoragePromise;
 
 /// The end of a partial file's name, which begins with a dot.
@@ -31,11 +33,8 @@ const CREATE_ATTEMPTS_MAX: u32 = 16;
 /// A new file under a partial name.
 pub struct NewFile {
     pub(crate) raw: RawFile,
-    partial_path: PathBuf,
-    final_path: PathBuf,
-    replace: bool,
-    /// The file that will be replaced.
-    replaced_identity: Option<(u64, u64)>,
+    place: Place,
+    names: Names,
     /// Whether the partial file stays when this value goes.
     keeps: AtomicBool,
     /// What [`TargetFile::forget`] was last told: under way to the storage, not yet dropped.
@@ -48,23 +47,19 @@ impl NewFile {
     /// `Refused` if that exists and may not be replaced, if it is no regular file, or if another process is
     /// writing it. A link is followed: what it points to is replaced, not the link.
     pub fn create(final_path: impl AsRef<Path>, replace: bool) -> Result<Self> {
-        let place = Place::find(final_path.as_ref(), replace)?;
-        for _ in 0..CREATE_ATTEMPTS_MAX {
-            place.remove_stale()?;
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OPEN_FLAGS;
-            let fd = match rustix::fs::open(&place.partial_path, flags, Mode::from_raw_mode(0o666)) {
-                Err(Errno::EXIST) => continue,
-                result => result.map_err(|error| io_error("create", &place.partial_path, error))?,
-            };
-            let raw = RawFile::adopt(fd, &place.partial_path)?;
-            lock(&raw.file, &place)?;
-            if place.still_names(&raw.file) {
-                let file = place.into_file(raw);
-                file.take_mode_of_replaced()?;
-                return Ok(file);
-            }
+        if let Some(broker) = client() {
+            return Self::ask(broker, final_path.as_ref(), replace);
         }
-        Err(place.is_being_written())
+        let (place, raw) = Place::find(final_path.as_ref(), replace)?.create()?;
+        Ok(place.into_file(raw, Names::This))
+    }
+
+    /// [`NewFile::create`] in a process that is confined.
+    fn ask(broker: &'static Client, path: &Path, replaces: bool) -> Result<Self> {
+        let ((number, told), fd) = broker.open(&Request::Create { path: path.into(), replaces })?;
+        let place = Place::from_told(told, replaces);
+        let raw = RawFile::adopt(fd, &place.partial_path)?;
+        Ok(place.into_file(raw, Names::Broker(broker, number)))
     }
 
     /// Like [`NewFile::create`]; aligned writes go past the page cache where the file system can do that.
@@ -82,7 +77,7 @@ impl NewFile {
             replace: true,
             replaced_identity: None,
         };
-        let file = place.into_file(raw);
+        let file = place.into_file(raw, Names::This);
         file.keep();
         file
     }
@@ -99,17 +94,17 @@ impl NewFile {
 
     /// Where the file lies until it is published.
     pub fn partial_path(&self) -> &Path {
-        &self.partial_path
+        &self.place.partial_path
     }
 
     /// Where the file will lie.
     pub fn final_path(&self) -> &Path {
-        &self.final_path
+        &self.place.final_path
     }
 
     /// Device and inode of the file that publishing replaces: it must not be a source of the copy.
     pub fn replaced_identity(&self) -> Option<(u64, u64)> {
-        self.replaced_identity
+        self.place.replaced_identity
     }
 
     /// Marks the file with what is promised of its storage; `false` if its file system keeps no marks.
@@ -133,31 +128,34 @@ impl NewFile {
     pub fn publish(self) -> Result<()> {
         self.keeps.store(false, Ordering::Relaxed);
         self.raw.file.sync_all().map_err(|error| Error::io("flush", error).path(&self.raw.name))?;
-        if self.replace {
-            rustix::fs::rename(&self.partial_path, &self.final_path)
-                .map_err(|error| io_error("rename", &self.final_path, error))?;
-        } else {
-            rename_to_free_name(&self.partial_path, &self.final_path)?;
+        match &self.names {
+            Names::This => self.place.give_name()?,
+            Names::Broker(broker, number) => broker.ask(&Request::Publish(*number))?,
         }
         self.keep();
-        sync_folder(folder_of(&self.final_path))
+        match &self.names {
+            Names::This => self.place.sync(),
+            Names::Broker(broker, number) => broker.ask(&Request::SyncPublished(*number)),
+        }
     }
 
     /// Removes the partial file.
     pub fn discard(self) -> Result<()> {
         self.keep();
-        rustix::fs::unlink(&self.partial_path).map_err(|error| io_error("remove", &self.partial_path, error))
+        self.remove()
     }
 
-    /// A file that replaces another is not easier to read than that one was.
-    fn take_mode_of_replaced(&self) -> Result<()> {
-        if self.replaced_identity.is_none() {
-            return Ok(());
+    fn remove(&self) -> Result<()> {
+        match &self.names {
+            Names::This => self.place.remove(),
+            Names::Broker(broker, number) => broker.ask(&Request::Discard(*number)),
         }
-        let stat =
-            rustix::fs::stat(&self.final_path).map_err(|error| io_error("stat", &self.final_path, error))?;
-        rustix::fs::fchmod(&self.raw.file, Mode::from_raw_mode(stat.st_mode & 0o777))
-            .map_err(|error| io_error("set the mode of", &self.partial_path, error))
+    }
+
+    /// Whether the file system says that so much is free.
+    fn has_free(&self, bytes: u64) -> bool {
+        let facts = rustix::fs::fstatvfs(&self.raw.file);
+        facts.is_ok_and(|facts| facts.f_bavail.saturating_mul(facts.f_frsize) >= bytes)
     }
 
     /// Makes the file at least `len_bytes` long.
@@ -221,9 +219,22 @@ impl TargetFile for NewFile {
         }
     }
 
-    fn reserve_ahead(&self, span: HostSpan) {
+    fn reserve_ahead(&self, span: HostSpan, spare_bytes: u64) -> bool {
         let (start, len_bytes) = (span.start().get(), span.len_bytes());
-        let _ = rustix::fs::fallocate(&self.raw.file, FallocateFlags::empty(), start, len_bytes);
+        if spare_bytes > 0 && !self.has_free(len_bytes.saturating_add(spare_bytes)) {
+            return false;
+        }
+        let found = rustix::fs::fallocate(&self.raw.file, FallocateFlags::empty(), start, len_bytes).is_ok();
+        if !found {
+            // A full host may have given a part of it, which others need.
+            let way = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = rustix::fs::fallocate(&self.raw.file, way, start, len_bytes);
+        }
+        found
+    }
+
+    fn prepare_memory(&self, memory: &mut [u8]) {
+        self.raw.prepare_memory(memory);
     }
 
     fn zero(&self, span: HostSpan) -> Result<()> {
@@ -249,7 +260,7 @@ impl TargetFile for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         if !self.keeps.load(Ordering::Relaxed) {
-            let _ = rustix::fs::unlink(&self.partial_path);
+            let _ = self.remove();
         }
     }
 }
@@ -273,6 +284,14 @@ pub(crate) fn zero(raw: &RawFile, span: HostSpan) -> Result<()> {
     raw.write_zeros(span)
 }
 
+/// Who changes a new file's names.
+enum Names {
+    /// This process.
+    This,
+    /// The broker, which knows it by a number.
+    Broker(&'static Client, usize),
+}
+
 /// Where a new file goes.
 pub(crate) struct Place {
     pub(crate) final_path: PathBuf,
@@ -281,7 +300,19 @@ pub(crate) struct Place {
     pub(crate) replaced_identity: Option<(u64, u64)>,
 }
 
+/// A [`Place`] on its way from the broker: what the file will be called and is called, and what it replaces.
+pub(crate) type ToldPlace = (OsString, OsString, Option<(u64, u64)>);
+
 impl Place {
+    pub(crate) fn tell(&self) -> ToldPlace {
+        ((&self.final_path).into(), (&self.partial_path).into(), self.replaced_identity)
+    }
+
+    pub(crate) fn from_told(told: ToldPlace, replace: bool) -> Self {
+        let (final_path, partial_path, replaced_identity) = told;
+        Self { final_path: final_path.into(), partial_path: partial_path.into(), replace, replaced_identity }
+    }
+
     pub(crate) fn find(path: &Path, replace: bool) -> Result<Self> {
         let final_path = follow_link(path)?;
         let replaced_identity = match rustix::fs::stat(&final_path) {
@@ -296,18 +327,66 @@ impl Place {
         let Some(name) = final_path.file_name() else {
             return Err(Error::refused("names no file").path(final_path.display()));
         };
-        let mut partial_name = std::ffi::OsString::from(".");
+        let mut partial_name = OsString::from(".");
         partial_name.push(name);
         partial_name.push(PARTIAL_SUFFIX);
         let partial_path = final_path.with_file_name(partial_name);
         Ok(Self { final_path, partial_path, replace, replaced_identity })
     }
 
+    /// Makes the partial file, held by its lock.
+    pub(crate) fn create(self) -> Result<(Self, RawFile)> {
+        for _ in 0..CREATE_ATTEMPTS_MAX {
+            self.remove_stale()?;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OPEN_FLAGS;
+            let fd = match rustix::fs::open(&self.partial_path, flags, Mode::from_raw_mode(0o666)) {
+                Err(Errno::EXIST) => continue,
+                result => result.map_err(|error| io_error("create", &self.partial_path, error))?,
+            };
+            let raw = RawFile::adopt(fd, &self.partial_path)?;
+            lock(&raw.file, &self)?;
+            if self.still_names(&raw.file) {
+                self.take_mode_of_replaced(&raw).inspect_err(|_| drop(self.remove()))?;
+                return Ok((self, raw));
+            }
+        }
+        Err(self.is_being_written())
+    }
+
+    /// A file that replaces another is not easier to read than that one was.
+    fn take_mode_of_replaced(&self, raw: &RawFile) -> Result<()> {
+        if self.replaced_identity.is_none() {
+            return Ok(());
+        }
+        let stat =
+            rustix::fs::stat(&self.final_path).map_err(|error| io_error("stat", &self.final_path, error))?;
+        rustix::fs::fchmod(&raw.file, Mode::from_raw_mode(stat.st_mode & 0o777))
+            .map_err(|error| io_error("set the mode of", &self.partial_path, error))
+    }
+
+    /// Gives the partial file its name.
+    pub(crate) fn give_name(&self) -> Result<()> {
+        match self.replace {
+            true => rustix::fs::rename(&self.partial_path, &self.final_path)
+                .map_err(|error| io_error("rename", &self.final_path, error)),
+            false => rename_to_free_name(&self.partial_path, &self.final_path),
+        }
+    }
+
+    /// Makes the name last through a power cut.
+    pub(crate) fn sync(&self) -> Result<()> {
+        sync_folder(folder_of(&self.final_path))
+    }
+
+    /// Removes the partial file.
+    pub(crate) fn remove(&self) -> Result<()> {
+        rustix::fs::unlink(&self.partial_path).map_err(|error| io_error("remove", &self.partial_path, error))
+    }
+
     /// The file as a new one of this place.
-    fn into_file(self, raw: RawFile) -> NewFile {
-        let Self { final_path, partial_path, replace, replaced_identity } = self;
+    fn into_file(self, raw: RawFile, names: Names) -> NewFile {
         let (keeps, leaving) = (AtomicBool::new(false), Mutex::new(None));
-        NewFile { raw, partial_path, final_path, replace, replaced_identity, keeps, leaving }
+        NewFile { raw, place: self, names, keeps, leaving }
     }
 
     /// Removes what a killed copy left.

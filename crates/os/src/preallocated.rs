@@ -17,7 +17,7 @@ pub type PreallocatedFile = Preallocated<HostMachine>;
 /// `file`, which will end at `limit_bytes` at most, with storage reserved as its file system's policy says, if there is
 /// one.
 pub fn preallocated(file: Arc<LiveFile>, limit_bytes: u64, on_continued: OnContinued) -> PreallocatedFile {
-    Preallocated::new(HostMachine::new(file), limit_bytes, on_continued)
+    HostMachine::of(file).preallocated(limit_bytes, on_continued)
 }
 
 /// A file in use, its file system, and its device.
@@ -35,7 +35,8 @@ pub struct HostMachine {
 }
 
 impl HostMachine {
-    fn new(file: Arc<LiveFile>) -> Self {
+    /// What is known of where `file` lies is asked for now; nothing is opened afterwards.
+    pub fn of(file: Arc<LiveFile>) -> Self {
         let magic = crate::fiemap::filesystem_magic(file.std_file()).filter(|_| !file.is_block_device());
         let device = rustix::fs::fstat(file.std_file()).ok().and_then(|stat| queue_of_device(stat.st_dev));
         Self {
@@ -49,6 +50,11 @@ impl HostMachine {
             gate: RwLock::default(),
             writeback: Mutex::default(),
         }
+    }
+
+    /// The file as [`preallocated`] makes it.
+    pub fn preallocated(self, limit_bytes: u64, on_continued: OnContinued) -> PreallocatedFile {
+        Preallocated::new(self, limit_bytes, on_continued)
     }
 }
 

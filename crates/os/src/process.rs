@@ -5,8 +5,20 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr::null;
+use std::sync::OnceLock;
 
 use block::{Error, Result};
+
+/// What the host calls itself.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// How many threads run at once at best. What a container sets is told by files: it is asked for once, before the process is confined.
+pub fn processor_count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
 
 /// From now on what this thread, and programs that it starts, mount is seen by them alone, and goes with the last of them
 /// (`mount_namespaces(7)`). Takes root.

@@ -5,9 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, major, minor};
+use serde::{Deserialize, Serialize};
+
+use crate::requests::{Request, client};
 
 /// The limits of a block device's queue (Documentation/ABI/stable/sysfs-block).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Queue {
     /// The longest request, `max_sectors_kb` in bytes.
     pub request_bytes: u64,
@@ -26,6 +29,15 @@ pub struct Queue {
 /// The queue of the device at `path`, or of the one on which the file at `path` lies. `None` where that is not one
 /// block device: a network file system, one in memory, Btrfs.
 pub fn queue_of(path: impl AsRef<Path>) -> Option<Queue> {
+    let path = path.as_ref();
+    match client() {
+        Some(broker) => broker.ask(&Request::Queue(path.into())).ok()?,
+        None => find_queue(path),
+    }
+}
+
+/// [`queue_of`], by a process that is not confined.
+pub(crate) fn find_queue(path: &Path) -> Option<Queue> {
     let metadata = fs::metadata(path).ok()?;
     let is_device = FileType::from_raw_mode(metadata.mode()) == FileType::BlockDevice;
     queue_of_device(if is_device { metadata.rdev() } else { metadata.dev() })

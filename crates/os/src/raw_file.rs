@@ -13,6 +13,8 @@ use rustix::fs::{Advice, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::direct::Direct;
+use crate::memory::prefer_large_pages;
+use crate::requests::{Client, Request, client};
 
 /// What kind of thing a path is, of the kinds that can hold an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,11 +63,37 @@ pub(crate) fn io_error(what: &str, path: &Path, source: impl Into<io::Error>) ->
 impl RawFile {
     /// Opens what is known to be no pipe, socket or character device, whose opening could have effects.
     pub(crate) fn open(path: &Path, flags: OFlags) -> Result<Self> {
+        if let Some(broker) = client().filter(|_| flags == OFlags::RDONLY) {
+            let ((), fd) = broker.open(&Request::Open { path: path.into(), past_cache: false })?;
+            return Self::adopt(fd, path);
+        }
         let stat = rustix::fs::stat(path).map_err(|error| io_error("open", path, error))?;
         Kind::of(&stat, path)?;
         let fd = rustix::fs::open(path, flags | OPEN_FLAGS, Mode::empty())
             .map_err(|error| io_error("open", path, error))?;
         Self::adopt(fd, path)
+    }
+
+    /// [`RawFile::open`] for reading, past the page cache where that can be done.
+    pub(crate) fn open_direct(path: &Path) -> Result<Self> {
+        match client() {
+            Some(broker) => Self::ask(broker, &Request::Open { path: path.into(), past_cache: true }, path),
+            None => Ok(Self::open(path, OFlags::RDONLY)?.with_direct(OFlags::RDONLY)),
+        }
+    }
+
+    /// What the broker opens for reading and past the page cache, with `path` as its name.
+    pub(crate) fn ask(broker: &Client, request: &Request, path: &Path) -> Result<Self> {
+        let (fd, direct) = broker.open_direct(request)?;
+        let mut raw = Self::adopt(fd, path)?;
+        raw.direct = direct.and_then(Direct::adopt);
+        Ok(raw)
+    }
+
+    /// The same file; what is aligned goes past the page cache where the file system can do that.
+    pub(crate) fn with_direct(mut self, access: OFlags) -> Self {
+        self.direct = Direct::open(&self.file, access);
+        self
     }
 
     /// Takes an open descriptor, after another look at what it is: the path may have changed in between.
@@ -123,6 +151,13 @@ impl RawFile {
             return Ok(());
         }
         self.file.write_all_at(buf, at.get()).map_err(|error| self.error("write", at, error))
+    }
+
+    /// Has `memory` be of large pages if it is written past the page cache.
+    pub(crate) fn prepare_memory(&self, memory: &mut [u8]) {
+        if self.direct.is_some() {
+            prefer_large_pages(memory);
+        }
     }
 
     /// Writes zeros over `span`.

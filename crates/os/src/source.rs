@@ -8,7 +8,6 @@ use extent::{Extent, ExtentSet, Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::{Advice, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::direct::Direct;
 use crate::raw_file::{Kind, RawFile, unsigned};
 
 /// A regular file or a block device, read by position from any thread.
@@ -43,18 +42,12 @@ impl SourceFile {
 
     /// Like [`SourceFile::open`]; aligned reads go past the page cache where the file system can do that.
     pub fn open_direct(path: impl AsRef<Path>) -> Result<Arc<Self>> {
-        let raw = RawFile::open(path.as_ref(), OFlags::RDONLY)?;
-        Self::from_raw(raw).map(Self::with_direct).map(Arc::new)
-    }
-
-    /// The same file, read as [`SourceFile::open_direct`] says.
-    pub(crate) fn with_direct(self) -> Self {
-        self.with_direct_for(OFlags::RDONLY)
+        Self::from_raw(RawFile::open_direct(path.as_ref())?).map(Arc::new)
     }
 
     /// The same file; what is aligned goes past the page cache where the file system can do that.
     pub(crate) fn with_direct_for(mut self, access: OFlags) -> Self {
-        self.raw.direct = Direct::open(&self.raw.file, access);
+        self.raw = self.raw.with_direct(access);
         self
     }
 

@@ -6,12 +6,13 @@
 use std::path::Path;
 
 use rustix::fs::XattrFlags;
+use serde::{Deserialize, Serialize};
 
 /// The name of the attribute.
 const NAME: &str = "user.leandisk.provision";
 
 /// What of a disk's storage stays whatever its guest forgets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum StoragePromise {
     /// Nothing: a thin disk.
     #[default]

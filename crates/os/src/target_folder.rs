@@ -1,68 +1,31 @@
-//! The host's folder in which a copy's target is made.
-//!
-//! Until it is whole the target is `.NAME.leandisk-partial`, which its owner alone can read, and what is stored of the copy's progress
-//! `.NAME.leandisk-progress`, both beside `NAME`. A partial target is held by a lock, which the kernel drops with the process.
+//! The host's folder in which a copy's target is made, under the names of [`TargetNames`].
 //!
 //! A partial target is told from others by its inode's number, by when it was made, and by a random mark beside its contents (an
 //! extended attribute). A file system that keeps no such marks leaves the former two; that these are not enough matters only
 //! where the order of `engine`'s transfer is not kept.
+//!
+//! In a process that is confined the broker does what goes by names, and what makes a file whole. Contents are written here.
 
-use std::ffi::OsString;
-use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use block::{Error, FolderFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
 use extent::Host;
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags, XattrFlags};
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::process::Resource;
 
-use crate::StoragePromise;
 use crate::direct::Direct;
-use crate::new_file::{NewFile, Place, folder_of, lock, names, open_own, rename_to_free_name, sync_folder};
-use crate::raw_file::{OPEN_FLAGS, RawFile, io_error, is_unsupported};
-
-/// The attribute that holds a partial target's mark.
-const MARK: &str = "user.leandisk.partial";
-
-/// Bytes of a mark.
-const MARK_LEN: usize = 16;
-
-/// The longest name in a folder (`NAME_MAX` of Linux).
-const NAME_BYTES_MAX: usize = 255;
-
-/// FAT's number (`MSDOS_SUPER_MAGIC` of Linux).
-const FAT_MAGIC: u64 = 0x4d44;
-/// The number of ext2, ext3 and ext4 (`EXT4_SUPER_MAGIC` of Linux).
-const EXT_MAGIC: u64 = 0xef53;
-/// The longest file on FAT: its directory entries have 32 bits for the length.
-const FAT_LEN_BYTES_MAX: u64 = (1 << 32) - 1;
-
-/// What a target in a folder shall be.
-#[derive(Clone, Copy, Debug)]
-pub struct FolderOptions {
-    /// Whether a file that has the name is replaced.
-    pub replace: bool,
-    /// The permissions of what is copied: the target has no others. The process's umask takes its part from a new file's; a file
-    /// that replaces another has none that that one had not.
-    pub mode: u32,
-    /// What is promised of the target's storage: marked on it where its file system keeps marks.
-    pub kept: StoragePromise,
-    /// Whether what is aligned is written past the page cache.
-    pub direct: bool,
-}
-
-/// What a folder's file system has free.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TargetSpace {
-    /// Bytes that this user can write.
-    pub free_bytes: u64,
-}
+use crate::new_file::{NewFile, Place};
+use crate::raw_file::RawFile;
+use crate::requests::{Client, OfTarget, Request, client};
+use crate::target_names::{MARK, MARK_LEN, TargetNames};
+use crate::target_options::{FolderOptions, TargetSpace};
 
 /// A folder with the names of one target.
 pub struct HostFolder {
-    place: Place,
-    options: FolderOptions,
+    names: TargetNames,
+    /// Who changes the names, if this process cannot.
+    broker: Option<&'static Client>,
 }
 
 impl HostFolder {
@@ -70,163 +33,86 @@ impl HostFolder {
     ///
     /// `Refused` if the target exists and may not be replaced, or is no regular file.
     pub fn new(target: &Path, options: FolderOptions) -> Result<Self> {
-        let place = Place::find(target, options.replace)?;
-        let folder = Self { place, options };
-        let longest = folder.path(TargetName::Draft);
-        let len = longest.file_name().map_or(0, std::ffi::OsStr::len);
-        if len > NAME_BYTES_MAX {
-            let spare = len - NAME_BYTES_MAX;
-            return Err(Error::refused("the target's name is too long").path(target.display()).hint(
-                format!("while it is made it has a longer one: choose one that is {spare} bytes shorter"),
-            ));
-        }
-        Ok(folder)
+        let broker = client();
+        let names = match broker {
+            None => TargetNames::find(target, options)?,
+            Some(broker) => {
+                let told = broker.ask(&of(OfTarget::Begin { path: target.into(), options }))?;
+                TargetNames { place: Place::from_told(told, options.replace), options }
+            }
+        };
+        Ok(Self { names, broker })
     }
 
     /// Where the file of that name lies.
     pub fn path(&self, name: TargetName) -> PathBuf {
-        let suffix = match name {
-            TargetName::Target => return self.place.final_path.clone(),
-            TargetName::Partial => return self.place.partial_path.clone(),
-            TargetName::Checkpoint => ".leandisk-progress",
-            TargetName::Draft => ".leandisk-progress-draft",
-        };
-        let mut hidden = OsString::from(".");
-        hidden.push(self.place.final_path.file_name().unwrap_or_default());
-        hidden.push(suffix);
-        self.place.final_path.with_file_name(hidden)
+        self.names.path(name)
     }
 
-    fn folder(&self) -> &Path {
-        folder_of(&self.place.final_path)
-    }
-
-    /// Fails as the making of a file of this length would, and answers what is free: with a file that has no name, or, where the
-    /// file system has none such, by what it says. No name changes.
+    /// Fails as the making of a file of this length would, and answers what is free. No name changes.
     pub fn check_room(&self, len_bytes: u64) -> Result<TargetSpace> {
-        let limit = rustix::process::getrlimit(Resource::Fsize).current;
-        if limit.is_some_and(|limit| len_bytes > limit) {
-            return Err(self
-                .too_long(len_bytes)
-                .hint("'ulimit -f' sets the longest file that a program may make"));
-        }
-        let folder = self.folder();
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => match rustix::fs::ftruncate(&file, len_bytes) {
-                Err(Errno::FBIG) => return Err(self.too_long(len_bytes)),
-                Err(error) => return Err(io_error("set the length", &self.place.partial_path, error)),
-                Ok(()) => {}
-            },
-            Err(error) if is_unsupported(error) || error == Errno::ISDIR => self.check_folder(len_bytes)?,
-            Err(error) => return Err(io_error("create", &self.place.partial_path, error)),
-        }
-        self.room()
-    }
-
-    /// As [`Self::check_room`], by what the file system says of itself.
-    fn check_folder(&self, len_bytes: u64) -> Result<()> {
-        let folder = self.folder();
-        let failed = |error| io_error("create", &self.place.partial_path, error);
-        rustix::fs::accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
-            .map_err(failed)?;
-        let facts = rustix::fs::statvfs(folder).map_err(failed)?;
-        if facts.f_flag.contains(StatVfsMountFlags::RDONLY) {
-            return Err(failed(Errno::ROFS));
-        }
-        match magic_of(folder) {
-            Some(FAT_MAGIC) if len_bytes > FAT_LEN_BYTES_MAX => Err(self.too_long(len_bytes)),
-            _ => Ok(()),
+        match self.broker {
+            None => self.names.check_room(len_bytes),
+            Some(broker) => broker.ask(&of(OfTarget::Room(len_bytes))),
         }
     }
 
-    fn too_long(&self, len_bytes: u64) -> Error {
-        Error::refused(format!(
-            "a file of {len_bytes} bytes is too long for the target's file system, or for this user"
-        ))
-        .path(self.place.final_path.display())
-    }
-
-    /// What is free, with what a partial target has that is there already: it is used again, or removed first.
-    fn room(&self) -> Result<TargetSpace> {
-        let folder = self.folder();
-        let facts = rustix::fs::statvfs(folder).map_err(|error| io_error("statvfs", folder, error))?;
-        // What ext keeps for root is told apart; elsewhere the difference is not root's either.
-        let is_roots = rustix::process::geteuid().is_root() && magic_of(folder) == Some(EXT_MAGIC);
-        let blocks = if is_roots { facts.f_bfree } else { facts.f_bavail };
-        let left = rustix::fs::lstat(&self.place.partial_path);
-        let left_bytes = left.map_or(0, |stat| crate::raw_file::unsigned(stat.st_blocks).saturating_mul(512));
-        // A file system that does not count has no blocks at all.
-        let free_bytes = match facts.f_blocks {
-            0 => u64::MAX,
-            _ => blocks.saturating_mul(facts.f_frsize).saturating_add(left_bytes),
-        };
-        Ok(TargetSpace { free_bytes })
-    }
-
-    /// The permissions of a whole target.
-    fn final_mode(&self) -> Result<Mode> {
-        let path = &self.place.final_path;
-        let others = match self.place.replaced_identity {
-            None => !umask(),
-            Some(_) => rustix::fs::stat(path).map_err(|error| io_error("stat", path, error))?.st_mode,
-        };
-        Ok(Mode::from_raw_mode(self.options.mode & others & 0o777))
-    }
-
-    fn hold(&self, raw: RawFile, path: &Path) -> Result<Box<dyn FolderFile + '_>> {
-        lock(&raw.file, &self.place)?;
-        if !names(path, &raw.file) {
-            return Err(self.place.is_being_written());
-        }
-        let mut file = NewFile::staying(raw, path);
-        if self.options.direct {
+    fn held(&self, raw: RawFile) -> Box<dyn FolderFile + '_> {
+        let path = raw.path.clone();
+        let mut file = NewFile::staying(raw, &path);
+        if self.names.options.direct {
             file.raw.direct = Direct::open(&file.raw.file, OFlags::RDWR);
         }
-        Ok(Box::new(HeldFile { file, folder: self }))
+        Box::new(HeldFile { file, folder: self })
     }
+}
+
+fn of(request: OfTarget) -> Request {
+    Request::OfTarget(request)
 }
 
 impl TargetFolder for HostFolder {
     fn open(&self, name: TargetName) -> Result<Option<Box<dyn FolderFile + '_>>> {
-        let path = self.path(name);
-        open_own(&path)?.map(|raw| self.hold(raw, &path)).transpose()
+        let raw = match self.broker {
+            None => self.names.open(name)?,
+            Some(broker) => {
+                let found = broker.find(&of(OfTarget::Open(name)))?;
+                found.map(|fd| RawFile::adopt(fd, &self.path(name))).transpose()?
+            }
+        };
+        Ok(raw.map(|raw| self.held(raw)))
     }
 
     fn create(&self, name: TargetName) -> Result<Box<dyn FolderFile + '_>> {
-        let path = self.path(name);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OPEN_FLAGS;
-        let fd = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-            Err(Errno::EXIST) => return Err(self.place.is_being_written()),
-            result => result.map_err(|error| io_error("create", &path, error))?,
+        let raw = match self.broker {
+            None => self.names.create(name)?,
+            Some(broker) => {
+                let ((), fd) = broker.open(&of(OfTarget::Create(name)))?;
+                RawFile::adopt(fd, &self.path(name))?
+            }
         };
-        let raw = RawFile::adopt(fd, &path)?;
-        if name == TargetName::Partial {
-            // Where the file system keeps no marks, the file has none.
-            let _ = rustix::fs::fsetxattr(&raw.file, MARK, &random_mark()?, XattrFlags::empty());
-        }
-        self.hold(raw, &path)
+        Ok(self.held(raw))
     }
 
     fn remove(&self, name: TargetName) -> Result<bool> {
-        let path = self.path(name);
-        match rustix::fs::unlink(&path) {
-            Ok(()) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
-            Err(error) => Err(io_error("remove", &path, error)),
+        match self.broker {
+            None => self.names.remove(name),
+            Some(broker) => broker.ask(&of(OfTarget::Remove(name))),
         }
     }
 
     fn rename(&self, from: TargetName, to: TargetName) -> Result<()> {
-        let (from, to_path) = (self.path(from), self.path(to));
-        if to == TargetName::Target && !self.options.replace {
-            return rename_to_free_name(&from, &to_path);
+        match self.broker {
+            None => self.names.rename(from, to),
+            Some(broker) => broker.ask(&of(OfTarget::Rename { from, to })),
         }
-        rustix::fs::rename(&from, &to_path).map_err(|error| io_error("rename", &to_path, error))
     }
 
     fn sync(&self) -> Result<()> {
-        sync_folder(self.folder())
+        match self.broker {
+            None => self.names.sync(),
+            Some(broker) => broker.ask(&of(OfTarget::Sync)),
+        }
     }
 }
 
@@ -247,7 +133,7 @@ impl ReadAt<Host> for HeldFile<'_> {
 }
 
 impl TargetFile for HeldFile<'_> {
-    block::forward!(self, self.file => write_at, set_len, reserve, reserve_ahead, zero, flush, forget);
+    block::forward!(self, self.file => write_at, set_len, reserve, reserve_ahead, prepare_memory, zero, flush, forget);
 }
 
 impl FolderFile for HeldFile<'_> {
@@ -274,43 +160,10 @@ impl FolderFile for HeldFile<'_> {
 
     fn complete(&self) -> Result<()> {
         let file = &self.file.raw.file;
-        if self.folder.options.kept != StoragePromise::Nothing {
-            self.file.mark(self.folder.options.kept);
-        }
-        match rustix::fs::fremovexattr(file, MARK) {
-            Ok(()) | Err(Errno::NODATA) => {}
-            Err(error) if is_unsupported(error) => {}
-            Err(error) => return Err(self.failed("remove the mark", error)),
-        }
-        match rustix::fs::fchmod(file, self.folder.final_mode()?) {
-            Ok(()) => {}
-            // A file system without permissions, where all files have those of the mount.
-            Err(error) if is_unsupported(error) || error == Errno::PERM => {}
-            Err(error) => return Err(self.failed("set the mode", error)),
+        match self.folder.broker {
+            None => self.folder.names.complete(file)?,
+            Some(broker) => broker.ask_about(&of(OfTarget::Complete), file.as_fd())?,
         }
         self.flush_all()
     }
-}
-
-/// Which file system `path` lies on, by Linux' number.
-fn magic_of(path: &Path) -> Option<u64> {
-    let facts = rustix::fs::statfs(path).ok()?;
-    u64::try_from(facts.f_type).ok()
-}
-
-/// Bits that new files of this process lack. All but the owner's where that is not told.
-fn umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|digits| u32::from_str_radix(digits.trim(), 8).ok()).unwrap_or(0o077)
-}
-
-/// A mark that no other file has.
-fn random_mark() -> Result<[u8; MARK_LEN]> {
-    let path = Path::new("/dev/urandom");
-    let failed = |error: io::Error| io_error("read", path, error);
-    let mut mark = [0; MARK_LEN];
-    let file = std::fs::File::open(path).map_err(failed)?;
-    io::Read::read_exact(&mut &file, &mut mark).map_err(failed)?;
-    Ok(mark)
 }

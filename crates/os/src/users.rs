@@ -12,19 +12,36 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use block::User;
+use block::{Result, User};
 
-use crate::locks;
+use crate::lock_bytes;
 use crate::raw_file::{Kind, RawFile};
+use crate::requests::{FoundUser, Request, client, is_own};
 
 /// The most devices that stand on one another that are followed.
 const DEPTH_MAX: usize = 16;
 
 /// Who else uses `raw`, who writes to it first.
 pub(crate) fn of(raw: &RawFile) -> Vec<User> {
+    let Some(broker) = client() else { return find(raw) };
+    let asked = broker.ask_about::<Vec<FoundUser>>(&Request::Users((&raw.path).into()), raw.file.as_fd());
+    match asked {
+        Ok(users) => users.into_iter().map(User::from).collect(),
+        // What cannot be told counts as a use.
+        Err(error) => vec![User {
+            writes: true,
+            text: format!("may be in use, which could not be asked: {}", error.message()),
+            hint: "see that nothing uses it, and try again".into(),
+        }],
+    }
+}
+
+/// [`of`], by a process that is not confined.
+pub(crate) fn find(raw: &RawFile) -> Vec<User> {
     let mut users = match raw.kind {
         Kind::Regular => of_file(raw),
         Kind::BlockDevice => of_device(raw),
@@ -66,13 +83,13 @@ fn of_device(raw: &RawFile) -> Vec<User> {
 
 /// Who locks the file as QEMU does.
 fn locker(file: &File) -> Option<User> {
-    let writes = locks::is_written(file);
+    let writes = lock_bytes::is_written(file);
     let by = |processes: Vec<Process>| match &processes[..] {
         [] if writes => "another program (QEMU or one like it), which has it open for writing".to_owned(),
         [] => "another program (QEMU or one like it), which reads it".to_owned(),
         processes => named(processes),
     };
-    (writes || locks::is_read(file)).then(|| User {
+    (writes || lock_bytes::is_read(file)).then(|| User {
         writes,
         text: format!("is in use by {}", by(processes(file))),
         hint: "shut down what uses it, then try again".into(),
@@ -81,7 +98,7 @@ fn locker(file: &File) -> Option<User> {
 
 /// Who has the file open for writing without a lock. A loop device has, and `is_known` says that there is one.
 fn writer(file: &File, is_known: bool) -> Option<User> {
-    let is_written = match locks::is_open_for_writing(file) {
+    let is_written = match lock_bytes::is_open_for_writing(file) {
         Some(false) => return None,
         told => told.is_some(),
     };
@@ -151,11 +168,10 @@ fn processes(file: &File) -> Vec<Process> {
 }
 
 fn processes_with(wanted: Wanted) -> Vec<Process> {
-    let own_process = std::process::id();
     let mut processes = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if id == own_process {
+        if is_own(id) {
             continue;
         }
         let folder = entry.path();
@@ -355,13 +371,18 @@ fn swaps_on(number: u64) -> bool {
 
 /// What the file or block device at `path` lies on, itself first: a partition on its disk, a device on those that it stands on, a
 /// loop device on its file. Each as [`HostFile::identity`](block::HostFile::identity) answers; nothing if `path` does not exist.
-pub fn storage_of(path: &Path) -> Vec<(u64, u64)> {
-    let Ok(metadata) = fs::metadata(path) else { return Vec::new() };
-    let mut all = Vec::new();
-    match metadata.file_type().is_block_device() {
-        true => Device { number: metadata.rdev() }.push_storage(&mut all),
-        false => all.push((metadata.dev(), metadata.ino())),
+pub fn storage_of(path: &Path) -> Result<Vec<(u64, u64)>> {
+    let Ok(metadata) = fs::metadata(path) else { return Ok(Vec::new()) };
+    match (metadata.file_type().is_block_device(), client()) {
+        (false, _) => Ok(vec![(metadata.dev(), metadata.ino())]),
+        (true, None) => Ok(storage_of_device(metadata.rdev())),
+        (true, Some(broker)) => broker.ask(&Request::Storage(path.into())),
     }
+}
+
+fn storage_of_device(number: u64) -> Vec<(u64, u64)> {
+    let mut all = Vec::new();
+    Device { number }.push_storage(&mut all);
     all
 }
 

@@ -33,12 +33,25 @@ impl Drop for Loop {
     }
 }
 
+/// Another process that looks for a free loop device may claim this one for a moment, before it finds that it is taken.
+fn patiently<T>(open: impl Fn() -> block::Result<T>) -> T {
+    for _ in 0..200 {
+        match open() {
+            Err(error) if error.kind() == ErrorKind::Refused => {
+                std::thread::sleep(std::time::Duration::from_millis(25));
+            }
+            result => return result.unwrap(),
+        }
+    }
+    open().unwrap()
+}
+
 #[test]
 fn a_device_is_written_zeroed_and_read_back() {
     let device = Loop::new();
     for is_direct in [false, true] {
         let open = if is_direct { DeviceTarget::open_direct } else { DeviceTarget::open };
-        let target = open(&device.device).unwrap();
+        let target = patiently(|| open(&device.device));
         assert_eq!(target.len_bytes(), LEN);
         let mut buffer = AlignedBuffer::new(1 << 20);
         buffer.fill(7);

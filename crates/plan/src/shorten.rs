@@ -24,6 +24,13 @@ pub enum MoveWhen {
     Pays,
     /// Wherever the file gets shorter.
     Possible,
+    /// As little as makes the file so short, or what may move at most.
+    Enough {
+        /// The length that is short enough.
+        length_bytes: u64,
+        /// The most that may move.
+        moved_bytes_max: u64,
+    },
     /// Never.
     Never,
 }
@@ -84,6 +91,28 @@ fn run_start(run: &Run) -> u64 {
         RunState::Data { offset, .. } => offset.get(),
         _ => 0,
     }
+}
+
+/// What to move so that the file, of which nothing is released, is of `length_bytes` at most, or as short as `moved_bytes_max` make it.
+///
+/// Tables are left that count what is cut off, and those without a unit stay where they are: they go when the image is closed.
+pub fn shorten_to(occupancy: &Occupancy, length_bytes: u64, moved_bytes_max: u64) -> Vec<UnitMove> {
+    if occupancy.is_dense {
+        return Vec::new();
+    }
+    let units = occupancy.movable.iter().filter_map(|run| match run.first {
+        Occupant::Unit(first) => Some(Span::new(
+            VirtualOffset::new(first * occupancy.unit_bytes),
+            run.count * occupancy.unit_bytes,
+        )),
+        Occupant::Map(_) | Occupant::Counts(_) => None,
+    });
+    let kept: ExtentSet<Virtual> = units.collect();
+    let counted = Occupancy { bytes_per_counts: None, ..occupancy.clone() };
+    let plan = |occupancy: &Occupancy, when| shorten(occupancy, &ExtentSet::new(), &kept, 0, when);
+    let without_units = plan(&counted, MoveWhen::Never).dropped.into_iter().collect();
+    let occupancy = Occupancy { fixed: counted.fixed.union(&without_units), ..counted };
+    plan(&occupancy, MoveWhen::Enough { length_bytes, moved_bytes_max }).moves
 }
 
 /// What is left of an image, in order of place.
@@ -239,7 +268,8 @@ impl<'a> Left<'a> {
         let mut sources = self.highest_first().peekable();
         for slot in self.slots() {
             let Some(source) = sources.next() else { break };
-            if slot.end() > source.start() || source.end() <= self.fixed_end {
+            if slot.end() > source.start() || source.end() <= self.fixed_end || self.is_enough(&deepest, when)
+            {
                 break;
             }
             let below = sources.peek().map_or(HostOffset::ZERO, Span::end);
@@ -252,7 +282,7 @@ impl<'a> Left<'a> {
         let is_worth_it = match when {
             MoveWhen::Never => false,
             MoveWhen::Pays => moved(&deepest) <= MOVED_BYTES_ALWAYS || cheap.count == deepest.count,
-            MoveWhen::Possible => true,
+            MoveWhen::Possible | MoveWhen::Enough { .. } => true,
         };
         match is_worth_it && moved(&deepest) <= gain(&deepest) {
             true => Cut { is_deepest: true, ..deepest },
@@ -260,6 +290,12 @@ impl<'a> Left<'a> {
             false if self.occupancy.is_dense || when == MoveWhen::Possible => unmoved,
             false => cheap,
         }
+    }
+
+    fn is_enough(&self, cut: &Cut, when: MoveWhen) -> bool {
+        let MoveWhen::Enough { length_bytes, moved_bytes_max } = when else { return false };
+        self.occupancy.length_behind(cut.end) <= length_bytes
+            || (cut.count + 1) * self.occupancy.slot_bytes() > moved_bytes_max
     }
 
     /// The moves of the highest `count`, in the order of what they are, into the lowest slots.
@@ -404,6 +440,31 @@ mod tests {
             [UnitMove { first: Occupant::Map(0), count: 1, from: at(4), to: at(2) }]
         );
         assert_eq!(shortening.length_bytes, 3 * SLOT);
+    }
+
+    #[test]
+    fn as_little_moves_as_is_enough() {
+        let slots = [FIXED, None, unit(1), None, None, unit(3), None, unit(2), None];
+        let moves = |length, moved_max| {
+            let moves = shorten_to(&occupancy(&slots), length * SLOT, moved_max * SLOT);
+            moves.iter().map(|moved| (moved.first, moved.to.get() / SLOT)).collect::<Vec<_>>()
+        };
+        let [two, three] = [2, 3].map(Occupant::Unit);
+        assert_eq!(moves(8, 9), []);
+        assert_eq!(moves(6, 9), [(two, 1)]);
+        assert_eq!(moves(4, 9), [(two, 1), (three, 3)]);
+        assert_eq!(moves(4, 1), [(two, 1)]);
+        assert_eq!(moves(1, 9), [(two, 1), (three, 3)]);
+    }
+
+    #[test]
+    fn tables_that_are_not_needed_stay_where_a_disk_is_in_use() {
+        let (map, counts) = (Some(Some(Occupant::Map(1))), Some(Some(Occupant::Counts(1))));
+        let slots = [FIXED, map, None, None, counts, None, unit(3), None];
+        let occupancy = Occupancy { bytes_per_counts: Some(4 * SLOT), ..occupancy(&slots) };
+        let moves = shorten_to(&occupancy, 0, u64::MAX);
+        let to: Vec<_> = moves.iter().map(|moved| (moved.first, moved.to.get() / SLOT)).collect();
+        assert_eq!(to, [(Occupant::Counts(1), 2), (Occupant::Unit(3), 3)]);
     }
 
     #[test]

@@ -369,7 +369,7 @@ impl<M: Machine> ReadAt<Host> for Preallocated<M> {
 }
 
 impl<M: Machine> TargetFile for Preallocated<M> {
-    block::forward!(self, self.shared.file() => flush, read_stored, forget);
+    block::forward!(self, self.shared.file() => flush, read_stored, forget, lend);
 
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         match Span::checked(at, buf.len() as u64) {

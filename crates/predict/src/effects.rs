@@ -249,6 +249,7 @@ mod tests {
             movable_free_bytes: 0,
             changed_block_bytes: 0,
             emptied: Emptied::default(),
+            unmet: None,
             left: Vec::new(),
         };
         let free = free_after(

@@ -13,6 +13,10 @@ use crate::text::{Palette, counted, grouped, human_bytes, painted, printable, wr
 /// The most files that are named in a document.
 const LEFT_NAMED_MAX: usize = 20;
 
+/// Why nothing moves for a goal that is out of reach.
+const NO_ROOM_TO_SORT: &str = "too little can be moved at once to bring the free space together: by how much the image may grow (--grow), or what stays in its \
+     place, leaves no room for it";
+
 /// Columns of the bar, which has its meaning beside it.
 const PICTURE_COLUMNS: usize = 36;
 
@@ -66,6 +70,8 @@ struct VolumeDefrag {
     changed_block_bytes: u64,
     /// Steps, each of which leaves a whole volume.
     batches: usize,
+    /// Why nothing moves, though the goal is not reached; `null` if it is, or some of it.
+    unmet: Option<Unmet>,
     /// Fragmented files and streams that are left.
     left: u64,
     /// The first of them.
@@ -87,6 +93,14 @@ pub struct Figures {
     pub free_extents: u64,
     /// The largest of them.
     pub largest_free_extent_bytes: u64,
+}
+
+/// What moving files would come to, where that would serve the goal in nothing.
+#[derive(Clone, Debug, Serialize)]
+struct Unmet {
+    reason: &'static str,
+    /// The volume as it would be.
+    would_be: Figures,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -181,6 +195,7 @@ fn volume_defrag(volume: &DefragVolume<'_>) -> VolumeDefrag {
         movable_free_bytes: 0,
         changed_block_bytes: 0,
         batches: 0,
+        unmet: None,
         left: 0,
         left_files: Vec::new(),
         reading: None,
@@ -202,6 +217,7 @@ fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
     document.movable_free_bytes = plan.movable_free_bytes;
     document.changed_block_bytes = plan.changed_block_bytes;
     document.batches = plan.batches.len();
+    document.unmet = plan.unmet.map(|would_be| Unmet { reason: NO_ROOM_TO_SORT, would_be: would_be.into() });
     document.left = plan.left.len() as u64;
     let named = work.left_paths.iter().zip(&plan.left).take(LEFT_NAMED_MAX);
     document.left_files =
@@ -224,9 +240,15 @@ fn reason(why: &WhyLeft) -> String {
         WhyLeft::NotWritable => {
             "free space that is large enough lies where the image is compressed, shared or only zeros".into()
         }
-        WhyLeft::Growth { bytes_max } => format!(
-            "the image would grow by more than {}, which is the limit in place; 'leandisk copy --layout packed' has none",
-            human_bytes(*bytes_max)
+        WhyLeft::GrowthStays { left_bytes_max } => format!(
+            "the image would stay larger by more than {}, since what moves shares blocks of it with other files; 'leandisk copy --layout \
+             packed' has no such limit",
+            human_bytes(*left_bytes_max)
+        ),
+        WhyLeft::Growth { bytes_max, needed_bytes } => format!(
+            "the image may grow by {} meanwhile, and this needs up to {} (--grow); 'leandisk copy --layout packed' has no such limit",
+            human_bytes(*bytes_max),
+            human_bytes(*needed_bytes)
         ),
     }
 }
@@ -304,6 +326,15 @@ fn volume_text(out: &mut String, volume: &VolumeDefrag, is_planned: bool, palett
     }
     let _ = writeln!(out, "    {}", gain_bar(volume, palette));
     out.push_str(&wrapped("    ", None, &work_text(volume, is_planned)));
+    if let Some(Unmet { reason, would_be }) = &volume.unmet {
+        let text = format!(
+            "{reason}. The free space would be in {}, the largest of {}. 'defrag --goal files' makes files contiguous; 'leandisk copy \
+             --layout packed' has no such limit",
+            counted(would_be.free_extents, "extent", "extents"),
+            human_bytes(would_be.largest_free_extent_bytes)
+        );
+        out.push_str(&painted("    ", None, &text, |line| palette.warning(line)));
+    }
     if volume.left > 0 {
         let files = counted(volume.left, "file or stream stays", "files or streams stay");
         let _ = writeln!(out, "    {}", palette.warning(&format!("{files} fragmented:")));

@@ -21,6 +21,11 @@ pub struct RecoverDocument {
 }
 
 impl RecoverDocument {
+    /// What became of the change: `none`, `whole`, `finished` or `undone`.
+    pub fn outcome(&self) -> &'static str {
+        self.outcome
+    }
+
     /// What happened to the disk at `path`; `None` if nothing was interrupted.
     pub fn new(path: &str, recovery: Option<&Recovery>) -> Self {
         let (outcome, batch, written_bytes) = match recovery {

@@ -46,6 +46,11 @@ impl StatsDocument {
     pub fn exports(&self) -> &[ExportStats] {
         &self.exports
     }
+
+    /// The same, without the document around it.
+    pub fn into_exports(self) -> Vec<ExportStats> {
+        self.exports
+    }
 }
 
 /// Nothing that would overflow, and the bins that there are.

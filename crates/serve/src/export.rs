@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use block::{Error, ErrorKind, LiveDisk, Result as BlockResult, Run, RunState};
+use block::{Error, ErrorKind, LiveDisk, Result as BlockResult, Run, RunState, Take};
 use extent::{Virtual, VirtualOffset, VirtualSpan};
 
 use crate::monitor::{Completion, Direction, Io, Monitor};
@@ -236,6 +236,9 @@ impl Export {
     fn fail(&self, why: String) -> Fault {
         let is_first = self.failure.set(why).is_ok();
         let failure = self.failure().unwrap_or_default();
+        if is_first {
+            tracing::error!(export = ?self.name, failure, "export failed");
+        }
         if is_first && let Some(watcher) = self.watcher.get() {
             watcher(failure);
         }
@@ -264,6 +267,11 @@ impl Export {
         self.guarded(|| self.disk.read_at(at, buf))
     }
 
+    /// Has `take` read `span` from where it lies, if that can be done.
+    pub(crate) fn do_lend(&self, span: VirtualSpan, take: Take<'_>) -> Result<bool, Fault> {
+        self.guarded(|| self.disk.lend(span, take))
+    }
+
     pub(crate) fn do_write(&self, at: VirtualOffset, buf: &[u8], fua: bool) -> Result<(), Fault> {
         self.writable()?;
         self.guarded(|| self.disk.write_at(at, buf))?;
@@ -282,7 +290,10 @@ impl Export {
         flushed.map_err(|fault| match self.failure() {
             Some(failure) => Fault::new(FaultKind::Io, failure),
             // Nothing is lost: what was written goes with the next flush.
-            None if fault.kind == FaultKind::NoSpace && !self.disk.has_failed() => fault,
+            None if fault.kind == FaultKind::NoSpace && !self.disk.has_failed() => {
+                tracing::warn!(export = ?self.name, why = fault.message, "flush failed for want of room");
+                fault
+            }
             None => self.fail(format!("the export failed: what was written may be lost: {}", fault.message)),
         })
     }

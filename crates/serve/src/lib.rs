@@ -18,4 +18,4 @@ pub mod stats;
 pub mod trace;
 
 pub use export::{Allocation, Export, Fault, FaultKind};
-pub use socket::Access;
+pub use socket::{Access, bind};

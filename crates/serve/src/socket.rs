@@ -28,7 +28,7 @@ impl Default for Access {
 
 /// A socket at `path` that only those with `access` may connect to, from its first moment on. One that a server left behind when it
 /// was killed is replaced.
-pub(crate) fn bind(path: &Path, access: Access) -> Result<UnixListener> {
+pub fn bind(path: &Path, access: Access) -> Result<UnixListener> {
     let failed = |error: io::Error| Error::io("listen", error).path(path.display());
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
     if is_socket

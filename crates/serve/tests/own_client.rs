@@ -1,12 +1,13 @@
 //! The client with which servers are measured, against Leandisk's server and QEMU's.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
 
 mod common;
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use block::ErrorKind;
@@ -47,6 +48,42 @@ fn it_uses_our_server() {
     assert_eq!(error.kind(), ErrorKind::Refused);
     served.stop().unwrap();
     assert_eq!(Client::connect(&served.socket, "disk").err().unwrap().kind(), ErrorKind::Io);
+}
+
+/// Bytes that tell where they are from.
+fn pattern(from: u64, len: usize) -> Vec<u8> {
+    (from..).take(len).map(|at| (at * 7 + at / 4093) as u8).collect()
+}
+
+#[test]
+fn pages_that_are_lent_are_what_was_written() {
+    const LEN_BYTES: u64 = 4 << 20;
+    let served = Served::new(LEN_BYTES);
+    let mut client = Client::connect(&served.socket, "disk").unwrap();
+    for at in (0..LEN_BYTES).step_by(1 << 20) {
+        client.begin_write(at, &pattern(at, 1 << 20)).unwrap();
+        client.finish(&mut []).unwrap();
+    }
+    // Within pages and across them, up to what a pipe holds, and more.
+    for at in [0, 1, 4095, 4096, 1_000_001] {
+        for len in [32 << 10, (32 << 10) + 1, 65_535, 1 << 20, (1 << 20) + 4096, 2 << 20] {
+            let mut buf = vec![0; len];
+            client.begin_read(at, len).unwrap();
+            client.finish(&mut buf).unwrap();
+            assert!(buf == pattern(at, len), "{len} bytes from {at}");
+        }
+    }
+    assert!(served.disk.lent.load(SeqCst) > 10);
+    // What fails is answered, and what comes after it as well.
+    let mut buf = vec![0; 1 << 20];
+    served.disk.fails_above.store(1 << 20, SeqCst);
+    client.begin_read(1 << 20, 1 << 20).unwrap();
+    assert_eq!(client.finish(&mut buf).unwrap_err().kind(), ErrorKind::Io);
+    client.begin_read(0, 1 << 20).unwrap();
+    client.finish(&mut buf).unwrap();
+    assert!(buf == pattern(0, 1 << 20));
+    let reads = served.monitor.snapshot().logical.reads;
+    assert_eq!(reads, 32, "each is counted once");
 }
 
 struct Qemu(Child);

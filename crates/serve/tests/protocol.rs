@@ -294,6 +294,21 @@ fn several_exports_and_one_that_is_read_only() {
     server.stop().unwrap();
     assert!(!socket.exists());
 
+    // No export is without a name: which of several is meant is not guessed.
+    let named_ones = vec![exports[0].clone(), exports[2].clone()];
+    let server =
+        Server::start(vec![Listener::unix(&socket).unwrap()], named_ones, Options::default()).unwrap();
+    let mut client = Client::greeted(&socket, 3);
+    client.option(STRUCTURED_REPLY, &[]);
+    for code in [INFO, GO] {
+        assert_eq!(client.option(code, &info_data("", &[]))[0].0, ERR_UNKNOWN);
+    }
+    let context = [named("").as_slice(), &1u32.to_be_bytes(), &named("base:allocation")].concat();
+    assert_eq!(client.option(SET_META_CONTEXT, &context)[0].0, ERR_UNKNOWN);
+    assert_eq!(client.option(LIST, &[]).len(), 3);
+    let ended: Vec<bool> = server.stop_each().iter().map(Result::is_ok).collect();
+    assert_eq!(ended, [true, true], "each was flushed");
+
     let twice = vec![exports[0].clone(), exports[0].clone()];
     let error = Server::start(vec![], twice, Options::default()).err().unwrap();
     assert!(error.to_string().contains("two exports are called 'one'"), "{error}");

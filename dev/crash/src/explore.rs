@@ -31,6 +31,15 @@ pub struct Explored {
     pub changes: u64,
 }
 
+impl std::ops::Add for Explored {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
+}
+
 impl std::ops::AddAssign for Explored {
     fn add_assign(&mut self, other: Self) {
         self.states += other.states;

@@ -11,20 +11,25 @@
 //!
 //! A copy that is interrupted twice and then finished ([`explore_resume()`]) is the source.
 //!
+//! `defrag`, `compact` and `recover` as the program runs them are what [`explore_use_case()`] cuts, and `copy` is what
+//! [`explore_copies()`] does.
+//!
 //! A file whose storage is reserved ahead is what [`explore_reserving()`] lets several threads write, by turns that a seed decides.
 //!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
 //!
 //! Everything here panics where its own machine fails it, with what was expected: it is for tests and tasks alone, as `testkit` is.
 //!
-//! Absent on purpose: planning. Moves of files are random, so that they are worse than any planner's.
+//! Absent on purpose: planning, but in the use cases. Moves of files are random, so that they are worse than any planner's.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod choose;
 mod compact;
+mod copy;
 mod explore;
 mod faults;
+mod host;
 mod life;
 mod live;
 mod real;
@@ -32,8 +37,10 @@ mod reserve;
 mod resume;
 mod scenario;
 mod toy;
+mod use_case;
 
 pub use compact::{CompactOptions, Compaction, IMAGE_KINDS, Image, ImageKind, explore_compact};
+pub use copy::{CopySubject, explore_copies, explore_copy_faults, refuse_copies};
 pub use explore::{Explored, Options, Violation, explore};
 pub use faults::explore_faults;
 pub use life::{explore_life, meet_strangers};
@@ -46,3 +53,6 @@ pub use reserve::{InThread, Reserved, explore_reserving};
 pub use resume::{RESUME_KINDS, ResumeKind, ResumeOptions, ResumeSubject, explore_resume};
 pub use scenario::{Guest, Scenario, Subject};
 pub use toy::Toy;
+pub use use_case::{
+    Asked, UseCase, UseCaseKind, UseCaseOptions, explore_use_case, explore_use_case_faults, run_undisturbed,
+};

@@ -28,6 +28,9 @@ const CHUNK_COUNT: u64 = 4;
 /// Bytes of each that hold data.
 const DATA_BYTES: u64 = 16 << 10;
 
+/// The chunk that holds data throughout, of a kind that has one.
+const LONG_CHUNK: u64 = 1;
+
 /// What the target held before the first attempt.
 const BEFORE: &[u8] = b"what was there before";
 
@@ -36,9 +39,11 @@ const BEFORE: &[u8] = b"what was there before";
 pub struct ResumeKind {
     /// What it is called.
     pub name: &'static str,
-    format: Format,
-    options: &'static [(&'static str, &'static str)],
-    is_compressed: bool,
+    pub(crate) format: Format,
+    pub(crate) options: &'static [(&'static str, &'static str)],
+    pub(crate) is_compressed: bool,
+    /// Whether a chunk holds data throughout, but for a few zeros: room is found for it where it lies.
+    has_long: bool,
 }
 
 const fn kind(
@@ -47,12 +52,13 @@ const fn kind(
     options: &'static [(&'static str, &'static str)],
     is_compressed: bool,
 ) -> ResumeKind {
-    ResumeKind { name, format, options, is_compressed }
+    ResumeKind { name, format, options, is_compressed, has_long: false }
 }
 
 /// Kinds that place data in each way that there is: where they lie on the disk, one behind the other, and in pieces of any length.
-pub const RESUME_KINDS: [ResumeKind; 3] = [
+pub const RESUME_KINDS: [ResumeKind; 4] = [
     kind("raw", Format::Raw, &[], false),
+    ResumeKind { has_long: true, ..kind("raw-long", Format::Raw, &[], false) },
     kind("qcow2", Format::Qcow2, &[("cluster_size", "4096")], false),
     kind("qcow2-zlib", Format::Qcow2, &[("cluster_size", "4096"), ("compression", "zlib")], true),
 ];
@@ -112,8 +118,10 @@ impl ResumeSubject {
         };
         for chunk in 0..CHUNK_COUNT {
             let start = chunk * CHUNK_BYTES;
-            let at = start + random.below((CHUNK_BYTES - DATA_BYTES) / 4096) * 4096;
-            for (number, sector) in (index(at)..index(at + DATA_BYTES)).step_by(512).enumerate() {
+            let place = start + random.below((CHUNK_BYTES - DATA_BYTES) / 4096) * 4096;
+            let is_long = kind.has_long && chunk == LONG_CHUNK;
+            let (at, end) = if is_long { (start, start + CHUNK_BYTES) } else { (place, place + DATA_BYTES) };
+            for (number, sector) in (index(at)..index(end)).step_by(512).enumerate() {
                 let byte = random.next_u64().to_le_bytes()[0] | 1;
                 let other = if chunk % 2 == 0 { byte ^ 0x80 } else { byte };
                 // A granule of zeros, which is not written.
@@ -122,8 +130,8 @@ impl ResumeSubject {
                 contents[1][sector..sector + 512].fill(if is_zero { 0 } else { other });
             }
             add(start, at, false);
-            add(at, at + DATA_BYTES, true);
-            add(at + DATA_BYTES, start + CHUNK_BYTES, false);
+            add(at, end, true);
+            add(end, start + CHUNK_BYTES, false);
         }
         let sources = contents.clone().map(Memory::new);
         Self { kind, sources, contents, plan: planner.finish(), known: Mutex::default() }

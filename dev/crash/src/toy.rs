@@ -71,7 +71,7 @@ fn slot(index: usize) -> usize {
     if index < 2 { 64 + index * 8 } else { 512 + 64 + index * 8 }
 }
 
-fn broken(what: impl Into<String>) -> Error {
+fn broken(what: impl Into<block::Cause>) -> Error {
     Error::corrupt(what)
 }
 

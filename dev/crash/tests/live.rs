@@ -84,6 +84,8 @@ fn why_equivalent_when_full(kind: &LiveKind, mutant: Mutant) -> Option<&'static 
     match (kind.name, mutant) {
         ("raw" | "vhd-fixed", _) => Some("it has no tables that change"),
         ("vhdx-fixed" | "vdi", Mutant::UnpunchedIsClean) => Some("its blocks keep their places"),
+        ("vhdx" | "vhdx-fixed", Mutant::HalfNamedIsUnnamed) => None,
+        (_, Mutant::HalfNamedIsUnnamed) => Some("it has no log"),
         _ => None,
     }
 }
@@ -92,7 +94,7 @@ fn why_equivalent_when_full(kind: &LiveKind, mutant: Mutant) -> Option<&'static 
 fn first_seed_when_full(kind: &LiveKind, mutant: Mutant) -> u64 {
     match (kind.name, mutant) {
         // Every write is of whole units there: only zeros that keep their storage show it.
-        ("qcow2-512", Mutant::UnpunchedIsClean) => 80,
+        ("qcow2-512", Mutant::UnpunchedIsClean) => 188,
         ("vhdx", Mutant::UnpunchedIsClean) => 24,
         _ => 2,
     }
@@ -133,6 +135,10 @@ fn why_equivalent(kind: &LiveKind, mutant: Mutant) -> Option<&'static str> {
         (_, Mutant::NoFlushOfData) => None,
         ("raw" | "vhd-fixed", _) => Some("it has no tables that change"),
         ("vhdx-fixed", Mutant::ReusedTooSoon) => Some("its blocks keep their places"),
+        ("vhdx-fixed", Mutant::PlaceNotAskedFor) => Some("all of its blocks have their places"),
+        ("vdi", Mutant::PlaceNotAskedFor) => {
+            Some("its blocks follow each other in the order of their first writes")
+        }
         ("vdi", Mutant::ReusedTooSoon) => {
             Some("its blocks keep their places, unless somebody fills the gaps")
         }

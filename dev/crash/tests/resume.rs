@@ -15,8 +15,11 @@ const ALL_MARKS: [FileMarks; 2] = [FileMarks::Marks, FileMarks::Numbers];
 /// Seeds with which something wrong must be found.
 const SEED_COUNT: u64 = 100;
 
-fn options(marks: FileMarks) -> ResumeOptions {
-    ResumeOptions { first_stride: 4, second_stride: 4, tries: 1, marks }
+/// Both attempts end at every so manieth change.
+const STRIDE: u64 = 4;
+
+fn options(marks: FileMarks, stride: u64) -> ResumeOptions {
+    ResumeOptions { first_stride: stride, second_stride: stride, tries: 1, marks }
 }
 
 #[test]
@@ -25,7 +28,7 @@ fn interrupted_twice_anywhere_the_copy_is_the_source() {
         let subject = ResumeSubject::new(kind, 1);
         for marks in ALL_MARKS {
             let began = Instant::now();
-            let explored = explore_resume(&subject, 5, options(marks))
+            let explored = explore_resume(&subject, 5, options(marks, STRIDE))
                 .unwrap_or_else(|violation| panic!("{} {marks:?}: {violation}", kind.name));
             println!("{} {marks:?} {explored:?} {:?}", kind.name, began.elapsed());
             assert!(explored.changes > 6 && explored.states > 40 && explored.redone > 10, "{explored:?}");
@@ -33,8 +36,8 @@ fn interrupted_twice_anywhere_the_copy_is_the_source() {
     }
 }
 
-fn first_violation(kind: ResumeKind, marks: FileMarks, mut seeds: Range<u64>) -> Option<Violation> {
-    seeds.find_map(|seed| explore_resume(&ResumeSubject::new(kind, seed), seed, options(marks)).err())
+fn first_violation(kind: ResumeKind, options: ResumeOptions, mut seeds: Range<u64>) -> Option<Violation> {
+    seeds.find_map(|seed| explore_resume(&ResumeSubject::new(kind, seed), seed, options).err())
 }
 
 /// Why a host is as good with a mutant as without it.
@@ -43,16 +46,22 @@ fn why_equivalent(marks: FileMarks, mutant: Mutant) -> Option<&'static str> {
         (FileMarks::Marks, Mutant::RemovedNamesNotFlushed) => {
             Some("a checkpoint that comes back has another mark than the new partial target")
         }
+        (FileMarks::Marks, Mutant::NewNameNotFlushed) => {
+            Some("a partial target that comes back has another mark than the new one")
+        }
         _ => None,
     }
 }
 
-/// Where to begin, to be quick: a mutant may be found with few seeds alone.
-fn first_seed(mutant: Mutant) -> u64 {
+/// The kind of target, the seed to begin with, and the stride, to be quick: a mutant may be found with few of them alone.
+fn where_found(mutant: Mutant) -> (ResumeKind, u64, u64) {
+    let [raw, raw_long, qcow2, _] = RESUME_KINDS;
     match mutant {
-        Mutant::CheckpointOfAnyFile => 29,
-        Mutant::RemovedNamesNotFlushed => 23,
-        _ => 0,
+        Mutant::CheckpointOfAnyFile => (raw, 29, STRIDE),
+        Mutant::RemovedNamesNotFlushed => (qcow2, 8, STRIDE),
+        Mutant::NewNameNotFlushed => (qcow2, 4, 1),
+        Mutant::RoomOfDataGivenBack => (raw_long, 0, STRIDE),
+        _ => (raw, 0, STRIDE),
     }
 }
 
@@ -64,14 +73,21 @@ fn each_mutant_is_found() {
         Mutant::CheckpointOfAnySource,
         Mutant::OldCheckpointStays,
         Mutant::RemovedNamesNotFlushed,
+        Mutant::NewNameNotFlushed,
+        Mutant::CheckpointOutlivesPublishing,
+        Mutant::PublishedNameNotFlushed,
+        Mutant::RoomOfDataGivenBack,
     ];
     for marks in ALL_MARKS {
         for mutant in all {
             let began = Instant::now();
             let why = why_equivalent(marks, mutant);
-            let first = first_seed(mutant);
-            let seeds = if why.is_some() { 0..8 } else { first..first + SEED_COUNT };
-            let found = mutants::with(Some(mutant), || first_violation(RESUME_KINDS[0], marks, seeds));
+            let (kind, first, stride) = where_found(mutant);
+            let (seeds, stride) = match why {
+                Some(_) => (0..8, STRIDE),
+                None => (first..first + SEED_COUNT, stride),
+            };
+            let found = mutants::with(Some(mutant), || first_violation(kind, options(marks, stride), seeds));
             println!("{marks:?} {mutant:?}: {found:?} {why:?} {:?}", began.elapsed());
             assert_eq!(found.is_some(), why.is_none(), "{marks:?} {mutant:?}: {found:?}");
         }

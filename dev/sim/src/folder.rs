@@ -2,6 +2,7 @@
 //!
 //! What may become of the names stands in [`crate::names`]. A rename may leave a file under both of its names, or under none.
 
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use block::{Error, FolderFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
@@ -94,6 +95,11 @@ impl SimFolder {
         self.state().names.get(&name).map(|file| file.disk.to_pages())
     }
 
+    /// The file of that name.
+    pub fn file(&self, name: TargetName) -> Option<FolderDisk> {
+        self.state().names.get(&name).cloned().map(FolderDisk)
+    }
+
     /// The names that there are.
     pub fn names(&self) -> Vec<TargetName> {
         self.state().names.now().keys().copied().collect()
@@ -117,6 +123,24 @@ impl SimFolder {
         state.next_mark += 1;
         let disk = self.machine.disk(&format!("{name:?}"), self.seed ^ mark, bytes);
         Arc::new(Inode { number, mark: Mutex::new(Mark { now: mark, stable: 0 }), disk })
+    }
+}
+
+/// A file of a [`SimFolder`], whatever its name is by now.
+pub struct FolderDisk(Arc<Inode>);
+
+impl FolderDisk {
+    /// Its number, which is used again when no name means it any more.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+}
+
+impl Deref for FolderDisk {
+    type Target = SimDisk;
+
+    fn deref(&self) -> &SimDisk {
+        &self.0.disk
     }
 }
 
@@ -212,8 +236,8 @@ impl TargetFile for OpenFile<'_> {
     block::forward!(self, self.inode.disk => write_at, set_len, reserve, zero, flush);
 
     /// As Linux does it, the file is longer afterwards.
-    fn reserve_ahead(&self, span: HostSpan) {
-        let _ = self.inode.disk.reserve(span);
+    fn reserve_ahead(&self, span: HostSpan, _spare_bytes: u64) -> bool {
+        self.inode.disk.reserve(span).is_ok()
     }
 }
 

@@ -55,6 +55,13 @@ pub struct SimFile {
     disk: Arc<SimDisk>,
 }
 
+impl SimFile {
+    /// What tells it from every other file.
+    pub fn id(&self) -> FileId {
+        FileId { device: DEVICE, inode: self.inode }
+    }
+}
+
 impl Deref for SimFile {
     type Target = SimDisk;
 
@@ -193,7 +200,7 @@ impl Names for &SimFolders {
     }
 
     fn id(&self, file: &SimFile) -> Result<FileId> {
-        Ok(FileId { device: DEVICE, inode: file.inode })
+        Ok(file.id())
     }
 
     fn is_named(&self, file: &SimFile, path: &Path) -> Result<bool> {

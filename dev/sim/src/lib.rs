@@ -26,7 +26,7 @@ mod turns;
 
 pub use disk::{Counters, SECTOR_BYTES, SimDisk, Tears};
 pub use edit::EditFile;
-pub use folder::{FileMarks, SimFolder};
+pub use folder::{FileMarks, FolderDisk, SimFolder};
 pub use folders::{SimFile, SimFolders};
 pub use machine::SimMachine;
 pub use pages::Pages;

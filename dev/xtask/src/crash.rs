@@ -1,4 +1,5 @@
-//! The long exploration of power cuts, of files that move, of images that are compacted, and of copies that are resumed: scenario after scenario, until so many states were compared.
+//! The long exploration of power cuts: of files that move, of images that are compacted, of copies that are resumed, and of the use
+//! cases as the program runs them. Scenario after scenario, until so many states were compared.
 //!
 //! What fails is told with the command that repeats it. Scenarios differ by their seed alone; the real volumes are made
 //! once and kept in `target/fixtures`.
@@ -9,9 +10,10 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use crash::{
-    CompactOptions, Compaction, Explored, IMAGE_KINDS, Image, ImageKind, Options, RESUME_KINDS, Real,
-    ResumeOptions, ResumeSubject, Scenario, Subject, Toy, Violation, explore, explore_compact, explore_life,
-    explore_resume, meet_strangers,
+    CompactOptions, Compaction, CopySubject, Explored, IMAGE_KINDS, Image, ImageKind, Options, RESUME_KINDS,
+    Real, ResumeOptions, ResumeSubject, Scenario, Subject, Toy, UseCase, UseCaseKind, UseCaseOptions,
+    Violation, explore, explore_compact, explore_copies, explore_copy_faults, explore_life, explore_resume,
+    explore_use_case, explore_use_case_faults, meet_strangers,
 };
 use sim::FileMarks;
 
@@ -50,6 +52,10 @@ enum Kind {
     Ext4,
     Compact,
     Resume,
+    /// Changes in place as the program runs them
+    Program,
+    /// Copies as the program runs them
+    Copy,
 }
 
 /// What is explored.
@@ -57,6 +63,8 @@ enum Work {
     Moves(Option<Real>, Box<Subject>),
     Compact(Vec<(ImageKind, Image)>),
     Resume,
+    UseCases,
+    Copies,
 }
 
 pub(crate) fn parse_seed(text: &str) -> Result<u64, std::num::ParseIntError> {
@@ -86,6 +94,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if is_wanted(Kind::Resume) {
         subjects.push((Kind::Resume, Work::Resume));
+    }
+    if is_wanted(Kind::Program) {
+        subjects.push((Kind::Program, Work::UseCases));
+    }
+    if is_wanted(Kind::Copy) {
+        subjects.push((Kind::Copy, Work::Copies));
     }
     let shared = Mutex::new(Shared { next: 0, explored: Explored::default(), failure: None });
     std::thread::scope(|scope| {
@@ -140,7 +154,8 @@ fn work(arguments: &Arguments, subjects: &[(Kind, Work)], shared: &Mutex<Shared>
                         (kind.name, image.bytes())
                     }
                     // The seed makes the disk.
-                    Work::Resume => ("copy", Vec::new()),
+                    Work::Resume | Work::Copies => ("copy", Vec::new()),
+                    Work::UseCases => ("use case", use_case(seed).bytes()),
                 };
                 let kept = keep(&disk, &kind).unwrap_or_else(|error| format!("{error:#}"));
                 shared.failure.get_or_insert(format!(
@@ -170,7 +185,23 @@ fn one(work: &Work, seed: u64, number: u64) -> anyhow::Result<Explored> {
             explore_compact(&Compaction::new(image, seed), options).map_err(failed)
         }
         Work::Resume => resume(seed),
+        Work::Copies => copies(seed),
+        Work::UseCases => {
+            let use_case = use_case(seed);
+            let options = UseCaseOptions { cuts_per_change: 4, stride: 1, judged_every: JUDGED_STATES };
+            let faults = explore_use_case_faults(&use_case, 1 + seed % 16);
+            explore_use_case(&use_case, options)
+                .and_then(|explored| faults.map(|faults| explored + faults))
+                .map_err(|violation| anyhow::Error::msg(format!("{:?}: {violation}", use_case.kind())))
+        }
     }
+}
+
+/// What the program is asked to do, and with which disk: both follow from the seed.
+fn use_case(seed: u64) -> UseCase {
+    let kinds = UseCaseKind::all();
+    let at = usize::try_from(seed % kinds.len() as u64).expect("an index");
+    UseCase::new(kinds[at], seed)
 }
 
 /// A small copy, whose kind and host the seed chooses.
@@ -181,6 +212,16 @@ fn resume(seed: u64) -> anyhow::Result<Explored> {
     let options = ResumeOptions { first_stride: 1, second_stride: 1, tries: 1, marks };
     explore_resume(&ResumeSubject::new(kind, seed), seed, options)
         .map_err(|violation| anyhow::Error::msg(format!("{} {marks:?}: {violation}", kind.name)))
+}
+
+/// Small copies as the program makes them, on a host that the seed chooses.
+fn copies(seed: u64) -> anyhow::Result<Explored> {
+    let marks = if seed.is_multiple_of(2) { FileMarks::Marks } else { FileMarks::Numbers };
+    let subject = CopySubject::new(seed, marks);
+    let faults = explore_copy_faults(&subject, 1 + seed % 16);
+    explore_copies(&subject, 1)
+        .and_then(|explored| faults.map(|faults| explored + faults))
+        .map_err(|violation| anyhow::Error::msg(format!("{marks:?}: {violation}")))
 }
 
 fn moves(subject: &Subject, real: Option<Real>, seed: u64, number: u64) -> anyhow::Result<Explored> {

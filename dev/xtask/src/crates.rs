@@ -1,4 +1,5 @@
-//! The crates and what each needs, from their manifests: held against the order that ARCHITECTURE.md gives, and drawn there.
+//! The crates and what each needs, from their manifests: held against the order that ARCHITECTURE.md gives, and drawn
+//! there. Their modules are looked at, too: none import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,6 +10,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
+
+use crate::modules;
 
 /// Between these lines of ARCHITECTURE.md is the picture.
 const BEGIN: &str = "<!-- crates: begin (drawn by `cargo run -p leandisk-xtask -- crates`) -->\n";
@@ -28,6 +31,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let text = fs::read_to_string(&page).context("read ARCHITECTURE.md")?;
     let crates = crates()?;
     check_order(&crates, &order(&text)?)?;
+    for (name, this) in &crates {
+        modules::check(
+            name,
+            &root().join(if this.is_product { "crates" } else { "dev" }).join(name).join("src"),
+        )?;
+    }
     let drawn = with_picture(&text, &picture(&crates))?;
     if arguments.check {
         ensure!(
@@ -102,7 +111,7 @@ fn check_order(crates: &Crates, order: &[String]) -> Result<()> {
     for name in order {
         let Some(this) = crates.get(name) else { bail!("the code map has {name}, which is no crate") };
         for needed in &this.needs {
-            ensure!(above.contains(needed), "{name} imports upwards: it needs {needed}");
+            ensure!(above.contains(needed), "{name} needs {needed}, which is not above it in the code map");
             let is_allowed = crates[needed].is_product || !this.is_product || needed == NEEDED_BY_ALL;
             ensure!(is_allowed, "{name} is a part of the product and needs {needed}, which is not");
         }
@@ -177,7 +186,10 @@ mod tests {
     fn what_breaks_the_order_is_named() {
         let crates = toy(&[("low", true, &[]), ("high", true, &["low"]), ("tests", false, &["high"])]);
         check_order(&crates, &["low", "high", "tests"].map(String::from)).unwrap();
-        assert_eq!(refused(&crates, &["high", "low", "tests"]), "high imports upwards: it needs low");
+        assert_eq!(
+            refused(&crates, &["high", "low", "tests"]),
+            "high needs low, which is not above it in the code map"
+        );
         assert_eq!(refused(&crates, &["low", "high"]), "the code map lacks tests");
         assert_eq!(
             refused(&crates, &["low", "low", "high", "tests"]),

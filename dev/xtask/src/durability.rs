@@ -75,10 +75,10 @@ fn reserving(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 fn told(used: &Used) -> String {
-    let Used { operations, flushes, cuts, kills, closes, full, judged } = used;
+    let Used { operations, flushes, cuts, kills, closes, full, moved_bytes, judged } = used;
     format!(
         "{operations} requests, {flushes} flushes, {cuts} power cuts, {kills} kills, {closes} clean ends, \
-         {full} refused on a full host, {judged} judged by QEMU"
+         {full} refused on a full host, {moved_bytes} bytes moved in the end, {judged} judged by QEMU"
     )
 }
 

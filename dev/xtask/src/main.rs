@@ -9,6 +9,7 @@ mod crash;
 mod crates;
 mod durability;
 mod kill;
+mod modules;
 mod overhead;
 
 use clap::Parser;

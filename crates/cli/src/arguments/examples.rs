@@ -66,6 +66,7 @@ pub(super) const SERVE: &str = "\
 Examples:
   leandisk serve disk.qcow2 --socket /run/disk.sock
   leandisk serve disk.vmdk --socket /run/disk.sock --read-only
+  leandisk serve a.qcow2 b.vhdx --socket /run/both.sock
   leandisk serve disk.qcow2 --listen 10.0.0.1:10809 \\
       --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem";
 
@@ -73,6 +74,7 @@ pub(super) const STATS: &str = "\
 Examples:
   leandisk stats /run/disk.sock
   leandisk stats /run/disk.sock --json > before.json
+  leandisk stats /run/both.sock --export b.vhdx
   leandisk stats before.json after.json --html both.html";
 
 pub(super) const FIRST_WRITE: &str = "\

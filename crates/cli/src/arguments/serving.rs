@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::{CHANGE, NETWORK, OUTPUT, OpenArguments, Provision};
+use super::{CHANGE, Confine, NETWORK, OUTPUT, OpenArguments, Provision, SAFETY};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// The disk: an image file or a block device that nothing else is using
-    pub(crate) disk: PathBuf,
+    /// The disk: an image file or a block device that nothing else is using. Each of several is an export of its own
+    #[arg(required = true, value_name = "DISK")]
+    pub(crate) disks: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
     /// Listen on this Unix socket, which only this user may use. 'leandisk stats' reads its statistics from it. Sockets that
@@ -32,9 +33,12 @@ pub(crate) struct ServeArguments {
     /// How much of its space the disk keeps when the guest discards data [default: as the disk was created]
     #[arg(long, value_enum, value_name = "WHEN", help_heading = CHANGE)]
     pub(crate) provision: Option<Provision>,
-    /// Name of the NBD export [default: the file's name]
+    /// Where what is written for the first time goes in the file of a thin disk
+    #[arg(long, value_enum, value_name = "HOW", default_value = "dense", help_heading = CHANGE)]
+    pub(crate) placement: Placement,
+    /// Name of the NBD export [default: the file's name]. With several disks: once for each, in their order
     #[arg(long, help_heading = NETWORK)]
-    pub(crate) name: Option<String>,
+    pub(crate) name: Vec<String>,
     /// Use TLS on the TCP address, with this certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_key", requires = "listen", help_heading = NETWORK)]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -47,12 +51,26 @@ pub(crate) struct ServeArguments {
     /// Listen on the network without TLS: whoever reaches the address can read and write the disk
     #[arg(long, help_heading = NETWORK)]
     pub(crate) insecure: bool,
-    /// Record every request in this new file, for 'leandisk stats' and 'leandisk analyze --trace'. It takes 1 GiB at most
+    /// Record every request in this new file, for 'leandisk stats' and 'leandisk analyze --trace'. It takes 1 GiB at most. With
+    /// several disks: once for each, in their order
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub(crate) trace: Option<PathBuf>,
+    pub(crate) trace: Vec<PathBuf>,
     /// Serve metrics for Prometheus at this loopback address and port
     #[arg(long, value_name = "ADDR:PORT", help_heading = OUTPUT)]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Whether the program, before it lets clients in, closes itself in with the files and sockets that it has open: it can open no other
+    /// file, start no program and reach no network (Landlock and seccomp)
+    #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", help_heading = SAFETY)]
+    pub(crate) confine: Confine,
+}
+
+/// Where units of a thin disk go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Placement {
+    /// Together, so that the file is about as long as what it holds
+    Dense,
+    /// As far from each other as on the disk: the file may look as long as the disk
+    Mirror,
 }
 
 #[derive(Debug, Args)]
@@ -63,6 +81,9 @@ pub(crate) struct StatsArguments {
     /// A second source, to compare with the first. Needs --html
     #[arg(requires = "html", conflicts_with_all = ["json", "csv"])]
     pub(crate) later: Option<PathBuf>,
+    /// Which export, by its name, where several are served
+    #[arg(long, value_name = "NAME", help_heading = OUTPUT)]
+    pub(crate) export: Option<String>,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT, conflicts_with = "csv")]
     pub(crate) json: bool,

@@ -20,7 +20,9 @@ pub fn program() -> String {
 /// The program, ready to be given arguments. Its surroundings do not reach it.
 pub fn leandisk() -> Command {
     let mut command = Command::new(program());
-    command.env_remove("NO_COLOR");
+    for name in ["NO_COLOR", "RUST_LOG", "JOURNAL_STREAM"] {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -285,6 +287,24 @@ pub fn wait_until(child: &mut Child, done: impl Fn() -> bool) -> bool {
     false
 }
 
+/// The folder in `/proc` of the process that opens files for a confined program.
+pub fn broker_of(program: &Child) -> Option<PathBuf> {
+    let parent = format!("\nPPid:\t{}\n", program.id());
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let is_child =
+        |folder: &PathBuf| fs::read_to_string(folder.join("status")).is_ok_and(|text| text.contains(&parent));
+    processes.into_iter().find(is_child)
+}
+
+/// Waits for the end of the process with this folder in `/proc`.
+pub fn wait_for_end(process: &Path) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while process.exists() {
+        assert!(Instant::now() < until, "{} is left", process.display());
+        sleep(Duration::from_millis(5));
+    }
+}
+
 /// Kills copies in their midst, resumes them, and has the targets judged; answers how many went on from where they were.
 /// `copy` says how to copy to a path, and `slowly` what the first attempt is asked besides.
 pub fn kill_and_resume<'a>(
@@ -315,8 +335,10 @@ pub fn kill_and_resume<'a>(
         let progress = dir.path().join(format!(".{}.leandisk-progress", target.name));
         signal(&child, "CONT");
         wait_until(&mut child, || progress.exists());
+        let broker = broker_of(&child);
         child.kill().unwrap();
         child.wait().unwrap();
+        broker.iter().for_each(|broker| wait_for_end(broker));
         // A kill after the last step comes too late: the target is whole.
         if !path.exists() {
             let output = leandisk().args(&args).arg("--resume").output().unwrap();

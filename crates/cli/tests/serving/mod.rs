@@ -18,9 +18,14 @@ pub struct Serving {
 
 impl Serving {
     pub fn start(disk: &Path) -> Self {
+        Self::start_with(disk, &[])
+    }
+
+    pub fn start_with(disk: &Path, more: &[&str]) -> Self {
         let socket = disk.with_file_name("nbd.sock");
         let mut child = Command::new(env!("CARGO_BIN_EXE_leandisk"))
             .args(["serve", disk.to_str().unwrap(), "--name", "disk", "--socket", socket.to_str().unwrap()])
+            .args(more)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

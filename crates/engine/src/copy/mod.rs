@@ -3,10 +3,9 @@
 //! A target that is not thin gets a place for everything, and all of its storage, before anything is copied into it. Then what is
 //! zeros is left as the host keeps it (lazy), or written (eager).
 
-pub(crate) mod checkpoint;
 mod dispatch;
 mod progress;
-pub(crate) mod totals;
+mod room;
 mod worker;
 
 use std::sync::Mutex;
@@ -18,14 +17,14 @@ use image::AnyWriter;
 use plan::CopyPlan;
 use verify::{Digests, DigestsBuilder, WINDOW_BYTES};
 
+use crate::checkpoint::Checkpoint;
 use crate::monitor::JobMonitor;
 use crate::order::Turnstile;
 use crate::provision::{Provision, check_provision, reserve_all};
 use crate::put::write_all;
-use checkpoint::Checkpoint;
+use crate::totals::CopyTotals;
 use dispatch::dispatcher;
 use progress::{CHECKPOINT_PAUSE_MIN, Ordered};
-use totals::CopyTotals;
 use worker::Worker;
 
 /// A worker's share at a time: one window of the digests, and the largest granularity a writer may have.
@@ -63,7 +62,7 @@ pub struct CopyJob<'a> {
     pub resume: Option<Checkpoint>,
 }
 
-impl CopyJob<'_> {
+impl<'a> CopyJob<'a> {
     /// Runs it to its end: when it returns without an error, the target is complete and on stable storage.
     pub fn run(mut self, monitor: &dyn JobMonitor) -> Result<CopyOutcome> {
         let resume = self.resume.take();
@@ -77,21 +76,29 @@ impl CopyJob<'_> {
             reserve_all(self.writer.clone(), self.plan.virtual_bytes, self.target)?;
         }
         let mut ordered = match resume {
-            Some(checkpoint) => Ordered::resume(checkpoint),
+            Some(checkpoint) => Ordered::resume(&self, checkpoint),
             None => self.start(monitor)?,
         };
         let granularity = usize::try_from(ordered.writer.granularity_bytes()).expect("at most a chunk");
         assert!(granularity as u64 <= CHUNK_BYTES && granularity.is_power_of_two(), "a granule fits a chunk");
         let encoders: Vec<_> = (0..self.thread_count.max(1)).map(|_| ordered.writer.encoder()).collect();
         let is_whole = self.provision != Provision::Thin;
+        let leaves_zeros = self.provision != Provision::Eager && !ordered.writer.target_is_dirty();
         let dispatcher = Mutex::new(dispatcher(self.plan, ordered.next, is_whole));
         let turnstile = Turnstile::new(ordered);
         // Asked here: a mutant is one on its own thread alone.
         let flushes = !mutants::broken!(CheckpointBeforeFlush);
         std::thread::scope(|scope| {
             for encoder in encoders {
-                let worker =
-                    Worker { job: &self, monitor, turnstile: &turnstile, granularity, encoder, flushes };
+                let worker = Worker {
+                    job: &self,
+                    monitor,
+                    turnstile: &turnstile,
+                    granularity,
+                    encoder,
+                    leaves_zeros,
+                    flushes,
+                };
                 let dispatcher = &dispatcher;
                 scope.spawn(move || worker.run(|| dispatcher.lock().expect("no worker panicked").next()));
             }
@@ -109,11 +116,9 @@ impl CopyJob<'_> {
         self.finish(ordered, monitor)
     }
 
-    fn start(&mut self, monitor: &dyn JobMonitor) -> Result<Ordered> {
+    fn start(&mut self, monitor: &dyn JobMonitor) -> Result<Ordered<'a>> {
         let puts = self.writer.start()?;
-        let digests = self.digests.then(DigestsBuilder::default);
-        let mut ordered = Ordered::new(self.writer.clone(), CopyTotals::default(), digests);
-        ordered.note(&puts);
+        let mut ordered = Ordered::start(self, CopyTotals::default(), &puts);
         ordered.totals.written_bytes = write_all(self.target, &[], puts)?;
         monitor.advanced(0, ordered.totals.written_bytes);
         Ok(ordered)
@@ -121,7 +126,8 @@ impl CopyJob<'_> {
 
     /// Keeps the state, of which everything placed is stored, after a flush of it: a checkpoint must not name what a power cut
     /// could take away.
-    fn checkpoint(&self, ordered: &mut Ordered, monitor: &dyn JobMonitor, flushes: bool) -> Result<()> {
+    fn checkpoint(&self, ordered: &mut Ordered<'_>, monitor: &dyn JobMonitor, flushes: bool) -> Result<()> {
+        ordered.room.give_back()?;
         if flushes {
             self.target.flush()?;
         }
@@ -131,7 +137,8 @@ impl CopyJob<'_> {
     }
 
     /// Tables, flush, headers, flush: at no moment is there a valid header over missing contents.
-    fn finish(&self, mut ordered: Ordered, monitor: &dyn JobMonitor) -> Result<CopyOutcome> {
+    fn finish(&self, mut ordered: Ordered<'_>, monitor: &dyn JobMonitor) -> Result<CopyOutcome> {
+        ordered.room.finish()?;
         let end = ordered.writer.finish()?;
         let before = ordered.totals.written_bytes;
         ordered.totals.written_bytes += write_all(self.target, &[], end.tables)?;

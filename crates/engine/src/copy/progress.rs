@@ -5,25 +5,21 @@
 
 use std::time::{Duration, Instant};
 
-use extent::{HostOffset, Span, VirtualOffset};
+use extent::VirtualOffset;
 use image::{AnyWriter, TargetWrite};
 use verify::DigestsBuilder;
 
-use super::checkpoint::Checkpoint;
-use super::totals::CopyTotals;
-use super::{CHUNK_BYTES, CopyJob};
-use crate::provision::Provision;
-use crate::put::{write_end, write_len};
-
-/// Room asked for ahead of a file that grows: direct writes into it run beside each other, and the host
-/// finds it in one piece. See docs/decisions/direct-io.md.
-const AHEAD_BYTES: u64 = 256 << 20;
+use super::CopyJob;
+use super::room::Room;
+use crate::checkpoint::Checkpoint;
+use crate::put::write_span;
+use crate::totals::CopyTotals;
 
 /// The least time between two checkpoints, and from the start to the first.
 pub(super) const CHECKPOINT_PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// What passes the turnstile.
-pub(super) struct Ordered {
+pub(super) struct Ordered<'a> {
     pub(super) writer: AnyWriter,
     pub(super) totals: CopyTotals,
     pub(super) digests: Option<DigestsBuilder>,
@@ -35,31 +31,43 @@ pub(super) struct Ordered {
     last_checkpoint: Instant,
     /// Whether the last checkpoint is of this very state, or of the start.
     pub(super) is_kept: bool,
-    /// Room was asked for up to here.
-    ahead_end: u64,
+    /// What the host found for what comes next.
+    pub(super) room: Room<'a>,
 }
 
-impl Ordered {
-    pub(super) fn new(writer: AnyWriter, totals: CopyTotals, digests: Option<DigestsBuilder>) -> Self {
+impl<'a> Ordered<'a> {
+    /// The state of a copy whose target's start, `puts`, is written.
+    pub(super) fn start(job: &CopyJob<'a>, totals: CopyTotals, puts: &[TargetWrite]) -> Self {
+        let end_bytes = end_of(puts);
+        Self::new(job, job.writer.clone(), totals, job.digests.then(DigestsBuilder::default), end_bytes)
+    }
+
+    fn new(
+        job: &CopyJob<'a>,
+        writer: AnyWriter,
+        totals: CopyTotals,
+        digests: Option<DigestsBuilder>,
+        end_bytes: u64,
+    ) -> Self {
         let now = Instant::now();
         Self {
             writer,
             totals,
             digests,
             next: VirtualOffset::ZERO,
-            end_bytes: 0,
+            end_bytes,
             began: now,
             last_checkpoint: now,
             is_kept: true,
-            ahead_end: 0,
+            room: Room::new(job, end_bytes),
         }
     }
 
     /// The state that `checkpoint` stored.
-    pub(super) fn resume(checkpoint: Checkpoint) -> Self {
+    pub(super) fn resume(job: &CopyJob<'a>, checkpoint: Checkpoint) -> Self {
         let Checkpoint { next_bytes, end_bytes, writer, totals, digests } = checkpoint;
         let next = VirtualOffset::new(next_bytes);
-        Self { next, end_bytes, ..Self::new(writer, totals, digests) }
+        Self { next, ..Self::new(job, writer, totals, digests, end_bytes) }
     }
 
     /// What a later copy goes on with, if everything placed is stored.
@@ -81,22 +89,16 @@ impl Ordered {
     }
 
     pub(super) fn note(&mut self, puts: &[TargetWrite]) {
-        self.end_bytes = puts.iter().map(write_end).fold(self.end_bytes, u64::max);
+        self.end_bytes = self.end_bytes.max(end_of(puts));
     }
 
     pub(super) fn is_checkpoint_due(&self, interval_max: Duration) -> bool {
         let grown = CHECKPOINT_PAUSE_MIN.max(self.last_checkpoint.duration_since(self.began));
         self.last_checkpoint.elapsed() >= interval_max.min(grown)
     }
+}
 
-    /// Asks for room before what was just placed reaches the end of the room asked for.
-    pub(super) fn reserve_ahead(&mut self, job: &CopyJob<'_>, puts: &[TargetWrite]) {
-        let end = puts.iter().map(|put| put.at.get() + write_len(put)).max().unwrap_or(0);
-        if job.provision == Provision::Thin && self.writer.appends() && end > self.ahead_end {
-            let start = self.ahead_end.max(end.saturating_sub(CHUNK_BYTES));
-            let ahead_bytes = AHEAD_BYTES.min(job.plan.reads.total_bytes().next_multiple_of(CHUNK_BYTES));
-            self.ahead_end = end + ahead_bytes;
-            job.target.reserve_ahead(Span::between(HostOffset::new(start), HostOffset::new(self.ahead_end)));
-        }
-    }
+/// Where all of `puts` end.
+fn end_of(puts: &[TargetWrite]) -> u64 {
+    puts.iter().map(|put| write_span(put).end().get()).max().unwrap_or(0)
 }

@@ -34,8 +34,8 @@ pub const SLOT_BYTES: u64 = 64 << 20;
 /// Memory for metadata while a batch's changes are computed.
 const CACHE_BYTES_MAX: u64 = 16 << 20;
 
-/// What to do after a failure that left a committed record behind.
-const HINT_RECOVER: &str = "run 'leandisk recover' on the disk before anything else uses it";
+/// What to do about a disk whose change was committed and not finished.
+pub const HINT_RECOVER: &str = "run 'leandisk recover' on the disk before anything else uses it";
 
 /// A change in place to be run.
 pub struct RearrangeJob<'a> {
@@ -281,6 +281,7 @@ impl Run<'_> {
         let patches = patches::on_disk(checked, job.volume);
         let mover = Mover::new(batch, job.volume, job.disk, job.thread_count);
         if Record::len_bytes(&patches, mover.piece_count()) > job.slot_bytes {
+            tracing::debug!(pieces = mover.piece_count(), "batch split: its record does not fit the journal");
             return Ok(split(batch)?);
         }
 
@@ -301,6 +302,7 @@ impl Run<'_> {
         self.apply(&record).map_err(|error| Stopped { error, is_committed: true })?;
         self.outcome.moved_bytes += batch.total_bytes();
         self.outcome.batches_done += 1;
+        tracing::debug!(sequence = record.sequence, moved_bytes = batch.total_bytes(), "batch moved");
         Ok(Batch::Done)
     }
 

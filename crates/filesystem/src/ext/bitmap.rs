@@ -5,6 +5,7 @@ use std::sync::Arc;
 use block::{Error, ReadAt, Result, read_vec};
 use extent::Volume;
 
+use super::corrupt::Corrupt;
 use super::group::{Group, bitmap_checksum_holds};
 use super::superblock::{GroupNumber, Superblock};
 
@@ -129,7 +130,7 @@ pub(super) fn block_of(
 }
 
 fn wrong_checksum(number: GroupNumber) -> Error {
-    Error::corrupt(format!("ext block bitmap of group {number} has the wrong checksum"))
+    Error::corrupt(Corrupt::BlockBitmapChecksum { group: number })
 }
 
 /// The used clusters of a group, the checksum verified; of a group whose bitmap was never written, computed
@@ -181,9 +182,7 @@ pub(super) fn read_inodes(
     let at = superblock.offset_of(group.inode_bitmap);
     let bytes = read_vec(source, at, u64::from(superblock.inodes_per_group / 8), "ext inode bitmap")?;
     if !bitmap_checksum_holds(superblock, &bytes, group.inode_bitmap_checksum) {
-        return Err(
-            Error::corrupt(format!("ext inode bitmap of group {number} has the wrong checksum")).at(at)
-        );
+        return Err(Error::corrupt(Corrupt::InodeBitmapChecksum { group: number }).at(at));
     }
     Ok(Bits::from_bytes(&bytes, superblock.inodes_per_group))
 }

@@ -14,10 +14,12 @@ use block::{Error, Result, read_vec};
 use zerocopy::FromBytes;
 
 use super::bitmap::{self, Bits};
+use super::corrupt::Corrupt;
 use super::group::{self, Group};
 use super::inode::{Inode, InodeNumber, inode_at};
 use super::layout::{RawInode, inode_flags, special_inode};
-use super::ledger::{Claim, Ledger, Owner};
+use super::ledger::{Claim, Ledger};
+use super::owner::Owner;
 use super::superblock::{BlockNumber, GroupNumber, Superblock};
 use super::swapfile::{self, SwapFile};
 use super::tree::{self, FileExtent, Visitor};
@@ -54,7 +56,7 @@ fn check_with(mut ledger: Ledger<'_>) -> Result<Vec<SwapFile>> {
         let found = superblock.free_inodes_count;
         if u64::from(found) != inodes.free_count {
             let expected = format!("{}, as the inode bitmaps say", inodes.free_count);
-            return Err(Error::corrupt("ext superblock").field("free_inodes_count", found, expected));
+            return Err(Error::corrupt(Corrupt::Superblock).field("free_inodes_count", found, expected));
         }
     }
     let candidates: Vec<_> = inodes.candidates.into_iter().map(|Reverse((_, number))| number).collect();
@@ -77,7 +79,7 @@ fn own_metadata(ledger: &mut Ledger<'_>, number: GroupNumber) -> Result<()> {
             continue;
         }
         if !superblock.holds(first, count) {
-            return Err(Error::corrupt(format!("ext {what} of group {number} lies past the end")));
+            return Err(Error::corrupt(Corrupt::MetadataPastEnd { what, group: number }));
         }
         ledger.own(ledger.clusters(first, count), Owner::Metadata(what, number), claim)?;
     }
@@ -146,7 +148,7 @@ impl Inodes<'_> {
         let (source, superblock) = (self.ledger.source, self.ledger.superblock);
         if let Some(block) = inode.attributes {
             if !superblock.holds(block, 1) {
-                let what = format!("ext inode {}", inode.number);
+                let what = Corrupt::Inode { inode: inode.number };
                 return Err(Error::corrupt(what).field("file_acl", block, "within the volume"));
             }
             self.ledger.own_attributes(block, Owner::Inode(inode.number))?;
@@ -193,13 +195,13 @@ fn check_unused(bytes: &[u8], number: InodeNumber) -> Result<()> {
     if links == 0 || raw.mode.get() == 0 {
         return Ok(());
     }
-    Err(Error::corrupt(format!("ext inode {number} is marked free")).field("links_count", links, 0))
+    Err(Error::corrupt(Corrupt::InodeMarkedFree { inode: number, links }))
 }
 
 /// Checks a group's counters of inodes; returns how many inodes of its table were ever used.
 fn check_counts(superblock: &Superblock, number: GroupNumber, group: &Group, used: &Bits) -> Result<u32> {
     let corrupt = |field: &str, found: u32, expected: String| {
-        Error::corrupt(format!("ext group descriptor {number}")).field(field, found, expected)
+        Error::corrupt(Corrupt::GroupDescriptor { group: number }).field(field, found, expected)
     };
     let free = used.len() - used.count_set();
     if free != group.free_inodes {
@@ -245,7 +247,7 @@ impl Visitor for Blocks<'_, '_> {
     fn node(&mut self, block: BlockNumber) -> Result<()> {
         let told_apart = self.claim == Claim::Sole && self.ledger.tells_owners_apart();
         if !told_apart && !self.nodes.insert(block) {
-            return Err(Error::corrupt(format!("ext block {block} is twice in the map of {}", self.owner)));
+            return Err(Error::corrupt(Corrupt::BlockTwiceInMap { block, owner: self.owner }));
         }
         self.ledger.own(self.ledger.clusters(block, 1), self.owner, self.claim)
     }

@@ -5,10 +5,11 @@
 //!
 //! Deliberately absent: hashes, decryption, the type of file that an entry repeats.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use zerocopy::FromBytes;
 
 use super::checksum::crc32c;
+use super::corrupt::Corrupt;
 use super::inode::{Inode, InodeNumber};
 use super::layout::{
     ATTRIBUTE_INDEX_SYSTEM, ATTRIBUTE_NAME_DATA, ATTRIBUTES_MAGIC, DIRECTORY_ENTRY_BYTES_MIN,
@@ -47,8 +48,8 @@ impl Directory {
         }
     }
 
-    fn corrupt(&self, field: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Error {
-        Error::corrupt(format!("ext directory {}", self.number)).field(field, found, expected)
+    fn corrupt(&self, field: &str, found: impl Into<FieldValue>, expected: impl std::fmt::Display) -> Error {
+        Error::corrupt(Corrupt::Directory { inode: self.number }).field(field, found, expected)
     }
 
     /// The entries in use of `bytes`, in order, without those for itself and its parent. Ends with the first error.
@@ -108,8 +109,8 @@ impl Directory {
         match found {
             Some((stored, computed)) if stored == computed => Ok(()),
             Some((stored, computed)) => {
-                let field = format!("checksum of block {logical}");
-                Err(self.corrupt(&field, format!("{stored:#x}"), format!("{computed:#x}")))
+                let (inode, found, expected) = (self.number, stored, computed);
+                Err(Error::corrupt(Corrupt::DirectoryChecksum { inode, block: logical, found, expected }))
             }
             None => Err(self.corrupt(&format!("checksum of block {logical}"), "missing", "one")),
         }

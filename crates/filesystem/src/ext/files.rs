@@ -16,6 +16,7 @@ use block::{Error, ErrorKind, Result, read_vec};
 use extent::{Offset, Span};
 
 use super::bitmap::{self, Bits};
+use super::corrupt::Corrupt;
 use super::features::incompat;
 use super::group;
 use super::inode::{Contents, Inode, InodeNumber, inode_at};
@@ -381,11 +382,7 @@ impl Visitor for Collector<'_> {
     fn node(&mut self, block: BlockNumber) -> Result<()> {
         // Past the limit circles are only as long as the depth of a map lets them be.
         let is_new = self.nodes.len() >= NODE_COUNT_MAX || self.nodes.insert(block);
-        if is_new {
-            Ok(())
-        } else {
-            Err(Error::corrupt(format!("ext block {block} is twice in maps of files")))
-        }
+        if is_new { Ok(()) } else { Err(Error::corrupt(Corrupt::BlockTwiceInMaps { block })) }
     }
 
     fn extent(&mut self, extent: FileExtent) -> Result<()> {

@@ -2,11 +2,12 @@
 //!
 //! They are read one at a time through the volume's cache: a volume of 64 TiB has half a million.
 
-use block::{Error, ReadAt, Result, read_vec};
+use block::{Error, FieldValue, ReadAt, Result, read_vec};
 use extent::Volume;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::checksum::{crc16, crc32c};
+use super::corrupt::Corrupt;
 use super::layout::{DESCRIPTOR_BYTES_LARGE, DESCRIPTOR_CHECKSUM_AT, RawGroupDescriptor, group_flags};
 use super::superblock::{BlockNumber, GroupNumber, Superblock};
 
@@ -59,14 +60,15 @@ fn raw(bytes: &[u8]) -> RawGroupDescriptor {
 }
 
 fn parse(bytes: &[u8], superblock: &Superblock, group: GroupNumber) -> Result<Group> {
-    let corrupt = |field: &str, found: String, expected: String| {
-        Error::corrupt(format!("ext group descriptor {group}")).field(field, found, expected)
+    let corrupt = |field: &str, found: FieldValue, expected: String| {
+        Error::corrupt(Corrupt::GroupDescriptor { group }).field(field, found, expected)
     };
     let raw = raw(bytes);
     if let Some(expected) = checksum(bytes, superblock, group)
         && raw.checksum.get() != expected
     {
-        return Err(corrupt("checksum", format!("{:#x}", raw.checksum), format!("{expected:#x}")));
+        let found = raw.checksum.get();
+        return Err(Error::corrupt(Corrupt::GroupDescriptorChecksum { group, found, expected }));
     }
     let parsed = Group::from_raw(&raw, superblock);
     let table_blocks = u64::from(superblock.inode_table_blocks());
@@ -76,15 +78,15 @@ fn parse(bytes: &[u8], superblock: &Superblock, group: GroupNumber) -> Result<Gr
         ("inode_table", parsed.inode_table, table_blocks),
     ] {
         if !superblock.holds(block, count) {
-            return Err(corrupt(field, format!("block {block}"), "within the volume".into()));
+            return Err(corrupt(field, format!("block {block}").into(), "within the volume".into()));
         }
     }
     if parsed.inodes_unused > superblock.inodes_per_group {
         let max = superblock.inodes_per_group;
-        return Err(corrupt("itable_unused", parsed.inodes_unused.to_string(), format!("at most {max}")));
+        return Err(corrupt("itable_unused", parsed.inodes_unused.into(), format!("at most {max}")));
     }
     if group == 0 && (parsed.block_uninit || parsed.inode_uninit) {
-        return Err(corrupt("flags", format!("{:#x}", raw.flags), "an initialised first group".into()));
+        return Err(corrupt("flags", FieldValue::hex(raw.flags), "an initialised first group".into()));
     }
     Ok(parsed)
 }

@@ -5,6 +5,7 @@ use extent::{Volume, VolumeOffset};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::checksum::crc32c;
+use super::corrupt::Corrupt;
 use super::features::{incompat, ro_compat};
 use super::group;
 use super::layout::{
@@ -14,7 +15,7 @@ use super::layout::{
 use super::superblock::{BlockNumber, Superblock};
 
 /// An inode's number: from 1.
-pub(super) type InodeNumber = u32;
+pub type InodeNumber = u32;
 
 /// The 60 bytes of an inode that say where its blocks are.
 pub(super) type BlockRoot = [u8; 60];
@@ -82,11 +83,8 @@ impl Inode {
         number: InodeNumber,
     ) -> Result<Self> {
         if number == 0 || number > superblock.inodes_count {
-            return Err(Error::corrupt("ext inode").field(
-                "number",
-                number,
-                format!("1 to {}", superblock.inodes_count),
-            ));
+            let max = superblock.inodes_count;
+            return Err(Error::corrupt(Corrupt::InodeNumber { found: number, max }));
         }
         let group = group::read(source, superblock, (number - 1) / superblock.inodes_per_group)?;
         let at = inode_at(superblock, group.inode_table, (number - 1) % superblock.inodes_per_group);
@@ -125,7 +123,7 @@ pub(super) fn replace_root(
         let huge = superblock.features.ro_compat.has(ro_compat::HUGE_FILE);
         let found = u64::from(if huge { hi } else { 0 }) << 32 | u64::from(lo);
         let left = found.checked_sub(freed).ok_or_else(|| {
-            let what = format!("ext inode {}", inode.number);
+            let what = Corrupt::Inode { inode: inode.number };
             Error::corrupt(what).field("blocks", found, format!("at least {freed}, those of its map"))
         })?;
         let [a, b, c, d, e, f, ..] = left.to_le_bytes();
@@ -196,8 +194,7 @@ fn verify_checksum(bytes: &[u8], after: &[u8], raw: &RawInode, seed: u32, number
     if stored == computed {
         return Ok(());
     }
-    let name = format!("ext inode {number}");
-    Err(Error::corrupt(name).field("checksum", format!("{stored:#x}"), format!("{computed:#x}")))
+    Err(Error::corrupt(Corrupt::InodeChecksum { inode: number, found: stored, expected: computed }))
 }
 
 fn contents(
@@ -223,7 +220,7 @@ fn contents(
         file_type::SYMLINK => Ok(mapped),
         file_type::FIFO | file_type::CHARACTER | file_type::BLOCK | file_type::SOCKET => Ok(Contents::None),
         0 if blocks_512(raw, superblock) == 0 => Ok(Contents::None),
-        _ => Err(Error::corrupt(format!("ext inode {number}")).field(
+        _ => Err(Error::corrupt(Corrupt::Inode { inode: number }).field(
             "mode",
             format!("{:#o}", raw.mode),
             "a known type of file",

@@ -6,14 +6,14 @@
 //! by nobody, always tells owners apart, and is not had for volumes of more than 2^30 clusters.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use block::{Error, Result};
 
 use super::bitmap::{self, Bits};
+use super::corrupt::Corrupt;
 use super::group::{self, Group};
-use super::inode::InodeNumber;
+use super::owner::Owner;
 use super::superblock::{BlockNumber, GroupNumber, Superblock};
 use crate::Source;
 
@@ -25,22 +25,6 @@ const EXACT_CLUSTERS_MAX: u64 = 1 << 30;
 const CACHE_BYTES_MAX: u32 = 16 << 20;
 /// The most blocks of extended attributes that are told from other blocks.
 const ATTRIBUTE_BLOCKS_MAX: usize = 1 << 18;
-
-/// What owns clusters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Owner {
-    Inode(InodeNumber),
-    Metadata(&'static str, GroupNumber),
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Inode(number) => write!(f, "inode {number}"),
-            Self::Metadata(what, group) => write!(f, "the {what} of group {group}"),
-        }
-    }
-}
 
 /// Whether others may own the same clusters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,14 +136,14 @@ impl<'a> Ledger<'a> {
         if superblock.free_blocks_count != free_blocks {
             let expected = format!("{free_blocks}, as the block bitmaps say");
             let found = superblock.free_blocks_count;
-            return Err(Error::corrupt("ext superblock").field("free_blocks_count", found, expected));
+            return Err(Error::corrupt(Corrupt::Superblock).field("free_blocks_count", found, expected));
         }
         for number in 0..superblock.groups_count {
             let bits = self.bitmaps.get(number)?;
             let start = u64::from(number) * u64::from(superblock.clusters_per_group);
             if let Some(cluster) = self.unclaimed(&bits, start) {
                 let block = self.block_of(cluster);
-                return Err(Error::corrupt(format!("ext block {block} is marked used, but nobody owns it")));
+                return Err(Error::corrupt(Corrupt::BlockUnowned { block }));
             }
         }
         Ok(())
@@ -192,7 +176,7 @@ impl<'a> Ledger<'a> {
         let bits = bitmap::read_blocks(self.source, self.superblock, number, group)?;
         let free = bits.len() - bits.count_set();
         if free != group.free_clusters {
-            let what = format!("ext group descriptor {number}");
+            let what = Corrupt::GroupDescriptor { group: number };
             let expected = format!("{free}, as its block bitmap says");
             return Err(Error::corrupt(what).field("free_blocks_count", group.free_clusters, expected));
         }
@@ -217,7 +201,7 @@ impl<'a> Ledger<'a> {
             self.owned += clusters.end.saturating_sub(clusters.from);
         }
         if self.owned > self.used && self.claimed.is_none() {
-            return Err(Error::corrupt("ext blocks are owned twice: more are owned than are marked used"));
+            return Err(Error::corrupt(Corrupt::BlocksOwnedTwice));
         }
         let Some(claimed) = &mut self.claimed else {
             return Ok(());
@@ -227,9 +211,7 @@ impl<'a> Ledger<'a> {
         let taken = claimed.next(from, end, true);
         if claim == Claim::Sole && taken < end {
             let block = self.block_of(u64::from(taken));
-            return Err(Error::corrupt(format!(
-                "ext block {block} is owned twice: by {owner} and by another"
-            )));
+            return Err(Error::corrupt(Corrupt::BlockOwnedTwice { block, owner }));
         }
         claimed.set(from, end);
         Ok(())
@@ -266,7 +248,7 @@ impl<'a> Ledger<'a> {
             let free = bits.next(from, to, false);
             if free < to {
                 let block = self.block_of(start + u64::from(free));
-                return Err(Error::corrupt(format!("ext block {block} of {owner} is marked free")));
+                return Err(Error::corrupt(Corrupt::BlockMarkedFree { block, owner }));
             }
             at = end;
         }

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, ReadAt, Result, read_struct};
+use block::{Error, ErrorKind, FieldValue, ReadAt, Result, read_struct};
 use extent::{ExtentSet, File, Span, VolumeOffset, VolumeSpan};
 
 use crate::probe::fields::uuid_text;
@@ -25,6 +25,7 @@ mod bitmap;
 mod check;
 mod checksum;
 mod contents;
+mod corrupt;
 mod directory;
 mod features;
 mod files;
@@ -38,12 +39,18 @@ mod ledger;
 mod map;
 mod names;
 mod nodes;
+mod owner;
 mod rearrange;
 mod superblock;
 mod swapfile;
 mod table;
 mod tree;
 mod unreplayed;
+
+pub use corrupt::Corrupt;
+pub use inode::InodeNumber;
+pub use owner::Owner;
+pub use superblock::{BlockNumber, GroupNumber};
 
 use features::{Features, incompat, ro_compat};
 use layout::{MMP_MAGIC, MMP_SEQ_FSCK, RawMmp, RawSuperblock, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSET};
@@ -58,7 +65,7 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     let opened = match recognise(source, &raw) {
         Ok(opened) => opened,
         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-        Err(error) => Ext { facts: broken_facts(&raw, &error), volume: None },
+        Err(error) => Ext { facts: broken_facts(&raw, &error), volume: Err(error.into()) },
     };
     Ok(Some(Box::new(opened)))
 }
@@ -89,8 +96,8 @@ struct Volume {
 
 struct Ext {
     facts: Facts,
-    /// `None` if it is not to be read any further; the state says why.
-    volume: Option<Volume>,
+    /// The error if it is not to be read any further; the state says it, too.
+    volume: Result<Volume, Arc<Error>>,
 }
 
 fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Ext> {
@@ -100,7 +107,7 @@ fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Ext> {
     }
     let superblock = Superblock::parse(raw, source.len_bytes())?;
     if crate::swap::has_signature(source, superblock.block_bytes.into())? {
-        return Err(Error::corrupt("signatures of both ext and swap are on the volume"));
+        return Err(Error::corrupt(Corrupt::AlsoSwap));
     }
     let mut unreplayed = None;
     let (source, superblock, pending) = match journal::replay(source, &superblock)? {
@@ -109,8 +116,8 @@ fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Ext> {
             (source.clone(), superblock, Some("its journal is marked as pending, but empty".to_owned()))
         }
         journal::Outcome::Replayed { source: replayed, what } => {
-            let raw = read_superblock(&replayed)?
-                .ok_or_else(|| Error::corrupt("the journal replaces the ext superblock by something else"))?;
+            let raw =
+                read_superblock(&replayed)?.ok_or_else(|| Error::corrupt(Corrupt::ReplacedSuperblock))?;
             let new = Superblock::parse(&raw, replayed.len_bytes())?;
             unreplayed = Some(Unreplayed { source: source.clone(), superblock });
             (replayed, new, Some(what))
@@ -119,7 +126,7 @@ fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Ext> {
     let state = state(&source, &superblock, pending)?;
     Ok(Ext {
         facts: facts(&superblock, state),
-        volume: Some(Volume { source, superblock: Arc::new(superblock), unreplayed }),
+        volume: Ok(Volume { source, superblock: Arc::new(superblock), unreplayed }),
     })
 }
 
@@ -145,13 +152,13 @@ fn state(source: &Source, superblock: &Superblock, pending: Option<String>) -> R
 
 fn is_being_checked(source: &Source, superblock: &Superblock, block: u64) -> Result<bool> {
     if !superblock.holds(block, 1) {
-        return Err(Error::corrupt("ext superblock").field("mmp_block", block, "within the volume"));
+        return Err(Error::corrupt(Corrupt::Superblock).field("mmp_block", block, "within the volume"));
     }
     let raw: RawMmp = read_struct(source, superblock.offset_of(block), "ext multiple-mount block")?;
     if raw.magic.get() != MMP_MAGIC {
-        return Err(Error::corrupt("ext multiple-mount block").at(superblock.offset_of(block)).field(
+        return Err(Error::corrupt(Corrupt::MultipleMount).at(superblock.offset_of(block)).field(
             "magic",
-            format!("{:#x}", raw.magic),
+            FieldValue::hex(raw.magic),
             format!("{MMP_MAGIC:#x}"),
         ));
     }
@@ -209,8 +216,9 @@ impl Ext {
     /// The volume, if its state is not in the way.
     fn believed(&self) -> Result<&Volume> {
         match (&self.facts.state, &self.volume) {
-            (State::Clean | State::JournalPending(_), Some(volume)) => Ok(volume),
-            (state, _) => Err(doubt(state)),
+            (State::Clean | State::JournalPending(_), Ok(volume)) => Ok(volume),
+            (state, Ok(_)) => Err(doubt(state)),
+            (state, Err(error)) => Err(doubt(state).because(error.clone())),
         }
     }
 }
@@ -239,8 +247,8 @@ impl FileSystem for Ext {
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
         match &self.volume {
-            Some(volume) => files::scan(&volume.source, &volume.superblock, visitor),
-            None => {
+            Ok(volume) => files::scan(&volume.source, &volume.superblock, visitor),
+            Err(_) => {
                 visitor.doubt(None, doubt(&self.facts.state).to_string());
                 Ok(())
             }
@@ -253,7 +261,7 @@ impl FileSystem for Ext {
 
     /// If some bitmaps are not understood, all others are told before the error.
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
-        let volume = self.volume.as_ref().ok_or_else(|| doubt(&self.facts.state))?;
+        let volume = self.volume.as_ref().map_err(|error| doubt(&self.facts.state).because(error.clone()))?;
         free::each_span(&volume.source, &volume.superblock, each)
     }
 

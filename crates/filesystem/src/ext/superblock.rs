@@ -3,10 +3,11 @@
 //! After [`Superblock::parse`] succeeded, every number in it is bounded by the volume's size, so that later
 //! arithmetic on blocks, groups and inodes cannot overflow.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use extent::VolumeOffset;
 
 use super::checksum::{SEED, crc32c};
+use super::corrupt::Corrupt;
 use super::features::{FeatureSet, Features, compat, incompat, ro_compat};
 use super::layout::{
     DESCRIPTOR_BYTES_LARGE, DESCRIPTOR_BYTES_SMALL, INODE_BYTES_SMALL, RawSuperblock, SUPERBLOCK_OFFSET,
@@ -15,9 +16,9 @@ use super::layout::{
 use zerocopy::IntoBytes;
 
 /// A block's number, from the start of the volume.
-pub(super) type BlockNumber = u64;
+pub type BlockNumber = u64;
 /// A block group's number.
-pub(super) type GroupNumber = u32;
+pub type GroupNumber = u32;
 
 /// What `s_state` and the error counter say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,8 +65,8 @@ pub(super) struct Superblock {
     pub(super) checksum_seed: u32,
 }
 
-fn corrupt(field: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Error {
-    Error::corrupt("ext superblock").at(VolumeOffset::new(SUPERBLOCK_OFFSET)).field(field, found, expected)
+fn corrupt(field: &str, found: impl Into<FieldValue>, expected: impl std::fmt::Display) -> Error {
+    Error::corrupt(Corrupt::Superblock).at(VolumeOffset::new(SUPERBLOCK_OFFSET)).field(field, found, expected)
 }
 
 fn check(field: &str, found: u64, expected: &str, holds: bool) -> Result<()> {
@@ -323,7 +324,9 @@ fn verify_checksum(raw: &RawSuperblock, features: &Features) -> Result<()> {
     let bytes = raw.as_bytes();
     let computed = crc32c(SEED, &bytes[..bytes.len() - size_of_val(&raw.checksum)]);
     if computed != raw.checksum.get() {
-        return Err(corrupt("checksum", format!("{:#x}", raw.checksum), format!("{computed:#x}")));
+        let (found, expected) = (raw.checksum.get(), computed);
+        let what = Corrupt::SuperblockChecksum { found, expected };
+        return Err(Error::corrupt(what).at(VolumeOffset::new(SUPERBLOCK_OFFSET)));
     }
     Ok(())
 }

@@ -6,11 +6,12 @@
 
 use std::ops::Range;
 
-use block::{Error, ReadAt, Result, read_vec};
+use block::{Error, FieldValue, ReadAt, Result, read_vec};
 use extent::Volume;
 use zerocopy::FromBytes;
 
 use super::checksum::crc32c;
+use super::corrupt::Corrupt;
 use super::inode::{BlockRoot, Contents, Inode};
 use super::layout::{
     EXTENT_DEPTH_MAX, EXTENT_ENTRY_BYTES, EXTENT_MAGIC, EXTENT_WRITTEN_MAX, RawExtent, RawExtentHeader,
@@ -64,8 +65,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn corrupt(&self, field: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Error {
-        Error::corrupt(format!("ext inode {}", self.inode.number)).field(field, found, expected)
+    fn corrupt(&self, field: &str, found: impl Into<FieldValue>, expected: impl std::fmt::Display) -> Error {
+        Error::corrupt(Corrupt::Inode { inode: self.inode.number }).field(field, found, expected)
     }
 
     fn check_within(&self, what: &str, start: BlockNumber, count: u64) -> Result<()> {
@@ -115,7 +116,7 @@ impl Walk<'_> {
     fn check_header(&self, header: &RawExtentHeader, len: usize, depth: Option<u16>) -> Result<()> {
         let room = len / EXTENT_ENTRY_BYTES - 1;
         if header.magic.get() != EXTENT_MAGIC {
-            return Err(self.corrupt("extent header's magic", format!("{:#x}", header.magic), "0xf30a"));
+            return Err(self.corrupt("extent header's magic", FieldValue::hex(header.magic), "0xf30a"));
         }
         match depth {
             None if header.depth.get() > EXTENT_DEPTH_MAX => {
@@ -150,7 +151,7 @@ impl Walk<'_> {
         if stored == Some(computed) {
             return Ok(());
         }
-        let found = stored.map_or_else(|| "missing".to_owned(), |stored| format!("{stored:#x}"));
+        let found = stored.map_or_else(|| "missing".into(), FieldValue::hex);
         let name = format!("checksum of extent block {block}");
         Err(self.corrupt(&name, found, format!("{computed:#x}")))
     }

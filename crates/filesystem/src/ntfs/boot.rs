@@ -1,11 +1,12 @@
 //! The boot sector, validated into the volume's geometry.
 
-use block::{Error, Result, read_struct};
+use block::{Error, FieldValue, Result, read_struct};
 use extent::{Space, Span, Volume, VolumeOffset};
 use zerocopy::FromBytes;
 
 use super::layout::{BOOT_SIGNATURE, BootSector, OEM_ID};
 use crate::Source;
+use crate::ntfs::corrupt::Corrupt;
 
 /// Microsoft's limit since Windows 10 1709; 64 KiB before.
 const CLUSTER_BYTES_MAX: u64 = 2 << 20;
@@ -43,8 +44,8 @@ pub(super) fn read(source: &Source) -> Result<Geometry> {
     parse(&bytes, source.len_bytes())
 }
 
-fn bad(name: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Error {
-    Error::corrupt("NTFS boot sector").field(name, found, expected)
+fn bad(name: &str, found: impl Into<FieldValue>, expected: impl std::fmt::Display) -> Error {
+    Error::corrupt(Corrupt::BootSector).field(name, found, expected)
 }
 
 fn parse(bytes: &[u8; 512], volume_bytes: u64) -> Result<Geometry> {

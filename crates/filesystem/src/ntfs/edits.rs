@@ -18,6 +18,7 @@ use super::scan::MIRRORED_RECORDS;
 use super::sectors::Sectors;
 use super::stream::Stream;
 use crate::files::FileId;
+use crate::ntfs::corrupt::Corrupt;
 use crate::rearrange::{Edits, Relocations};
 
 /// Where what changes lies.
@@ -111,9 +112,7 @@ impl Editor<'_> {
             sectors.change(place, |skipped, bytes| {
                 set_bits(bytes, (from_byte + skipped) * 8, start, end, is_used).map_err(|cluster| {
                     let state = if is_used { "used" } else { "free" };
-                    let text =
-                        format!("NTFS $Bitmap contradicts: cluster {cluster} is marked {state} already");
-                    Error::corrupt(text).at(geometry.offset_of(cluster))
+                    Error::corrupt(Corrupt::ClusterMarked { cluster, state }).at(geometry.offset_of(cluster))
                 })
             })
         })
@@ -150,7 +149,7 @@ impl Editor<'_> {
         put(&mut self.sectors, &mft.data, number.0 * record_bytes, &new.bytes)?;
         let mirrored = mirrored(mirror, self.volume, number, &old, mft)?;
         if is_mft && mirrored.is_none() {
-            return Err(Error::corrupt("NTFS $MFTMirr has another record of $MFT").at(at));
+            return Err(Error::corrupt(Corrupt::MirrorMoved).at(at));
         }
         if let Some(mirrored) = mirrored {
             let at = mirror.volume_offset(number.0 * record_bytes);

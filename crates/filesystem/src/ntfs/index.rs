@@ -13,6 +13,7 @@ use super::layout::{
 use super::mft::Mft;
 use super::record::{FileReference, Record, fix_up};
 use super::stream::Stream;
+use crate::ntfs::corrupt::Corrupt;
 
 /// More levels than any index has: each multiplies the entries by ten or more.
 const DEPTH_MAX: u32 = 32;
@@ -67,7 +68,7 @@ impl<'a> Directory<'a> {
                 Step::Below(number) => step = search(&self.block(number)?[size_of::<IndexBlock>()..], name)?,
             }
         }
-        Err(Error::corrupt("NTFS directory index").field("depth", "more", DEPTH_MAX))
+        Err(Error::corrupt(Corrupt::Index).field("depth", "more", DEPTH_MAX))
     }
 
     /// Calls `each` with the file and the UTF-16 bytes of the name of every entry, in no particular order.
@@ -77,7 +78,7 @@ impl<'a> Directory<'a> {
             self.blocks.as_ref().map_or(0, |blocks| blocks.len_bytes() / self.block_bytes);
         while let Some(number) = below.pop() {
             block_count_left = block_count_left.checked_sub(1).ok_or_else(|| {
-                Error::corrupt("NTFS directory index").field("blocks", "more", "those of its allocation")
+                Error::corrupt(Corrupt::Index).field("blocks", "more", "those of its allocation")
             })?;
             below.extend(entries(&self.block(number)?[size_of::<IndexBlock>()..], &mut each)?);
         }
@@ -85,7 +86,7 @@ impl<'a> Directory<'a> {
     }
 
     fn block(&self, number: u64) -> Result<Vec<u8>> {
-        let error = || Error::corrupt(format!("NTFS index block {number}"));
+        let error = || Error::corrupt(Corrupt::IndexBlock { block: number });
         let blocks =
             self.blocks.as_ref().ok_or_else(|| error().field("index allocation", "missing", "blocks"))?;
         let cluster_bytes = self.mft.geometry.cluster_bytes;
@@ -137,7 +138,7 @@ fn entries(node: &[u8], each: &mut impl FnMut(FileReference, &[u8]) -> Result<()
 }
 
 fn bad(field: &str, found: usize) -> Error {
-    Error::corrupt("NTFS index node").field(field, found, "in bounds")
+    Error::corrupt(Corrupt::IndexNode).field(field, found, "in bounds")
 }
 
 /// One entry of a node.

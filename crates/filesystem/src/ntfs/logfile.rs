@@ -9,6 +9,7 @@ use super::layout::{
 };
 use super::record::fix_up;
 use super::stream::Stream;
+use crate::ntfs::corrupt::Corrupt;
 
 /// Restart pages lie at 0 and at their own size, which is at most this.
 const PAGE_BYTES_MAX: u64 = 64 << 10;
@@ -79,16 +80,16 @@ fn restart_pages(log: &Stream) -> Result<Vec<RestartPage>> {
         }
     }
     if pages.is_empty() && !is_empty {
-        return Err(Error::corrupt("$LogFile has no restart page, nor is it empty"));
+        return Err(Error::corrupt(Corrupt::NoRestartPage));
     }
     if pages.is_empty() && log.len_bytes() < PAGE_BYTES_MAX {
-        return Err(Error::corrupt("$LogFile").field("size", log.len_bytes(), "at least 64 KiB"));
+        return Err(Error::corrupt(Corrupt::LogFile).field("size", log.len_bytes(), "at least 64 KiB"));
     }
     Ok(pages)
 }
 
 fn restart_page(log: &Stream, at: u64, left: u64, head: &[u8]) -> Result<RestartPage> {
-    let error = || Error::corrupt("$LogFile's restart page").at(log.volume_offset(at));
+    let error = || Error::corrupt(Corrupt::RestartPage).at(log.volume_offset(at));
     let (header, _) = RestartPageHeader::ref_from_prefix(head).expect("512 bytes");
     let page_bytes = u64::from(header.system_page_size.get());
     if !page_bytes.is_power_of_two() || !(512..=PAGE_BYTES_MAX.min(left)).contains(&page_bytes) {

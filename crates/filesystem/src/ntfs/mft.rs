@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::mpsc;
 
-use block::{Error, ReadAt, Result, read_vec};
+use block::{Error, FieldValue, ReadAt, Result, read_vec};
 use extent::{Offset, Volume, VolumeOffset};
 use zerocopy::FromBytes;
 
@@ -12,6 +12,7 @@ use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_DATA, AttributeListEntry};
 use super::record::{Attribute, FileReference, Record, RecordNumber, utf16_is};
 use super::stream::Stream;
 use crate::Source;
+use crate::ntfs::corrupt::Corrupt;
 
 /// The most bytes that NTFS lets an attribute list have.
 const ATTRIBUTE_LIST_BYTES_MAX: u64 = 256 << 10;
@@ -224,7 +225,7 @@ impl Records<'_> {
     pub(super) fn raw(&self, number: RecordNumber) -> Result<Vec<u8>> {
         let Mft { data, geometry, .. } = self.mft;
         if number.0 >= self.mft.initialized_record_count() {
-            return Err(Error::corrupt("NTFS file record's number").field(
+            return Err(Error::corrupt(Corrupt::RecordNumber).field(
                 "number",
                 number,
                 format!("below {}", self.mft.initialized_record_count()),
@@ -283,7 +284,7 @@ fn require_in_use(record: &Record<'_>) -> Result<()> {
     if record.is_in_use() {
         return Ok(());
     }
-    Err(record.error().field("flags", format!("{:#x}", record.flags()), "in use"))
+    Err(record.error().field("flags", FieldValue::hex(record.flags()), "in use"))
 }
 
 fn require_base(record: &Record<'_>) -> Result<()> {

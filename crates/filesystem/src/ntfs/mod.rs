@@ -13,6 +13,7 @@
 mod bitmap;
 mod boot;
 mod contents;
+mod corrupt;
 mod edits;
 mod files;
 mod gather;
@@ -44,6 +45,9 @@ use extent::{File, VolumeSpan};
 use crate::{
     Check, Facts, FileId, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, StreamName, UsedMap,
 };
+pub use corrupt::Corrupt;
+pub use shadow::CorruptShadowCopy;
+
 use bitmap::Bitmap;
 use boot::Geometry;
 use mft::Mft;
@@ -58,6 +62,8 @@ struct Ntfs {
     facts: Facts,
     /// Absent if the boot sector or `$MFT` is broken.
     mft: Option<Arc<Mft>>,
+    /// What its state tells in words, if it is broken.
+    broken: Option<Arc<Error>>,
     shadow_copies: Vec<ShadowCopy>,
 }
 
@@ -76,27 +82,23 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
         state: State::Clean,
         details: Vec::new(),
     };
-    let mft = match open_mft(source, &mut facts) {
-        Ok(mft) => Some(Arc::new(mft)),
-        Err(error) => {
-            facts.state = state_of(error)?;
-            None
-        }
-    };
-    if let Some(mft) = &mft {
-        facts.state = judge(mft, &mut facts).or_else(state_of)?;
-    }
+    let mut mft = None;
+    let opened = open_mft(source, &mut facts);
+    let judged = opened.and_then(|opened| judge(mft.insert(Arc::new(opened)), &mut facts));
+    let broken;
+    (facts.state, broken) = judged.map(|state| (state, None)).or_else(state_of)?;
     let shadow_copies = mft.as_ref().map(|mft| shadow::list(mft)).transpose()?.unwrap_or_default();
-    Ok(Some(Box::new(Ntfs { facts, mft, shadow_copies })))
+    Ok(Some(Box::new(Ntfs { facts, mft, broken, shadow_copies })))
 }
 
-/// The state that an error means; an error of the machine stays one.
-fn state_of(error: Error) -> Result<State> {
-    match error.kind() {
-        ErrorKind::Corrupt => Ok(State::Inconsistent(error.to_string())),
-        ErrorKind::Unsupported => Ok(State::Unsupported(error.to_string())),
-        _ => Err(error),
-    }
+/// The state that an error means, with the error; an error of the machine stays one.
+fn state_of(error: Error) -> Result<(State, Option<Arc<Error>>)> {
+    let state = match error.kind() {
+        ErrorKind::Corrupt => State::Inconsistent(error.to_string()),
+        ErrorKind::Unsupported => State::Unsupported(error.to_string()),
+        _ => return Err(error),
+    };
+    Ok((state, Some(Arc::new(error))))
 }
 
 fn open_mft(source: &Source, facts: &mut Facts) -> Result<Mft> {
@@ -210,10 +212,14 @@ impl Ntfs {
     }
 
     fn refusal(&self, why: &str) -> Error {
-        match &self.facts.state {
+        let error = match &self.facts.state {
             State::Inconsistent(_) => Error::corrupt(why),
             State::Unsupported(_) => Error::unsupported(why),
             _ => Error::refused(why),
+        };
+        match &self.broken {
+            Some(broken) => error.because(broken.clone()),
+            None => error,
         }
     }
 }

@@ -41,8 +41,8 @@ const MOVABLE_RECORDS: [RecordNumber; 3] = [RecordNumber::ROOT, RecordNumber::SE
 /// Why NTFS's own files do not move.
 const OWN_FILE: &str = "a file of NTFS's own that drivers expect where it is";
 
-/// `$MFT` keeps room to grow behind it up to this part of the volume.
-const MFT_ROOM_PART: u64 = 8;
+/// `$MFT` keeps room to grow behind it up to this part of what is free: a record of 1 KiB for each 32 KiB that files may still take.
+const MFT_ROOM_PART: u64 = 32;
 
 /// The two restart pages of `$LogFile`: they are 4 KiB wherever Windows runs.
 const RESTART_PAGES_BYTES: u64 = 2 * 4096;
@@ -85,14 +85,13 @@ impl NtfsRearrange {
         })
     }
 
-    /// The free span behind `$MFT` that it keeps to grow into: as much as it has already, but no more than an eighth of
-    /// the volume; nothing unless there is twice as much free elsewhere.
+    /// How much of the free span behind `$MFT` it keeps to grow into: as much as it has already, but no more than it needs for the files
+    /// that still fit.
     fn mft_room(&self, free_bytes: u64, behind_mft_bytes: u64) -> u64 {
-        let geometry = &self.mft.geometry;
-        let wanted = self.mft.data.len_bytes().next_multiple_of(geometry.cluster_bytes);
-        let kept = wanted.min(geometry.size_bytes / MFT_ROOM_PART).min(behind_mft_bytes);
-        let kept = kept / geometry.cluster_bytes * geometry.cluster_bytes;
-        if free_bytes.saturating_sub(kept) > kept.saturating_mul(2) { kept } else { 0 }
+        let cluster_bytes = self.mft.geometry.cluster_bytes;
+        let wanted = self.mft.data.len_bytes().next_multiple_of(cluster_bytes);
+        let kept = wanted.min(free_bytes / MFT_ROOM_PART).min(behind_mft_bytes);
+        kept / cluster_bytes * cluster_bytes
     }
 
     /// Where `$MFT` ends.

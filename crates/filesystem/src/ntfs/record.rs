@@ -1,6 +1,6 @@
 //! File records: update-sequence fixups, the record's head, and its attributes.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use extent::VolumeOffset;
 use zerocopy::FromBytes;
 
@@ -9,6 +9,7 @@ use super::layout::{
     NonResidentHeader, RECORD_IN_USE, ResidentHeader,
 };
 use super::runs::{self, Run};
+use crate::ntfs::corrupt::Corrupt;
 
 /// The number of a record in `$MFT`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -29,6 +30,12 @@ impl RecordNumber {
 impl std::fmt::Display for RecordNumber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl From<RecordNumber> for FieldValue {
+    fn from(number: RecordNumber) -> Self {
+        number.0.into()
     }
 }
 
@@ -235,7 +242,7 @@ impl<'a> Record<'a> {
 }
 
 fn error(number: RecordNumber, at: VolumeOffset) -> Error {
-    Error::corrupt(format!("NTFS file record {number}")).at(at)
+    Error::corrupt(Corrupt::Record { record: number.0 }).at(at)
 }
 
 /// Whether UTF-16 bytes are `name`.
@@ -369,7 +376,7 @@ impl<'a> Attribute<'a> {
     }
 
     /// An error about this attribute.
-    pub(super) fn error(&self, field: &str, found: impl std::fmt::Display, expected: &str) -> Error {
+    pub(super) fn error(&self, field: &str, found: impl Into<FieldValue>, expected: &str) -> Error {
         let name = match utf16_text(self.name()) {
             name if name.is_empty() => String::new(),
             name => format!(" {name:?}"),
@@ -428,7 +435,7 @@ impl<'a> Attribute<'a> {
     ) -> Result<()> {
         let mut mapped_count = 0u64;
         for run in runs::decode(mapped.run_list, cluster_count) {
-            let run = run.map_err(|bad| self.error("run list", bad, "runs on the volume"))?;
+            let run = run.map_err(|bad| self.error("run list", bad.to_string(), "runs on the volume"))?;
             mapped_count = mapped_count.saturating_add(run.count);
             if mapped_count > mapped.vcn_count {
                 break;

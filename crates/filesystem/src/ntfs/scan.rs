@@ -4,7 +4,7 @@
 //! Memory is bounded: owners are counted over a window of the clusters, and a volume with more clusters is
 //! read in several passes.
 
-use block::{Error, Result, read_vec};
+use block::{Error, FieldValue, Result, read_vec};
 
 use super::bitmap::{Bitmap, Words};
 use super::layout::{ATTR_ATTRIBUTE_LIST, RECORD_IN_USE};
@@ -12,6 +12,7 @@ use super::mft::Mft;
 use super::record::{Attribute, Record, RecordNumber, Value};
 use super::roots;
 use super::runs::Run;
+use crate::ntfs::corrupt::Corrupt;
 
 /// Clusters of one pass: 1 TiB of 4 KiB clusters, in 2 * 32 MiB of memory.
 const WINDOW_CLUSTERS: u64 = 1 << 28;
@@ -56,7 +57,7 @@ fn check_mirror(mft: &Mft) -> Result<()> {
         let mut bytes = read_vec(&mft.source, at, geometry.record_bytes, "$MFTMirr")?;
         let mirrored = Record::parse(&mut bytes, number, at)?;
         if mirrored.contents() != mft.record(number)?.view().contents() {
-            return Err(Error::corrupt(format!("$MFTMirr's record {index} is not the same as $MFT's")).at(at));
+            return Err(Error::corrupt(Corrupt::MirrorDiffers { record: index }).at(at));
         }
     }
     Ok(())
@@ -100,9 +101,7 @@ impl<'a> Pass<'a> {
     /// Every cluster that is set must have an owner.
     fn check_all_owned(&self) -> Result<()> {
         let Some(cluster) = self.used.first_difference(&self.owned, self.end) else { return Ok(()) };
-        let text =
-            format!("NTFS $Bitmap contradicts: cluster {cluster} is marked used, but belongs to no file");
-        Err(Error::corrupt(text).at(self.mft.geometry.offset_of(cluster)))
+        Err(Error::corrupt(Corrupt::ClusterUnowned { cluster }).at(self.mft.geometry.offset_of(cluster)))
     }
 
     fn check_piece(&mut self, first: u64, piece: &mut [u8]) -> Result<()> {
@@ -128,7 +127,7 @@ impl<'a> Pass<'a> {
             return Ok(());
         }
         let at = self.mft.record_offset(number);
-        Err(Error::corrupt(format!("NTFS file record {number} is in use, but free in $MFT's bitmap")).at(at))
+        Err(Error::corrupt(Corrupt::RecordMarkedFree { record: number.0 }).at(at))
     }
 
     /// Records that were never written must not be in use.
@@ -143,9 +142,7 @@ impl<'a> Pass<'a> {
         })?;
         match first_set {
             None => Ok(()),
-            Some(number) => {
-                Err(Error::corrupt(format!("NTFS file record {number} is in use, but was never written")))
-            }
+            Some(number) => Err(Error::corrupt(Corrupt::RecordNotWritten { record: number })),
         }
     }
 
@@ -156,7 +153,7 @@ impl<'a> Pass<'a> {
             }
             return Err(record.error().field(
                 "flags",
-                format!("{:#x}", record.flags()),
+                FieldValue::hex(record.flags()),
                 "in use, as $MFT's bitmap says",
             ));
         }
@@ -199,18 +196,16 @@ impl<'a> Pass<'a> {
         if start >= end {
             return Ok(());
         }
-        let doubt = |cluster: u64, what: &str| {
-            let text = format!(
-                "NTFS $Bitmap contradicts: cluster {cluster} of file record {} {what}",
-                record.number()
-            );
-            Error::corrupt(text).at(self.mft.geometry.offset_of(cluster))
-        };
+        let record = record.number().0;
+        let at = |cluster| self.mft.geometry.offset_of(cluster);
         let free = self.used.run_end(start, end, true);
         if free < end {
-            return Err(doubt(free, "is marked free"));
+            let cluster = free;
+            return Err(Error::corrupt(Corrupt::ClusterMarkedFree { cluster, record }).at(at(cluster)));
         }
-        self.owned.set(start, end).map_err(|cluster| doubt(cluster, "belongs to another file too"))
+        self.owned
+            .set(start, end)
+            .map_err(|cluster| Error::corrupt(Corrupt::ClusterShared { cluster, record }).at(at(cluster)))
     }
 
     fn is_set(&self, number: RecordNumber) -> Result<bool> {

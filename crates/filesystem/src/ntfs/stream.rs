@@ -1,11 +1,12 @@
 //! The bytes of one attribute, read through its run list.
 
-use block::{Error, ReadAt, Result, check_bounds};
+use block::{Error, FieldValue, ReadAt, Result, check_bounds};
 use extent::{Offset, Span, Volume, VolumeOffset, VolumeSpan};
 
 use super::boot::{FileBytes, Geometry};
 use super::record::{Attribute, RecordNumber, Value};
 use crate::Source;
+use crate::ntfs::corrupt::Corrupt;
 
 /// The most runs of one file that are held in memory, 24 bytes each. An attribute list of NTFS's own limit,
 /// 256 KiB, allows about as many.
@@ -102,7 +103,7 @@ impl Stream {
             let mapped_bytes = mapped_vcns.checked_mul(self.geometry.cluster_bytes);
             if mapped_bytes != Some(*allocated_bytes) {
                 let expected = format!("the {mapped_vcns} clusters of its run list");
-                return Err(self.error().field("allocated size", allocated_bytes, expected));
+                return Err(self.error().field("allocated size", *allocated_bytes, expected));
             }
             if data_bytes > allocated_bytes || initialized_bytes > data_bytes {
                 let found = format!("{data_bytes} ({initialized_bytes} initialised)");
@@ -116,7 +117,7 @@ impl Stream {
     /// files must be.
     pub(super) fn require_plain(&self, len_bytes: u64) -> Result<()> {
         if self.flags != 0 {
-            return Err(self.error().field("flags", format!("{:#x}", self.flags), "0"));
+            return Err(self.error().field("flags", FieldValue::hex(self.flags), "0"));
         }
         if self.len_bytes().min(self.initialized_bytes()) < len_bytes {
             let found = format!("{} ({} initialised)", self.len_bytes(), self.initialized_bytes());
@@ -134,7 +135,7 @@ impl Stream {
 
     /// An error about this stream.
     pub(super) fn error(&self) -> Error {
-        Error::corrupt(format!("NTFS file {}", self.owner))
+        Error::corrupt(Corrupt::File { record: self.owner.0 })
     }
 
     pub(super) fn flags(&self) -> u16 {

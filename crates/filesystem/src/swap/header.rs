@@ -1,8 +1,9 @@
 //! The header of a swap area: of a partition, or of a file in a file system.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use zerocopy::FromBytes;
 
+use super::corrupt::Corrupt;
 use super::layout::{HIBERNATED, RawHeader, SIGNATURE, SIGNATURE_BYTES, SIGNATURE_OLD};
 
 /// The page sizes that Linux has.
@@ -73,9 +74,7 @@ pub(crate) fn examine(first: &[u8]) -> Found {
         (None, []) => Found::None,
         (None, [(_, _, Signature::Old)]) => Found::Old,
         (None, [(page, page_bytes, _)]) => parse(page, *page_bytes).map_or_else(Found::Broken, Found::Swap),
-        (None, [_, _, ..]) => {
-            Found::Broken(Error::corrupt("swap signatures for more than one page size are there"))
-        }
+        (None, [_, _, ..]) => Found::Broken(Error::corrupt(Corrupt::TwoSignatures)),
     }
 }
 
@@ -104,8 +103,8 @@ impl Signature {
     }
 }
 
-fn corrupt(field: &str, found: impl std::fmt::Display, expected: &str) -> Error {
-    Error::corrupt("swap header").field(field, found, expected)
+fn corrupt(field: &str, found: impl Into<FieldValue>, expected: &str) -> Error {
+    Error::corrupt(Corrupt::Header).field(field, found, expected)
 }
 
 fn parse(page: &[u8], page_bytes: u64) -> Result<Header> {

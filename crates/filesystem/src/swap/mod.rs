@@ -8,10 +8,13 @@ use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use crate::probe::fields::uuid_text;
 use crate::{Check, Facts, FileSystem, Source, State, Use, UsedMap};
 
+mod corrupt;
 pub(crate) mod header;
 mod layout;
 
+pub use corrupt::Corrupt;
 pub(crate) use header::PAGE_BYTES_MAX;
+
 use header::{Found, Header};
 
 /// Opens the volume if it is one.
@@ -25,7 +28,7 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
         Found::Old => (State::Unsupported("swap area of the kind before Linux 2.2".into()), None),
         Found::Broken(error) => (State::Inconsistent(error.to_string()), None),
         Found::Swap(header) if header.area_bytes() > source.len_bytes() => {
-            let error = Error::corrupt("swap header").field(
+            let error = Error::corrupt(Corrupt::Header).field(
                 "last_page",
                 header.last_page,
                 format!("within the volume of {} bytes", source.len_bytes()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{
-    Disk, EditDisk, Error, FileIndex, LiveDisk, ReadAt, Result, Run, RunState, TargetFile, check_bounds,
+    Disk, EditDisk, Error, FileIndex, LiveDisk, ReadAt, Result, Run, RunState, Take, TargetFile, check_bounds,
 };
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
@@ -189,6 +189,15 @@ impl LiveDisk for Flat {
             self.file(file).punch_if_possible(Span::new(place, part.len_bytes()))?;
         }
         Ok(())
+    }
+
+    fn lend(&self, span: VirtualSpan, take: Take<'_>) -> Result<bool> {
+        match self.within(span)?.next() {
+            Some((part, file, place)) if part == span => {
+                self.file(file).lend(Span::new(place, part.len_bytes()), take)
+            }
+            _ => Ok(false),
+        }
     }
 
     fn has_failed(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Disks in use: images written anywhere by many threads at once, growing and shrinking as needed.
 //!
 //! What formats share is here: [`allocating`] (images that allocate in units: reading, writing, freeing, committing, moving), [`tables`] (the
-//! tables' pages in memory), [`places`] (where new units go), [`flat`] (images whose bytes have their places from the start). What is a
+//! tables' pages in memory), [`places`] and [`tracts`] (where new units go), [`flat`] (images whose bytes have their places from the start). What is a
 //! format's own is in its folder, in `live.rs`.
 //!
 //! Invariants:
@@ -18,6 +18,7 @@ mod allocating;
 mod flat;
 mod places;
 mod tables;
+mod tracts;
 mod watched;
 
 use std::sync::Arc;
@@ -32,8 +33,10 @@ pub(crate) use allocating::{
 };
 pub(crate) use flat::{Flat, Part};
 pub(crate) use mutants::broken;
-pub(crate) use places::{Bases, HOST_BYTES_MAX, Taken, Votes};
+pub use places::Arrangement;
+pub(crate) use places::{Bases, CutOff, HOST_BYTES_MAX, Taken, Votes};
 pub(crate) use tables::{Missed, STAGES, Snapshot, Stage, Tables, index};
+pub(crate) use tracts::Grid;
 pub(crate) use watched::Watched;
 
 /// Is told where new units lie before they are written, so that the host's storage can be reserved. It is called by the
@@ -48,6 +51,8 @@ pub trait Placement: Send + Sync {
 pub struct LiveOptions {
     /// See [`Placement`].
     pub placement: Option<Arc<dyn Placement>>,
+    /// Where new units go.
+    pub arrangement: Arrangement,
     /// What has a place keeps it: a discard changes nothing there, and zeros do not free it.
     pub keeps_places: bool,
     /// Blocks of a VDI that are discarded lose their places, and leave gaps: for who fills these by

@@ -1,14 +1,19 @@
 //! Where new units go: so that neighbours on the virtual disk are neighbours in the file, whatever the order of
 //! their first writes.
 //!
-//! A unit's place is a base plus its own distance from the disk's start. The bases are those that the image's units already
-//! follow, and last one past the end of the file, whose space is sparse until it is used. Only where all of
-//! these places are taken does a unit go elsewhere.
+//! Where units mirror the disk ([`Arrangement`]), a unit's place is a base plus its own distance from the disk's start. The bases
+//! are those that the image's units already follow, and last one past the end of the file, whose space is sparse until it is used. Else
+//! it is that of its tract ([`Tracts`]). Only where all of these places are taken does a unit go elsewhere.
 
 use std::collections::{BTreeMap, HashMap};
 
 use extent::{HostOffset, HostSpan, Span};
 
+use super::broken;
+use super::tracts::{Grid, Tracts};
+
+/// Long enough for the disks of most guests to be one; and what is reserved of the host at once at most.
+const TRACT_BYTES: u64 = 1 << 30;
 /// No place lies past this: the largest file of ext4 in blocks of 4 KiB, less room for tables.
 pub(crate) const HOST_BYTES_MAX: u64 = 15 << 40;
 /// Bases of an existing image that are followed.
@@ -16,46 +21,160 @@ const BASE_COUNT_MAX: usize = 4;
 /// Different bases counted at most.
 const VOTE_COUNT_MAX: usize = 1 << 16;
 
-/// Which bases an image's units follow.
-#[derive(Default)]
-pub(crate) struct Votes(HashMap<u64, u64>);
+/// The unit that the file ends within: what there is of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CutOff(pub(crate) Option<HostSpan>);
+
+impl CutOff {
+    /// What there is of the unit that would lie at `whole`.
+    pub(crate) fn stored(self, whole: HostSpan) -> HostSpan {
+        self.0.filter(|stored| stored.start() == whole.start()).unwrap_or(whole)
+    }
+
+    /// Frees the unit that would lie at `whole`, of which nothing is left then.
+    pub(crate) fn release(&mut self, taken: &mut Taken, whole: HostSpan) {
+        let stored = self.stored(whole);
+        taken.release(stored);
+        self.0 = self.0.filter(|left| *left != stored);
+    }
+}
+
+/// How new units are laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrangement {
+    /// Tracts of the disk get places one behind the other, so that the file grows as the disk does.
+    Dense {
+        /// The first ones' length: with it a disk that is written all over ends in few pieces.
+        tract_bytes: u64,
+    },
+    /// Units lie as far from each other as on the disk: one that is used at its end makes the file as long as itself.
+    Mirror,
+}
+
+impl Default for Arrangement {
+    fn default() -> Self {
+        Self::Dense { tract_bytes: TRACT_BYTES }
+    }
+}
+
+/// Which places an image's units follow.
+pub(crate) struct Votes {
+    grid: Grid,
+    counts: HashMap<u64, u64>,
+    tracts: Option<Tracts>,
+}
 
 impl Votes {
-    /// Counts the unit `unit` at `at`, where units are `stride_bytes` apart.
-    pub(crate) fn count(&mut self, unit: u64, at: u64, stride_bytes: u64) {
-        let base = unit.checked_mul(stride_bytes).and_then(|distance| at.checked_sub(distance));
+    /// None yet.
+    pub(crate) fn new(arrangement: Arrangement, grid: Grid) -> Self {
+        let tracts = match arrangement {
+            Arrangement::Dense { tract_bytes } => Some(Tracts::new(grid, tract_bytes)),
+            Arrangement::Mirror => None,
+        };
+        Self { grid, counts: HashMap::new(), tracts }
+    }
+
+    /// Counts the unit `unit` at `at`.
+    pub(crate) fn count(&mut self, unit: u64, at: u64) {
+        if let Some(tracts) = &mut self.tracts {
+            return tracts.count(unit, at);
+        }
+        let base = unit.checked_mul(self.grid.stride_bytes).and_then(|distance| at.checked_sub(distance));
         if let Some(base) = base
-            && (self.0.len() < VOTE_COUNT_MAX || self.0.contains_key(&base))
+            && (self.counts.len() < VOTE_COUNT_MAX || self.counts.contains_key(&base))
         {
-            *self.0.entry(base).or_default() += 1;
+            *self.counts.entry(base).or_default() += 1;
         }
     }
 
-    /// The bases with the most units.
-    pub(crate) fn into_bases(self, stride_bytes: u64, align_bytes: u64) -> Bases {
-        let mut all: Vec<_> = self.0.into_iter().filter(|(base, _)| base % align_bytes == 0).collect();
+    /// What most units follow, as far as it is a multiple of `align_bytes`.
+    pub(crate) fn into_bases(self, align_bytes: u64) -> Bases {
+        let mut all: Vec<_> = self.counts.into_iter().filter(|(base, _)| base % align_bytes == 0).collect();
         all.sort_unstable_by_key(|(base, count)| (std::cmp::Reverse(*count), *base));
         let bases = all.into_iter().take(BASE_COUNT_MAX).map(|(base, _)| base).collect();
-        Bases { stride_bytes, bases }
+        let tracts = self.tracts.map(|tracts| tracts.aligned_to(align_bytes));
+        Bases { grid: self.grid, bases, end: 0, tracts }
     }
 }
 
 /// The places a unit may have, the best first.
+#[derive(Default)]
 pub(crate) struct Bases {
-    stride_bytes: u64,
+    grid: Grid,
     bases: Vec<u64>,
+    end: u64,
+    tracts: Option<Tracts>,
 }
 
 impl Bases {
-    /// Adds a base after those there are.
-    pub(crate) fn push(&mut self, base: u64) {
-        self.bases.push(base);
+    /// Adds places from `from` on, behind the file's end, up to `limit`.
+    pub(crate) fn grow_from(&mut self, from: u64, limit: u64) {
+        self.end = from;
+        if let Some(tracts) = &mut self.tracts {
+            return tracts.grow_from(from, limit);
+        }
+        let Grid { unit_count, stride_bytes, align_bytes, head_bytes, .. } = self.grid;
+        let base = from.saturating_add(head_bytes).next_multiple_of(align_bytes);
+        let end = base.saturating_add(unit_count.saturating_mul(stride_bytes));
+        if end <= limit {
+            self.bases.push(base);
+            self.end = end;
+        }
     }
 
     /// The places of `unit`.
     pub(crate) fn places(&self, unit: u64) -> impl Iterator<Item = u64> {
-        let distance = unit.checked_mul(self.stride_bytes);
-        self.bases.iter().filter_map(move |base| base.checked_add(distance?))
+        let distance = unit.checked_mul(self.grid.stride_bytes);
+        let of_tract = self.tracts.as_ref().and_then(|tracts| tracts.place(unit));
+        self.bases.iter().filter_map(move |base| base.checked_add(distance?)).chain(of_tract)
+    }
+
+    /// The first of the places of `unit` that is free, or one that it is given now.
+    pub(crate) fn find(&mut self, unit: u64, is_free: impl Fn(u64) -> bool) -> Option<u64> {
+        let is_free = |at: &u64| is_free(*at) || broken!(PlaceNotAskedFor);
+        let found = self.places(unit).find(is_free);
+        let found = found.or_else(|| self.give(unit).filter(is_free));
+        found.inspect(|_| self.used())
+    }
+
+    /// A place that `unit`, all of whose places are taken, had no part in so far.
+    pub(crate) fn give(&mut self, unit: u64) -> Option<u64> {
+        self.tracts.as_mut()?.give(unit)
+    }
+
+    /// A unit has got one of its places.
+    pub(crate) fn used(&mut self) {
+        self.tracts.iter_mut().for_each(Tracts::used);
+    }
+
+    /// A unit's place is free again.
+    pub(crate) fn released(&mut self) {
+        self.tracts.iter_mut().for_each(Tracts::released);
+    }
+
+    /// Behind all places.
+    pub(crate) fn end(&self) -> u64 {
+        self.tracts.as_ref().map_or(self.end, Tracts::end)
+    }
+
+    /// Keeps what lies up to `end` from being given.
+    pub(crate) fn skip_to(&mut self, end: u64) {
+        self.tracts.iter_mut().for_each(|tracts| tracts.skip_to(end));
+    }
+
+    /// Room for `len_bytes` among what units are given; `None` where their places are all told beforehand.
+    pub(crate) fn room(&mut self, len_bytes: u64) -> Option<u64> {
+        self.tracts.as_mut()?.room(len_bytes)
+    }
+
+    /// Keeps room for the first tables before what units are given.
+    pub(crate) fn make_room_for_tables(&mut self, len_bytes: u64, count_max: u64) {
+        self.tracts.iter_mut().for_each(|tracts| tracts.make_room_for_tables(len_bytes, count_max));
+    }
+
+    /// As [`Bases::room`], of a table. There are `count_max` at most.
+    pub(crate) fn place_for_table(&mut self, len_bytes: u64, count_max: u64) -> Option<u64> {
+        self.tracts.as_mut()?.place_for_table(len_bytes, count_max)
     }
 }
 
@@ -210,14 +329,21 @@ mod tests {
 
     #[test]
     fn the_base_that_most_units_follow_comes_first() {
-        let mut votes = Votes::default();
+        let grid = Grid {
+            unit_bytes: 0x100,
+            unit_count: 0x100,
+            stride_bytes: 0x100,
+            align_bytes: 0x100,
+            head_bytes: 0,
+        };
+        let mut votes = Votes::new(Arrangement::Mirror, grid);
         for unit in 0..10 {
-            votes.count(unit, 0x1000 + unit * 0x100, 0x100);
+            votes.count(unit, 0x1000 + unit * 0x100);
         }
-        votes.count(3, 0x9000, 0x100);
-        votes.count(3, 0x9001, 0x100);
-        let mut bases = votes.into_bases(0x100, 0x100);
-        bases.push(0x10_0000);
+        votes.count(3, 0x9000);
+        votes.count(3, 0x9001);
+        let mut bases = votes.into_bases(0x100);
+        bases.grow_from(0x10_0000, 0x11_0000);
         let places: Vec<_> = bases.places(5).collect();
         assert_eq!(places, [0x1500, 0x9200, 0x10_0500]);
     }

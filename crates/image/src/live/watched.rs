@@ -48,7 +48,8 @@ impl ReadAt<Host> for Watched {
 
 impl TargetFile for Watched {
     block::forward!(
-        self, self.file => write_at, set_len, reserve, reserve_ahead, zero, punch, read_stored, forget
+        self, self.file => write_at, set_len, reserve, reserve_ahead, zero, punch, read_stored, forget,
+        lend
     );
 
     fn flush(&self) -> Result<()> {

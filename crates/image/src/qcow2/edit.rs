@@ -11,7 +11,7 @@ use extent::{HostOffset, HostSpan, Span};
 use super::map::{Claim, Map};
 use super::parse::Header;
 use super::refcounts::{self, References};
-use super::snapshots::{Reference, Snapshots};
+use super::snapshots::{REPAIR, Reference, Snapshots};
 use crate::owners::Owners;
 
 /// Fails with the reason if the image must not be changed in place.
@@ -123,8 +123,6 @@ impl Claims {
         self.owners.take(span).map_err(two_owners)
     }
 }
-
-pub(super) const REPAIR: &str = "'qemu-img check' tells what is wrong; copy the disk to a new one";
 
 fn two_owners(at: HostOffset) -> Error {
     Error::refused("two parts of the image lie in one place").at(at).hint(REPAIR)

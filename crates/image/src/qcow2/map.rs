@@ -3,7 +3,9 @@
 //! Tables are read through a cache, in pieces: memory does not grow with the disk. Each entry is validated when
 //! it is read; an error names it by index and value.
 
-use block::{Cached, Error, FileIndex, HostFile, ReadAt, Result, Run, RunState, push_run, read_vec};
+use block::{
+    Cached, Error, FieldValue, FileIndex, HostFile, ReadAt, Result, Run, RunState, push_run, read_vec,
+};
 use extent::{Extent, Host, HostOffset, HostSpan, Span, Virtual, VirtualSpan};
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use super::layout::{SECTOR_BYTES, SUBCLUSTER_COUNT, compressed_offset_bits, entr
 use super::parse::Header;
 use crate::Backing;
 use crate::layer::push_backing;
+use crate::qcow2::corrupt::Corrupt;
 
 /// Memory for pieces of tables.
 const CACHE_BYTES: u64 = 4 << 20;
@@ -83,17 +86,17 @@ impl Entry {
     }
 
     fn corrupt(&self, expected: &str) -> Error {
-        Error::corrupt("QCOW2 L2 entry").at(self.at).field(
+        Error::corrupt(Corrupt::L2Entry).at(self.at).field(
             format!("entry {}", self.index),
-            format!("{:#018x}", self.word),
+            FieldValue::hex64(self.word),
             expected,
         )
     }
 
     fn corrupt_bitmap(&self, expected: &str) -> Error {
-        Error::corrupt("QCOW2 L2 entry").at(self.at.plus(8)).field(
+        Error::corrupt(Corrupt::L2Entry).at(self.at.plus(8)).field(
             format!("bitmap of entry {}", self.index),
-            format!("{:#018x}", self.bitmap),
+            FieldValue::hex64(self.bitmap),
             expected,
         )
     }
@@ -217,9 +220,9 @@ impl Map {
     /// Where the L2 table of an L1 entry lies, if there is one.
     fn l2_table(&self, index: u64, word: u64) -> Result<Option<HostOffset>> {
         let corrupt = |expected: &str| {
-            Error::corrupt("QCOW2 L1 entry").at(self.header.l1_at.plus(index * 8)).field(
+            Error::corrupt(Corrupt::L1Entry).at(self.header.l1_at.plus(index * 8)).field(
                 format!("entry {index}"),
-                format!("{word:#018x}"),
+                FieldValue::hex64(word),
                 expected,
             )
         };

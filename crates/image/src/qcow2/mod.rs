@@ -3,6 +3,7 @@
 //! Source: QEMU, `docs/interop/qcow2.rst`. What is read, written and refused: docs/formats/qcow2.md.
 
 mod compress;
+mod corrupt;
 mod edit;
 mod extras;
 mod layout;
@@ -21,9 +22,10 @@ use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
 use self::compress::Decompressor;
 use self::map::Map;
 use self::parse::{Encryption, Header};
-use crate::relatives::{References, parent_named};
+use crate::references::{References, parent_named};
 use crate::{Backing, Extras, Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
 
+pub use corrupt::Corrupt;
 pub(crate) use live::{end_max, open_live};
 pub use write::Qcow2Writer;
 
@@ -38,7 +40,7 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
         Ok(_) => Ok(Probe::Yes),
         Err(error) => match error.kind() {
             ErrorKind::Unsupported => Ok(Probe::Yes),
-            ErrorKind::Corrupt => Ok(Probe::Broken(error.to_string())),
+            ErrorKind::Corrupt => Ok(Probe::Broken(error)),
             _ => Err(error),
         },
     }
@@ -161,7 +163,7 @@ impl Qcow2 {
         self.files[0].read_at(offset, &mut data)?;
         self.decompressor.decompress(&data, cluster).map_err(|reason| {
             let expected = format!("data that gives {} bytes", cluster.len());
-            Error::corrupt("QCOW2 compressed cluster").at(offset).field("data", reason, expected)
+            Error::corrupt(Corrupt::CompressedCluster).at(offset).field("data", reason, expected)
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Everything that the header promises about where tables lie is checked here; what the tables hold is checked
 //! when it is read, in `map.rs`.
 
-use block::{Error, ReadAt, Result};
+use block::{Error, FieldValue, ReadAt, Result};
 use extent::{Host, HostOffset};
 use zerocopy::FromBytes;
 
@@ -14,6 +14,7 @@ use super::layout::{
     REFCOUNT_TABLE_BYTES_MAX, SNAPSHOT_BYTES_MIN, SNAPSHOT_COUNT_MAX, autoclear, extension, incompatible,
 };
 use crate::Format;
+use crate::qcow2::corrupt::Corrupt;
 
 /// A header whose fields agree with each other and with the file's length.
 #[derive(Clone, Debug)]
@@ -196,7 +197,7 @@ pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header>
 }
 
 fn corrupt() -> Error {
-    Error::corrupt("QCOW2 header").at(HostOffset::ZERO)
+    Error::corrupt(Corrupt::Header).at(HostOffset::ZERO)
 }
 
 /// The first `len_bytes` of the file, fewer where it is shorter. A cluster at most.
@@ -285,7 +286,7 @@ fn check_refcounts(raw: &layout::Header) -> Result<()> {
 
 fn check_aligned(raw: &layout::Header, name: &str, offset: u64) -> Result<()> {
     if offset & ((1 << raw.cluster_bits.get()) - 1) != 0 {
-        return Err(corrupt().field(name, format!("{offset:#x}"), "whole clusters"));
+        return Err(corrupt().field(name, FieldValue::hex(offset), "whole clusters"));
     }
     Ok(())
 }
@@ -302,7 +303,7 @@ fn check_l1(raw: &layout::Header, extended_l2: bool, file_bytes: u64) -> Result<
     check_aligned(raw, "l1_table_offset", at)?;
     if needed > 0 && (at == 0 || at.checked_add(needed * 8).is_none_or(|end| end > file_bytes)) {
         let expected = format!("a table of {} bytes within the file's {file_bytes:#x}", needed * 8);
-        return Err(corrupt().field("l1_table_offset", format!("{at:#x}"), expected));
+        return Err(corrupt().field("l1_table_offset", FieldValue::hex(at), expected));
     }
     Ok(HostOffset::new(at))
 }
@@ -320,7 +321,7 @@ fn check_snapshots(raw: &layout::Header, file_bytes: u64) -> Result<u32> {
     let least_bytes = u64::from(count) * SNAPSHOT_BYTES_MIN;
     if at == 0 || at.checked_add(least_bytes).is_none_or(|end| end > file_bytes) {
         let expected = format!("a table of {least_bytes} bytes or more within the file's {file_bytes:#x}");
-        return Err(corrupt().field("snapshots_offset", format!("{at:#x}"), expected));
+        return Err(corrupt().field("snapshots_offset", FieldValue::hex(at), expected));
     }
     Ok(count)
 }
@@ -375,7 +376,7 @@ fn backing_name<'a>(raw: &layout::Header, cluster: &'a [u8]) -> Result<Option<&'
         .and_then(|range| cluster.get(range))
         .ok_or_else(|| {
             let expected = format!("a name of {len} bytes within the first cluster");
-            corrupt().field("backing_file_offset", format!("{offset:#x}"), expected)
+            corrupt().field("backing_file_offset", FieldValue::hex(offset), expected)
         })?;
     Ok(Some(bytes))
 }
@@ -442,7 +443,7 @@ impl Extensions {
             }
             let len = usize::try_from(head.len_bytes.get()).unwrap_or(usize::MAX);
             let Some(data) = rest.get(..len) else {
-                return Err(Error::corrupt("QCOW2 header extension").at(HostOffset::new(at as u64)).field(
+                return Err(Error::corrupt(Corrupt::HeaderExtension).at(HostOffset::new(at as u64)).field(
                     "length",
                     len,
                     format!("{} or less", rest.len()),

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use block::{Error, HostFile, Result, read_struct, read_vec};
+use block::{Error, FieldValue, HostFile, Result, read_struct, read_vec};
 use extent::{HostOffset, HostSpan, Span};
 
-use super::edit::REPAIR;
 use super::layout::{
     L1_BYTES_MAX, SECTOR_BYTES, SNAPSHOT_EXTRA_BYTES_MAX, SnapshotHead, compressed_offset_bits, entry,
 };
 use super::parse::Header;
+use crate::qcow2::corrupt::Corrupt;
 
 /// L2 tables that are remembered at most, with how many L1 entries lead to each.
 const TABLE_COUNT_MAX: usize = 1 << 21;
@@ -33,6 +33,8 @@ pub(super) struct Snapshots {
     rest: HostSpan,
 }
 
+pub(super) const REPAIR: &str = "'qemu-img check' tells what is wrong; copy the disk to a new one";
+
 fn past_the_end(at: HostOffset) -> Error {
     Error::refused("a table of a snapshot, or of the disk, lies past the end of the file").at(at).hint(REPAIR)
 }
@@ -52,7 +54,7 @@ impl Snapshots {
             let extra = head.extra_data_size.get();
             if extra > SNAPSHOT_EXTRA_BYTES_MAX {
                 let expected = format!("{SNAPSHOT_EXTRA_BYTES_MAX} or less");
-                return Err(Error::corrupt("QCOW2 snapshot").at(at).field("extra data", extra, expected));
+                return Err(Error::corrupt(Corrupt::Snapshot).at(at).field("extra data", extra, expected));
             }
             let l1 =
                 Span::checked(HostOffset::new(head.l1_table_offset.get()), u64::from(head.l1_size.get()) * 8);
@@ -157,6 +159,6 @@ fn check_cluster(header: &Header, file: &dyn HostFile, table: HostOffset, at: u6
     }
     Err(Error::refused("an entry of its tables leads to no cluster of the file")
         .at(table)
-        .field("entry", format!("{at:#x}"), "a whole cluster within the file")
+        .field("entry", FieldValue::hex(at), "a whole cluster within the file")
         .hint(REPAIR))
 }

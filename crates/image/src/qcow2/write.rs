@@ -388,6 +388,10 @@ impl Writer for Qcow2Writer {
         self.compression.map(|compression| encoder(compression, index(self.cluster_bytes())))
     }
 
+    fn target_is_dirty(&self) -> bool {
+        self.target_is_dirty
+    }
+
     fn start(&mut self) -> Result<Vec<TargetWrite>> {
         let mut puts = Puts::default();
         if self.target_is_dirty {

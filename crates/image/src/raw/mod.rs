@@ -7,7 +7,7 @@ use extent::{HostOffset, Span, VirtualOffset, VirtualSpan};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CreateOptions, Facts, Finish, Format, Layer, Piece, PieceBytes, TargetWrite, WriteBytes, Writer,
+    CreateOptions, Facts, Finish, Format, Growth, Layer, Piece, PieceBytes, TargetWrite, WriteBytes, Writer,
 };
 
 struct Raw {
@@ -88,8 +88,12 @@ impl Writer for RawWriter {
     }
 
     /// Every byte has its place from the start, and most may stay holes.
-    fn appends(&self) -> bool {
-        false
+    fn growth(&self) -> Growth {
+        Growth::Mirrored
+    }
+
+    fn target_is_dirty(&self) -> bool {
+        self.target_is_dirty
     }
 
     fn place(&mut self, _chunk_at: VirtualOffset, pieces: Vec<Piece>) -> Result<Vec<TargetWrite>> {

@@ -13,6 +13,7 @@ use block::{Error, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_vec};
 use extent::{HostOffset, HostSpan, Span};
 use uuid::Uuid;
 
+use super::corrupt::Corrupt;
 use super::layout::*;
 use super::parse::{self, Header, Kind};
 use crate::Chain;
@@ -79,7 +80,7 @@ impl Blocks {
         let counted = u32::from_le_bytes(bytes.try_into().expect("4 bytes were read"));
         let block_count = header.disk_bytes.div_ceil(header.block_bytes);
         let corrupt = |block: u64, entry: u32, expected: &str| {
-            Error::corrupt("VDI block map").at(header.map_at.plus(block * 4)).field(
+            Error::corrupt(Corrupt::BlockMap).at(header.map_at.plus(block * 4)).field(
                 format!("entry {block}"),
                 entry,
                 expected,
@@ -102,7 +103,8 @@ impl Blocks {
                 }
                 is_used.resize(is_used.len().max(index + 1), false);
                 if std::mem::replace(&mut is_used[index], true) {
-                    return Err(corrupt(block, entry, "a place that no other block has"));
+                    let shared = Corrupt::SharedBlock { block, found: entry };
+                    return Err(Error::corrupt(shared).at(header.map_at.plus(block * 4)));
                 }
             }
             first += count;
@@ -175,7 +177,7 @@ impl Container for Blocks {
             BLOCK_ZERO => Unit::Zero(None),
             number if self.place(number).get() < tables.len_bytes() => Unit::Data(self.place(number)),
             number => {
-                let error = Error::corrupt("VDI block map").at(HostOffset::new(self.entry_at(unit)));
+                let error = Error::corrupt(Corrupt::BlockMap).at(HostOffset::new(self.entry_at(unit)));
                 return Err(error.field(format!("entry {unit}"), number, "a block of the file").into());
             }
         })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use block::{Cached, Error, FileIndex, HostFile, ReadAt, Result, Run, RunState, push_run, read_vec};
 use extent::{Host, HostOffset, Span, VirtualSpan};
 
+use super::corrupt::Corrupt;
 use super::layout::*;
 use super::parse::Header;
 use crate::owners::Owners;
@@ -93,7 +94,7 @@ impl Map {
         let start = data_at + u64::from(entry) * (block_bytes + block_extra_bytes) + block_extra_bytes;
         let file_len_bytes = self.file.len_bytes();
         if start + self.block_span(block).len_bytes() > file_len_bytes {
-            return Err(Error::corrupt("VDI block map")
+            return Err(Error::corrupt(Corrupt::BlockMap)
                 .field(
                     format!("entry {block}"),
                     entry,

@@ -7,6 +7,7 @@ use block::{Error, ErrorKind, HostFile, Result, Run};
 use extent::{HostOffset, VirtualSpan};
 use uuid::{Builder, Uuid};
 
+use super::corrupt::Corrupt;
 use super::layout::VdiHeader;
 use super::map::Map;
 use super::parse::{self, Header, Kind};
@@ -25,7 +26,7 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
         Err(error) if error.kind() == ErrorKind::Io => Err(error),
         // What is known but not supported is better told by `open`.
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Probe::Yes),
-        Err(error) => Ok(Probe::Broken(error.to_string())),
+        Err(error) => Ok(Probe::Broken(error)),
     }
 }
 
@@ -118,11 +119,8 @@ fn check_unchanged(name: &str, parent: &Header, expected: Uuid) -> Result<()> {
     if expected.is_nil() || parent.uuid_modify == expected {
         return Ok(());
     }
-    Err(Error::refused(format!("the parent '{name}' of a differencing VDI was changed since")).field(
-        "its modification UUID",
-        parent.uuid_modify,
-        expected,
-    ))
+    let (name, found) = (name.to_owned(), parent.uuid_modify);
+    Err(Error::refused(Corrupt::ParentChanged { name, found, expected }))
 }
 
 struct Vdi {

@@ -1,9 +1,10 @@
 //! The header, from raw to validated.
 
-use block::{Error, HostFile, ReadAt, Result, read_struct};
+use block::{Error, FieldValue, HostFile, ReadAt, Result, read_struct};
 use extent::{Host, HostOffset};
 use uuid::Uuid;
 
+use super::corrupt::Corrupt;
 use super::layout::*;
 
 /// The least a header of version 1.1 has.
@@ -60,7 +61,7 @@ pub(super) fn has_signature(file: &dyn HostFile) -> Result<bool> {
 pub(super) fn header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header> {
     let raw: VdiHeader = read_struct(file, HostOffset::ZERO, "VDI header")?;
     if raw.signature.get() != SIGNATURE {
-        return Err(bad("signature", format!("{:#x}", raw.signature), format!("{SIGNATURE:#x}")));
+        return Err(bad("signature", FieldValue::hex(raw.signature), format!("{SIGNATURE:#x}")));
     }
     let version = raw.version.get();
     if version != VERSION_1_1 {
@@ -87,8 +88,8 @@ pub(super) fn header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header> {
     Ok(header)
 }
 
-fn bad(field: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Error {
-    Error::corrupt("VDI header").field(field, found, expected).at(HostOffset::ZERO)
+fn bad(field: &str, found: impl Into<FieldValue>, expected: impl std::fmt::Display) -> Error {
+    Error::corrupt(Corrupt::Header).field(field, found, expected).at(HostOffset::ZERO)
 }
 
 fn kind(image_type: u32) -> Result<Kind> {
@@ -156,9 +157,11 @@ fn check_linkage(header: &Header) -> Result<()> {
     let linked = !header.uuid_linkage.is_nil();
     match header.kind {
         Kind::Differencing if !linked => Err(bad("parent's UUID", "zeros", "a UUID in a differencing image")),
-        Kind::Dynamic | Kind::Fixed if linked => {
-            Err(bad("parent's UUID", header.uuid_linkage, "zeros in an image that is not differencing"))
-        }
+        Kind::Dynamic | Kind::Fixed if linked => Err(bad(
+            "parent's UUID",
+            header.uuid_linkage.to_string(),
+            "zeros in an image that is not differencing",
+        )),
         _ => Ok(()),
     }
 }

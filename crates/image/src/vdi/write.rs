@@ -116,6 +116,10 @@ impl Writer for VdiWriter {
         BLOCK
     }
 
+    fn target_is_dirty(&self) -> bool {
+        self.target_is_dirty
+    }
+
     fn start(&mut self) -> Result<Vec<TargetWrite>> {
         let zero = TargetWrite { at: HostOffset::ZERO, bytes: WriteBytes::Zero(self.data_at()) };
         Ok(if self.target_is_dirty { vec![zero] } else { Vec::new() })

@@ -1,8 +1,7 @@
 //! VHD in use: fixed disks as they lie, blocks of dynamic ones where the guest's addresses lead them.
 //!
-//! The footer is the end of the file, so a file that grows moves it. It goes once, before the first new block, behind the room of
-//! all blocks, which is sparse; closing puts it behind the last block that there is. In between the file looks as long as the
-//! disk, but a footer never has to make way for a block that is being written.
+//! The footer is the end of the file, so a file that grows moves it: behind all room that was given to blocks, which is sparse, whenever
+//! some was; closing puts it behind the last block that there is. A footer never has to make way for a block that is being written.
 //!
 //! A block's sector bitmap is set as a whole, as QEMU does: what was not written reads as zeros. The bitmap of a block that
 //! was there before is set when the block is first written, because a program that goes by it would not see the write.
@@ -12,13 +11,14 @@ use std::sync::Arc;
 use block::{Error, FileIndex, HostFile, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_vec};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span};
 
+use super::corrupt::Corrupt;
 use super::layout::{BAT_UNUSED, FOOTER_BYTES, SECTOR_BYTES};
 use super::map::BlockMap;
 use super::parse::{self, Footers, Kind};
 use crate::Chain;
 use crate::live::{
-    AllocatingDisk, Bases, Container, Flat, InUse, LiveOptions, Missed, Movable, Part, Place, Shape, Stage,
-    Storage, Tables, Taken, To, Unit, Votes, WriteOut,
+    AllocatingDisk, Arrangement, Bases, Container, CutOff, Flat, Grid, InUse, LiveOptions, Missed, Movable,
+    Part, Place, Shape, Stage, Storage, Tables, Taken, To, Unit, Votes, WriteOut,
 };
 
 /// What blocks are aligned to: the least that a host file system allocates.
@@ -35,7 +35,7 @@ pub(crate) fn open_live(
     let file = files.first().cloned().ok_or_else(|| Error::invalid("VHD without a file"))?;
     let in_use = Arc::new(InUse { file: file.clone(), name: chain.files()[0].name().to_owned() });
     let Some(footers) = parse::read_footers(&*in_use)? else {
-        return Err(Error::corrupt("no VHD footer at the end, nor at the start"));
+        return Err(Error::corrupt(Corrupt::NoFooter));
     };
     match footers.footer.kind {
         Kind::Fixed => {
@@ -45,7 +45,7 @@ pub(crate) fn open_live(
         }
         Kind::Differencing => Err(Error::unsupported("writing into a differencing VHD")),
         Kind::Dynamic => {
-            let container = Blocks::new(&in_use, &footers)?;
+            let container = Blocks::new(&in_use, &footers, options.arrangement)?;
             let shape = Shape { unit_bytes: container.block_bytes, expander: None };
             let tables = Tables::new(file.clone());
             Ok(Box::new(AllocatingDisk::new(
@@ -79,11 +79,9 @@ struct Blocks {
     /// Where footers lay, which are not used for anything else until the disk is closed.
     old_footers: Vec<HostSpan>,
     /// What the last block takes, if something else lies where the rest of it would be, behind the disk's end.
-    cut_off: Option<HostSpan>,
+    cut_off: CutOff,
     /// Blocks whose bitmaps may have gaps where they lie or lay, by number.
     unmarked: Vec<bool>,
-    /// Behind the last place that a base gives.
-    room_end: u64,
     taken: Taken,
     bases: Bases,
     fresh_from: u64,
@@ -91,7 +89,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(file: &Arc<InUse>, footers: &Footers) -> Result<Self> {
+    fn new(file: &Arc<InUse>, footers: &Footers, arrangement: Arrangement) -> Result<Self> {
         let dynamic = parse::read_dynamic(&**file, footers)?;
         let (block_bytes, bitmap_bytes) = (dynamic.block_bytes, dynamic.bitmap_bytes);
         let block_count = dynamic.block_count;
@@ -109,12 +107,19 @@ impl Blocks {
         let host: Arc<dyn HostFile> = file.clone();
         let virtual_bytes = footers.footer.virtual_bytes();
         let map = BlockMap::new(host, dynamic, virtual_bytes, footers.data_end, false);
-        let mut votes = Votes::default();
+        let grid = Grid {
+            unit_bytes: block_bytes,
+            unit_count: block_count,
+            stride_bytes,
+            align_bytes: ALIGN_BYTES,
+            head_bytes: bitmap_bytes,
+        };
+        let mut votes = Votes::new(arrangement, grid);
         let mut cut_off = None;
         let mut unmarked = Vec::new();
         let fresh_from = len_bytes.next_multiple_of(SECTOR_BYTES);
         map.placed(|unit, span| {
-            votes.count(unit, span.start().get() + bitmap_bytes, stride_bytes);
+            votes.count(unit, span.start().get() + bitmap_bytes);
             let index = usize::try_from(unit).map_err(|_| Error::unsupported("VHD of so many blocks"))?;
             unmarked.resize(unmarked.len().max(index + 1), false);
             unmarked[index] = true;
@@ -126,8 +131,7 @@ impl Blocks {
             if is_free {
                 return Ok(());
             }
-            let error = Error::corrupt("VHD BAT").at(span.start());
-            Err(error.field("place of block", unit, "one that nothing else has"))
+            Err(Error::corrupt(Corrupt::SharedBlock { block: unit }).at(span.start()))
         })?;
         // The rest of it is not the disk's, but would be if the disk were made larger.
         let whole = cut_off.map(|cut_off| Span::new(cut_off.start(), bitmap_bytes + block_bytes));
@@ -137,12 +141,8 @@ impl Blocks {
             taken.take(Span::between(cut_off.end(), end));
             (end < whole.end()).then(|| Span::between(whole.start(), end))
         });
-        let mut bases = votes.into_bases(stride_bytes, SECTOR_BYTES);
-        let base = (fresh_from + bitmap_bytes).next_multiple_of(ALIGN_BYTES);
-        let room_end = base.saturating_add(block_count * stride_bytes);
-        if room_end + FOOTER_BYTES <= HOST_BYTES_MAX {
-            bases.push(base);
-        }
+        let mut bases = votes.into_bases(SECTOR_BYTES);
+        bases.grow_from(fresh_from, HOST_BYTES_MAX - FOOTER_BYTES);
         Ok(Self {
             block_bytes,
             block_count,
@@ -152,9 +152,8 @@ impl Blocks {
             footer: read_vec(&**file, HostOffset::ZERO, FOOTER_BYTES, "VHD footer")?,
             footer_at: None,
             old_footers: vec![old_footer],
-            cut_off,
+            cut_off: CutOff(cut_off),
             unmarked,
-            room_end: if room_end + FOOTER_BYTES <= HOST_BYTES_MAX { room_end } else { fresh_from },
             taken,
             bases,
             fresh_from,
@@ -169,8 +168,7 @@ impl Blocks {
 
     /// What the block whose data lies at `at` takes of the file.
     fn stored(&self, at: HostOffset) -> HostSpan {
-        let block = self.block(at.get());
-        self.cut_off.filter(|cut_off| cut_off.start() == block.start()).unwrap_or(block)
+        self.cut_off.stored(self.block(at.get()))
     }
 
     /// Puts the footer at `at`, which becomes the end of the file, and keeps its old place from being used.
@@ -182,24 +180,25 @@ impl Blocks {
         self.taken.take(place);
         self.old_footers.push(place);
         self.footer_at = Some(at);
+        self.bases.skip_to(at + FOOTER_BYTES);
         Ok(())
     }
 
     /// A place for the data of `unit`, before the footer.
     fn find(&mut self, tables: &mut Tables, unit: u64) -> Result<u64> {
-        if self.footer_at.is_none() {
-            self.move_footer(tables, self.room_end.max(self.fresh_from))?;
+        let Self { bases, taken, bitmap_bytes, block_bytes, .. } = self;
+        let (head_bytes, slot_bytes) = (*bitmap_bytes, *bitmap_bytes + *block_bytes);
+        let is_free = |at: u64| {
+            let start = at.checked_sub(head_bytes);
+            start.is_some_and(|start| taken.is_free(Span::new(HostOffset::new(start), slot_bytes)))
+        };
+        let found = bases.find(unit, is_free);
+        let behind = bases.end().max(self.fresh_from);
+        if self.footer_at.is_none_or(|at| at + FOOTER_BYTES < behind) {
+            self.move_footer(tables, behind)?;
         }
         let end = self.footer_at.unwrap_or(0);
-        let fits = |at: &u64| {
-            *at >= self.bitmap_bytes
-                && self.taken.is_free(self.block(*at))
-                && self.block(*at).end().get() <= end
-        };
-        if let Some(at) = self.bases.places(unit).find(fits) {
-            return Ok(at);
-        }
-        if let Some(at) = self.fit(end) {
+        if let Some(at) = found.filter(|at| self.block(*at).end().get() <= end).or_else(|| self.fit(end)) {
             return Ok(at);
         }
         let further = end.saturating_add(FOOTER_BYTES + 2 * self.stride_bytes);
@@ -227,7 +226,7 @@ impl Container for Blocks {
         }
         let at = u64::from(sector) * SECTOR_BYTES + self.bitmap_bytes;
         if at >= tables.len_bytes() {
-            let error = Error::corrupt("VHD BAT").at(HostOffset::new(self.bat_at + unit * 4));
+            let error = Error::corrupt(Corrupt::Bat).at(HostOffset::new(self.bat_at + unit * 4));
             return Err(error.field(format!("entry {unit}"), sector, "a sector of the file").into());
         }
         let at = HostOffset::new(at);
@@ -282,10 +281,10 @@ impl Container for Blocks {
 
     fn release(&mut self, tables: &mut Tables, storage: &Storage) -> Result<()> {
         if let Storage::Unit(at) = *storage {
-            let stored = self.stored(at);
-            tables.forget(Span::new(stored.start(), self.bitmap_bytes));
-            self.taken.release(stored);
-            self.cut_off = self.cut_off.filter(|cut_off| *cut_off != stored);
+            let whole = self.block(at.get());
+            tables.forget(Span::new(whole.start(), self.bitmap_bytes));
+            self.cut_off.release(&mut self.taken, whole);
+            self.bases.released();
         }
         Ok(())
     }
@@ -311,7 +310,7 @@ impl Container for Blocks {
         let footers: ExtentSet<Host> = self.old_footers.iter().copied().collect();
         let taken = self.taken.pieces().collect::<ExtentSet<Host>>().subtract(&footers);
         let align_bytes = if is_aligned { ALIGN_BYTES } else { SECTOR_BYTES };
-        Ok(movable.occupancy(taken, self.cut_off, tables.len_bytes()).map(|found| Occupancy {
+        Ok(movable.occupancy(taken, self.cut_off.0, tables.len_bytes()).map(|found| Occupancy {
             unit_bytes: self.block_bytes,
             head_bytes: self.bitmap_bytes,
             align_bytes,
@@ -349,7 +348,7 @@ impl Container for Blocks {
         }
         // QEMU takes every block for a whole one, and refuses a file that ends before it.
         let whole_end =
-            self.cut_off.map_or(0, |cut_off| cut_off.start().get() + self.bitmap_bytes + self.block_bytes);
+            self.cut_off.0.map_or(0, |cut_off| cut_off.start().get() + self.bitmap_bytes + self.block_bytes);
         let at = self.taken.end().max(whole_end).next_multiple_of(SECTOR_BYTES);
         // The footer that counts until the file is cut off is never written over.
         if at + FOOTER_BYTES > footer_at {

@@ -7,11 +7,14 @@
 
 use std::sync::Arc;
 
-use block::{Cached, Error, FileIndex, HostFile, Result, Run, RunState, push_run, read_struct, read_vec};
+use block::{
+    Cached, Error, FieldValue, FileIndex, HostFile, Result, Run, RunState, push_run, read_struct, read_vec,
+};
 use extent::{Extent, Host, HostOffset, HostSpan, Span, Virtual, VirtualOffset, VirtualSpan};
 use zerocopy::byteorder::big_endian::U32;
 
 use super::bitmap::{self, BitOrder};
+use super::corrupt::Corrupt;
 use super::layout::{BAT_UNUSED, FOOTER_BYTES, SECTOR_BYTES};
 use super::parse::Dynamic;
 use crate::Backing;
@@ -61,7 +64,7 @@ impl BlockMap {
             if u64::from(second_sector - first_sector) * SECTOR_BYTES < len {
                 return Err(self.entry_error(u64::from(second)).field(
                     "sector",
-                    format!("{second_sector:#x}"),
+                    FieldValue::hex(second_sector),
                     format!("apart from block {first} at sector {first_sector:#x}"),
                 ));
             }
@@ -161,7 +164,7 @@ impl BlockMap {
     }
 
     fn entry_error(&self, index: u64) -> Error {
-        Error::corrupt(format!("VHD BAT entry {index}")).at(self.entry_at(index))
+        Error::corrupt(Corrupt::BatEntry { index }).at(self.entry_at(index))
     }
 
     /// Bytes that block `index` must have in the file: those before the disk's end.
@@ -183,7 +186,7 @@ impl BlockMap {
         {
             return Err(self.entry_error(index).field(
                 "sector",
-                format!("{sector:#x}"),
+                FieldValue::hex(sector),
                 format!("a block after the BAT that ends at or below {:#x}", self.data_end),
             ));
         }

@@ -2,6 +2,7 @@
 //! differencing disks are read; fixed and dynamic ones are written. See `docs/formats/vhd.md`.
 
 pub(crate) mod bitmap;
+mod corrupt;
 mod layout;
 mod live;
 mod map;
@@ -18,6 +19,7 @@ use crate::{Backing, Facts, Format, Layer, ParentReference, Probe, Resolver};
 use map::BlockMap;
 use parse::{Footers, Kind};
 
+pub use corrupt::Corrupt;
 pub(crate) use live::open_live;
 pub(crate) use parse::bitmap_bytes;
 pub use write::VhdWriter;
@@ -35,7 +37,7 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
         Ok(None) => Ok(Probe::No),
         // Right as far as it goes; opening tells what is beyond us.
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Probe::Yes),
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Probe::Broken(error.to_string())),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Probe::Broken(error)),
         Err(error) => Err(error),
     }
 }
@@ -43,7 +45,7 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
 /// Opens one layer. Its parent is not opened here.
 pub fn open(file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn Layer>> {
     let Some(footers) = parse::read_footers(&*file)? else {
-        return Err(Error::corrupt("no VHD footer at the end, nor at the start"));
+        return Err(Error::corrupt(Corrupt::NoFooter));
     };
     let mut facts = facts(&footers);
     if footers.footer.kind == Kind::Fixed {

@@ -1,10 +1,11 @@
 //! From raw structures to validated ones: footers, dynamic header, the parent's names.
 
-use block::{Error, HostFile, Result, read_struct, read_vec};
+use block::{Error, FieldValue, HostFile, Result, read_struct, read_vec};
 use extent::{Host, HostOffset, HostSpan, Span};
 use uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::corrupt::Corrupt;
 use super::layout::{
     DynamicHeader, FOOTER_BYTES, FOOTER_COOKIE, FOOTER_OLD_BYTES, Footer, HEADER_BYTES, HEADER_COOKIE,
     NO_OFFSET, ParentLocator, SECTOR_BYTES, TYPE_DIFFERENCING, TYPE_DYNAMIC, TYPE_FIXED, VERSION_1_0,
@@ -54,17 +55,14 @@ pub(super) fn checksum(bytes: &[u8], checksum: u32) -> u32 {
 
 impl CheckedFooter {
     fn check(raw: Footer, at: HostOffset) -> Result<Self> {
-        let corrupt = || Error::corrupt("VHD footer").at(at);
+        let corrupt = || Error::corrupt(Corrupt::Footer).at(at);
         if raw.cookie != FOOTER_COOKIE {
             return Err(corrupt().field("cookie", raw.cookie.escape_ascii(), "conectix"));
         }
         let sum = checksum(raw.as_bytes(), raw.checksum.get());
         if raw.checksum.get() != sum {
-            return Err(corrupt().field(
-                "checksum",
-                format!("{:#010x}", raw.checksum.get()),
-                format!("{sum:#010x}"),
-            ));
+            let found = raw.checksum.get();
+            return Err(Error::corrupt(Corrupt::FooterChecksum { found, expected: sum }).at(at));
         }
         if raw.file_format_version.get() >> 16 != VERSION_1_0 >> 16 {
             let found = format!("{:#010x}", raw.file_format_version.get());
@@ -183,9 +181,9 @@ pub(super) fn read_footers(file: &dyn HostFile) -> Result<Option<Footers>> {
 
 fn fixed(footer: CheckedFooter, at: HostOffset) -> Result<Footers> {
     let corrupt = |field, found: u64, expected: u64| {
-        Error::corrupt("VHD footer of a fixed disk").at(at).field(
+        Error::corrupt(Corrupt::FixedFooter).at(at).field(
             field,
-            format!("{found:#x}"),
+            FieldValue::hex(found),
             format!("{expected:#x}"),
         )
     };
@@ -207,13 +205,11 @@ fn choose(tail: Option<Candidate>, copy: Option<Candidate>, len: u64) -> Result<
         }
         (Some(Candidate { result: Ok(footer), at, .. }), Some(copy)) => match copy.result {
             Ok(copy) if footer.agrees_with(&copy) => used(footer, at.get(), None),
-            Ok(copy) => {
-                Err(Error::corrupt("VHD footer and its copy at the start tell different disks").at(at).field(
-                    "current size, type and identity",
-                    format!("{} {} {}", footer.current_bytes(), footer.kind.name(), footer.unique_id()),
-                    format!("{} {} {}", copy.current_bytes(), copy.kind.name(), copy.unique_id()),
-                ))
-            }
+            Ok(copy) => Err(Error::corrupt(Corrupt::FootersDiffer).at(at).field(
+                "current size, type and identity",
+                format!("{} {} {}", footer.current_bytes(), footer.kind.name(), footer.unique_id()),
+                format!("{} {} {}", copy.current_bytes(), copy.kind.name(), copy.unique_id()),
+            )),
             Err(error) => {
                 used(footer, at.get(), Some(damaged("the copy of the footer at the start", &error)))
             }
@@ -258,7 +254,7 @@ pub(super) fn read_dynamic(file: &dyn HostFile, footers: &Footers) -> Result<Dyn
     let raw: DynamicHeader = read_struct(file, at, "VHD dynamic header")?;
     check_header(&raw, at)?;
     let block_bytes = u64::from(raw.block_size.get());
-    let corrupt = || Error::corrupt("VHD dynamic header").at(at);
+    let corrupt = || Error::corrupt(Corrupt::DynamicHeader).at(at);
     // Hyper-V takes 512 KiB and 2 MiB; other programs may make others, but none that large.
     if !block_bytes.is_power_of_two() || !(SECTOR_BYTES..=256 << 20).contains(&block_bytes) {
         return Err(corrupt().field("block size", block_bytes, "a power of two from 512 to 256 MiB"));
@@ -292,14 +288,14 @@ pub(super) fn read_dynamic(file: &dyn HostFile, footers: &Footers) -> Result<Dyn
 }
 
 fn check_header(raw: &DynamicHeader, at: HostOffset) -> Result<()> {
-    let corrupt = || Error::corrupt("VHD dynamic header").at(at);
+    let corrupt = || Error::corrupt(Corrupt::DynamicHeader).at(at);
     if raw.cookie != HEADER_COOKIE {
         return Err(corrupt().field("cookie", raw.cookie.escape_ascii(), "cxsparse"));
     }
     let sum = checksum(raw.as_bytes(), raw.checksum.get());
     if raw.checksum.get() != sum {
-        let found = format!("{:#010x}", raw.checksum.get());
-        return Err(corrupt().field("checksum", found, format!("{sum:#010x}")));
+        let found = raw.checksum.get();
+        return Err(Error::corrupt(Corrupt::DynamicHeaderChecksum { found, expected: sum }).at(at));
     }
     if raw.header_version.get() >> 16 != VERSION_1_0 >> 16 {
         let found = format!("{:#010x}", raw.header_version.get());
@@ -344,7 +340,7 @@ fn push_locator(file: &dyn HostFile, locator: &ParentLocator, names: &mut Parent
     let len = locator.platform_data_length.get();
     if len > NAME_BYTES_MAX {
         let expected = format!("at most {NAME_BYTES_MAX}");
-        return Err(Error::corrupt("VHD parent locator").at(at).field("length", len, expected));
+        return Err(Error::corrupt(Corrupt::ParentLocator).at(at).field("length", len, expected));
     }
     let name = text(&read_vec::<Host>(file, at, u64::from(len), "VHD parent locator")?);
     match &locator.platform_code {

@@ -19,7 +19,7 @@ use super::layout::{
     HEADER_BYTES, HEADER_COOKIE, NO_OFFSET, SECTOR_BYTES, TYPE_DYNAMIC, TYPE_FIXED, VERSION_1_0,
 };
 use super::parse::{bitmap_bytes, checksum};
-use crate::{CreateOptions, Finish, Format, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
+use crate::{CreateOptions, Finish, Format, Growth, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
 
 /// Hyper-V's limit for VHD: 2040 GiB.
 const VIRTUAL_BYTES_MAX: u64 = 2040 << 30;
@@ -150,8 +150,12 @@ impl Writer for VhdWriter {
         ALIGNMENT_BYTES
     }
 
-    fn appends(&self) -> bool {
-        self.dynamic.is_some()
+    fn growth(&self) -> Growth {
+        if self.dynamic.is_some() { Growth::Behind } else { Growth::Reserved }
+    }
+
+    fn target_is_dirty(&self) -> bool {
+        self.target_is_dirty
     }
 
     fn start(&mut self) -> Result<Vec<TargetWrite>> {

@@ -9,11 +9,12 @@
 
 use std::sync::Arc;
 
-use block::{Error, LiveDisk, Occupancy, Occupant, Result, TargetFile};
+use block::{Error, FieldValue, LiveDisk, Occupancy, Occupant, Result, TargetFile};
 use extent::{HostOffset, HostSpan, Span};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::corrupt::Corrupt;
 use super::layout::{
     BAT_OFFSET_MASK, BAT_STATE_MASK, Guid, HEADERS_AT, Header, LOG_DATA_SIGNATURE, LOG_ENTRY_SIGNATURE,
     LOG_SECTOR_BYTES, LOG_SECTOR_SIGNATURE, LogDataSector, LogDescriptor, LogEntryHeader, MIB,
@@ -23,8 +24,8 @@ use super::parse::{self, Headers, Metadata, Regions, checksum};
 use super::{Parsed, Replayed, layout, log, read_all};
 use crate::Chain;
 use crate::live::{
-    AllocatingDisk, Bases, Container, HOST_BYTES_MAX, InUse, LiveOptions, Missed, Movable, Place, Shape,
-    Snapshot, Stage, Storage, Tables, Taken, To, Unit, Votes, WriteOut, broken,
+    AllocatingDisk, Arrangement, Bases, Container, CutOff, Grid, HOST_BYTES_MAX, InUse, LiveOptions, Missed,
+    Movable, Place, Shape, Snapshot, Stage, Storage, Tables, Taken, To, Unit, Votes, WriteOut, broken,
 };
 
 /// [`BAT_STATE_MASK`]: zeros (2.5.1.1).
@@ -44,10 +45,10 @@ pub(crate) fn open_live(
     let in_use = Arc::new(InUse { file: file.clone(), name: chain.files()[0].name().to_owned() });
     apply_log(&in_use)?;
     let Some(parsed) = read_all(in_use.clone())? else {
-        return Err(Error::corrupt("no VHDX signature at the start"));
+        return Err(Error::corrupt(Corrupt::NoSignature));
     };
     let Parsed { headers, regions, metadata, file: Replayed::Clean(_), .. } = parsed else {
-        return Err(Error::corrupt("VHDX log that is pending after it was applied"));
+        return Err(Error::corrupt(Corrupt::LogAfterReplay));
     };
     if metadata.has_parent {
         return Err(Error::unsupported("writing into a differencing VHDX"));
@@ -56,7 +57,7 @@ pub(crate) fn open_live(
         return Err(Error::unsupported("writing into a VHDX without a log"));
     };
     let tables = Tables::new(file.clone());
-    let container = Blocks::new(&in_use, &headers, &regions, &metadata)?;
+    let container = Blocks::new(&in_use, &headers, &regions, &metadata, options.arrangement)?;
     let shape = Shape { unit_bytes: metadata.block_bytes, expander: None };
     let out = Log::new(&headers, log_span, options.reserves_nothing);
     Ok(Box::new(AllocatingDisk::new(chain, shape, tables, file, container, Box::new(out), options)))
@@ -89,13 +90,19 @@ struct Blocks {
     taken: Taken,
     bases: Bases,
     /// What the last block takes, if it ends where the disk does.
-    cut_off: Option<HostSpan>,
+    cut_off: CutOff,
     fresh_from: u64,
     data_from: u64,
 }
 
 impl Blocks {
-    fn new(file: &Arc<InUse>, headers: &Headers, regions: &Regions, metadata: &Metadata) -> Result<Self> {
+    fn new(
+        file: &Arc<InUse>,
+        headers: &Headers,
+        regions: &Regions,
+        metadata: &Metadata,
+        arrangement: Arrangement,
+    ) -> Result<Self> {
         let block_bytes = metadata.block_bytes;
         let fresh_from = file.file.len_bytes().next_multiple_of(MIB);
         let mut taken = Taken::default();
@@ -110,10 +117,18 @@ impl Blocks {
         let data_from = taken.end();
         let host: Arc<dyn block::HostFile> = file.clone();
         let map = BlockMap::new(host, metadata, regions.bat, reserved.into_iter().collect())?;
-        let mut votes = Votes::default();
+        let shape = BatShape::new(metadata.virtual_bytes, block_bytes, metadata.logical_sector_bytes);
+        let grid = Grid {
+            unit_bytes: block_bytes,
+            unit_count: shape.block_count,
+            stride_bytes: block_bytes,
+            align_bytes: MIB,
+            head_bytes: 0,
+        };
+        let mut votes = Votes::new(arrangement, grid);
         let mut cut_off = None;
         map.placed(|block, at, stored_bytes| {
-            votes.count(block, at.get(), block_bytes);
+            votes.count(block, at.get());
             let stored = Span::new(at, stored_bytes.next_multiple_of(MIB));
             let is_free = taken.take(stored);
             if stored.len_bytes() < block_bytes {
@@ -123,17 +138,13 @@ impl Blocks {
             if is_free {
                 return Ok(());
             }
-            Err(Error::corrupt("VHDX BAT").at(at).field("place of block", block, "one that nothing else has"))
+            Err(Error::corrupt(Corrupt::SharedBlock { block }).at(at))
         })?;
-        let shape = BatShape::new(metadata.virtual_bytes, block_bytes, metadata.logical_sector_bytes);
-        let mut bases = votes.into_bases(block_bytes, MIB);
-        let disk_bytes = shape.block_count.saturating_mul(block_bytes);
-        if fresh_from.saturating_add(disk_bytes) <= HOST_BYTES_MAX {
-            bases.push(fresh_from);
-        }
+        let mut bases = votes.into_bases(MIB);
+        bases.grow_from(fresh_from, HOST_BYTES_MAX);
         let is_fixed = metadata.leaves_blocks_allocated;
         let bat_at = regions.bat.start().get();
-        Ok(Self { shape, bat_at, is_fixed, taken, bases, cut_off, fresh_from, data_from })
+        Ok(Self { shape, bat_at, is_fixed, taken, bases, cut_off: CutOff(cut_off), fresh_from, data_from })
     }
 
     fn entry_at(&self, unit: u64) -> u64 {
@@ -146,7 +157,7 @@ impl Blocks {
 
     /// What the block at `at` takes of the file.
     fn stored(&self, at: HostOffset) -> HostSpan {
-        self.cut_off.filter(|cut_off| cut_off.start() == at).unwrap_or(self.block(at))
+        self.cut_off.stored(self.block(at))
     }
 
     fn state(&self, unit: u64, entry: u64, len_bytes: u64) -> Result<Unit> {
@@ -155,9 +166,9 @@ impl Blocks {
             0 => Ok(Unit::Absent),
             1..=3 => Ok(Unit::Zero(None)),
             STATE_FULL if place.get() >= MIB && place.get() < len_bytes => Ok(Unit::Data(place)),
-            _ => Err(Error::corrupt("VHDX BAT").at(HostOffset::new(self.entry_at(unit))).field(
+            _ => Err(Error::corrupt(Corrupt::Bat).at(HostOffset::new(self.entry_at(unit))).field(
                 format!("entry of block {unit}"),
-                format!("{entry:#x}"),
+                FieldValue::hex(entry),
                 "a state of a disk without a parent, and a place in the file",
             )),
         }
@@ -171,9 +182,11 @@ impl Container for Blocks {
     }
 
     fn allocate(&mut self, tables: &mut Tables, unit: u64) -> Result<Place> {
-        let is_free = |at: &u64| *at >= MIB && self.taken.is_free(self.block(HostOffset::new(*at)));
-        let fitting = self.bases.places(unit).find(is_free).map(HostOffset::new);
-        let fit = || self.taken.first_fit(self.data_from, self.shape.block_bytes, MIB, 0, HOST_BYTES_MAX);
+        let Self { taken, bases, data_from, .. } = self;
+        let block_bytes = self.shape.block_bytes;
+        let is_free = |at| at >= MIB && taken.is_free(Span::new(HostOffset::new(at), block_bytes));
+        let fitting = bases.find(unit, is_free).map(HostOffset::new);
+        let fit = || taken.first_fit(*data_from, block_bytes, MIB, 0, HOST_BYTES_MAX);
         let at = fitting.or_else(fit).ok_or_else(|| Error::unsupported("VHDX file of more than 15 TiB"))?;
         tables.grow(self.block(at).end().get())?;
         self.taken.take(self.block(at));
@@ -208,9 +221,9 @@ impl Container for Blocks {
 
     fn release(&mut self, _tables: &mut Tables, storage: &Storage) -> Result<()> {
         if let Storage::Unit(at) = *storage {
-            let stored = self.stored(at);
-            self.taken.release(stored);
-            self.cut_off = self.cut_off.filter(|cut_off| *cut_off != stored);
+            let whole = self.block(at);
+            self.cut_off.release(&mut self.taken, whole);
+            self.bases.released();
         }
         Ok(())
     }
@@ -226,7 +239,7 @@ impl Container for Blocks {
             }
         }
         let taken = self.taken.pieces().collect();
-        Ok(movable.occupancy(taken, self.cut_off, tables.len_bytes()).map(|found| Occupancy {
+        Ok(movable.occupancy(taken, self.cut_off.0, tables.len_bytes()).map(|found| Occupancy {
             align_bytes: MIB,
             slots_from: HostOffset::new(self.data_from),
             length_multiple_bytes: MIB,
@@ -275,6 +288,17 @@ impl HeaderPair {
     }
 }
 
+/// What the headers say of the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Named {
+    /// Neither names it.
+    No,
+    /// One of them may: naming it failed, and is tried again.
+    Perhaps,
+    /// Both do.
+    Yes,
+}
+
 /// The log being written.
 struct Log {
     headers: HeaderPair,
@@ -282,8 +306,7 @@ struct Log {
     /// See [`LiveOptions::reserves_nothing`].
     reserves_nothing: bool,
     guid: Uuid,
-    /// Whether the headers name the log.
-    is_named: bool,
+    named: Named,
     /// Where the next entry goes, from the log's start.
     next_at: u64,
     sequence: u64,
@@ -297,7 +320,7 @@ impl Log {
             span,
             reserves_nothing,
             guid: Uuid::new_v4(),
-            is_named: false,
+            named: Named::No,
             next_at: 0,
             sequence: 1,
         }
@@ -398,10 +421,13 @@ impl WriteOut for Log {
                 file.flush()?;
             }
             self.write_entry(file, pages, snapshot.len_bytes)?;
-            if !self.is_named {
+            if self.named != Named::Yes {
                 let guid = Guid::from_uuid(self.guid);
+                if !broken!(HalfNamedIsUnnamed) {
+                    self.named = Named::Perhaps;
+                }
                 self.headers.change(file, |header| header.log_guid = guid)?;
-                self.is_named = true;
+                self.named = Named::Yes;
             }
             for (at, sector) in pages {
                 file.write_at(*at, sector)?;
@@ -414,9 +440,9 @@ impl WriteOut for Log {
 
     fn end(&mut self, file: &dyn TargetFile) -> Result<()> {
         file.flush()?;
-        if self.is_named {
+        if self.named != Named::No {
             self.headers.change(file, |header| header.log_guid = Guid::from_uuid(Uuid::nil()))?;
-            self.is_named = false;
+            self.named = Named::No;
         }
         if !self.reserves_nothing {
             // Both headers are on stable storage, and neither names the log: what is in it means nothing. That it takes no room is

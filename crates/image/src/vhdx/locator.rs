@@ -5,20 +5,21 @@ use extent::HostOffset;
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
+use super::corrupt::Corrupt;
 use super::layout::{LOCATOR_VHDX, ParentLocatorEntry, ParentLocatorHeader};
 use crate::vhd::names::{ParentNames, from_utf16};
 use crate::{Format, ParentReference};
 
 /// The reference in `item`, the whole metadata item, which lies at `at`.
 pub(super) fn parse(item: &[u8], at: HostOffset) -> Result<ParentReference> {
-    let corrupt = || Error::corrupt("VHDX parent locator").at(at);
+    let corrupt = || Error::corrupt(Corrupt::ParentLocator).at(at);
     let Ok((header, entries)) = ParentLocatorHeader::read_from_prefix(item) else {
         return Err(corrupt().field("length", item.len(), "at least 20"));
     };
     if header.locator_type.uuid() != LOCATOR_VHDX {
         return Err(Error::unsupported("VHDX parent locator").at(at).field(
             "type",
-            header.locator_type.uuid(),
+            header.locator_type.uuid().to_string(),
             LOCATOR_VHDX,
         ));
     }
@@ -70,6 +71,10 @@ fn text(item: &[u8], offset: u32, len: u16) -> Option<String> {
 fn id(value: &str, at: HostOffset) -> Result<String> {
     let parsed = Uuid::try_parse(value.trim_start_matches('{').trim_end_matches('}'));
     parsed.map(|uuid| uuid.to_string()).map_err(|_| {
-        Error::corrupt("VHDX parent locator").at(at).field("parent_linkage", value.escape_default(), "a GUID")
+        Error::corrupt(Corrupt::ParentLocator).at(at).field(
+            "parent_linkage",
+            value.escape_default(),
+            "a GUID",
+        )
     })
 }

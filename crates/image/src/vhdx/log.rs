@@ -9,6 +9,7 @@ use block::{Error, HostFile, Overlay, Result, read_struct};
 use extent::{Host, HostOffset, HostSpan, Span};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::corrupt::Corrupt;
 use super::layout::{
     Guid, LOG_DATA_SIGNATURE, LOG_ENTRY_SIGNATURE, LOG_SECTOR_BYTES, LOG_SECTOR_SIGNATURE,
     LOG_ZERO_SIGNATURE, LogDataSector, LogDescriptor, LogEntryHeader, MIB, REGION_TABLES_AT,
@@ -91,7 +92,7 @@ pub(super) fn pending(file: &dyn HostFile, place: LogPlace) -> Result<Pending> {
     if flushed > file.len_bytes() {
         let found = format!("{:#x}", file.len_bytes());
         let expected = format!("at least the log's {flushed:#x}");
-        return Err(Error::corrupt("VHDX file was cut short").field("its length", found, expected));
+        return Err(Error::corrupt(Corrupt::CutShort).field("its length", found, expected));
     }
     Ok(Pending { patches, len_bytes: last.header.last_file_offset.get() })
 }
@@ -102,7 +103,7 @@ impl Log<'_> {
     }
 
     fn corrupt(&self, at: u64) -> Error {
-        Error::corrupt("VHDX log entry").at(self.place.span.start().plus(at % self.len_bytes()))
+        Error::corrupt(Corrupt::LogEntry).at(self.place.span.start().plus(at % self.len_bytes()))
     }
 
     /// Reads from the ring.
@@ -169,11 +170,9 @@ impl Log<'_> {
             at += candidate_len.max(LOG_SECTOR_BYTES);
         }
         if active.is_empty() {
-            return Err(Error::corrupt(
-                "VHDX log: the header says that one is pending, but no entry of it is valid",
-            )
-            .at(self.place.span.start())
-            .hint("the disk's state is unknown: restore a copy, or let Hyper-V repair it"));
+            return Err(Error::corrupt(Corrupt::NoValidLog)
+                .at(self.place.span.start())
+                .hint("the disk's state is unknown: restore a copy, or let Hyper-V repair it"));
         }
         Ok(active)
     }

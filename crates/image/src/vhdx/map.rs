@@ -14,6 +14,7 @@ use std::sync::Arc;
 use block::{Cached, Error, FileIndex, HostFile, Result, Run, RunState, push_run, read_vec};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span, VirtualOffset, VirtualSpan};
 
+use super::corrupt::Corrupt;
 use super::layout::{BAT_OFFSET_MASK, BAT_STATE_MASK, BITMAP_BLOCK_BYTES, CHUNK_SECTOR_COUNT, MIB};
 use super::parse::Metadata;
 use crate::vhd::bitmap::{self, BitOrder};
@@ -99,7 +100,7 @@ impl BlockMap {
             BatShape::new(metadata.virtual_bytes, metadata.block_bytes, metadata.logical_sector_bytes);
         let needed = shape.entry_count(metadata.has_parent) * 8;
         if needed > bat.len_bytes() {
-            return Err(Error::corrupt("VHDX BAT").at(bat.start()).field(
+            return Err(Error::corrupt(Corrupt::Bat).at(bat.start()).field(
                 "length",
                 bat.len_bytes(),
                 format!("at least {needed} for a disk of {} bytes", metadata.virtual_bytes),
@@ -251,11 +252,11 @@ impl BlockMap {
     }
 
     fn entry_error(&self, index: u64) -> Error {
-        Error::corrupt(format!("VHDX BAT entry {index}")).at(self.entry_at(index))
+        Error::corrupt(Corrupt::BatEntry { index }).at(self.entry_at(index))
     }
 
     fn shared_error(&self, index: u64, shared: HostOffset) -> Error {
-        self.entry_error(index).field("place", format!("{:#x}", shared.get()), "one that no other block has")
+        Error::corrupt(Corrupt::SharedBatEntry { index, place: shared }).at(self.entry_at(index))
     }
 
     /// Bytes that a block must have in the file: those before the disk's end.

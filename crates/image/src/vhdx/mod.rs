@@ -1,6 +1,7 @@
 //! VHDX: the container of Hyper-V. Fixed, dynamic and differencing disks (AVHDX too) are read, a pending log
 //! replayed in memory; fixed and dynamic ones are written. See `docs/formats/vhdx.md`.
 
+mod corrupt;
 mod edit;
 mod layout;
 mod live;
@@ -19,6 +20,7 @@ use crate::{Facts, Format, Layer, ParentReference, Probe, Renewal, Resolver};
 use map::BlockMap;
 use parse::{Headers, Metadata, Regions};
 
+pub use corrupt::Corrupt;
 pub(crate) use live::open_live;
 pub use write::VhdxWriter;
 
@@ -32,7 +34,7 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
         Ok(None) => Ok(Probe::No),
         // Right as far as it goes; opening tells what is beyond us.
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Probe::Yes),
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Probe::Broken(error.to_string())),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Probe::Broken(error)),
         Err(error) => Err(error),
     }
 }
@@ -71,7 +73,7 @@ fn read_all<T: HostFile>(file: T) -> Result<Option<Parsed<T>>> {
 /// Opens one layer. Its parent is not opened here.
 pub fn open(file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn Layer>> {
     let Some(parsed) = read_all(file)? else {
-        return Err(Error::corrupt("no VHDX signature at the start"));
+        return Err(Error::corrupt(Corrupt::NoSignature));
     };
     let facts = facts(&parsed);
     let doubt = doubt(&parsed);

@@ -1,10 +1,11 @@
 //! From raw structures to validated ones: headers, region table, metadata.
 
-use block::{Error, HostFile, Result, read_struct, read_vec};
+use block::{Error, FieldValue, HostFile, Result, read_struct, read_vec};
 use extent::{HostOffset, HostSpan, Span};
 use uuid::Uuid;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::corrupt::Corrupt;
 use super::layout::{
     FILE_IDENTIFIER_AT, FILE_SIGNATURE, FileIdentifier, FileParameters, Guid, HEADER_SIGNATURE,
     HEADER_SLOT_BYTES, HEADERS_AT, Header, ITEM_FILE_PARAMETERS, ITEM_LOGICAL_SECTOR_SIZE,
@@ -39,10 +40,6 @@ pub(super) fn checksum(bytes: &[u8]) -> u32 {
     let (before, rest) = bytes.split_at(4);
     let (_, after) = rest.split_at(4);
     crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(before), &[0; 4]), after)
-}
-
-fn checksum_error(what: &str, at: HostOffset, found: u32, expected: u32) -> Error {
-    Error::corrupt(what).at(at).field("checksum", format!("{found:#010x}"), format!("{expected:#010x}"))
 }
 
 /// The creator that the file type identifier names; `None` if the file is no VHDX.
@@ -96,8 +93,7 @@ fn choose_header(file: &dyn HostFile) -> Result<(Header, usize, Option<String>)>
         (Ok(first), Ok(second)) if sequence(&first) > sequence(&second) => Ok((first, 0, None)),
         (Ok(first), Ok(second)) if sequence(&first) == sequence(&second) => {
             if first.as_bytes() != second.as_bytes() {
-                return Err(Error::corrupt("VHDX headers differ but bear the same sequence number")
-                    .at(HostOffset::new(HEADERS_AT[1])));
+                return Err(Error::corrupt(Corrupt::HeadersDiffer).at(HostOffset::new(HEADERS_AT[1])));
             }
             Ok((first, 0, None))
         }
@@ -111,7 +107,7 @@ fn choose_header(file: &dyn HostFile) -> Result<(Header, usize, Option<String>)>
 fn read_header(file: &dyn HostFile, at: HostOffset) -> Result<Header> {
     let header: Header = read_struct(file, at, "VHDX header")?;
     if header.signature != HEADER_SIGNATURE {
-        return Err(Error::corrupt("VHDX header").at(at).field(
+        return Err(Error::corrupt(Corrupt::Header).at(at).field(
             "signature",
             header.signature.escape_ascii(),
             "head",
@@ -119,7 +115,8 @@ fn read_header(file: &dyn HostFile, at: HostOffset) -> Result<Header> {
     }
     let sum = checksum(header.as_bytes());
     if sum != header.checksum.get() {
-        return Err(checksum_error("VHDX header", at, header.checksum.get(), sum));
+        let found = header.checksum.get();
+        return Err(Error::corrupt(Corrupt::HeaderChecksum { found, expected: sum }).at(at));
     }
     Ok(header)
 }
@@ -148,7 +145,7 @@ fn check_header(
         return unsupported("log version", header.log_version.get(), LOG_VERSION);
     }
     if is_pending && log_span.is_none() {
-        return Err(Error::corrupt("VHDX header").at(at).field(
+        return Err(Error::corrupt(Corrupt::Header).at(at).field(
             "log",
             format!("{:#x} bytes at {:#x}", header.log_length.get(), header.log_offset.get()),
             format!("multiples of 1 MiB within the file's {:#x}", file.len_bytes()),
@@ -189,13 +186,14 @@ pub(super) fn read_regions(file: &dyn HostFile) -> Result<Regions> {
 fn read_region_table(file: &dyn HostFile, at: HostOffset) -> Result<Vec<u8>> {
     let bytes = read_vec(file, at, HEADER_SLOT_BYTES, "VHDX region table")?;
     let (header, _) = RegionTableHeader::read_from_prefix(&bytes).expect("64 KiB hold the header");
-    let corrupt = || Error::corrupt("VHDX region table").at(at);
+    let corrupt = || Error::corrupt(Corrupt::RegionTable).at(at);
     if header.signature != REGION_SIGNATURE {
         return Err(corrupt().field("signature", header.signature.escape_ascii(), "regi"));
     }
     let sum = checksum(&bytes);
     if sum != header.checksum.get() {
-        return Err(checksum_error("VHDX region table", at, header.checksum.get(), sum));
+        let found = header.checksum.get();
+        return Err(Error::corrupt(Corrupt::RegionTableChecksum { found, expected: sum }).at(at));
     }
     if header.entry_count.get() > TABLE_ENTRY_COUNT_MAX {
         let expected = format!("at most {TABLE_ENTRY_COUNT_MAX}");
@@ -224,21 +222,21 @@ fn parse_regions(file: &dyn HostFile, table: &[u8], at: HostOffset, note: Option
             REGION_METADATA => &mut metadata,
             other if entry.flags.get() & REGION_REQUIRED != 0 => {
                 let error = Error::unsupported("VHDX region that must be known").at(entry_at);
-                return Err(error.field("GUID", other, "that of the BAT or the metadata"));
+                return Err(error.field("GUID", other.to_string(), "that of the BAT or the metadata"));
             }
             _ => &mut None,
         };
         if slot.replace(span).is_some() {
-            return Err(Error::corrupt("VHDX region").at(entry_at).field(
+            return Err(Error::corrupt(Corrupt::Region).at(entry_at).field(
                 "GUID",
-                entry.guid.uuid(),
+                entry.guid.uuid().to_string(),
                 "listed once",
             ));
         }
         all.push(span);
     }
     check_apart(&all, at)?;
-    let missing = |what| Error::corrupt(format!("VHDX region table lists no {what}")).at(at);
+    let missing = |name| Error::corrupt(Corrupt::NoRegion { name }).at(at);
     let bat = bat.ok_or_else(|| missing("BAT"))?;
     let metadata = metadata.ok_or_else(|| missing("metadata"))?;
     Ok(Regions { bat, metadata, all, note })
@@ -255,7 +253,7 @@ fn region_span(file: &dyn HostFile, entry: &RegionTableEntry, at: HostOffset) ->
             && span.end().get() <= file.len_bytes()
     };
     span.filter(is_right).ok_or_else(|| {
-        Error::corrupt("VHDX region").at(at).field(
+        Error::corrupt(Corrupt::Region).at(at).field(
             "place",
             format!("{len:#x} bytes at {offset:#x}"),
             format!("multiples of 1 MiB within the file's {:#x}", file.len_bytes()),
@@ -267,11 +265,10 @@ fn check_apart(spans: &[HostSpan], at: HostOffset) -> Result<()> {
     let mut sorted = spans.to_vec();
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair[0].intersect(&pair[1]).is_some()) {
-        Some(pair) => Err(Error::corrupt("VHDX regions overlap").at(at).field(
-            "place",
-            format!("{:?}", pair[1]),
-            format!("apart from {:?}", pair[0]),
-        )),
+        Some(pair) => {
+            let overlap = Corrupt::RegionsOverlap { place: pair[1], other: pair[0] };
+            Err(Error::corrupt(overlap).at(at))
+        }
         None => Ok(()),
     }
 }
@@ -352,14 +349,14 @@ pub(super) fn read_metadata(file: &dyn HostFile, region: HostSpan) -> Result<Met
     };
     if flags & !(PARAMETER_HAS_PARENT | PARAMETER_LEAVE_BLOCKS_ALLOCATED) != 0 {
         let error = Error::unsupported("VHDX file parameters").at(region.start());
-        return Err(error.field("flags", format!("{flags:#x}"), "0 to 3"));
+        return Err(error.field("flags", FieldValue::hex(flags), "0 to 3"));
     }
     check_metadata(&metadata, region.start())?;
     Ok(metadata)
 }
 
 fn check_metadata(metadata: &Metadata, at: HostOffset) -> Result<()> {
-    let corrupt = || Error::corrupt("VHDX metadata").at(at);
+    let corrupt = || Error::corrupt(Corrupt::Metadata).at(at);
     let Metadata { block_bytes, virtual_bytes, logical_sector_bytes, physical_sector_bytes, .. } = *metadata;
     if !block_bytes.is_power_of_two() || !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&block_bytes) {
         return Err(corrupt().field("block size", block_bytes, "a power of two from 1 to 256 MiB"));
@@ -375,7 +372,7 @@ fn check_metadata(metadata: &Metadata, at: HostOffset) -> Result<()> {
         return Err(corrupt().field("virtual disk size", virtual_bytes, "whole sectors up to 64 TiB"));
     }
     if metadata.has_parent && metadata.parent_locator.is_none() {
-        return Err(Error::corrupt("VHDX differencing disk without a parent locator").at(at));
+        return Err(Error::corrupt(Corrupt::NoParentLocator).at(at));
     }
     Ok(())
 }
@@ -383,7 +380,7 @@ fn check_metadata(metadata: &Metadata, at: HostOffset) -> Result<()> {
 fn read_items(file: &dyn HostFile, region: HostSpan) -> Result<Items> {
     let table = read_vec(file, region.start(), HEADER_SLOT_BYTES, "VHDX metadata table")?;
     let (header, _) = MetadataTableHeader::read_from_prefix(&table).expect("64 KiB hold the header");
-    let corrupt = || Error::corrupt("VHDX metadata table").at(region.start());
+    let corrupt = || Error::corrupt(Corrupt::MetadataTable).at(region.start());
     if header.signature != METADATA_SIGNATURE {
         return Err(corrupt().field("signature", header.signature.escape_ascii(), "metadata"));
     }
@@ -399,12 +396,16 @@ fn read_items(file: &dyn HostFile, region: HostSpan) -> Result<Items> {
         let Some(slot) = known else {
             if flags & METADATA_IS_REQUIRED != 0 {
                 let error = Error::unsupported("VHDX metadata item that must be known").at(at);
-                return Err(error.field("GUID", id, "one that the specification lists"));
+                return Err(error.field("GUID", id.to_string(), "one that the specification lists"));
             }
             continue;
         };
         if slot.replace(item_span(&entry, region, at)?).is_some() {
-            return Err(Error::corrupt("VHDX metadata item").at(at).field("GUID", id, "listed once"));
+            return Err(Error::corrupt(Corrupt::MetadataItem).at(at).field(
+                "GUID",
+                id.to_string(),
+                "listed once",
+            ));
         }
     }
     Ok(items)
@@ -414,7 +415,7 @@ fn item_span(entry: &MetadataTableEntry, region: HostSpan, at: HostOffset) -> Re
     let (offset, len) = (u64::from(entry.offset.get()), u64::from(entry.length.get()));
     let end = offset + len;
     if offset < HEADER_SLOT_BYTES || len > ITEM_BYTES_MAX || end > region.len_bytes() {
-        return Err(Error::corrupt("VHDX metadata item").at(at).field(
+        return Err(Error::corrupt(Corrupt::MetadataItem).at(at).field(
             "place",
             format!("{len:#x} bytes at {offset:#x} of the region"),
             format!("at most 1 MiB, from 0x10000 to {:#x}", region.len_bytes()),
@@ -428,17 +429,14 @@ fn item<T: FromBytes>(
     file: &dyn HostFile,
     region: HostSpan,
     span: Option<HostSpan>,
-    name: &str,
+    name: &'static str,
 ) -> Result<T> {
     let Some(span) = span else {
-        return Err(Error::corrupt(format!("VHDX metadata lack the {name}")).at(region.start()));
+        return Err(Error::corrupt(Corrupt::NoMetadataItem { name }).at(region.start()));
     };
     if span.len_bytes() != size_of::<T>() as u64 {
-        return Err(Error::corrupt(format!("VHDX metadata item {name}")).at(span.start()).field(
-            "length",
-            span.len_bytes(),
-            size_of::<T>(),
-        ));
+        let (found, expected) = (span.len_bytes(), size_of::<T>());
+        return Err(Error::corrupt(Corrupt::MetadataItemLength { name, found, expected }).at(span.start()));
     }
     read_struct(file, span.start(), name)
 }

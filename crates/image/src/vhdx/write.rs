@@ -19,7 +19,7 @@ use super::layout::{
 };
 use super::map::BatShape;
 use super::parse::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, VIRTUAL_BYTES_MAX, checksum};
-use crate::{CreateOptions, Finish, Format, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
+use crate::{CreateOptions, Finish, Format, Growth, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
 
 /// Where the log is, 1 MiB long.
 const LOG_AT: u64 = MIB;
@@ -181,6 +181,14 @@ impl Page {
 impl Writer for VhdxWriter {
     fn granularity_bytes(&self) -> u64 {
         GRANULARITY_BYTES
+    }
+
+    fn growth(&self) -> Growth {
+        if self.is_fixed { Growth::Reserved } else { Growth::Behind }
+    }
+
+    fn target_is_dirty(&self) -> bool {
+        self.target_is_dirty
     }
 
     fn start(&mut self) -> Result<Vec<TargetWrite>> {

@@ -5,6 +5,8 @@
 
 use block::{Error, Result};
 
+use super::corrupt::Corrupt;
+
 /// The longest text read. VMware's are below 10 KiB; a disk of thousands of extents stays below this.
 pub(super) const LEN_BYTES_MAX: u64 = 1 << 20;
 /// The most extents: 8 TiB in pieces of 2 GiB.
@@ -167,7 +169,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Descriptor> {
         } else if let Some((key, value)) = split_assignment(line) {
             keys.take(key, unquoted(value))?;
         } else {
-            return Err(Error::corrupt("VMDK descriptor").field(
+            return Err(Error::corrupt(Corrupt::Descriptor).field(
                 format!("line {}", index + 1),
                 shown(line),
                 "a comment, key=value or an extent",
@@ -211,7 +213,7 @@ impl Keys {
             }
         };
         match slot {
-            Some(known) if known != value => Err(Error::corrupt("VMDK descriptor says a key twice").field(
+            Some(known) if known != value => Err(Error::corrupt(Corrupt::KeyTwice).field(
                 lower,
                 shown(value),
                 format!("{}, as before", shown(known)),
@@ -271,7 +273,7 @@ fn check_version(version: Option<&[u8]>) -> Result<()> {
     match version {
         Some(b"1" | b"2" | b"3") => Ok(()),
         Some(other) => Err(Error::unsupported("VMDK descriptor").field("version", shown(other), "1 to 3")),
-        None => Err(Error::corrupt("VMDK descriptor").field("version", "absent", "1 to 3")),
+        None => Err(Error::corrupt(Corrupt::Descriptor).field("version", "absent", "1 to 3")),
     }
 }
 
@@ -280,7 +282,9 @@ fn parse_cid(key: &str, value: Option<&[u8]>) -> Result<Option<u32>> {
     let cid = std::str::from_utf8(value).ok().and_then(|text| u32::from_str_radix(text, 16).ok());
     match cid {
         Some(cid) => Ok(Some(cid)),
-        None => Err(Error::corrupt("VMDK descriptor").field(key, shown(value), "up to 8 hexadecimal digits")),
+        None => {
+            Err(Error::corrupt(Corrupt::Descriptor).field(key, shown(value), "up to 8 hexadecimal digits"))
+        }
     }
 }
 
@@ -288,10 +292,11 @@ fn parse_cid(key: &str, value: Option<&[u8]>) -> Result<Option<u32>> {
 fn parent(cid: Option<u32>, name: Option<String>) -> Result<Option<Parent>> {
     match (cid, name) {
         (None | Some(CID_NONE), None) => Ok(None),
-        (None | Some(CID_NONE), Some(name)) => Err(Error::corrupt(
-            "VMDK descriptor names a parent and says that there is none",
-        )
-        .field("parentFileNameHint", name, "a parentCID beside it other than ffffffff")),
+        (None | Some(CID_NONE), Some(name)) => Err(Error::corrupt(Corrupt::ParentAndNone).field(
+            "parentFileNameHint",
+            name,
+            "a parentCID beside it other than ffffffff",
+        )),
         (Some(cid), name) => Ok(Some(Parent { cid, name })),
     }
 }
@@ -305,7 +310,7 @@ fn is_extent_line(line: &[u8]) -> bool {
 
 fn parse_extent(number: usize, line: &[u8], encoding: &[u8]) -> Result<ExtentLine> {
     let bad = |expected: &str| {
-        Error::corrupt("VMDK extent description").field(format!("line {number}"), shown(line), expected)
+        Error::corrupt(Corrupt::ExtentDescription).field(format!("line {number}"), shown(line), expected)
     };
     let form = "access, sectors, type, \"name\" and offset";
     let (access, rest) = next_word(line).ok_or_else(|| bad(form))?;

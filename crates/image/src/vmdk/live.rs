@@ -8,13 +8,14 @@ use std::sync::Arc;
 use block::{Error, FileIndex, LiveDisk, Occupancy, Occupant, Result, TargetFile, read_struct, read_vec};
 use extent::{HostOffset, HostSpan, Span};
 
+use super::corrupt::Corrupt;
 use super::layout::*;
 use super::map::{Compression, Encoding, Grain, Tables as GrainTables};
 use super::open::{LivePart, live_parts};
 use crate::Chain;
 use crate::live::{
-    AllocatingDisk, Bases, Container, Flat, InUse, LiveOptions, Missed, Movable, Part, Place, Shape, Stage,
-    Storage, Tables, Taken, To, Unit, Votes, WriteOut,
+    AllocatingDisk, Arrangement, Bases, Container, CutOff, Flat, Grid, InUse, LiveOptions, Missed, Movable,
+    Part, Place, Shape, Stage, Storage, Tables, Taken, To, Unit, Votes, WriteOut,
 };
 
 /// Tables count sectors in 32 bits.
@@ -101,7 +102,7 @@ fn open_sparse(chain: Chain, file: InUse, options: LiveOptions) -> Result<Box<dy
         None => None,
     };
     let shape = Shape { unit_bytes: grain_tables.grain_bytes, expander: None };
-    let container = Grains::new(grain_tables, redundant_at, &file)?;
+    let container = Grains::new(grain_tables, redundant_at, &file, options.arrangement)?;
     let tables = Tables::new(file.file.clone());
     let out = Out { cid };
     Ok(Box::new(AllocatingDisk::new(chain, shape, tables, file.file, container, Box::new(out), options)))
@@ -141,7 +142,7 @@ struct Grains {
     taken: Taken,
     bases: Bases,
     /// What the last grain takes, if it ends where the disk does.
-    cut_off: Option<HostSpan>,
+    cut_off: CutOff,
     fresh_from: u64,
     data_from: u64,
     /// The file does not end before this.
@@ -149,7 +150,12 @@ struct Grains {
 }
 
 impl Grains {
-    fn new(tables: GrainTables, redundant_at: Option<HostOffset>, file: &InUse) -> Result<Self> {
+    fn new(
+        tables: GrainTables,
+        redundant_at: Option<HostOffset>,
+        file: &InUse,
+        arrangement: Arrangement,
+    ) -> Result<Self> {
         let Encoding::Hosted { zeroed_grains } = tables.encoding else {
             return Err(Error::unsupported("writing into a VMDK of this kind"));
         };
@@ -176,38 +182,42 @@ impl Grains {
                 data_from = data_from.max(table_at.get() + table_bytes);
             })?;
         }
-        let mut votes = Votes::default();
+        let grid = Grid {
+            unit_bytes: grain_bytes,
+            unit_count: tables.capacity_bytes.div_ceil(grain_bytes),
+            stride_bytes: grain_bytes,
+            align_bytes: grain_bytes,
+            head_bytes: 0,
+        };
+        let mut votes = Votes::new(arrangement, grid);
         let mut result = Ok(());
         let mut cut_off = None;
         let whole = Span::from_zero(tables.capacity_bytes);
         tables.for_each(file, whole, |part, grain| {
             let Grain::At(at) = grain else { return };
             let unit = part.start().get() / grain_bytes;
-            votes.count(unit, at.get(), grain_bytes);
+            votes.count(unit, at.get());
             let stored = Span::new(at, part.len_bytes().next_multiple_of(SECTOR_BYTES));
             if stored.len_bytes() < grain_bytes {
                 cut_off = Some(stored);
             }
             if !taken.take(stored) && result.is_ok() {
-                let error = Error::corrupt("VMDK grain table").at(at);
-                result = Err(error.field("place of grain", unit, "one that nothing else has"));
+                result = Err(Error::corrupt(Corrupt::SharedGrain { grain: unit }).at(at));
             }
             taken.bound(fresh_from);
         })?;
         result?;
-        let mut bases = votes.into_bases(grain_bytes, SECTOR_BYTES);
-        if fresh_from.saturating_add(tables.capacity_bytes.next_multiple_of(grain_bytes)) <= HOST_BYTES_MAX {
-            bases.push(fresh_from);
-        }
+        let mut bases = votes.into_bases(SECTOR_BYTES);
+        bases.grow_from(fresh_from, HOST_BYTES_MAX);
         Ok(Self {
             grain_bytes,
-            unit_count: tables.capacity_bytes.div_ceil(grain_bytes),
+            unit_count: grid.unit_count,
             gtes_per_gt: tables.gtes_per_gt,
             zeroed_grains,
             directories: directories.into_iter().map(HostOffset::get).collect(),
             taken,
             bases,
-            cut_off,
+            cut_off: CutOff(cut_off),
             fresh_from,
             data_from,
             metadata_end,
@@ -216,7 +226,7 @@ impl Grains {
 
     /// What the grain at `at` takes of the file.
     fn stored(&self, at: HostOffset) -> HostSpan {
-        self.cut_off.filter(|cut_off| cut_off.start() == at).unwrap_or(Span::new(at, self.grain_bytes))
+        self.cut_off.stored(Span::new(at, self.grain_bytes))
     }
 
     /// Where the entry of `unit` lies by the directory at `directory_at`, if there is a table for it.
@@ -271,7 +281,7 @@ impl Container for Grains {
             GTE_ZEROED if self.zeroed_grains => Unit::Zero(None),
             _ if place < tables.len_bytes() => Unit::Data(HostOffset::new(place)),
             _ => {
-                let error = Error::corrupt("VMDK grain table").at(HostOffset::new(at));
+                let error = Error::corrupt(Corrupt::GrainTable).at(HostOffset::new(at));
                 let error = error.field(format!("entry of grain {unit}"), sector, "a sector of the file");
                 return Err(error.into());
             }
@@ -279,10 +289,9 @@ impl Container for Grains {
     }
 
     fn allocate(&mut self, tables: &mut Tables, unit: u64) -> Result<Place> {
-        let grain = |at: u64| Span::new(HostOffset::new(at), self.grain_bytes);
-        let fitting =
-            self.bases.places(unit).find(|at| *at >= SECTOR_BYTES && self.taken.is_free(grain(*at)));
-        let at = match fitting {
+        let Self { taken, bases, grain_bytes, .. } = self;
+        let is_free = |at| at >= SECTOR_BYTES && taken.is_free(Span::new(HostOffset::new(at), *grain_bytes));
+        let at = match bases.find(unit, is_free) {
             Some(at) => HostOffset::new(at),
             None => self.fit(self.grain_bytes, self.grain_bytes)?,
         };
@@ -328,9 +337,9 @@ impl Container for Grains {
 
     fn release(&mut self, _tables: &mut Tables, storage: &Storage) -> Result<()> {
         if let Storage::Unit(at) = *storage {
-            let stored = self.stored(at);
-            self.taken.release(stored);
-            self.cut_off = self.cut_off.filter(|cut_off| *cut_off != stored);
+            let whole = Span::new(at, self.grain_bytes);
+            self.cut_off.release(&mut self.taken, whole);
+            self.bases.released();
         }
         Ok(())
     }
@@ -352,7 +361,7 @@ impl Container for Grains {
         let taken = self.taken.pieces().chain([Span::from_zero(self.metadata_end)]).collect();
         // As the grains that are there lie among the host's blocks.
         let align_bytes = self.grain_bytes.min(HOST_BLOCK_BYTES);
-        Ok(movable.occupancy(taken, self.cut_off, tables.len_bytes()).map(|found| Occupancy {
+        Ok(movable.occupancy(taken, self.cut_off.0, tables.len_bytes()).map(|found| Occupancy {
             align_bytes,
             phase_bytes: found.movable.first().map_or(0, |run| run.at.get() % align_bytes),
             slots_from: HostOffset::new(self.data_from),

@@ -1,12 +1,14 @@
 //! From the virtual disk to the files: grain directories, grain tables and their entries.
 
 use block::{
-    Cached, Error, FileIndex, HostFile, ReadAt, Result, Run, RunState, check_bounds, push_run, read_vec,
+    Cached, Error, FieldValue, FileIndex, HostFile, ReadAt, Result, Run, RunState, check_bounds, push_run,
+    read_vec,
 };
 use extent::{Host, HostOffset, HostSpan, Offset, Span, VirtualOffset, VirtualSpan};
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::corrupt::Corrupt;
 use super::layout::*;
 
 /// What table entries mean.
@@ -134,7 +136,7 @@ impl Tables {
     ) -> Result<Vec<u64>> {
         let width = self.entry_bytes();
         let at = table_at.checked_add(range.start * width).ok_or_else(|| {
-            Error::corrupt("VMDK grain directory").field("place", format!("{table_at:?}"), "within the file")
+            Error::corrupt(Corrupt::GrainDirectory).field("place", format!("{table_at:?}"), "within the file")
         })?;
         let bytes = read_vec(file, at, (range.end - range.start) * width, "VMDK grain directory or table")?;
         let number = |entry: &[u8]| {
@@ -151,8 +153,8 @@ impl Tables {
             return Ok(None);
         }
         let bad = |expected: String| {
-            Error::corrupt("VMDK grain directory")
-                .field(format!("entry {index}"), format!("{raw:#x}"), expected)
+            Error::corrupt(Corrupt::GrainDirectory)
+                .field(format!("entry {index}"), FieldValue::hex(raw), expected)
                 .at(self.directory_at)
         };
         let table_bytes = self.gtes_per_gt * self.entry_bytes();
@@ -178,8 +180,8 @@ impl Tables {
     /// What the entry `raw` of the table at `table_at` means, for the grain `index` of the extent.
     fn grain(&self, index: u64, raw: u64, table_at: HostOffset, file_len_bytes: u64) -> Result<Grain> {
         let bad = |expected: &str| {
-            Error::corrupt("VMDK grain table")
-                .field(format!("entry of grain {index}"), format!("{raw:#x}"), expected)
+            Error::corrupt(Corrupt::GrainTable)
+                .field(format!("entry of grain {index}"), FieldValue::hex(raw), expected)
                 .at(table_at)
         };
         let start = match self.encoding {
@@ -487,7 +489,7 @@ impl Map {
         let mut inflate = flate2::Decompress::new(true);
         let status = inflate.decompress(&data, &mut grain, flate2::FlushDecompress::Finish);
         let bad = |found: String| {
-            Error::corrupt("VMDK compressed grain")
+            Error::corrupt(Corrupt::CompressedGrain)
                 .field(format!("grain {index}"), found, "a zlib stream of a whole grain")
                 .at(at)
         };
@@ -540,15 +542,15 @@ fn compressed_bytes(file: &dyn HostFile, tables: &Tables, index: u64, at: HostOf
     // Marker and data together in most cases: what compresses at all fits into a grain.
     let bytes = read_vec(file, at, (marker_bytes + tables.grain_bytes).min(rest), "VMDK compressed grain")?;
     let Ok((marker, data)) = <GrainMarker as zerocopy::FromBytes>::read_from_prefix(&bytes) else {
-        return Err(Error::corrupt("VMDK grain marker past the file's end").at(at));
+        return Err(Error::corrupt(Corrupt::MarkerPastEnd).at(at));
     };
     let lba = index * (tables.grain_bytes / SECTOR_BYTES);
     if marker.lba.get() != lba {
-        return Err(Error::corrupt("VMDK grain marker").field("lba", marker.lba, lba).at(at));
+        return Err(Error::corrupt(Corrupt::GrainMarker).field("lba", marker.lba, lba).at(at));
     }
     let size = u64::from(marker.size.get());
     if size == 0 || size > compressed_bytes_max(tables) {
-        return Err(Error::corrupt("VMDK grain marker")
+        return Err(Error::corrupt(Corrupt::GrainMarker)
             .field("size", size, format!("1 to {}", compressed_bytes_max(tables)))
             .at(at));
     }

@@ -5,6 +5,7 @@
 //!
 //! Absent on purpose: extents that stand for whole devices, encrypted disks, replay of SESparse journals.
 
+mod corrupt;
 mod descriptor;
 mod edit;
 mod layout;
@@ -14,6 +15,7 @@ mod open;
 mod parse;
 mod write;
 
+pub use corrupt::Corrupt;
 pub(crate) use live::open_live;
 pub(crate) use open::references;
 pub use open::{open, probe};

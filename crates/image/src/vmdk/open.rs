@@ -6,12 +6,13 @@ use std::sync::Arc;
 use block::{Error, ErrorKind, FileIndex, HostFile, Result, Run, read_vec};
 use extent::{HostOffset, HostSpan, Offset, Span, VirtualOffset, VirtualSpan};
 
+use super::corrupt::Corrupt;
 use super::descriptor::{self, Descriptor, ExtentKind, ExtentLine};
 use super::edit;
 use super::layout::SECTOR_BYTES;
 use super::map::{Compression, Map, Part, Source, Tables};
 use super::parse::{self, Magic, SparseExtent};
-use crate::relatives::References;
+use crate::references::References;
 use crate::{Facts, Format, Layer, ParentReference, Probe, Purpose, Renewal, Resolver};
 
 /// How much of a text is looked at to tell whether it is a descriptor.
@@ -31,7 +32,7 @@ pub fn probe(file: &dyn HostFile) -> Result<Probe> {
         Err(error) if error.kind() == ErrorKind::Io => Err(error),
         // What is known but not supported is better told by `open`.
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Probe::Yes),
-        Err(error) => Ok(Probe::Broken(error.to_string())),
+        Err(error) => Ok(Probe::Broken(error)),
     }
 }
 
@@ -120,7 +121,7 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
             let hint = error.hint_text().unwrap_or_default().to_owned();
             Err(error.hint(format!("{hint}, or say -f raw to take this file for the whole disk")))
         }
-        Entrance::None => Err(Error::corrupt("not a VMDK: neither a descriptor nor a sparse extent")),
+        Entrance::None => Err(Error::corrupt(Corrupt::NoVmdk)),
     }
 }
 
@@ -151,7 +152,7 @@ fn reference(parent: descriptor::Parent) -> ParentReference {
 
 fn read_text(file: &dyn HostFile) -> Result<Descriptor> {
     if file.len_bytes() > descriptor::LEN_BYTES_MAX {
-        return Err(Error::corrupt("VMDK descriptor").field(
+        return Err(Error::corrupt(Corrupt::Descriptor).field(
             "length",
             format!("{} bytes", file.len_bytes()),
             format!("at most {}", descriptor::LEN_BYTES_MAX),
@@ -180,7 +181,7 @@ fn open_hosted(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<d
     };
     // The name in it is the one at creation, which a copy or a rename leaves behind; the extent is this file.
     if line.kind != ExtentKind::Sparse {
-        return Err(Error::corrupt("VMDK with an embedded descriptor").field(
+        return Err(Error::corrupt(Corrupt::EmbeddedDescriptor).field(
             "type of its extent",
             format!("{:?}", line.kind),
             "SPARSE",
@@ -249,7 +250,7 @@ fn check_create_type(descriptor: &Descriptor) -> Result<()> {
     if descriptor.extents.is_empty() {
         return Err(match &descriptor.encryption {
             Some(key) => Error::refused(format!("encrypted VMDK (its descriptor holds '{key}')")),
-            None => Error::corrupt("VMDK descriptor").field("number of extents", 0, "at least 1"),
+            None => Error::corrupt(Corrupt::Descriptor).field("number of extents", 0, "at least 1"),
         });
     }
     Ok(())
@@ -322,7 +323,7 @@ impl Builder {
             (Some(at), Some(end)) if end <= host.len_bytes() => {
                 self.push(line, Source::Flat { file, at: HostOffset::new(at) })
             }
-            _ => Err(Error::corrupt("VMDK flat extent").field(
+            _ => Err(Error::corrupt(Corrupt::FlatExtent).field(
                 "its end",
                 format!("sector {} and {} more", line.offset, line.sector_count),
                 format!("within the file's {} bytes", host.len_bytes()),
@@ -335,7 +336,7 @@ impl Builder {
         let grain_sectors = extent.tables.grain_bytes / SECTOR_BYTES;
         let rounding = extent.capacity_sectors.checked_sub(line.sector_count);
         if rounding.is_none_or(|rounding| rounding >= grain_sectors) {
-            return Err(Error::corrupt("VMDK sparse extent").field(
+            return Err(Error::corrupt(Corrupt::SparseExtent).field(
                 "capacity",
                 format!("{} sectors", extent.capacity_sectors),
                 format!("{} as the descriptor says", line.sector_count),
@@ -368,7 +369,7 @@ impl Builder {
             .and_then(|len_bytes| Span::checked(self.end, len_bytes))
             .filter(|span| i64::try_from(span.end().get()).is_ok())
             .ok_or_else(|| {
-                Error::corrupt("VMDK extent description").field(
+                Error::corrupt(Corrupt::ExtentDescription).field(
                     "sectors",
                     line.sector_count,
                     "below 8 EiB in all",
@@ -423,8 +424,8 @@ fn sparse_extent(file: &dyn HostFile) -> Result<SparseExtent> {
     match parse::magic(file)? {
         Some(Magic::Hosted) => parse::hosted_extent(file, parse::hosted_header(file, Offset::ZERO)?),
         Some(Magic::Cowd) => parse::cowd_extent(file),
-        Some(Magic::SeSparse) => Err(Error::corrupt("VMDK extent of type SPARSE that holds SESparse data")),
-        None => Err(Error::corrupt("VMDK sparse extent").field("magic number", "unknown", "KDMV or COWD")),
+        Some(Magic::SeSparse) => Err(Error::corrupt(Corrupt::WrongExtentType)),
+        None => Err(Error::corrupt(Corrupt::SparseExtent).field("magic number", "unknown", "KDMV or COWD")),
     }
 }
 

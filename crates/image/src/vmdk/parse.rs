@@ -1,9 +1,10 @@
 //! Headers of sparse extents, from raw to validated: what remains is where the tables lie and what their
 //! entries mean.
 
-use block::{Error, ErrorKind, HostFile, Result, read_struct, read_vec};
+use block::{Error, ErrorKind, FieldValue, HostFile, Result, read_struct, read_vec};
 use extent::{HostOffset, HostSpan, Span};
 
+use super::corrupt::Corrupt;
 use super::layout::*;
 use super::map::{Compression, Encoding, Tables};
 
@@ -86,7 +87,7 @@ pub(super) fn hosted_header(file: &dyn HostFile, at: HostOffset) -> Result<Hoste
     // A header that only carries a descriptor says nothing of grains.
     let grain_sectors = if capacity_sectors == 0 { 1 } else { check_grain_size(raw.grain_size.get(), at)? };
     if capacity_sectors != 0 && !(1..=GTES_PER_GT).contains(&raw.gtes_per_gt.get()) {
-        return Err(Error::corrupt("VMDK sparse header")
+        return Err(Error::corrupt(Corrupt::SparseHeader)
             .field("numGTEsPerGT", raw.gtes_per_gt, format!("1 to {GTES_PER_GT}"))
             .at(at));
     }
@@ -94,7 +95,7 @@ pub(super) fn hosted_header(file: &dyn HostFile, at: HostOffset) -> Result<Hoste
         (COMPRESSION_NONE, false) => Compression::None,
         (COMPRESSION_DEFLATE, true) => Compression::Zlib { markers: flags & FLAG_MARKERS != 0 },
         (algorithm, _) => {
-            return Err(Error::corrupt("VMDK sparse header")
+            return Err(Error::corrupt(Corrupt::SparseHeader)
                 .field("compressAlgorithm", algorithm, "1 with flag 0x10000, or 0 without it")
                 .at(at));
         }
@@ -125,9 +126,9 @@ pub(super) fn hosted_header(file: &dyn HostFile, at: HostOffset) -> Result<Hoste
 fn check_hosted_fields(raw: &SparseHeader) -> Result<()> {
     let flags = raw.flags.get();
     if raw.magic.get() != SPARSE_MAGIC {
-        return Err(Error::corrupt("VMDK sparse header").field(
+        return Err(Error::corrupt(Corrupt::SparseHeader).field(
             "magic number",
-            format!("{:#x}", raw.magic),
+            FieldValue::hex(raw.magic),
             format!("{SPARSE_MAGIC:#x}"),
         ));
     }
@@ -135,7 +136,7 @@ fn check_hosted_fields(raw: &SparseHeader) -> Result<()> {
         return Err(Error::unsupported("VMDK sparse header").field("version", raw.version, "1 to 3"));
     }
     if flags & FLAG_NEWLINES != 0 && raw.newlines != NEWLINES {
-        return Err(Error::corrupt("VMDK file damaged by a transfer as text").field(
+        return Err(Error::corrupt(Corrupt::TextTransfer).field(
             "newline bytes",
             format!("{:02x?}", raw.newlines),
             format!("{NEWLINES:02x?}"),
@@ -145,7 +146,7 @@ fn check_hosted_fields(raw: &SparseHeader) -> Result<()> {
     if unknown != 0 {
         return Err(Error::unsupported("VMDK sparse header").field(
             "flags",
-            format!("{flags:#x}"),
+            FieldValue::hex(flags),
             "of the upper 16 only 0x10000 and 0x20000",
         ));
     }
@@ -156,7 +157,7 @@ fn check_grain_size(sectors: u64, at: HostOffset) -> Result<u64> {
     if sectors.is_power_of_two() && sectors <= GRAIN_SECTOR_COUNT_MAX {
         return Ok(sectors);
     }
-    Err(Error::corrupt("VMDK sparse header")
+    Err(Error::corrupt(Corrupt::SparseHeader)
         .field("grainSize", sectors, format!("a power of two up to {GRAIN_SECTOR_COUNT_MAX}"))
         .at(at))
 }
@@ -166,7 +167,7 @@ fn descriptor_span(raw: &SparseHeader) -> Result<Option<HostSpan>> {
         return Ok(None);
     }
     let bad = || {
-        Error::corrupt("VMDK sparse header").field(
+        Error::corrupt(Corrupt::SparseHeader).field(
             "descriptor",
             format!("{} sectors at sector {}", raw.descriptor_size, raw.descriptor_offset),
             "1 to 2048 sectors",
@@ -180,9 +181,9 @@ fn descriptor_span(raw: &SparseHeader) -> Result<Option<HostSpan>> {
     Span::checked(start, len_bytes).map(Some).ok_or_else(bad)
 }
 
-fn offset(sector: u64, what: &str) -> Result<HostOffset> {
+fn offset(sector: u64, what: &'static str) -> Result<HostOffset> {
     sector.checked_mul(SECTOR_BYTES).map(HostOffset::new).ok_or_else(|| {
-        Error::corrupt(format!("VMDK {what}")).field("sector", sector, "a sector within the file")
+        Error::corrupt(Corrupt::Pointer { what }).field("sector", sector, "a sector within the file")
     })
 }
 
@@ -234,7 +235,7 @@ fn capacity_bytes(sectors: u64) -> Result<u64> {
     // No file that the host can hold lies above this.
     const SECTOR_COUNT_MAX: u64 = (1 << 62) / SECTOR_BYTES;
     if sectors == 0 || sectors > SECTOR_COUNT_MAX {
-        return Err(Error::corrupt("VMDK extent").field(
+        return Err(Error::corrupt(Corrupt::Capacity).field(
             "capacity",
             sectors,
             format!("1 to {SECTOR_COUNT_MAX} sectors"),
@@ -261,16 +262,16 @@ fn footer(file: &dyn HostFile, header: &HostedHeader) -> Result<HostedHeader> {
     let marker_at = HostOffset::new(at.get() - SECTOR_BYTES);
     let marker: MetadataMarker = read_struct(file, marker_at, "VMDK footer marker")?;
     if marker.kind.get() != MARKER_FOOTER || marker.size.get() != 0 {
-        return Err(Error::corrupt("VMDK footer marker")
+        return Err(Error::corrupt(Corrupt::FooterMarker)
             .field("type", marker.kind, MARKER_FOOTER)
             .at(marker_at));
     }
     let footer = hosted_header(file, at)?;
     if footer.directory_at.is_none() {
-        return Err(Error::corrupt("VMDK footer").field("gdOffset", "at the end", "a sector").at(at));
+        return Err(Error::corrupt(Corrupt::Footer).field("gdOffset", "at the end", "a sector").at(at));
     }
     if footer.capacity_sectors != header.capacity_sectors || footer.grain_bytes != header.grain_bytes {
-        return Err(Error::corrupt("VMDK footer")
+        return Err(Error::corrupt(Corrupt::Footer)
             .field(
                 "capacity and grain size",
                 format!("{} sectors, {} bytes", footer.capacity_sectors, footer.grain_bytes),
@@ -294,7 +295,7 @@ fn find_footer(file: &dyn HostFile) -> Result<HostOffset> {
         tail[index..].starts_with(&SPARSE_MAGIC.to_le_bytes()) && *at > SECTOR_BYTES
     };
     at.filter(is_footer).map(HostOffset::new).ok_or_else(|| {
-        Error::corrupt("VMDK stream without a footer at its end")
+        Error::corrupt(Corrupt::NoFooter)
             .at(HostOffset::new(end))
             .hint("the file is probably truncated: fetch it again")
     })
@@ -320,7 +321,7 @@ pub(super) fn cowd_extent(file: &dyn HostFile) -> Result<SparseExtent> {
         metadata_end: size_of::<CowdHeader>() as u64,
     };
     if u64::from(raw.gd_entry_count.get()) < tables.directory_entry_count() {
-        return Err(Error::corrupt("VMDK COWD header").field(
+        return Err(Error::corrupt(Corrupt::CowdHeader).field(
             "numGDEntries",
             raw.gd_entry_count,
             format!("at least {}", tables.directory_entry_count()),
@@ -350,7 +351,7 @@ pub(super) fn sesparse_extent(file: &dyn HostFile) -> Result<SparseExtent> {
         if found != expected {
             return Err(Error::unsupported("VMDK SESparse header").field(
                 field,
-                format!("{found:#x}"),
+                FieldValue::hex(found),
                 format!("{expected:#x}"),
             ));
         }
@@ -374,7 +375,7 @@ pub(super) fn sesparse_extent(file: &dyn HostFile) -> Result<SparseExtent> {
     check_table_count(tables.directory_entry_count())?;
     let directory = area(raw.grain_directory, "SESparse grain directory")?;
     if directory.len_bytes() / 8 < tables.directory_entry_count() {
-        return Err(Error::corrupt("VMDK SESparse header").field(
+        return Err(Error::corrupt(Corrupt::SeSparseHeader).field(
             "grain directory size",
             raw.grain_directory.size,
             format!("room for {} entries", tables.directory_entry_count()),
@@ -396,8 +397,8 @@ fn check_volatile_header(file: &dyn HostFile, place: SeSparseArea) -> Result<()>
     let at = offset(place.offset.get(), "SESparse volatile header")?;
     let raw: SeSparseVolatileHeader = read_struct(file, at, "VMDK SESparse volatile header")?;
     if raw.magic.get() != SESPARSE_VOLATILE_MAGIC {
-        return Err(Error::corrupt("VMDK SESparse volatile header")
-            .field("magic number", format!("{:#x}", raw.magic), format!("{SESPARSE_VOLATILE_MAGIC:#x}"))
+        return Err(Error::corrupt(Corrupt::SeSparseVolatileHeader)
+            .field("magic number", FieldValue::hex(raw.magic), format!("{SESPARSE_VOLATILE_MAGIC:#x}"))
             .at(at));
     }
     if raw.replay_journal.get() != 0 {
@@ -412,10 +413,10 @@ fn check_volatile_header(file: &dyn HostFile, place: SeSparseArea) -> Result<()>
     Ok(())
 }
 
-fn area(raw: SeSparseArea, what: &str) -> Result<HostSpan> {
+fn area(raw: SeSparseArea, what: &'static str) -> Result<HostSpan> {
     let start = offset(raw.offset.get(), what)?;
     let len_bytes = raw.size.get().checked_mul(SECTOR_BYTES);
     len_bytes.and_then(|len_bytes| Span::checked(start, len_bytes)).ok_or_else(|| {
-        Error::corrupt(format!("VMDK {what}")).field("size", raw.size, "sectors within the file")
+        Error::corrupt(Corrupt::Pointer { what }).field("size", raw.size, "sectors within the file")
     })
 }

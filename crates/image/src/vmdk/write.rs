@@ -278,6 +278,10 @@ impl Writer for VmdkWriter {
         (self.shape == Shape::StreamOptimized).then(|| Box::new(GrainEncoder::new()) as Box<dyn Encoder>)
     }
 
+    fn target_is_dirty(&self) -> bool {
+        self.target_is_dirty
+    }
+
     fn start(&mut self) -> Result<Vec<TargetWrite>> {
         // Tables that are never written must read as "nothing allocated".
         let metadata_bytes = self.overhead() * SECTOR_BYTES;

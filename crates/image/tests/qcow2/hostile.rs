@@ -43,9 +43,10 @@ fn a_wrong_entry_is_named_by_index_and_value() {
     ] {
         let error = map_with_entry(&image, &[entry]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-        let message = error.to_string();
-        assert!(message.contains(&format!("entry 0 is {entry:#018x}")), "{message}");
-        assert!(message.contains(expected), "{message}");
+        assert_eq!(error.cause(), Some(&qcow2::Corrupt::L2Entry));
+        let field = error.wrong_field().unwrap();
+        assert_eq!((field.name(), field.found().number()), ("entry 0", Some(entry)));
+        assert!(field.expected().contains(expected), "{error}");
     }
 }
 

@@ -218,7 +218,7 @@ fn unknown_features_are_named() {
     let name_at = fs::read(&path).unwrap().windows(9).position(|window| window == b"dirty bit").unwrap();
     patch(&path, name_at - 1, 63);
     assert!(error().to_string().contains("bit 63 ('dirty bit')"), "{}", error());
-    assert_eq!(qcow2::probe(&*TestFile::open(&path)).unwrap(), Probe::Yes);
+    assert!(matches!(qcow2::probe(&*TestFile::open(&path)).unwrap(), Probe::Yes));
 }
 
 fn patch(path: &Path, at: usize, byte: u8) {

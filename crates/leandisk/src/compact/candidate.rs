@@ -7,13 +7,14 @@ use claims::{Act, Seen};
 use extent::{ExtentSet, Host, Span, VolumeSpan};
 use filesystem::{Catalog, Check, State, Use};
 use image::live::gives_back;
-use image::{Chain, Edit};
+use image::{Chain, Edit, Resolver};
 use stack::{Mode, Stack, UsedMaps, Volume};
 use verify::volume::{Contents, Snapshot, VolumeReport};
 
-use super::{Options, WINDOW_BYTES};
+use super::{Options, Task, WINDOW_BYTES};
 use crate::in_place::take_snapshot;
-use crate::open::{Caching, Gate, OpenDisk, check_claims, check_usable, lost};
+use crate::machine::Caching;
+use crate::open::{check_claims, lost};
 use crate::shadow_copies;
 
 /// What a file system without files is called.
@@ -22,7 +23,7 @@ const SWAP: &str = "swap";
 /// A disk that may be changed in place, with what its volumes say.
 pub(super) struct Candidate {
     pub(super) stack: Stack,
-    pub(super) gate: Gate,
+    pub(super) resolver: Box<dyn Resolver>,
     pub(super) seen: Seen,
     pub(super) maps: UsedMaps,
     pub(super) trust: Vec<Trust>,
@@ -79,20 +80,21 @@ impl Depth {
 
 impl Candidate {
     /// Opens the disk; with `is_compared`, reads the files that are to be as they were afterwards.
-    pub(super) fn open(options: &Options, is_compared: bool) -> Result<Self> {
+    pub(super) fn open(task: Task<'_>, is_compared: bool) -> Result<Self> {
         // Metadata are read more than once: by who plans, and by who checks.
-        let stack = OpenDisk::open(&options.disk, &options.open, Caching::Metadata)?.stack;
-        let gate = Gate::new(&options.disk, &options.open)?;
+        let stack = task.location().open(Caching::Metadata)?.stack;
+        let resolver = task.location().resolver()?;
         let seen = Seen::of(stack.chain());
-        let occupancy = check_possible(options, &stack, &gate)?;
+        let occupancy = check_possible(task, &stack, &*resolver)?;
         let chain = stack.chain().clone();
-        seen.clone().explain(&chain, Self::survey(options, stack, gate, seen, occupancy, is_compared))
+        seen.clone()
+            .explain(&chain, Self::survey(task.options, stack, resolver, seen, occupancy, is_compared))
     }
 
     fn survey(
         options: &Options,
         stack: Stack,
-        gate: Gate,
+        resolver: Box<dyn Resolver>,
         seen: Seen,
         occupancy: Option<Occupancy>,
         is_compared: bool,
@@ -104,16 +106,16 @@ impl Candidate {
         let trust = volumes.map(|(volume, mode)| trust(depth, volume, mode)).collect::<Result<_>>()?;
         // Asked for where it is, the host finds places for all that was written, and what is taken is counted after that.
         let held = held(stack.chain())?;
-        Ok(Self { stack, gate, seen, maps, trust, held, occupancy, depth })
+        Ok(Self { stack, resolver, seen, maps, trust, held, occupancy, depth })
     }
 }
 
 /// Refuses what must not be changed in place, or cannot, before anything of its contents is looked at. What lies where in an
 /// image whose units can be moved.
-fn check_possible(options: &Options, stack: &Stack, gate: &Gate) -> Result<Option<Occupancy>> {
-    check_claims(stack.chain(), gate, Act::Change)?;
+fn check_possible(task: Task<'_>, stack: &Stack, resolver: &dyn Resolver) -> Result<Option<Occupancy>> {
+    check_claims(stack.chain(), resolver, Act::Change)?;
     Edit::check(stack.chain())?;
-    check_usable(&options.disk, &options.open)?.occupancy()
+    task.location().check_usable()?.occupancy()
 }
 
 fn check_not_hibernated(stack: &Stack) -> Result<()> {

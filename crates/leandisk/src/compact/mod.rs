@@ -10,13 +10,11 @@ use block::{
     Counted, Disk, Error, HOST_BLOCK_BYTES, HostFile, LiveDisk, Occupancy, ReadAt, Result, TargetFile,
     UnitMove,
 };
-use claims::Seen;
 use engine::{CompactJob, CompactOutcome, RearrangeOutcome, Tally};
 use extent::Span;
 use image::live::{LiveOptions, gives_back};
 use image::{Chain, Edit, EditTarget};
 use journal::{Header, Identity};
-use os::{JournalFile, LiveFile};
 use plan::compact::{CompactPlan, CompactPlanner, CompactShape, FileFacts};
 use plan::shorten::{MoveWhen, Moved as MovedUnits};
 use plan::{Moved, facts_after};
@@ -26,7 +24,8 @@ use verify::volume::Snapshot;
 
 use crate::consolidate::{self, Known};
 use crate::in_place::{ChangeOptions, VolumePlan, carry_out, check_can_be_opened};
-use crate::open::{Caching, Gate, OpenDisk, OpenOptions, lost};
+use crate::machine::{Caching, HeldFile, HeldJournal, Machine, ThisHost};
+use crate::open::{Location, OpenOptions, lost};
 use crate::places::Places;
 use crate::{Observer, Reported, shadow_copies};
 
@@ -69,17 +68,33 @@ pub struct Options {
 /// A use case with who watches it.
 #[derive(Clone, Copy)]
 struct Task<'a> {
+    machine: &'a dyn Machine,
     options: &'a Options,
     observer: &'a dyn Observer,
 }
 
+impl<'a> Task<'a> {
+    fn location(self) -> Location<'a> {
+        Location { machine: self.machine, path: &self.options.disk, options: &self.options.open }
+    }
+}
+
 /// Gives back what the guest does not use, or says what would be given back. A stop at any moment leaves every file whole.
 pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<CompactDocument>> {
-    let task = Task { options, observer };
+    run_on(&ThisHost, options, observer)
+}
+
+/// The same on another machine than this host.
+pub fn run_on(
+    machine: &dyn Machine,
+    options: &Options,
+    observer: &dyn Observer,
+) -> Result<Reported<CompactDocument>> {
+    let task = Task { machine, options, observer };
     let started = Instant::now();
     // What moves is compared by who moves it; files are read again for what comes after that.
     let checking = observer.waiting(comparing(options));
-    let mut candidate = Candidate::open(options, options.verify && !options.defrag)?;
+    let mut candidate = Candidate::open(task, options.verify && !options.defrag)?;
     let before = sizes(candidate.stack.chain())?;
     drop(checking);
     let consolidation = match options.defrag {
@@ -95,7 +110,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<Compac
         (true, count) => {
             // What keeps the files from being opened keeps them from being changed.
             if refused.is_none() && count > 0 {
-                drop(open_alone(candidate.stack.chain(), &candidate.gate, &candidate.seen)?);
+                drop(open_alone(machine, &candidate)?);
             }
             None
         }
@@ -103,7 +118,10 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Reported<Compac
             let after = sizes(candidate.stack.chain())?;
             Some(Done { after, written_bytes: 0, is_cancelled: false, verified_files: None })
         }
-        (false, _) => Some(execute(task, &candidate, &plan)?),
+        (false, _) => {
+            let done = execute(task, &candidate, &plan);
+            Some(done.map_err(|error| task.location().or_to_recover(error))?)
+        }
     };
     let care = shadow_copies::care(options.drop_shadow_copies, &candidate.stack, &candidate.maps)?;
     let volumes = candidate.stack.volumes().iter().zip(&candidate.trust).zip(care);
@@ -171,7 +189,7 @@ impl Consolidation {
 
 /// Plans what is to move, and does it, but in a dry run; then the candidate is that of the disk afterwards.
 fn consolidate(task: Task<'_>, candidate: &mut Candidate) -> Result<Consolidation> {
-    let Task { options, observer } = task;
+    let Task { machine, options, observer } = task;
     let known: Vec<_> = candidate.trust.iter().map(known).collect();
     let gives = gives_back(candidate.stack.chain());
     let plans = consolidate::plan(&candidate.stack, &candidate.maps, gives, &known)?;
@@ -179,21 +197,15 @@ fn consolidate(task: Task<'_>, candidate: &mut Candidate) -> Result<Consolidatio
     let mut verified_files = None;
     let moves = plans.iter().any(consolidate::has_moves);
     if !options.dry_run && moves {
-        let how = ChangeOptions {
-            disk: &options.disk,
-            open: &options.open,
-            verify: options.verify,
-            journal: None,
-            observer,
-        };
-        let carried_out = carry_out(&how, &candidate.stack, &candidate.gate, &plans, &candidate.seen)?;
+        let how = ChangeOptions { disk: task.location(), verify: options.verify, journal: None, observer };
+        let carried_out = carry_out(&how, &candidate.stack, &*candidate.resolver, &plans, &candidate.seen)?;
         (outcomes, verified_files) = (carried_out.outcomes, carried_out.verified_files);
     }
     if options.dry_run {
-        check_can_be_opened(&candidate.stack, &candidate.gate, &plans)?;
+        check_can_be_opened(machine, &candidate.stack, &*candidate.resolver, &plans)?;
     } else if moves || options.verify {
         let _checking = observer.waiting(comparing(options));
-        *candidate = Candidate::open(options, options.verify)?;
+        *candidate = Candidate::open(task, options.verify)?;
     }
     Ok(Consolidation { plans, outcomes, verified_files })
 }
@@ -279,11 +291,11 @@ struct Done {
 
 /// Carries out the plan, then opens the disk anew and compares.
 fn execute(task: Task<'_>, candidate: &Candidate, plan: &CompactPlan) -> Result<Done> {
-    let Task { options, observer } = task;
-    let Candidate { stack, gate, seen, trust, depth, .. } = candidate;
+    let Task { machine, options, observer } = task;
+    let Candidate { stack, trust, depth, .. } = candidate;
     let slot_bytes = candidate.occupancy.as_ref().map_or(0, Occupancy::slot_bytes);
     let before = Places::of(stack.chain(), &plan.kept)?;
-    let edit = open_alone(stack.chain(), gate, seen)?;
+    let edit = open_alone(machine, candidate)?;
     let cancelled = observer.cancel()?;
     // From before the first write until the disk is closed: what is killed in between may leave marks in the image that only
     // `recover` takes for its own. Without tables there is nothing to leave.
@@ -292,7 +304,7 @@ fn execute(task: Task<'_>, candidate: &Candidate, plan: &CompactPlan) -> Result<
             let format = edit.chain().facts().format.name().to_owned();
             let identity = Identity { format, ..Identity::default() };
             let header = Header::without_volume(identity, edit.chain().len_bytes());
-            Some(os::create_journal(&options.disk, None, header)?)
+            Some(machine.create_journal(&options.disk, None, header)?)
         }
         None => None,
     };
@@ -302,7 +314,7 @@ fn execute(task: Task<'_>, candidate: &Candidate, plan: &CompactPlan) -> Result<
     let disk = match begin(edit, &tallies, plan.blocks_leave) {
         Ok(disk) => disk,
         Err(error) => {
-            journal.into_iter().try_for_each(JournalFile::remove)?;
+            journal.into_iter().try_for_each(HeldJournal::remove)?;
             return Err(error);
         }
     };
@@ -317,13 +329,13 @@ fn execute(task: Task<'_>, candidate: &Candidate, plan: &CompactPlan) -> Result<
     progress.finish();
     // What was given back stays given back: only a disk that could not be closed is to be recovered.
     if outcome.is_ok() || disk.close().is_ok() {
-        journal.into_iter().try_for_each(JournalFile::remove)?;
+        journal.into_iter().try_for_each(HeldJournal::remove)?;
     }
     drop(disk);
     let CompactOutcome { is_cancelled, moved_bytes, .. } = outcome?;
     let moved = MovedUnits::new(moved_first(&plan.moves, moved_bytes, slot_bytes), slot_bytes);
     let _checking = observer.waiting(comparing(options));
-    let after = OpenDisk::open(&options.disk, &options.open, Caching::Metadata)?.stack;
+    let after = task.location().open(Caching::Metadata)?.stack;
     let zeroed: Vec<_> = tallies.iter().map(|tally| tally.zeroed()).collect();
     before.check(after.chain(), &plan.kept, &moved, &zeroed)?;
     let mut verified_files = 0;
@@ -357,14 +369,16 @@ fn moved_first(moves: &[UnitMove], moved_bytes: u64, slot_bytes: u64) -> Vec<Uni
 }
 
 /// Opens the disk's files for this program alone. Nothing is written yet.
-fn open_alone(chain: &Chain, gate: &Gate, seen: &Seen) -> Result<Edit> {
+fn open_alone(machine: &dyn Machine, candidate: &Candidate) -> Result<Edit> {
+    let Candidate { stack, resolver, seen, .. } = candidate;
+    let chain = stack.chain();
     let mut opened = Vec::new();
     let mut open = |file: &dyn HostFile| {
-        let file = Arc::new(LiveFile::open(file.path())?);
+        let file: Arc<dyn HeldFile> = machine.hold(file.path())?;
         opened.push(file.clone());
         Ok(file as Arc<dyn EditTarget>)
     };
-    let edit = Edit::open(chain, gate, &mut open)?;
+    let edit = Edit::open(chain, &**resolver, &mut open)?;
     seen.check_before_change(chain)?;
     opened.iter().try_for_each(|file| file.check_gives_back())?;
     Ok(edit)

@@ -11,8 +11,9 @@ use block::{Error, Result};
 use os::PassedSocket;
 use serve::nbd::{Event, Listener, Options as ServerOptions, Server, Tls};
 use serve::stats::{StatsServer, socket_beside};
-use serve::{Access, Export};
+use serve::{Access, Export, bind};
 
+use super::made::Made;
 use super::{Options, TlsFiles};
 use crate::Observer;
 
@@ -43,106 +44,159 @@ impl Doors {
         })
     }
 
+    /// What is made by name for it, and removed in the end.
+    pub(super) fn made(&self) -> Vec<PathBuf> {
+        let passed = self.passed.iter().find_map(|socket| match socket {
+            PassedSocket::Unix(socket) => Some(socket_beside(&path_of(socket))),
+            PassedSocket::Tcp(_) => None,
+        });
+        match &self.socket {
+            Some(path) => vec![path.clone(), socket_beside(path)],
+            None => passed.into_iter().collect(),
+        }
+    }
+
     /// Makes the sockets, and takes those that were passed.
-    fn open(mut self, name: &str) -> Result<Entrances> {
+    pub(super) fn open(mut self, observer: &dyn Observer) -> Result<Entrances> {
         let mut entrances = Entrances::default();
         if let Some(address) = self.listen {
-            entrances.add(self.tcp(Listener::tcp(address)?, address, name));
+            entrances.add(self.tcp(Listener::tcp(address)?, address));
         }
         for socket in std::mem::take(&mut self.passed) {
             match socket {
                 PassedSocket::Tcp(socket) => {
                     let address = socket.local_addr().map_err(|error| Error::io("listen", error))?;
-                    entrances.add(self.tcp(Listener::from_tcp(socket), address, name));
+                    entrances.add(self.tcp(Listener::from_tcp(socket), address));
                 }
                 PassedSocket::Unix(socket) => {
                     let path = path_of(&socket);
-                    entrances.add((Listener::from_unix(socket), unix_place(&path, name)));
+                    entrances.add((Listener::from_unix(socket), Place::Unix(path.clone())));
                     entrances.passed.get_or_insert(path);
                 }
             }
         }
-        // The last one, so that nothing is left of it when another fails.
-        if let Some(path) = self.socket.take() {
-            entrances.add((Listener::unix_for(&path, self.access)?, unix_place(&path, name)));
-            entrances.own = Some(path);
+        match self.socket.take() {
+            Some(path) => {
+                let (socket, made) = made_socket(&path, self.access)?;
+                entrances.add((Listener::from_unix(socket), Place::Unix(path.clone())));
+                entrances.made.push(made);
+                entrances.add_stats(made_socket(&socket_beside(&path), self.access)?);
+            }
+            None => entrances.add_stats_beside_passed(observer),
         }
         Ok(entrances)
     }
 
     /// A TCP listener as the options want it, and its place.
-    fn tcp(&self, listener: Listener, address: SocketAddr, name: &str) -> (Listener, String) {
+    fn tcp(&self, listener: Listener, address: SocketAddr) -> (Listener, Place) {
         let address = listener.tcp_address().unwrap_or(address);
         let (listener, scheme) = match &self.tls {
             Some(tls) => (listener.with_tls(tls.clone()), "nbds"),
             None => (listener, "nbd"),
         };
         let listener = if self.is_insecure { listener.insecure() } else { listener };
-        (listener, format!("{scheme}://{address}/{name}"))
+        (listener, Place::Tcp { scheme, address })
     }
 }
 
-/// Listeners, and what each is called.
+/// Where a listener is.
+enum Place {
+    Tcp { scheme: &'static str, address: SocketAddr },
+    Unix(PathBuf),
+}
+
+impl Place {
+    /// The address of an export there.
+    fn of(&self, name: &str) -> String {
+        let name = percent_encoded(name);
+        match self {
+            Self::Tcp { scheme, address } => format!("{scheme}://{address}/{name}"),
+            Self::Unix(path) => {
+                format!("nbd+unix:///{name}?socket={}", percent_encoded(&path.to_string_lossy()))
+            }
+        }
+    }
+}
+
+/// Listeners, and where each is. Whoever connects waits until there is a server.
 #[derive(Default)]
-struct Entrances {
+pub(super) struct Entrances {
     listeners: Vec<Listener>,
-    places: Vec<String>,
-    /// The socket that was made in the file system.
-    own: Option<PathBuf>,
+    places: Vec<Place>,
+    /// For statistics.
+    stats: Option<UnixListener>,
+    /// The sockets that were made in the file system.
+    made: Vec<Made>,
     /// The first socket in the file system that was passed.
     passed: Option<PathBuf>,
+    limits: ServerOptions,
 }
 
 impl Entrances {
-    fn add(&mut self, (listener, place): (Listener, String)) {
+    fn add(&mut self, (listener, place): (Listener, Place)) {
         self.listeners.push(listener);
         self.places.push(place);
     }
+
+    fn add_stats(&mut self, (socket, made): (UnixListener, Made)) {
+        self.stats = Some(socket);
+        self.made.push(made);
+    }
+
+    /// Statistics beside a socket of the service manager, whose folder may be another's.
+    fn add_stats_beside_passed(&mut self, observer: &dyn Observer) {
+        let Some(path) = &self.passed else { return };
+        match made_socket(&socket_beside(path), Access::default()) {
+            Ok(made) => self.add_stats(made),
+            Err(error) => observer.note(&format!("there are no statistics: {error}")),
+        }
+    }
+}
+
+/// A socket in the file system, which goes when the second value does.
+fn made_socket(path: &Path, access: Access) -> Result<(UnixListener, Made)> {
+    Ok((bind(path, access)?, Made::new(path)))
 }
 
 /// A server with its control socket.
 pub(super) struct Listening {
-    pub(super) server: Server,
-    /// For people and clients.
-    pub(super) places: Vec<String>,
+    server: Server,
+    places: Vec<Place>,
     _stats: Option<StatsServer>,
+    made: Vec<Made>,
 }
 
 impl Listening {
-    pub(super) fn start(doors: Doors, exports: &[Arc<Export>], observer: &Arc<dyn Observer>) -> Result<Self> {
-        let access = doors.access;
-        let Entrances { listeners, places, own, passed } = doors.open(&percent_encoded(exports[0].name()))?;
-        let told = observer.clone();
-        let tell = Arc::new(move |event| tell(&event, &*told));
-        let how = ServerOptions { tell, ..ServerOptions::default() };
-        let started = Server::start(listeners, exports.to_vec(), how).and_then(|server| {
-            let stats = match &own {
-                Some(path) => Some(StatsServer::start_for(socket_beside(path), access, exports.to_vec())?),
-                None => passed.and_then(|path| stats_beside_passed(&path, exports, &**observer)),
-            };
-            Ok(Self { server, places, _stats: stats })
-        });
-        if let (Err(_), Some(path)) = (&started, &own) {
-            let _ = std::fs::remove_file(path);
-        }
-        started
+    pub(super) fn start(
+        entrances: Entrances,
+        exports: &[Arc<Export>],
+        observer: &Arc<dyn Observer>,
+    ) -> Result<Self> {
+        let Entrances { listeners, places, stats, made, limits, .. } = entrances;
+        let (told, is_alone) = (observer.clone(), exports.len() == 1);
+        let tell = Arc::new(move |event| tell(&event, is_alone, &*told));
+        let how = ServerOptions { tell, ..limits };
+        let server = Server::start(listeners, exports.to_vec(), how)?;
+        let stats = stats.map(|socket| StatsServer::start_on(socket, exports.to_vec())).transpose()?;
+        Ok(Self { server, places, _stats: stats, made })
     }
-}
 
-/// Statistics beside a socket of the service manager, whose folder may be another's.
-fn stats_beside_passed(path: &Path, exports: &[Arc<Export>], observer: &dyn Observer) -> Option<StatsServer> {
-    let started = StatsServer::start(socket_beside(path), exports.to_vec());
-    started.inspect_err(|error| observer.note(&format!("there are no statistics: {error}"))).ok()
+    /// Lets nobody in any more, and flushes. What came of it is told of each export.
+    pub(super) fn stop(self) -> Vec<Result<()>> {
+        drop(self.made);
+        self.server.stop_each()
+    }
+
+    /// The addresses of an export, for people and clients.
+    pub(super) fn places(&self, name: &str) -> impl Iterator<Item = String> {
+        self.places.iter().map(move |place| place.of(name))
+    }
 }
 
 /// Where a socket is in the file system; empty if it is not.
 fn path_of(socket: &UnixListener) -> PathBuf {
     let address = socket.local_addr().ok();
     address.and_then(|address| address.as_pathname().map(Path::to_owned)).unwrap_or_default()
-}
-
-fn unix_place(path: &Path, name: &str) -> String {
-    format!("nbd+unix:///{name}?socket={}", percent_encoded(&path.to_string_lossy()))
 }
 
 /// Permissions of the socket that is made.
@@ -161,13 +215,15 @@ fn tls(files: &TlsFiles) -> Result<Tls> {
     Tls::from_pem(&read(&files.certificate)?, &read(&files.key)?, authority.as_deref())
 }
 
-fn tell(event: &Event, observer: &dyn Observer) {
+/// An export that is alone needs no name.
+fn tell(event: &Event, is_alone: bool, observer: &dyn Observer) {
     match event {
         Event::TooManyConnections => {
             observer.note("a client was turned away: there are too many connections");
         }
         Event::NotAccepted(why) => observer.note(&format!("a client was turned away: {why}")),
-        Event::ExportFailed(_, why) => observer.note(why),
+        Event::ExportFailed(_, why) if is_alone => observer.note(why),
+        Event::ExportFailed(name, why) => observer.note(&format!("{name}: {why}")),
     }
 }
 

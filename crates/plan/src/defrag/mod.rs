@@ -9,14 +9,14 @@
 //! ```text
 //! goals    pack, free -> files; units; anchored
 //!   |
-//! moves    clear -> ways, widen; roll -> widen -> aside; slide
+//! moves    give_back -> clear -> ways, widen; roll -> widen -> aside; slide
 //!   |
 //! state    cells -> work -> space -> spans -> layout; work -> figures; units; effort; first_fit
 //!   |
 //! plan     what is asked for, and what is answered
 //! ```
 //!
-//! [`packed`], the second planner, stands on `state` as `moves` does.
+//! `schedule` lays a plan that counts no growth over batches that do. [`packed`], the second planner, stands on `state` as `moves` does.
 //!
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
@@ -24,6 +24,7 @@ mod goals;
 mod moves;
 mod packed;
 mod plan;
+mod schedule;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -31,20 +32,111 @@ mod tests;
 use block::Result;
 
 use goals::{anchored, files, free, pack, units};
-use state::Work;
+use moves::give_back;
+use state::{Storage, Work};
 
 pub use packed::{Packed, plan_packed};
 pub use plan::{
     Backing, BackingMap, DefragOptions, DefragPlan, Emptied, Goal, Hints, LayoutFigures, WhyLeft,
 };
-pub use state::Layout;
+pub use state::{BrokenLayout, Layout};
+
+/// Where too much of a growth would be left in the end, so many times less is tried next.
+const GROWTH_STEP: u64 = 4;
+
+/// A free extent that lacks less than one part in so many of the largest that could be had is as good.
+const AS_GOOD_PART: u64 = 8;
 
 /// Plans a change in place. `Corrupt` if two things share a place of the volume.
 pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
     layout.check()?;
-    let mut work = Work::new(layout, options, hints);
+    let plan = plan_all(layout, options, hints)?;
     match options.goal {
-        Goal::Files => files::gather(&mut work)?,
+        Goal::Free | Goal::Pack if !free::serves(&plan) => {
+            let nothing = Work::new(layout, options, hints, Storage::Counted).finish(plan.movable_free_bytes);
+            Ok(DefragPlan { unmet: Some(plan.after), ..nothing })
+        }
+        _ => Ok(plan),
+    }
+}
+
+/// The plan that does the most for the goal.
+fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
+    let sparing = plan_sparing(layout, options, hints)?;
+    let is_thin = layout.is_thin() && options.growth_bytes_max > 0;
+    if options.goal == Goal::Units || !is_thin || (options.goal == Goal::Files && sparing.is_complete()) {
+        return Ok(sparing);
+    }
+    let mut plans: Vec<_> = plan_lavish(layout, options, hints)?.into_iter().collect();
+    plans.push(sparing);
+    if options.goal == Goal::Files {
+        return Ok(best(plans, |plan| (plan.left.len(), plan.moved_bytes)));
+    }
+    // What more is asked for must not leave more in pieces.
+    plans.push(plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?);
+    let largest = |plan: &DefragPlan| plan.after.largest_free_extent_bytes;
+    let most = plans.iter().map(largest).max().unwrap_or(0);
+    let is_scattered = |plan: &DefragPlan| largest(plan) < most - most / AS_GOOD_PART;
+    // Of plans that sort, the one with more room sorts better.
+    let moved_bytes = |plan: &DefragPlan| if options.goal == Goal::Free { plan.moved_bytes } else { 0 };
+    Ok(best(plans, |plan| (plan.after.fragments, is_scattered(plan), moved_bytes(plan))))
+}
+
+/// The first of those of which `rank` says the least.
+fn best<R: Ord>(plans: Vec<DefragPlan>, rank: impl Fn(&DefragPlan) -> R) -> DefragPlan {
+    plans.into_iter().min_by_key(rank).expect("there is at least one plan")
+}
+
+/// Plans as if the container held all that is free; what it does not is taken and given back a little at a time. No plan if that does
+/// not fit the limits.
+fn plan_lavish(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<Option<DefragPlan>> {
+    for storage in [Storage::Ignored, Storage::InSteps] {
+        let plan = plan_once(layout, options, hints, storage)?;
+        let plan = schedule::within_growth(layout, options, &plan)?;
+        if plan.is_some() {
+            return Ok(plan);
+        }
+    }
+    if options.goal != Goal::Files {
+        return Ok(None);
+    }
+    // Free space in few pieces has fewer units of which only a part is needed.
+    let mut work = Work::new(layout, options, hints, Storage::InSteps);
+    files::counting_room(&mut work, |work| {
+        files::gather(work)?;
+        free::consolidate_and_gather(work)?;
+        files::place_left(work)
+    })?;
+    schedule::within_growth(layout, options, &finish(work, options)?)
+}
+
+/// Plans with what the container holds, and with growth where that is not enough.
+fn plan_sparing(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
+    let left_max = options.growth_left_bytes_max;
+    let wanted = options.growth_bytes_max;
+    let mut options = *options;
+    loop {
+        let mut plan = plan_once(layout, &options, hints, Storage::Counted)?;
+        // What may be left may be taken.
+        if plan.growth_left_bytes <= left_max || options.growth_bytes_max <= left_max {
+            if options.growth_bytes_max < wanted {
+                plan.left.iter_mut().for_each(|(_, why)| why.stays(wanted, left_max));
+            }
+            return Ok(plan);
+        }
+        options.growth_bytes_max = (options.growth_bytes_max / GROWTH_STEP).max(left_max);
+    }
+}
+
+fn plan_once(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+    storage: Storage,
+) -> Result<DefragPlan> {
+    let mut work = Work::new(layout, options, hints, storage);
+    match options.goal {
+        Goal::Files => files::counting_room(&mut work, |work| gather_and_give_back(work, options))?,
         Goal::Free => {
             files::gather(&mut work)?;
             free::consolidate_and_gather(&mut work)?;
@@ -58,6 +150,24 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
             }
         }
     }
+    finish(work, options)
+}
+
+/// Brings files together as far as the container may grow, has it shrink again, and so on.
+fn gather_and_give_back(work: &mut Work<'_>, options: &DefragOptions) -> Result<()> {
+    let mut left = usize::MAX;
+    loop {
+        files::gather(work)?;
+        let is_larger = work.space.growth_bytes() > options.growth_left_bytes_max;
+        give_back(work, options)?;
+        let before = std::mem::replace(&mut left, work.fragmented().len());
+        if !is_larger || left == 0 || left >= before {
+            return Ok(());
+        }
+    }
+}
+
+fn finish(mut work: Work<'_>, options: &DefragOptions) -> Result<DefragPlan> {
     if options.moves_anchored {
         anchored::gather(&mut work)?;
     }

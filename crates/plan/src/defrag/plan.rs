@@ -47,6 +47,8 @@ pub struct DefragOptions {
     pub goal: Goal,
     /// How many bytes more than before the container may take at any moment. Batches give back as much as they took.
     pub growth_bytes_max: u64,
+    /// How many bytes more it may take in the end: what cannot be given back for lack of whole units.
+    pub growth_left_bytes_max: u64,
     /// The unit in which the container takes and gives back storage.
     pub unit_bytes: u64,
     /// How far into such a unit the volume begins.
@@ -85,6 +87,13 @@ pub enum WhyLeft {
     Growth {
         /// By how much it may grow: [`DefragOptions::growth_bytes_max`].
         bytes_max: u64,
+        /// By how much it would at the most.
+        needed_bytes: u64,
+    },
+    /// The container may grow by enough meanwhile, but too much of that would stay: what moves shares units of it with what does not.
+    GrowthStays {
+        /// By how much it may be larger in the end: [`DefragOptions::growth_left_bytes_max`].
+        left_bytes_max: u64,
     },
 }
 
@@ -114,8 +123,31 @@ pub struct DefragPlan {
     pub changed_block_bytes: u64,
     /// What the container can give back. Counted for [`Goal::Units`] alone.
     pub emptied: Emptied,
+    /// With [`Goal::Free`] and [`Goal::Pack`], if moving files would serve neither the free space nor the files: what it would come
+    /// to. Nothing moves then.
+    pub unmet: Option<LayoutFigures>,
     /// Fragmented streams that are left, with their files.
     pub left: Vec<(FileId, WhyLeft)>,
+}
+
+impl WhyLeft {
+    /// Told by a plan with less growth than the `bytes_max` that are allowed, because more than `left_bytes_max` of it would have stayed.
+    pub fn stays(&mut self, bytes_max: u64, left_bytes_max: u64) {
+        match self {
+            Self::Growth { needed_bytes, .. } if *needed_bytes <= bytes_max => {
+                *self = Self::GrowthStays { left_bytes_max };
+            }
+            Self::Growth { bytes_max: told, .. } => *told = bytes_max,
+            _ => {}
+        }
+    }
+}
+
+impl DefragPlan {
+    /// Whether nothing is left that could be reached: all that stays fragmented must not move.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.left.iter().all(|(_, why)| matches!(why, WhyLeft::Pinned(_)))
+    }
 }
 
 /// What the container has under the volume: consecutive spans that cover it, in order.

@@ -2,4 +2,5 @@
 
 mod examples;
 mod model;
+mod oracle;
 mod random;

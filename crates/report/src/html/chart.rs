@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use super::report_page::{BarChart, Histogram};
 use crate::escape::{escaped, shortened};
 use crate::text::{grouped, human_bytes};
 
@@ -13,6 +12,48 @@ const STEP: u64 = 24;
 const BAR_HEIGHT: u64 = 14;
 /// More bins than that are not drawn: sizes that double from 512 bytes to 16 EiB are 55.
 const BINS_MAX: usize = 64;
+
+/// Figures of one kind side by side.
+#[derive(Clone, Debug, Default)]
+pub struct BarChart {
+    /// Of what.
+    pub title: String,
+    /// From top to bottom.
+    pub bars: Vec<Bar>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    /// Of what.
+    pub label: String,
+    /// As long as it is drawn: not negative.
+    pub value: f64,
+    /// What stands beside it.
+    pub said: String,
+    /// Drawn in the other colour.
+    pub is_other: bool,
+}
+
+/// Extents by size.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    /// Of what.
+    pub title: String,
+    /// By ascending size.
+    pub bins: Vec<HistogramBin>,
+}
+
+/// The extents of about one size.
+#[derive(Clone, Debug, Default)]
+pub struct HistogramBin {
+    /// Which sizes, such as `4 to 8 KiB`.
+    pub label: String,
+    /// How many extents.
+    pub count: u64,
+    /// How many bytes they have together.
+    pub bytes: u64,
+}
 
 /// A bar for each bin, as long as its bytes, with its count beside it.
 pub(super) fn histogram(histogram: &Histogram) -> String {

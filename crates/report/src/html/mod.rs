@@ -15,10 +15,9 @@ use crate::escape::{escaped, shortened};
 use crate::map::{DiskMap, MAP_SVG_BYTES_MAX, fitted, map_svg};
 use crate::text::{human_bytes, printable};
 
+pub use chart::{Bar, BarChart, Histogram, HistogramBin};
 pub(crate) use pair_page::{BarPair, PairChart, PairPage, PairSection, Recording, pair_html};
-pub use report_page::{
-    Advice, Bar, BarChart, Column, Histogram, HistogramBin, ReportPage, Table, report_html,
-};
+pub use report_page::{Advice, Column, ReportPage, Table, report_html};
 
 /// The page of a map is no larger.
 pub const MAP_HTML_BYTES_MAX: usize = 5_000_000;

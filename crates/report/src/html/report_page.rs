@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{chart, map_section, page};
+use super::chart::{self, BarChart, Histogram};
+use super::{map_section, page};
 use crate::escape::{escaped, shortened};
 use crate::map::DiskMap;
 use crate::text::printable;
@@ -90,48 +91,6 @@ impl Column {
     pub fn number(name: &str) -> Self {
         Self { name: name.to_owned(), is_number: true }
     }
-}
-
-/// Figures of one kind side by side.
-#[derive(Clone, Debug, Default)]
-pub struct BarChart {
-    /// Of what.
-    pub title: String,
-    /// From top to bottom.
-    pub bars: Vec<Bar>,
-}
-
-/// One figure.
-#[derive(Clone, Debug, Default)]
-pub struct Bar {
-    /// Of what.
-    pub label: String,
-    /// As long as it is drawn: not negative.
-    pub value: f64,
-    /// What stands beside it.
-    pub said: String,
-    /// Drawn in the other colour.
-    pub is_other: bool,
-}
-
-/// Extents by size.
-#[derive(Clone, Debug, Default)]
-pub struct Histogram {
-    /// Of what.
-    pub title: String,
-    /// By ascending size.
-    pub bins: Vec<HistogramBin>,
-}
-
-/// The extents of about one size.
-#[derive(Clone, Debug, Default)]
-pub struct HistogramBin {
-    /// Which sizes, such as `4 to 8 KiB`.
-    pub label: String,
-    /// How many extents.
-    pub count: u64,
-    /// How many bytes they have together.
-    pub bytes: u64,
 }
 
 /// The report as one page that stands alone, with the map if there is one.

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::PAYLOAD_BYTES_MAX;
@@ -129,7 +129,7 @@ impl Client {
                     return Err(Error::refused(format!(
                         "the server does not give the export '{name}': {said}"
                     ))
-                    .field("reply", format_args!("{kind:#x}"), "ACK after INFO"));
+                    .field("reply", FieldValue::hex(kind), "ACK after INFO"));
                 }
             }
         }
@@ -196,5 +196,5 @@ fn expect(what: &str, found: u64, expected: u64) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    Err(Error::corrupt(what).field("it", format_args!("{found:#x}"), format_args!("{expected:#x}")))
+    Err(Error::corrupt(what).field("it", FieldValue::hex(found), format_args!("{expected:#x}")))
 }

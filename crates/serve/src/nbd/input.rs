@@ -23,6 +23,17 @@ pub(crate) enum End {
     Broken,
 }
 
+impl End {
+    /// For those who read what became of a connection.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Closed => "the client closed the connection",
+            Self::Malformed => "the client sent what is no request",
+            Self::Broken => "the connection broke, or stalled within a request",
+        }
+    }
+}
+
 /// The receiving end of a connection.
 pub(crate) struct Input {
     bytes: Vec<u8>,

@@ -5,10 +5,12 @@
 
 mod client;
 mod connection;
+mod exports;
 mod input;
 mod layout;
 mod memory;
 mod negotiate;
+mod pages;
 mod reply;
 mod request;
 mod server;

@@ -115,6 +115,8 @@ pub struct Negotiation<'exports> {
     is_structured: bool,
     /// The export for which `base:allocation` was agreed on.
     allocation_of: Option<usize>,
+    /// What was asked for last and is not there.
+    unknown: Option<Vec<u8>>,
 }
 
 /// Bytes to be sent, and what comes then.
@@ -144,7 +146,13 @@ impl<'exports> Negotiation<'exports> {
             has_no_zeroes: flags & no_zeroes != 0,
             is_structured: false,
             allocation_of: None,
+            unknown: None,
         })
+    }
+
+    /// The name of the export that was asked for last and is not there.
+    pub fn unknown(&self) -> Option<&[u8]> {
+        self.unknown.as_deref()
     }
 
     /// Says that the TLS handshake succeeded.
@@ -184,12 +192,12 @@ impl<'exports> Negotiation<'exports> {
         }
     }
 
-    /// The export of that name. The empty name means the first.
+    /// The export of that name. The empty name means the only one: which of several is meant is not guessed.
     fn find(&self, name: &[u8]) -> Option<(usize, &'exports ExportFacts)> {
-        let exports = self.exports.iter().enumerate();
-        exports.clone().find(|(_, export)| export.name.as_bytes() == name).or_else(|| {
-            let mut exports = exports;
-            if name.is_empty() { exports.next() } else { None }
+        let named = self.exports.iter().enumerate().find(|(_, export)| export.name.as_bytes() == name);
+        named.or(match self.exports {
+            [only] if name.is_empty() => Some((0, only)),
+            _ => None,
         })
     }
 
@@ -203,8 +211,11 @@ impl<'exports> Negotiation<'exports> {
         }
     }
 
-    fn export_name(&self, name: &[u8]) -> Answer {
-        let Some((index, export)) = self.find(name) else { return (Vec::new(), Next::Close) };
+    fn export_name(&mut self, name: &[u8]) -> Answer {
+        let Some((index, export)) = self.find(name) else {
+            self.unknown = Some(name.to_vec());
+            return (Vec::new(), Next::Close);
+        };
         let reply = ExportNameReply {
             len_bytes: U64::new(export.len_bytes),
             flags: U16::new(export.flags(self.is_structured)),
@@ -245,7 +256,8 @@ impl<'exports> Negotiation<'exports> {
             return out.error(rep::ERR_INVALID, "malformed data");
         };
         let Some((index, export)) = self.find(name) else {
-            return out.error(rep::ERR_UNKNOWN, "no export of this name");
+            self.unknown = Some(name.to_vec());
+            return out.error(rep::ERR_UNKNOWN, why_unknown(name));
         };
         let export_info = InfoExport {
             kind: U16::new(info::EXPORT),
@@ -289,7 +301,7 @@ impl<'exports> Negotiation<'exports> {
             return out.error(rep::ERR_INVALID, "malformed data");
         };
         let Some((index, _)) = self.find(name) else {
-            return out.error(rep::ERR_UNKNOWN, "no export of this name");
+            return out.error(rep::ERR_UNKNOWN, why_unknown(name));
         };
         let is_wanted = queries.contains(&ALLOCATION)
             || (!is_set && (queries.is_empty() || queries.contains(&b"base:".as_slice())));
@@ -303,6 +315,15 @@ impl<'exports> Negotiation<'exports> {
             }
         }
         out.ack()
+    }
+}
+
+/// What a client is told that asked for an export that is not found.
+fn why_unknown(name: &[u8]) -> &'static str {
+    if name.is_empty() {
+        "there are several exports: ask for one by its name"
+    } else {
+        "no export of this name"
     }
 }
 

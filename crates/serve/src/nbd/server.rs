@@ -6,7 +6,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,6 +18,7 @@ use block::{Error, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::connection::{Setting, serve};
+use super::exports::Exports;
 use super::memory::Pool;
 use super::negotiate::ExportFacts;
 use super::transport::{Socket, Transport};
@@ -145,6 +149,9 @@ pub struct Options {
     pub stall: Duration,
     /// The most threads of a connection that work on requests.
     pub workers_per_connection: usize,
+    /// Processors that they share. By default all that this process may use when it is asked, which a process that is confined sees less
+    /// well.
+    pub processor_count: usize,
     /// Memory that all connections share, besides about 4 MiB of each.
     pub shared_bytes: usize,
     /// How long replies may take once the server stops.
@@ -160,17 +167,12 @@ impl Default for Options {
             handshake: Duration::from_secs(10),
             stall: Duration::from_secs(30),
             workers_per_connection: 32,
+            processor_count: std::thread::available_parallelism().map_or(1, usize::from),
             shared_bytes: 256 << 20,
             grace: Duration::from_secs(10),
             tell: Arc::new(|_| {}),
         }
     }
-}
-
-/// Exports, and what the negotiation tells of them.
-pub(crate) struct Exports {
-    pub(crate) list: Vec<Arc<Export>>,
-    pub(crate) facts: Vec<ExportFacts>,
 }
 
 struct Shared {
@@ -180,6 +182,8 @@ struct Shared {
     connections: Mutex<Connections>,
     one_ended: Condvar,
     next_number: AtomicU64,
+    /// Told to connections, which are told apart by it from clients that leave.
+    is_stopping: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -199,7 +203,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `exports` to whom comes in by `listeners`. The first export is also the one without a name.
+    /// Serves `exports` to whom comes in by `listeners`. The only export is also the one without a name.
     pub fn start(listeners: Vec<Listener>, exports: Vec<Arc<Export>>, options: Options) -> Result<Self> {
         for listener in &listeners {
             listener.check()?;
@@ -216,6 +220,7 @@ impl Server {
             connections: Mutex::default(),
             one_ended: Condvar::new(),
             next_number: AtomicU64::new(0),
+            is_stopping: Arc::default(),
         });
         let mut server = Self { shared, bells: Vec::new(), threads: Vec::new(), is_stopped: false };
         for listener in listeners {
@@ -246,43 +251,45 @@ impl Server {
 
     /// Takes no more clients and no more requests, waits for replies to those that came, and flushes every export. The
     /// error is the first export's that could not be flushed.
-    pub fn stop(mut self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
+        self.stop_each().into_iter().collect()
+    }
+
+    /// As [`Self::stop`], with what came of each export's flush, in the order of the exports.
+    pub fn stop_each(mut self) -> Vec<Result<()>> {
         self.stop_now()
     }
 
-    fn stop_now(&mut self) -> Result<()> {
+    fn stop_now(&mut self) -> Vec<Result<()>> {
         if std::mem::replace(&mut self.is_stopped, true) {
-            return Ok(());
+            return Vec::new();
         }
         self.shared.connections().is_stopping = true;
+        self.shared.is_stopping.store(true, SeqCst);
         self.bells.clear();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
         self.shared.end_connections();
-        let mut result = Ok(());
-        for export in &self.shared.exports.list {
-            if let Err(fault) = export.do_flush()
-                && result.is_ok()
-            {
-                let kind = match fault.kind {
-                    FaultKind::NoSpace => io::ErrorKind::StorageFull,
-                    _ => io::ErrorKind::Other,
-                };
-                result = Err(Error::io(
-                    format!("export '{}'", export.name().escape_debug()),
-                    io::Error::new(kind, fault.message),
-                ));
-            }
-        }
-        result
+        self.shared.exports.list.iter().map(|export| last_flush(export)).collect()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.stop_now();
+        self.stop_now();
     }
+}
+
+fn last_flush(export: &Export) -> Result<()> {
+    export.do_flush().map_err(|fault| {
+        let kind = match fault.kind {
+            FaultKind::NoSpace => io::ErrorKind::StorageFull,
+            _ => io::ErrorKind::Other,
+        };
+        let what = format!("export '{}'", export.name().escape_debug());
+        Error::io(what, io::Error::new(kind, fault.message))
+    })
 }
 
 fn facts(exports: &[Arc<Export>]) -> Result<Vec<ExportFacts>> {
@@ -369,6 +376,9 @@ impl Shared {
             handshake: self.options.handshake,
             stall: self.options.stall,
             workers: self.options.workers_per_connection.max(1),
+            processors: self.options.processor_count,
+            number,
+            is_stopping: self.is_stopping.clone(),
             #[cfg(feature = "tls")]
             tls: listener.tls.clone(),
             #[cfg(not(feature = "tls"))]

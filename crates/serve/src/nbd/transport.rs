@@ -1,16 +1,40 @@
 //! A connected socket, in the clear or through TLS: one thread receives while others send.
 
+use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 #[cfg(feature = "tls")]
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::socket_peercred;
+
 /// A socket of either kind.
 pub(crate) enum Socket {
     Unix(UnixStream),
     Tcp(TcpStream),
+}
+
+/// Who is at the other end, as far as the kernel tells.
+pub(crate) enum Peer {
+    /// An address of the network.
+    Address(SocketAddr),
+    /// A process of this machine, and its user.
+    Process { pid: i32, uid: u32 },
+    /// Somebody who left.
+    Unknown,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Process { pid, uid } => write!(f, "pid {pid} uid {uid}"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
 }
 
 macro_rules! on_socket {
@@ -28,6 +52,16 @@ impl Socket {
             Self::Unix(stream) => Self::Unix(stream.try_clone()?),
             Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
         })
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().map_or(Peer::Unknown, Peer::Address),
+            Self::Unix(stream) => socket_peercred(stream).map_or(Peer::Unknown, |who| Peer::Process {
+                pid: who.pid.as_raw_nonzero().get(),
+                uid: who.uid.as_raw(),
+            }),
+        }
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) {
@@ -54,6 +88,12 @@ impl Socket {
 
     fn send_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         on_socket!(self, stream => (&*stream).write_vectored(slices))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        on_socket!(self, stream => stream.as_fd())
     }
 }
 
@@ -93,6 +133,15 @@ impl Transport {
 
     pub(crate) fn socket(&self) -> &Socket {
         &self.socket
+    }
+
+    /// The socket, if what is sent goes as it is.
+    pub(crate) fn in_the_clear(&self) -> Option<&Socket> {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return None;
+        }
+        Some(&self.socket)
     }
 
     /// Receives what there is, waiting for the first byte. 0 at the end.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::csv::vscsi_stats;
 use super::endpoint::{CLIENT_TIME_MAX, Endpoint, Listening, Stream, read_until};
+use super::export_stats::ExportStats;
 use super::prometheus::metrics;
 use crate::export::Export;
-use crate::monitor::Snapshot;
 use crate::socket::{Access, bind};
 
 /// The longest question.
@@ -42,34 +42,6 @@ pub enum Question {
     Metrics {},
 }
 
-/// An export and what was measured of it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ExportStats {
-    /// Its name.
-    pub name: String,
-    /// Its length.
-    pub len_bytes: u64,
-    /// Whether it cannot be written.
-    pub is_read_only: bool,
-    /// Why it failed for good, if it did.
-    pub failure: Option<String>,
-    /// What was measured; `None` if it is not measured.
-    pub snapshot: Option<Snapshot>,
-}
-
-impl ExportStats {
-    /// What there is to tell of `export`.
-    pub fn of(export: &Export) -> Self {
-        Self {
-            name: export.name().to_owned(),
-            len_bytes: export.len_bytes(),
-            is_read_only: export.is_read_only(),
-            failure: export.failure().map(str::to_owned),
-            snapshot: export.monitor().map(|monitor| monitor.snapshot()),
-        }
-    }
-}
-
 /// What is answered.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -82,9 +54,9 @@ pub enum Answer {
     Error(String),
 }
 
-/// Answers questions at a socket. Stops, and removes the socket, when dropped.
+/// Answers questions at a socket. Stops, and removes the socket that it made, when dropped.
 pub struct StatsServer {
-    path: PathBuf,
+    made: Option<PathBuf>,
     _endpoint: Endpoint,
 }
 
@@ -98,22 +70,26 @@ pub fn socket_beside(path: &Path) -> PathBuf {
 impl StatsServer {
     /// Answers for `exports` at a socket `path`, for the owner alone.
     pub fn start(path: impl Into<PathBuf>, exports: Vec<Arc<Export>>) -> Result<Self> {
-        Self::start_for(path, Access::default(), exports)
+        let path = path.into();
+        let listener = bind(&path, Access::default())?;
+        let mut server = Self::start_on(listener, exports).map_err(|error| error.path(path.display()))?;
+        server.made = Some(path);
+        Ok(server)
     }
 
-    /// Answers for `exports` at a socket `path`, for those with `access`.
-    pub fn start_for(path: impl Into<PathBuf>, access: Access, exports: Vec<Arc<Export>>) -> Result<Self> {
-        let path = path.into();
-        let listener = bind(&path, access)?;
+    /// Answers for `exports` at a socket that listens already, and stays where it is in the end.
+    pub fn start_on(listener: UnixListener, exports: Vec<Arc<Export>>) -> Result<Self> {
         let endpoint = Endpoint::start(Listening::Unix(listener), move |stream| converse(stream, &exports))
-            .map_err(|error| Error::io("listen", error).path(path.display()))?;
-        Ok(Self { path, _endpoint: endpoint })
+            .map_err(|error| Error::io("listen", error))?;
+        Ok(Self { made: None, _endpoint: endpoint })
     }
 }
 
 impl Drop for StatsServer {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if let Some(path) = &self.made {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::control::ExportStats;
+use super::export_stats::ExportStats;
 use crate::monitor::{Histogram, Snapshot};
 
 /// What was measured of `exports`. Those that are not measured are left out.

@@ -3,8 +3,10 @@
 mod control;
 mod csv;
 mod endpoint;
+mod export_stats;
 mod prometheus;
 
-pub use control::{Answer, ExportStats, Question, StatsServer, query, socket_beside};
+pub use control::{Answer, Question, StatsServer, query, socket_beside};
 pub use csv::vscsi_stats;
+pub use export_stats::ExportStats;
 pub use prometheus::{MetricsServer, metrics};

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use block::{Error, Result};
 
-use super::control::ExportStats;
 use super::endpoint::{CLIENT_TIME_MAX, Endpoint, Listening, Stream, read_until};
+use super::export_stats::ExportStats;
 use crate::export::Export;
 use crate::monitor::{Histogram, Snapshot, Split};
 
@@ -26,16 +26,24 @@ pub struct MetricsServer {
 impl MetricsServer {
     /// Serves the metrics of `exports` at `address`, which must be of loopback: anyone who can connect may read.
     pub fn start(address: SocketAddr, exports: Vec<Arc<Export>>) -> Result<Self> {
+        Self::bind(address).and_then(|listener| Self::start_on(listener, exports))
+    }
+
+    /// A socket for it at `address`, which must be of loopback. Who connects waits until it is served.
+    pub fn bind(address: SocketAddr) -> Result<TcpListener> {
         if !address.ip().is_loopback() {
             return Err(Error::refused(format!("metrics are for loopback, and {address} is not"))
                 .hint("use 127.0.0.1 or [::1], and a proxy if others shall read them"));
         }
-        let failed = |error: io::Error| Error::io(format!("listen on {address}"), error);
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        TcpListener::bind(address).map_err(|error| Error::io(format!("listen on {address}"), error))
+    }
+
+    /// Serves them at a socket of [`Self::bind`].
+    pub fn start_on(listener: TcpListener, exports: Vec<Arc<Export>>) -> Result<Self> {
+        let failed = |error: io::Error| Error::io("listen", error);
         let address = listener.local_addr().map_err(failed)?;
-        let endpoint = Endpoint::start(Listening::Tcp(listener), move |stream| serve(stream, &exports))
-            .map_err(failed)?;
-        Ok(Self { address, _endpoint: endpoint })
+        let endpoint = Endpoint::start(Listening::Tcp(listener), move |stream| serve(stream, &exports));
+        Ok(Self { address, _endpoint: endpoint.map_err(failed)? })
     }
 
     /// Where it listens.

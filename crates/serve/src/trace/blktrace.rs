@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read};
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use zerocopy::native_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -110,7 +110,7 @@ impl<R: Read> Stream<R> {
         if magic & MAGIC_MASK != MAGIC & MAGIC_MASK {
             return Err(Error::corrupt("blktrace record").field(
                 "magic",
-                format!("{magic:#x}"),
+                FieldValue::hex(magic),
                 format!("{MAGIC:#x}"),
             ));
         }

@@ -6,6 +6,7 @@ pub mod client;
 pub mod load;
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use block::{
-    Disk, EditDisk, Error, FileIndex, LiveDisk, ReadAt, Result, Run, RunState, check_bounds, push_run,
+    Disk, EditDisk, Error, FileIndex, LiveDisk, ReadAt, Result, Run, RunState, Take, check_bounds, push_run,
 };
 use extent::{HostOffset, Virtual, VirtualOffset, VirtualSpan};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
@@ -30,6 +31,8 @@ pub struct RawDisk {
     pub panics: AtomicBool,
     pub fails_above: AtomicU64,
     pub delay_us: AtomicU64,
+    /// How often it lent its pages.
+    pub lent: AtomicU64,
 }
 
 impl RawDisk {
@@ -44,6 +47,7 @@ impl RawDisk {
             panics: AtomicBool::new(false),
             fails_above: AtomicU64::new(u64::MAX),
             delay_us: AtomicU64::new(0),
+            lent: AtomicU64::new(0),
         })
     }
 
@@ -114,6 +118,13 @@ impl Disk for RawDisk {
 }
 
 impl LiveDisk for RawDisk {
+    fn lend(&self, span: VirtualSpan, take: Take<'_>) -> Result<bool> {
+        self.before(span.start(), span.len_bytes() as usize)?;
+        take(self.file.as_fd(), HostOffset::new(span.start().get()))?;
+        self.lent.fetch_add(1, SeqCst);
+        Ok(true)
+    }
+
     fn zero(&self, span: VirtualSpan, may_free: bool) -> Result<()> {
         let flags = if may_free { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE };
         fallocate(&self.file, flags | FallocateFlags::KEEP_SIZE, span.start().get(), span.len_bytes())

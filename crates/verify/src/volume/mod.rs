@@ -22,6 +22,8 @@ mod ntfs;
 mod snapshot;
 mod tally;
 
+pub use ext::CorruptExt;
+pub use ntfs::CorruptNtfs;
 pub use snapshot::{Contents, Snapshot};
 
 /// Where a volume is read from.

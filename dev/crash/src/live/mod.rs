@@ -51,6 +51,8 @@ pub struct Used {
     pub closes: u64,
     /// Requests and ends that failed for want of room.
     pub full: u64,
+    /// Bytes that moved because images were shortened in the end.
+    pub moved_bytes: u64,
     /// Disks that QEMU judged.
     pub judged: u64,
 }
@@ -63,6 +65,7 @@ impl std::ops::AddAssign for Used {
         self.kills += other.kills;
         self.closes += other.closes;
         self.full += other.full;
+        self.moved_bytes += other.moved_bytes;
         self.judged += other.judged;
     }
 }

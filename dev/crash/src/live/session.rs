@@ -33,6 +33,8 @@ pub(super) struct Session<'a> {
     /// Steps may fail for want of room, and change nothing more than their own part of the disk by it.
     pub(super) may_be_full: bool,
     pub(super) used: Used,
+    /// How often disks were taken into use, from anywhere: each time units are laid out in another way.
+    opened: u64,
 }
 
 impl<'a> Session<'a> {
@@ -50,18 +52,21 @@ impl<'a> Session<'a> {
             dies_at: None,
             may_be_full: false,
             used: Used::default(),
+            opened: 0,
         }
     }
 
     /// One of the subject's images.
     pub(super) fn fresh(subject: &'a LiveSubject, seed: u64) -> Self {
         let (image, contents) = subject.start(seed);
-        Self::new(subject, image.clone(), Known::new(contents), 1)
+        // The last bit says which image.
+        Self { opened: seed >> 1, ..Self::new(subject, image.clone(), Known::new(contents), 1) }
     }
 
     /// What a cut leaves, in another machine.
     pub(super) fn after_cut(&self, seed: u64) -> Self {
-        Self::new(self.subject, self.disk.cut_pages(seed), self.known.clone(), self.write)
+        let left = Self::new(self.subject, self.disk.cut_pages(seed), self.known.clone(), self.write);
+        Self { opened: self.opened, ..left }
     }
 
     /// The power goes, and comes again.
@@ -95,7 +100,8 @@ impl<'a> Session<'a> {
 
     /// Takes the disk into use; `false` if the machine died in between.
     pub(super) fn open(&mut self) -> Result<bool, String> {
-        match self.subject.open(&self.disk) {
+        self.opened = self.opened.wrapping_add(1);
+        match self.subject.open(&self.disk, self.opened) {
             Ok(disk) => {
                 self.live = Some((Export::new("disk", disk.clone()), disk));
                 Ok(true)
@@ -155,10 +161,20 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
+    /// Shortens the image, as a server does in the end, and closes it. That the host has no room to shorten it is no matter.
+    fn end(&mut self) -> block::Result<()> {
+        let (_, disk) = self.live.take().expect("it is in use");
+        let shortened = if disk.is_changed() { engine::shorten(&*disk, 0, u64::MAX) } else { Ok(0) };
+        match shortened {
+            Err(error) if !error.is_full() => return Err(error),
+            shortened => self.used.moved_bytes += shortened.unwrap_or(0),
+        }
+        disk.close().and_then(|()| self.subject.closed(&self.disk))
+    }
+
     /// A clean end; `false` if the machine died in it.
     pub(super) fn close(&mut self) -> Result<bool, String> {
-        let (_, disk) = self.live.take().expect("it is in use");
-        match disk.close().and_then(|()| self.subject.closed(&self.disk)) {
+        match self.end() {
             Ok(()) => {
                 self.known.flushed();
                 self.used.closes += 1;
@@ -171,8 +187,7 @@ impl<'a> Session<'a> {
 
     /// An end while the host may be full; whether it is a clean one.
     pub(super) fn close_if_possible(&mut self) -> Result<bool, String> {
-        let (_, disk) = self.live.take().expect("it is in use");
-        match disk.close().and_then(|()| self.subject.closed(&self.disk)) {
+        match self.end() {
             Ok(()) => {
                 self.known.flushed();
                 self.used.closes += 1;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use block::{LiveDisk, ReadAt, TargetFile};
 use extent::Offset;
-use image::live::LiveOptions;
+use image::live::{Arrangement, LiveOptions};
 use image::{Chain, CreateOptions, Format, OpenOptions};
 use sim::{Pages, SimDisk, SimMachine};
 use tempfile::TempDir;
@@ -202,10 +202,21 @@ impl LiveSubject {
         Chain::open(disk, OpenOptions { format: Some(self.kind.format) }, &TestResolver::default())
     }
 
-    /// Takes the image into use.
-    pub(super) fn open(&self, disk: &Arc<SimDisk>) -> block::Result<Arc<dyn LiveDisk>> {
+    /// Takes the image into use for the `number`th time.
+    pub(super) fn open(&self, disk: &Arc<SimDisk>, number: u64) -> block::Result<Arc<dyn LiveDisk>> {
         let chain = self.chain(disk.clone())?;
-        Ok(Arc::from(image::live::open(chain, vec![disk.clone()], LiveOptions::default())?))
+        let options = LiveOptions { arrangement: self.arrangement(number), ..LiveOptions::default() };
+        Ok(Arc::from(image::live::open(chain, vec![disk.clone()], options)?))
+    }
+
+    /// Many small tracts, few large ones with gaps to be filled, or none.
+    fn arrangement(&self, number: u64) -> Arrangement {
+        let unit_bytes = self.kind.unit_bytes;
+        match number % 3 {
+            0 => Arrangement::Dense { tract_bytes: 2 * unit_bytes },
+            1 => Arrangement::Dense { tract_bytes: 128 * unit_bytes },
+            _ => Arrangement::Mirror,
+        }
     }
 
     /// What the disk reads as for one who does not write.

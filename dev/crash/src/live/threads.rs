@@ -48,7 +48,7 @@ fn one_round(subject: &LiveSubject, seed: u64, thread_count: u64) -> Result<Used
     let machine = SimMachine::new();
     let (image, contents) = subject.start(seed);
     let disk = subject.disk(&machine, seed, image.clone());
-    let live = subject.open(&disk).map_err(|error| error.to_string())?;
+    let live = subject.open(&disk, seed).map_err(|error| error.to_string())?;
     let export = Export::new("disk", live.clone());
     let mut random = Random::new(seed);
     let death = machine.changes() + 1 + random.below(2000);

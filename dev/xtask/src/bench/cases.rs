@@ -55,6 +55,7 @@ const FORMATS: [Format; 7] = [
     format("qcow2", &["-O", "qcow2"], &["-O", "qcow2"]),
     format("vdi", &["-O", "vdi"], &["-O", "vdi"]),
 ];
+const RAW: &Format = &FORMATS[0];
 const QCOW2: &Format = &FORMATS[5];
 const ZSTD: Format = format(
     "qcow2",
@@ -62,13 +63,18 @@ const ZSTD: Format = format(
     &["-O", "qcow2", "-c", "-o", "compression_type=zstd"],
 );
 
-/// The settings of qemu-img that people recommend; the fastest counts. The last knows no compression.
-const QEMU_SETTINGS: [&[&str]; 3] = [&[], &["-W", "-m", "16"], &["-T", "none", "-t", "none"]];
+/// The settings of qemu-img that people recommend; the fastest counts. Past the page cache it knows no compression.
+const QEMU_SETTINGS: [&[&str]; 4] = [
+    &[],
+    &["-W", "-m", "16"],
+    &["-T", "none", "-t", "none"],
+    &["-W", "-m", "16", "-T", "none", "-t", "none"],
+];
 
 const MEMORY_BYTES_MAX: f64 = 256.0 * 1024.0 * 1024.0;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Every case.
+/// The cases of copying and of reading.
 pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
     let mut cases = Vec::new();
     for format in &FORMATS {
@@ -77,16 +83,19 @@ pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
     cases.push(aged(program, inputs));
     for format in &FORMATS {
         cases.push(dense(program, inputs, inputs.dense(), "raw", format));
-        cases.push(dense(program, inputs, inputs.dense_qcow2(), "qcow2", format));
+        cases.push(dense(program, inputs, inputs.dense_as("qcow2", "qcow2"), "qcow2", format));
+    }
+    for (extension, qemu_name) in [("vhd", "vpc"), ("vhdx", "vhdx"), ("vmdk", "vmdk"), ("vdi", "vdi")] {
+        let input = inputs.dense_as(extension, qemu_name);
+        cases.push(dense(program, inputs, input, qemu_name, RAW));
     }
     cases.push(compressed(program, inputs));
     cases.push(files_of_ntfs(program, inputs));
     cases.push(files_of_ext4(program, inputs));
     cases.push(growth(program, inputs));
-    cases.extend(super::moving::all(program, inputs));
-    cases.extend(super::serving::all(program, inputs));
-    cases.extend(super::processor::all(program, inputs));
-    cases.extend(super::compacting::all(program, inputs));
+    cases.push(confined(program, inputs));
+    cases.push(confined_copy(program, inputs));
+    cases.push(confined_server(program, inputs));
     cases
 }
 
@@ -146,6 +155,77 @@ fn growth(program: &Path, inputs: &Inputs) -> Case {
         ],
         input,
         judge: Box::new(|results| vec![time("time to that of 150,000 files", results, &results[1..], 7.0)]),
+    }
+}
+
+/// How often a program runs whose start is measured.
+const START_COUNT: u32 = 200;
+/// What confinement may cost.
+const CONFINEMENT_MS_MAX: f64 = 5.0;
+
+/// What it costs that the process which reads a disk can open nothing.
+fn confined(program: &Path, inputs: &Inputs) -> Case {
+    let info = "\"$1\" info \"$2\" --json --confine \"$3\" > \"$5\"";
+    let run = |disk: &Path, confine: &str| starts(program, inputs, info, disk, confine);
+    confinement("info of ext4, confined", inputs.small_ext4(), START_COUNT, run)
+}
+
+/// What it costs that a copy is made by a process that asks another one for all that goes by names.
+fn confined_copy(program: &Path, inputs: &Inputs) -> Case {
+    let copy = "\"$1\" copy \"$2\" \"$5\" -O qcow2 --force --verify --confine \"$3\" > /dev/null";
+    let run = |disk: &Path, confine: &str| starts(program, inputs, copy, disk, confine);
+    confinement("copy of a small disk, confined", inputs.smallest(), START_COUNT, run)
+}
+
+/// What confinement adds to each of `count` runs.
+fn confinement(name: &str, input: Input, count: u32, run: impl Fn(&Path, &str) -> Contender) -> Case {
+    Case {
+        name: name.into(),
+        contenders: ["always", "never"].map(|confine| run(&input.path, confine)).into(),
+        input,
+        judge: Box::new(move |results| {
+            let more_seconds = results[0].seconds() - results[1].seconds();
+            let value = more_seconds * 1000.0 / f64::from(count);
+            vec![Verdict { what: "milliseconds more a run", value, bar: CONFINEMENT_MS_MAX }]
+        }),
+    }
+}
+
+/// Leandisk run again and again, `once` being how: `$1` is the program, `$2` the disk, `$3` when it is confined, `$5` the target.
+fn starts(program: &Path, inputs: &Inputs, once: &str, disk: &Path, confine: &str) -> Contender {
+    let target = inputs.target("leandisk");
+    let script = format!("set -eu; for _ in $(seq \"$4\"); do {once}; done");
+    let count = START_COUNT.to_string();
+    let (program, disk, to) = (text(program), text(disk), text(&target));
+    let command = words(&[&["bash", "-c", &script, "starts", &program, &disk, confine, &count, &to]]);
+    Contender { name: format!("leandisk --confine {confine}"), command, target, as_root: false, around: None }
+}
+
+/// How often a server starts, and ends as soon as it serves.
+const SERVER_COUNT: u32 = 50;
+
+/// What it costs that a server is closed in before its first client.
+fn confined_server(program: &Path, inputs: &Inputs) -> Case {
+    let run = |disk: &Path, confine: &str| serves(program, inputs, disk, confine);
+    confinement("start of serve, confined", inputs.small_ext4(), SERVER_COUNT, run)
+}
+
+/// Leandisk serving again and again, each time until it says that it does.
+fn serves(program: &Path, inputs: &Inputs, disk: &Path, confine: &str) -> Contender {
+    let target = inputs.target("leandisk");
+    let script = "set -eu; for _ in $(seq \"$4\"); do \
+        coproc { exec \"$1\" serve \"$2\" --read-only --listen 127.0.0.1:0 --confine \"$3\" 2>&1; }; \
+        server=$COPROC_PID; read -r line <&\"${COPROC[0]}\"; \
+        kill \"$server\"; wait \"$server\"; done; echo \"$line\" > \"$5\"";
+    let count = SERVER_COUNT.to_string();
+    let (program, disk, to) = (text(program), text(disk), text(&target));
+    let command = words(&[&["bash", "-c", script, "serves", &program, &disk, confine, &count, &to]]);
+    Contender {
+        name: format!("leandisk serve --confine {confine}"),
+        command,
+        target,
+        as_root: false,
+        around: None,
     }
 }
 
@@ -228,9 +308,9 @@ fn aged(program: &Path, inputs: &Inputs) -> Case {
         contenders,
         judge: Box::new(|results| {
             vec![
-                time("time to that of the fastest qemu-img", results, &results[1..4], 0.6),
-                time("time to that of ntfsclone", results, &results[4..5], 0.4),
-                time("time to that of partclone", results, &results[5..6], 0.4),
+                time("time to that of the fastest qemu-img", results, &results[1..5], 0.6),
+                time("time to that of ntfsclone", results, &results[5..6], 0.4),
+                time("time to that of partclone", results, &results[6..7], 0.4),
                 memory(results),
             ]
         }),

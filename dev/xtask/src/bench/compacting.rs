@@ -43,6 +43,29 @@ mv "$1.copy" "$1"
 sync "$1"
 "#;
 
+/// qemu-io, told to discard all that is free on the ext4 `$1` in the disk `$2` of format `$3`. Finding out what that is is not counted.
+const DISCARD: &str = r#"
+set -eu
+PATH=$PATH:/usr/sbin:/sbin
+block=$(dumpe2fs -h "$1" 2> /dev/null | awk '/^Block size:/ { print $3 }')
+dumpe2fs "$1" 2> /dev/null | grep '^  Free blocks: ' | grep -oE '[0-9]+(-[0-9]+)?' |
+    awk -F- -v block="$block" '
+        function discard(from, to, len) {
+            for (; from < to; from += len) {
+                len = to - from > 2 ^ 30 ? 2 ^ 30 : to - from
+                printf "discard %.0f %.0f\n", from, len
+            }
+        }
+        end != $1 { discard(start * block, end * block); start = $1 }
+        { end = (NF > 1 ? $2 : $1) + 1 }
+        END { discard(start * block, end * block); print "flush" }' > "$2.discards"
+begun=$(date +%s%N)
+qemu-io -d unmap -f "$3" "$2" < "$2.discards" > /dev/null
+sync "$2"
+echo "{\"seconds\": $(awk "BEGIN { print ($(date +%s%N) - $begun) / 1e9 }")}"
+rm "$2.discards"
+"#;
+
 fn compacted(program: &Path, inputs: &Inputs, format: &'static str) -> Case {
     let input = inputs.stale();
     let source = text(&input.path);
@@ -64,6 +87,10 @@ fn compacted(program: &Path, inputs: &Inputs, format: &'static str) -> Case {
     let program = text(program);
     let mut contenders = vec![
         contender("leandisk compact", &[&program, "compact", "DISK", "-f", format, "--json"]),
+        contender(
+            "qemu-io, discard of what is free",
+            &["bash", "-c", DISCARD, "bench", &source, "DISK", format],
+        ),
         contender("zerofree, qemu-img convert", &["bash", "-c", ZEROFREE, "bench", "DISK", format]),
     ];
     // It boots a machine each time.
@@ -81,9 +108,14 @@ fn compacted(program: &Path, inputs: &Inputs, format: &'static str) -> Case {
         judge: Box::new(|results| {
             let seconds = |sample: &Sample| sample.printed["seconds"].as_f64().unwrap_or(sample.seconds);
             let ours = results[0].seconds();
-            let (copying, in_place) = (&results[1..3], &results[3]);
+            let (copying, in_place) = (&results[2..4], &results[4]);
             let left = |it: &Measured| it.median(|sample| sample.target_bytes);
             vec![
+                Verdict {
+                    what: "time to that of the host's own discards",
+                    value: ours / results[1].median(seconds),
+                    bar: 1.1,
+                },
                 Verdict {
                     what: "time to that of virt-sparsify --in-place, its boot not counted",
                     value: ours / in_place.median(seconds),

@@ -274,8 +274,8 @@ umount "$mnt"
 chmod a+r "$disk"
 "#;
 
-const AS_QCOW2: &str = r#"
-qemu-img convert -f raw -O qcow2 "$1" "$disk"
+const CONVERTED: &str = r#"
+qemu-img convert -f raw -O "$2" "$1" "$disk"
 chmod a+r "$disk"
 "#;
 
@@ -306,7 +306,12 @@ impl Inputs {
         self.input("served", "raw", RANDOM_BYTES, &[self.scale.mib(1024, 16)])
     }
 
-    /// Its size.
+    /// A disk that is copied in no time.
+    pub(super) fn smallest(&self) -> Input {
+        self.input("smallest", "raw", RANDOM_BYTES, &[1])
+    }
+
+    /// The size of [`Self::served`].
     pub(super) fn served_bytes(&self) -> u64 {
         u64::from(self.scale.mib(1024, 16)) << 20
     }
@@ -343,12 +348,12 @@ impl Inputs {
         self.input("dense", "raw", DENSE, &[self.scale.mib(4096, 32)])
     }
 
-    /// The same as QCOW2.
-    pub(super) fn dense_qcow2(&self) -> Input {
+    /// The same in a format that qemu-img calls so, with our extension.
+    pub(super) fn dense_as(&self, extension: &str, format: &str) -> Input {
         let raw = self.dense();
-        let args = vec![raw.path.display().to_string()];
-        let path = raw.path.with_extension("qcow2");
-        Input { path, script: AS_QCOW2, args, needs: Some(Box::new(raw)) }
+        let args = vec![raw.path.display().to_string(), format.to_owned()];
+        let path = raw.path.with_extension(extension);
+        Input { path, script: CONVERTED, args, needs: Some(Box::new(raw)) }
     }
 
     /// 3 GiB of NTFS with 150,000 files.

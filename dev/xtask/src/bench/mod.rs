@@ -12,7 +12,7 @@ mod processor;
 mod serving;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let inputs = Inputs::new(&arguments.dir, Scale(scale));
     let mut documents = Vec::new();
     let mut missed = 0;
-    for case in cases::all(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
+    for case in all_cases(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
         let results = measure_case(&case, runs).with_context(|| case.name.clone())?;
         let verdicts = if arguments.smoke { Vec::new() } else { (case.judge)(&results) };
         missed += verdicts.iter().filter(|verdict| !verdict.met()).count();
@@ -88,6 +88,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Every case.
+fn all_cases(program: &Path, inputs: &Inputs) -> Vec<Case> {
+    [cases::all, moving::all, serving::all, processor::all, compacting::all]
+        .into_iter()
+        .flat_map(|all| all(program, inputs))
+        .collect()
+}
+
 /// The median of the ratios of `one` to `other`, run by run: what the machine did meanwhile hit both of a pair alike.
 fn median_ratio(one: &Measured, other: &Measured, of: fn(&Sample) -> f64) -> f64 {
     median(one.samples.iter().zip(&other.samples).map(|(one, other)| of(one) / of(other)).collect())
@@ -103,6 +111,12 @@ impl Measured {
     /// The median of something.
     fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {
         median(self.samples.iter().map(of).collect())
+    }
+
+    /// What shows how steady a figure is.
+    fn least_and_most(&self, of: impl Fn(&Sample) -> f64) -> (f64, f64) {
+        let all = self.samples.iter().map(of);
+        all.fold((f64::INFINITY, 0.0), |(least, most), one| (least.min(one), most.max(one)))
     }
 
     /// The last run.
@@ -135,14 +149,16 @@ fn measure_case(case: &Case, runs: usize) -> Result<Vec<Measured>> {
 fn show(results: &[Measured], verdicts: &[Verdict]) {
     let ours = results[0].seconds();
     println!(
-        "  {:28} {:>9} {:>7} {:>12} {:>12} {:>10} {:>12}",
-        "", "seconds", "ratio", "from disk", "to disk", "memory", "target"
+        "  {:28} {:>9} {:>17} {:>7} {:>12} {:>12} {:>10} {:>12}",
+        "", "seconds", "from to", "ratio", "from disk", "to disk", "memory", "target"
     );
     for result in results {
         println!(
-            "  {:28} {:>9.3} {:>6.2}x {:>8.0} MiB {:>8.0} MiB {:>6.0} MiB {:>8.0} MiB",
+            "  {:28} {:>9.3} {:>8.3} {:>8.3} {:>6.2}x {:>8.0} MiB {:>8.0} MiB {:>6.0} MiB {:>8.0} MiB",
             result.name,
             result.seconds(),
+            result.least_and_most(|sample| sample.seconds).0,
+            result.least_and_most(|sample| sample.seconds).1,
             ours / result.seconds(),
             mib(result.median(|sample| sample.device_read_bytes)),
             mib(result.median(|sample| sample.device_written_bytes)),

@@ -7,8 +7,9 @@ use super::inputs::Inputs;
 use super::measure::{Around, Contender, Sample};
 
 /// How disks that hold data are asked: name, fio's pattern, bytes of a request.
-const PATTERNS: [(&str, &str, &str); 4] = [
+const PATTERNS: [(&str, &str, &str); 5] = [
     ("read of 1 MiB", "read", "1M"),
+    ("read of 128 KiB", "read", "128k"),
     ("write of 1 MiB", "write", "1M"),
     ("random read of 4 KiB", "randread", "4k"),
     ("random write of 4 KiB", "randwrite", "4k"),

@@ -1,6 +1,6 @@
 //! The journal as a file of blocks: its superblock validated, its log as a ring.
 
-use block::{Error, Result, read_vec};
+use block::{Error, FieldValue, Result, read_vec};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layout::{
@@ -8,6 +8,7 @@ use super::layout::{
 };
 use crate::Source;
 use crate::ext::checksum::{SEED, crc32c};
+use crate::ext::corrupt::Corrupt;
 use crate::ext::inode::{Contents, Inode};
 use crate::ext::superblock::{BlockNumber, Superblock};
 use crate::ext::tree::{self, Collector, FileExtent};
@@ -47,8 +48,8 @@ pub(super) struct Log<'a> {
     pub(super) seed: u32,
 }
 
-fn corrupt(field: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Error {
-    Error::corrupt("ext journal superblock").field(field, found, expected)
+fn corrupt(field: &str, found: impl Into<FieldValue>, expected: impl std::fmt::Display) -> Error {
+    Error::corrupt(Corrupt::JournalSuperblock).field(field, found, expected)
 }
 
 impl<'a> Log<'a> {
@@ -57,7 +58,7 @@ impl<'a> Log<'a> {
         let inode = Inode::read(source, superblock, superblock.journal_inode)?;
         if !inode.is_regular() || inode.links_count == 0 || inode.contents == Contents::None {
             let mode = format!("{:#o}", inode.mode);
-            return Err(Error::corrupt("ext journal inode").field(
+            return Err(Error::corrupt(Corrupt::JournalInode).field(
                 "mode",
                 mode,
                 "a regular file with blocks",
@@ -89,7 +90,7 @@ impl<'a> Log<'a> {
 
     fn parse(&mut self, raw: &RawJournalSuperblock, blocks: u64) -> Result<()> {
         if raw.header.magic.get() != MAGIC {
-            return Err(corrupt("magic", format!("{:#x}", raw.header.magic), format!("{MAGIC:#x}")));
+            return Err(corrupt("magic", FieldValue::hex(raw.header.magic), format!("{MAGIC:#x}")));
         }
         match raw.header.blocktype.get() {
             block_type::SUPERBLOCK_V1 => {}
@@ -178,7 +179,8 @@ impl<'a> Log<'a> {
         }
         let computed = checksum_without(SEED, raw.as_bytes(), SUPERBLOCK_CHECKSUM_AT);
         if computed != raw.checksum.get() {
-            return Err(corrupt("checksum", format!("{:#x}", raw.checksum), format!("{computed:#x}")));
+            let (found, expected) = (raw.checksum.get(), computed);
+            return Err(Error::corrupt(Corrupt::JournalSuperblockChecksum { found, expected }));
         }
         Ok(())
     }
@@ -232,7 +234,7 @@ impl<'a> Log<'a> {
         let index = self.pieces.partition_point(|piece| piece.logical + piece.count <= logical);
         let piece = self.pieces.get(index).filter(|piece| piece.logical <= logical);
         let Some(piece) = piece else {
-            return Err(Error::corrupt("ext journal").field("block", block, "allocated"));
+            return Err(Error::corrupt(Corrupt::Journal).field("block", block, "allocated"));
         };
         let at = self.superblock.offset_of(piece.start + (logical - piece.logical));
         read_vec(self.source, at, self.superblock.block_bytes.into(), "ext journal")

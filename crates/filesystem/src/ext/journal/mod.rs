@@ -19,6 +19,7 @@ use super::checksum::{crc32_be, crc32c};
 use super::features::incompat;
 use super::superblock::{BlockNumber, Superblock};
 use crate::Source;
+use crate::ext::corrupt::Corrupt;
 
 mod layout;
 mod log;
@@ -51,7 +52,7 @@ pub(super) fn replay(source: &Source, superblock: &Superblock) -> Result<Outcome
     let pending = superblock.features.incompat.has(incompat::RECOVER);
     if !superblock.features.has_journal() {
         return match pending {
-            true => Err(Error::corrupt("ext needs its journal replayed, but has none")),
+            true => Err(Error::corrupt(Corrupt::NoJournal)),
             false => Ok(Outcome::Nothing),
         };
     }
@@ -63,13 +64,11 @@ pub(super) fn replay(source: &Source, superblock: &Superblock) -> Result<Outcome
     }
     let log = Log::open(source, superblock)?;
     if log.errno != 0 {
-        return Err(Error::corrupt("ext journal was stopped by an error").field("errno", log.errno, 0));
+        return Err(Error::corrupt(Corrupt::JournalStopped { errno: log.errno }));
     }
     match (pending, log.start) {
         (false, None) => Ok(Outcome::Nothing),
-        (false, Some(_)) => {
-            Err(Error::corrupt("ext journal holds transactions, but is not marked as pending"))
-        }
+        (false, Some(_)) => Err(Error::corrupt(Corrupt::JournalNotPending)),
         (true, None) => Ok(Outcome::Empty),
         (true, Some((sequence, start))) => Replay::new(&log, superblock, sequence, start).run(source),
     }
@@ -151,10 +150,8 @@ impl<'a> Replay<'a> {
     /// Steps over a block; returns which it was.
     fn advance(&self, cursor: &mut Cursor) -> Result<u32> {
         let block = cursor.block;
-        cursor.left = cursor
-            .left
-            .checked_sub(1)
-            .ok_or_else(|| Error::corrupt("ext journal has a transaction longer than its log"))?;
+        cursor.left =
+            cursor.left.checked_sub(1).ok_or_else(|| Error::corrupt(Corrupt::TransactionTooLong))?;
         cursor.block = self.log.next(block);
         Ok(block)
     }
@@ -214,17 +211,13 @@ impl<'a> Replay<'a> {
                 return Ok(Commit::Stale);
             }
             if scan.damaged || !self.log.async_commit {
-                return Err(Error::corrupt(format!(
-                    "ext journal transaction {sequence} has a wrong checksum"
-                )));
+                return Err(Error::corrupt(Corrupt::TransactionChecksum { sequence }));
             }
         }
         // With asynchronous commits the last transaction may be torn. If it has a successor, it was not the last.
         if scan.end.is_some() {
-            return Err(Error::corrupt(format!(
-                "ext journal transaction {} has a wrong checksum, but is not the last",
-                sequence.wrapping_sub(1)
-            )));
+            let sequence = sequence.wrapping_sub(1);
+            return Err(Error::corrupt(Corrupt::InnerTransactionChecksum { sequence }));
         }
         scan.last_time = time;
         scan.crc = !0;
@@ -270,7 +263,7 @@ impl<'a> Replay<'a> {
     }
 
     fn expect_next(&self, cursor: &mut Cursor) -> Result<(u32, Vec<u8>)> {
-        self.next(cursor)?.ok_or_else(|| Error::corrupt("ext journal's log ends before its last transaction"))
+        self.next(cursor)?.ok_or_else(|| Error::corrupt(Corrupt::LogEndsEarly))
     }
 
     fn revoke_records(&mut self, bytes: &[u8], sequence: u32) -> Result<()> {
@@ -279,11 +272,7 @@ impl<'a> Replay<'a> {
         let used = usize::try_from(used).ok().filter(|used| (REVOKE_RECORDS_AT..=max).contains(used));
         let Some(used) = used else {
             let found = be32(bytes, REVOKE_COUNT_AT);
-            return Err(Error::corrupt("ext journal revoke block").field(
-                "count",
-                found,
-                format!("16 to {max}"),
-            ));
+            return Err(Error::corrupt(Corrupt::RevokeBlock).field("count", found, format!("16 to {max}")));
         };
         let record_bytes = if self.log.bit64 { 8 } else { 4 };
         for record in bytes[REVOKE_RECORDS_AT..used].chunks_exact(record_bytes) {
@@ -334,12 +323,16 @@ impl<'a> Replay<'a> {
             Checksums::V3 => tag.checksum == crc,
         };
         if !holds {
-            let what = format!("ext journal transaction {sequence}, copy of block {target}");
-            let (found, expected) = (format!("{:#x}", tag.checksum), format!("{crc:#x}"));
-            return Err(Error::corrupt(what).field("checksum", found, expected));
+            let (block, found, expected) = (target, tag.checksum, crc);
+            return Err(Error::corrupt(Corrupt::TransactionBlockChecksum {
+                sequence,
+                block,
+                found,
+                expected,
+            }));
         }
         if target >= self.superblock.blocks_count {
-            let what = format!("ext journal transaction {sequence}");
+            let what = Corrupt::Transaction { sequence };
             let expected = format!("below {}", self.superblock.blocks_count);
             return Err(Error::corrupt(what).field("block", target, expected));
         }

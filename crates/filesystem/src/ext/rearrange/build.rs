@@ -19,6 +19,7 @@ use super::super::layout::{
 };
 use super::super::superblock::{BlockNumber, Superblock};
 use super::super::tree::FileExtent;
+use crate::ext::corrupt::Corrupt;
 
 /// Entries in the root, which is in the inode.
 const ROOT_ENTRIES: usize = size_of::<BlockRoot>() / EXTENT_ENTRY_BYTES - 1;
@@ -180,7 +181,7 @@ fn split(block: BlockNumber) -> Result<(u32, u16)> {
 }
 
 fn too_far(block: u64) -> Error {
-    Error::corrupt(format!("ext block {block} is past what an extent can say"))
+    Error::corrupt(Corrupt::PastExtents { block })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use block::{Error, ReadAt, Result, read_vec};
 use extent::{ExtentSet, Span, Volume, VolumeOffset};
 
 use super::super::superblock::{BlockNumber, Superblock};
+use crate::ext::corrupt::Corrupt;
 use crate::rearrange::{Patch, Relocations};
 
 /// Pieces of metadata that are worked on.
@@ -77,7 +78,7 @@ impl<'a> MetadataEdits<'a> {
                 || relocations.arrivals(span).next().is_some()
                 || freed.within(span).next().is_some();
             if is_moved {
-                return Err(Error::corrupt("ext metadata lie where a file's contents do").at(at));
+                return Err(Error::corrupt(Corrupt::MetadataInFile).at(at));
             }
             patches.push(Patch { at, before, after });
         }

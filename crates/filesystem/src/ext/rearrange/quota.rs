@@ -13,6 +13,7 @@ use super::super::layout::{RawQuotaEntry, RawQuotaHeader, quota};
 use super::super::superblock::{BlockNumber, Superblock};
 use super::super::tree::{self, Collector, FileExtent};
 use super::metadata_edits::MetadataEdits;
+use crate::ext::corrupt::Corrupt;
 
 /// A quota file in more pieces than that is no quota file that any tool makes.
 const PIECES_MAX: usize = 1 << 16;
@@ -76,7 +77,7 @@ impl QuotaFile {
     }
 
     fn corrupt(&self) -> Error {
-        Error::corrupt(format!("ext quota file, inode {}", self.number))
+        Error::corrupt(Corrupt::QuotaFile { inode: self.number })
     }
 
     /// Where a block of 1 KiB of the file lies.

@@ -22,6 +22,7 @@ use super::quota::Released;
 use super::remap::{map_pointers, remap, remap_root};
 use super::streams::Pins;
 use crate::Source;
+use crate::ext::corrupt::Corrupt;
 use crate::rearrange::{Relocations, Rewritten};
 
 /// Inodes of which the maps are read at once.
@@ -288,9 +289,7 @@ fn check_disjoint(regions: &[Region], relocations: &Relocations) -> Result<()> {
     let overlapping =
         regions.windows(2).find(|pair| pair[0].span.end() > pair[1].span.start()).map(|pair| &pair[1]);
     match overlapping.or_else(|| regions.iter().find(is_moved)) {
-        Some(region) => {
-            Err(Error::corrupt("ext metadata lie where something else does").at(region.span.start()))
-        }
+        Some(region) => Err(Error::corrupt(Corrupt::MetadataInMetadata).at(region.span.start())),
         None => Ok(()),
     }
 }

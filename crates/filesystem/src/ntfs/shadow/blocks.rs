@@ -6,6 +6,7 @@ use block::{Error, ReadAt, Result, read_vec};
 use extent::VolumeOffset;
 use zerocopy::FromBytes;
 
+use super::corrupt::CorruptShadowCopy;
 use super::layout::{BLOCK_BYTES, BlockHeader, IDENTIFIER};
 use crate::Source;
 
@@ -53,9 +54,10 @@ impl<'a> Blocks<'a> {
 
     /// Reads one block, header and all, and checks the header.
     pub(super) fn one(&mut self, what: &str, at: VolumeOffset, record_type: u32) -> Result<Vec<u8>> {
-        let error = || Error::corrupt(what).at(at);
+        let error = || Error::corrupt(CorruptShadowCopy::Block { what: what.to_owned() }).at(at);
         if !self.seen.insert(at.get()) {
-            return Err(error().field("place", "met before", "a block of its own"));
+            let twice = CorruptShadowCopy::BlockTwice { what: what.to_owned() };
+            return Err(Error::corrupt(twice).at(at));
         }
         if self.seen.len() > BLOCK_COUNT_MAX {
             return Err(error().field("blocks of metadata", "more", format!("at most {BLOCK_COUNT_MAX}")));

@@ -5,6 +5,7 @@ use extent::VolumeOffset;
 use zerocopy::FromBytes;
 
 use super::blocks::Blocks;
+use super::corrupt::CorruptShadowCopy;
 use super::layout::{
     CATALOG_ENTRY_BYTES, CopyEntry, ENTRY_COPY, ENTRY_EMPTY, ENTRY_STORE, ENTRY_UNUSED, HEADER_OFFSET,
     IDENTIFIER, RECORD_CATALOG, RECORD_VOLUME_HEADER, StoreEntry, VolumeHeader,
@@ -39,10 +40,18 @@ pub(super) fn catalog_offset(header: &VolumeHeader) -> Result<Option<u64>> {
         return Err(Error::unsupported(name).field("version", header.version, "1 or 2"));
     }
     if header.record_type != RECORD_VOLUME_HEADER {
-        return Err(Error::corrupt(name).field("record type", header.record_type, RECORD_VOLUME_HEADER));
+        return Err(Error::corrupt(CorruptShadowCopy::Header).field(
+            "record type",
+            header.record_type,
+            RECORD_VOLUME_HEADER,
+        ));
     }
     if header.current_offset != HEADER_OFFSET {
-        return Err(Error::corrupt(name).field("its own offset", header.current_offset, HEADER_OFFSET));
+        return Err(Error::corrupt(CorruptShadowCopy::Header).field(
+            "its own offset",
+            header.current_offset,
+            HEADER_OFFSET,
+        ));
     }
     if header.volume_identifier != header.storage_volume_identifier {
         return Err(Error::unsupported("shadow copies that are stored on another volume"));
@@ -99,7 +108,11 @@ impl Catalog {
         match copy.entry_type.get() {
             ENTRY_EMPTY if entry.iter().all(|byte| *byte == 0) => {}
             ENTRY_EMPTY => {
-                return Err(Error::corrupt(name).at(at).field("an empty entry", "with contents", "zeros"));
+                return Err(Error::corrupt(CorruptShadowCopy::CatalogEntry).at(at).field(
+                    "an empty entry",
+                    "with contents",
+                    "zeros",
+                ));
             }
             ENTRY_UNUSED => {}
             ENTRY_COPY => self.copies.push(copy_record(copy)),
@@ -128,14 +141,12 @@ impl Catalog {
     pub(super) fn paired(&self) -> Result<Vec<(&CopyRecord, &StoreRecord)>> {
         if let Some(store) = self.stores.iter().find(|store| self.count_of(&store.id) != (1, 1)) {
             let (copies, stores) = self.count_of(&store.id);
-            let what = format!("the store of shadow copies {}", guid_text(&store.id));
+            let store = guid_text(&store.id);
             return Err(match copies {
-                0 => Error::unsupported(format!("{what} holds a copy of another volume")),
-                _ => Error::corrupt(what).field(
-                    "entries in the catalog",
-                    format!("{copies} and {stores}"),
-                    "one of each kind",
-                ),
+                0 => Error::unsupported(format!(
+                    "the store of shadow copies {store} holds a copy of another volume"
+                )),
+                _ => Error::corrupt(CorruptShadowCopy::Entries { store, copies, stores }),
             });
         }
         let store =

@@ -4,6 +4,7 @@ use block::{Error, ErrorKind, Result};
 use extent::{ExtentSet, Span, Volume, VolumeOffset};
 
 use super::catalog::{Guid, StoreRecord};
+use super::corrupt::CorruptShadowCopy;
 use super::layout::{BLOCK_BYTES, NAME_END};
 use crate::ntfs::index::Directory;
 use crate::ntfs::layout::{ATTR_DATA, RECORD_IS_DIRECTORY};
@@ -85,7 +86,7 @@ impl Files {
 
     /// Where the catalog's file lies.
     pub(super) fn catalog(&self, mft: &Mft) -> Result<StoreFile> {
-        let file = self.catalog.ok_or_else(|| Error::corrupt("the catalog of shadow copies has no file"))?;
+        let file = self.catalog.ok_or_else(|| Error::corrupt(CorruptShadowCopy::NoCatalogFile))?;
         StoreFile::open(mft, file, "the file of the catalog of shadow copies".into())
     }
 
@@ -96,10 +97,12 @@ impl Files {
         let named: Vec<_> = self.stores.iter().filter(|(found, _)| *found == name).collect();
         match named[..] {
             [(_, file)] if *file == store.file => StoreFile::open(mft, *file, what),
-            [(_, file)] => {
-                Err(Error::corrupt(what).field("record", file.number, format!("{}", store.file.number)))
-            }
-            _ => Err(Error::corrupt(format!("{what} is not there"))),
+            [(_, file)] => Err(Error::corrupt(CorruptShadowCopy::File { what }).field(
+                "record",
+                file.number,
+                format!("{}", store.file.number),
+            )),
+            _ => Err(Error::corrupt(CorruptShadowCopy::NoStoreFile { store: guid_text(&store.id) })),
         }
     }
 }
@@ -132,7 +135,11 @@ pub(super) struct StoreFile {
 impl StoreFile {
     fn open(mft: &Mft, file: FileReference, what: String) -> Result<Self> {
         let Some(stream) = data_of(mft, file)? else {
-            return Err(Error::corrupt(what).field("data", "not plain", "in clusters, as they are"));
+            return Err(Error::corrupt(CorruptShadowCopy::File { what }).field(
+                "data",
+                "not plain",
+                "in clusters, as they are",
+            ));
         };
         Ok(Self { what, places: stream_spans(mft, &stream, 0).into_iter().collect() })
     }
@@ -153,7 +160,8 @@ impl StoreFile {
             let held: u64 = self.places.within(block).map(|span| span.len_bytes()).sum();
             held == BLOCK_BYTES
         });
-        let error = || Error::corrupt(&*self.what).at(at).field("a block", "elsewhere", "in the file");
+        let what = CorruptShadowCopy::File { what: self.what.clone() };
+        let error = || Error::corrupt(what).at(at).field("a block", "elsewhere", "in the file");
         inside.then_some(()).ok_or_else(error)
     }
 }

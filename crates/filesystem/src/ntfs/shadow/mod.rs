@@ -11,6 +11,7 @@
 
 mod blocks;
 mod catalog;
+mod corrupt;
 mod files;
 mod layout;
 mod store;
@@ -26,6 +27,8 @@ use super::boot;
 use super::mft::Mft;
 use crate::Source;
 use crate::shadow_copy::{ShadowCopy, filetime_text, guid_text};
+pub use corrupt::CorruptShadowCopy;
+
 use blocks::Blocks;
 use catalog::{Catalog, CopyRecord, StoreRecord};
 use files::{Files, StoreFile};
@@ -174,7 +177,7 @@ pub(super) struct Needs {
 /// What is free on a volume, by its `$Bitmap`, or belongs to its shadow copies' files and reads as zeros in them.
 fn free_of(source: &Source) -> Result<ExtentSet<Volume>> {
     if !boot::is_ntfs(source)? {
-        return Err(Error::corrupt("no NTFS volume"));
+        return Err(Error::corrupt(CorruptShadowCopy::NoVolume));
     }
     let mft = Mft::open(source, &boot::read(source)?)?;
     let mut free = ExtentSet::new();
@@ -201,8 +204,8 @@ fn free_of(source: &Source) -> Result<ExtentSet<Volume>> {
 fn of_copy(store: &StoreRecord, error: Error) -> Error {
     let what = |error: &Error| format!("the shadow copy {} shows: {error}", guid_text(&store.id));
     match error.kind() {
-        ErrorKind::Corrupt => Error::corrupt(what(&error)),
-        ErrorKind::Unsupported => Error::unsupported(what(&error)),
+        ErrorKind::Corrupt => Error::corrupt(what(&error)).because(error),
+        ErrorKind::Unsupported => Error::unsupported(what(&error)).because(error),
         _ => error,
     }
 }

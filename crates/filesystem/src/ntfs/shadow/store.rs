@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use extent::{ExtentSet, Span, Volume, VolumeOffset};
 use zerocopy::FromBytes;
 
 use super::blocks::Blocks;
 use super::catalog::StoreRecord;
+use super::corrupt::CorruptShadowCopy;
 use super::files::StoreFile;
 use super::layout::{
     BLOCK_BYTES, BlockDescriptor, BlockHeader, DESCRIPTOR_FORWARDER, DESCRIPTOR_HARMLESS,
@@ -196,11 +197,11 @@ impl List<'_> {
 
     fn check(&self, raw: &BlockDescriptor, flags: u32, at: VolumeOffset) -> Result<()> {
         let what = "a block descriptor of a shadow copy's store";
-        let corrupt = || Error::corrupt(what).at(at);
+        let corrupt = || Error::corrupt(CorruptShadowCopy::Descriptor).at(at);
         let known = DESCRIPTOR_FORWARDER | DESCRIPTOR_OVERLAY | DESCRIPTOR_NOT_USED | DESCRIPTOR_HARMLESS;
         let both = DESCRIPTOR_FORWARDER | DESCRIPTOR_OVERLAY;
         if flags & !known != 0 || flags & both == both {
-            return Err(Error::unsupported(what).at(at).field("flags", format!("{flags:#x}"), "known ones"));
+            return Err(Error::unsupported(what).at(at).field("flags", FieldValue::hex(flags), "known ones"));
         }
         if flags & DESCRIPTOR_NOT_USED != 0 {
             return Ok(());

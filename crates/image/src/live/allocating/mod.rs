@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use block::{EditDisk, Error, LiveDisk, Occupancy, ReadAt, Result, TargetFile, UnitMove, check_bounds};
+use block::{EditDisk, Error, LiveDisk, Occupancy, ReadAt, Result, Take, TargetFile, UnitMove, check_bounds};
 use extent::{HostOffset, Span, VirtualOffset, VirtualSpan};
 
 use super::tables::index;
@@ -219,6 +219,14 @@ impl<C: Container> LiveDisk for AllocatingDisk<C> {
 
     fn relocate(&self, moves: &[UnitMove]) -> Result<()> {
         self.move_units(moves)
+    }
+
+    fn lend(&self, span: VirtualSpan, take: Take<'_>) -> Result<bool> {
+        self.lend_region(span, take)
+    }
+
+    fn is_changed(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire)
     }
 
     fn reclaim(&self) -> Result<u64> {

@@ -5,7 +5,9 @@
 //!
 //! Absent on purpose: a cache of the guest's data, which the host has.
 
-use block::{Disk, Error, FileIndex, ReadAt, Result, Run, RunState, check_bounds, push_run};
+use block::{
+    Disk, Error, FileIndex, ReadAt, Result, Run, RunState, Take, TargetFile, check_bounds, push_run,
+};
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use super::{AllocatingDisk, Container, Unit};
@@ -60,6 +62,22 @@ impl<C: Container> AllocatingDisk<C> {
             push_run(&mut runs, Run::new(part, state));
         }
         Ok(runs)
+    }
+
+    /// See [`block::LiveDisk::lend`]. The region is locked while it is read.
+    pub(super) fn lend_region(&self, span: VirtualSpan, take: Take<'_>) -> Result<bool> {
+        self.check_span(span)?;
+        self.check_whole()?;
+        if span.is_empty() || span.split(self.region_bytes).nth(1).is_some() {
+            return Ok(false);
+        }
+        let _shared = self.region(span).read().expect("no writer panicked");
+        match self.runs(span)?[..] {
+            [Run { span: whole, state: RunState::Data { offset, .. }, .. }] if whole == span => {
+                self.file.lend(Span::new(offset, span.len_bytes()), take)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Reads from the file; zeros past its end.

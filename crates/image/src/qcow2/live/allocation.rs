@@ -1,13 +1,13 @@
 //! Where new clusters go: behind those that the guest's addresses lead them after, else the first that are free.
 //!
-//! New L2 tables and refcount blocks have places by their number too, ahead of the guest's clusters, so that these
-//! follow each other without a gap.
+//! New L2 tables and refcount blocks lie together, so that the guest's clusters follow each other without a gap: in rooms of
+//! their own among tracts, or where clusters mirror the disk in places by their number, ahead of all of them.
 
 use block::{Error, Result, read_vec};
 use extent::HostOffset;
 
 use super::Clusters;
-use crate::live::{HOST_BYTES_MAX, InUse, Tables, Votes};
+use crate::live::{Arrangement, Grid, HOST_BYTES_MAX, InUse, Tables, Votes, broken};
 use crate::qcow2::layout::{REFCOUNT_TABLE_BYTES_MAX, entry};
 
 /// L2 tables looked at for the bases that clusters follow: these many bytes, spread over the disk.
@@ -55,7 +55,7 @@ impl Clusters {
     }
 
     /// Finds the places that tables and clusters follow, and others behind the file's end.
-    pub(super) fn find_bases(&mut self, file: &InUse) -> Result<()> {
+    pub(super) fn find_bases(&mut self, file: &InUse, arrangement: Arrangement) -> Result<()> {
         let cluster_bytes = self.cluster_bytes();
         let words = |at: u64, count: u64, what: &str| -> Result<Vec<u64>> {
             let bytes = read_vec(file, HostOffset::new(at), count * 8, what)?;
@@ -63,18 +63,23 @@ impl Clusters {
         };
         let offset =
             |word: u64| (word & entry::COMPRESSED == 0).then_some(word & entry::OFFSET).filter(|at| *at != 0);
-        let mut votes = [Votes::default(), Votes::default(), Votes::default()];
+        let of_tables = |count| Votes::new(Arrangement::Mirror, self.grid(count));
+        let mut votes = [
+            Votes::new(arrangement, self.grid(self.unit_count)),
+            of_tables(self.l1_count()),
+            of_tables(self.table_count),
+        ];
         let [of_data, of_l2, of_blocks] = &mut votes;
         for (index, word) in (0..).zip(words(self.table_at, self.table_count, "QCOW2 refcount table")?) {
             if let Some(at) = offset(word) {
-                of_blocks.count(index, at, cluster_bytes);
+                of_blocks.count(index, at);
             }
         }
         let l1 = words(self.l1_at, self.l1_count(), "QCOW2 L1 table")?;
         let l2: Vec<(u64, u64)> =
             (0..).zip(l1).filter_map(|(index, word)| Some((index, offset(word)?))).collect();
         for (index, at) in &l2 {
-            of_l2.count(*index, *at, cluster_bytes);
+            of_l2.count(*index, *at);
         }
         let step = (l2.len() as u64 * cluster_bytes).div_ceil(VOTING_BYTES_MAX).max(1);
         for (index, at) in l2.iter().step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
@@ -82,24 +87,47 @@ impl Clusters {
             let there = file.file.len_bytes().saturating_sub(*at).min(cluster_bytes) / 8;
             for (unit, word) in (first..).zip(words(*at, there, "QCOW2 L2 table")?) {
                 if let Some(at) = offset(word) {
-                    of_data.count(unit, at, cluster_bytes);
+                    of_data.count(unit, at);
                 }
             }
         }
-        let [data, l2_tables, blocks] = votes.map(|votes| votes.into_bases(cluster_bytes, cluster_bytes));
-        (self.data, self.l2_tables, self.refcount_blocks) = (data, l2_tables, blocks);
-        self.push_new_bases();
+        let [data, l2_tables, blocks] = votes.map(|votes| votes.into_bases(cluster_bytes));
+        self.data = data;
+        if arrangement == Arrangement::Mirror {
+            (self.l2_tables, self.refcount_blocks) = (l2_tables, blocks);
+            self.grow_for_all();
+        } else {
+            self.data.grow_from(self.fresh_from, self.limit());
+            self.data.make_room_for_tables(cluster_bytes, self.table_count_max());
+        }
         Ok(())
     }
 
-    /// Room behind the end, see [`Growth`].
-    fn push_new_bases(&mut self) {
+    fn grid(&self, unit_count: u64) -> Grid {
+        let cluster_bytes = self.cluster_bytes();
+        Grid {
+            unit_bytes: cluster_bytes,
+            unit_count,
+            stride_bytes: cluster_bytes,
+            align_bytes: cluster_bytes,
+            head_bytes: 0,
+        }
+    }
+
+    /// Tables of all kinds that an image of this disk has at most, about.
+    fn table_count_max(&self) -> u64 {
+        self.l1_count() + self.unit_count.div_ceil(self.block_count()) + 2
+    }
+
+    /// Room behind the end for all that may come, see [`Growth`].
+    fn grow_for_all(&mut self) {
+        let limit = self.limit();
         let growth = Growth::new(self.fresh_from, self.unit_count, self.cluster_bits, self.refcount_bits);
         self.table_place = growth.table_at;
-        if growth.end <= self.limit() {
-            self.l2_tables.push(self.fresh_from);
-            self.refcount_blocks.push(growth.blocks_at);
-            self.data.push(growth.data_at);
+        if growth.end <= limit {
+            self.l2_tables.grow_from(self.fresh_from, limit);
+            self.refcount_blocks.grow_from(growth.blocks_at, limit);
+            self.data.grow_from(growth.data_at, limit);
         }
     }
 
@@ -108,14 +136,31 @@ impl Clusters {
         Ok(fits && number != 0 && !self.claimed.contains(&number) && self.refcount(tables, number)? == 0)
     }
 
-    /// A free cluster: the first of `places` that is, else the first of all.
-    pub(super) fn find_free(&mut self, tables: &mut Tables, places: Vec<u64>) -> Result<u64> {
+    /// A free cluster for a table: the first of `places` that is, or the next of the room for tables.
+    pub(super) fn find_for_table(&mut self, tables: &mut Tables, mut places: Vec<u64>) -> Result<u64> {
+        places.extend(self.data.place_for_table(self.cluster_bytes(), self.table_count_max()));
+        let found = self.first_free_of(tables, places)?;
+        found.map_or_else(|| self.first_fit(tables, 1), Ok)
+    }
+
+    /// A free cluster for what `unit` holds.
+    pub(super) fn find_for_unit(&mut self, tables: &mut Tables, unit: u64) -> Result<u64> {
+        let mut found = self.first_free_of(tables, self.data.places(unit).collect())?;
+        if found.is_none() {
+            let given = self.data.give(unit);
+            found = self.first_free_of(tables, given.into_iter().collect())?;
+        }
+        self.data.used();
+        found.map_or_else(|| self.first_fit(tables, 1), Ok)
+    }
+
+    fn first_free_of(&self, tables: &mut Tables, places: Vec<u64>) -> Result<Option<u64>> {
         for at in places {
-            if self.is_free(tables, at >> self.cluster_bits)? {
-                return Ok(at >> self.cluster_bits);
+            if self.is_free(tables, at >> self.cluster_bits)? || broken!(PlaceNotAskedFor) {
+                return Ok(Some(at >> self.cluster_bits));
             }
         }
-        self.first_fit(tables, 1)
+        Ok(None)
     }
 
     /// The first of `count` free clusters in a row.

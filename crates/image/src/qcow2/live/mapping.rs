@@ -2,11 +2,12 @@
 //!
 //! Invariant: no table is changed that a snapshot shares; a copy of it is.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use extent::HostOffset;
 
 use super::Clusters;
 use crate::live::{Missed, Stage, Storage, Tables};
+use crate::qcow2::corrupt::Corrupt;
 use crate::qcow2::layout::{SECTOR_BYTES, compressed_offset_bits, entry};
 
 /// [`entry::COPIED`] in an entry's first byte. In compressed entries the bit is clear.
@@ -28,9 +29,9 @@ impl Clusters {
             || place & (self.cluster_bytes() - 1) != 0
             || place >= tables.len_bytes()
         {
-            let error = Error::corrupt("QCOW2 L1 entry").at(HostOffset::new(at));
+            let error = Error::corrupt(Corrupt::L1Entry).at(HostOffset::new(at));
             return Err(error
-                .field(format!("entry {index}"), format!("{word:#018x}"), "a cluster of the file")
+                .field(format!("entry {index}"), FieldValue::hex64(word), "a cluster of the file")
                 .into());
         }
         Ok(word)
@@ -50,8 +51,8 @@ impl Clusters {
 
     fn check_l2(&self, tables: &Tables, at: u64, unit: u64, word: u64) -> Result<(), Missed> {
         let corrupt = |expected: &str| {
-            let error = Error::corrupt("QCOW2 L2 entry").at(HostOffset::new(at));
-            Err(error.field(format!("entry of cluster {unit}"), format!("{word:#018x}"), expected).into())
+            let error = Error::corrupt(Corrupt::L2Entry).at(HostOffset::new(at));
+            Err(error.field(format!("entry of cluster {unit}"), FieldValue::hex64(word), expected).into())
         };
         if word & entry::COMPRESSED != 0 {
             let place = word & ((1 << compressed_offset_bits(self.cluster_bits)) - 1);
@@ -107,7 +108,7 @@ impl Clusters {
         }
         let contents = if old == 0 { None } else { Some(tables.read_vec(self.cluster(old))?) };
         let places = self.l2_tables.places(index).collect();
-        let number = self.find_free(tables, places)?;
+        let number = self.find_for_table(tables, places)?;
         let at = number << self.cluster_bits;
         tables.reserve(self.cluster(at))?;
         self.take(tables, number)?;

@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use block::{Error, LiveDisk, Occupancy, Occupant, Result, TargetFile};
+use block::{Error, FieldValue, LiveDisk, Occupancy, Occupant, Result, TargetFile};
 use extent::{HostOffset, HostSpan, Span};
 
 use super::compress::Decompressor;
@@ -26,8 +26,9 @@ use super::parse::{self, Header};
 use crate::Chain;
 use crate::live::{
     AllocatingDisk, Bases, Container, Expand, InUse, LiveOptions, Missed, Place, Shape, Stage, Storage,
-    Tables, Tidy, To, Unit, Votes, WriteOut,
+    Tables, Tidy, To, Unit, WriteOut,
 };
+use crate::qcow2::corrupt::Corrupt;
 
 pub(crate) use allocation::end_max;
 
@@ -46,7 +47,7 @@ pub(crate) fn open_live(
     let has_parent = chain.links().len() > 1;
     let mut container = Clusters::new(&header, has_parent, &tables)?;
     container.check_metadata(&mut tables)?;
-    container.find_bases(&in_use)?;
+    container.find_bases(&in_use, options.arrangement)?;
     let shape = Shape {
         unit_bytes: header.cluster_bytes(),
         expander: Some(Box::new(Expander(Decompressor::new(header.compression)))),
@@ -98,7 +99,7 @@ impl Expand for Expander {
         let expected = format!("data that gives {} bytes", unit.len());
         self.0
             .decompress(data, unit)
-            .map_err(|reason| Error::corrupt("QCOW2 compressed cluster").field("data", reason, expected))
+            .map_err(|reason| Error::corrupt(Corrupt::CompressedCluster).field("data", reason, expected))
     }
 }
 
@@ -122,7 +123,7 @@ pub(super) struct Clusters {
     data: Bases,
     l2_tables: Bases,
     refcount_blocks: Bases,
-    /// Where a refcount table that has to move goes if that is free.
+    /// Where a refcount table that has to move goes if that is free, unless there is room among what units are given.
     table_place: u64,
     /// From here on the file had nothing when it was opened.
     fresh_from: u64,
@@ -147,13 +148,12 @@ impl Clusters {
         let table_bytes = u64::from(header.refcount_table_clusters) * cluster_bytes;
         let table_at = header.refcount_table_at.get();
         if table_at == 0 || table_at.checked_add(table_bytes).is_none_or(|end| end > tables.len_bytes()) {
-            return Err(Error::corrupt("QCOW2 header").field(
+            return Err(Error::corrupt(Corrupt::Header).field(
                 "refcount_table_offset",
-                format!("{table_at:#x}"),
+                FieldValue::hex(table_at),
                 format!("a table of {table_bytes} bytes within the file"),
             ));
         }
-        let no_bases = || Votes::default().into_bases(cluster_bytes, cluster_bytes);
         Ok(Self {
             cluster_bits: header.cluster_bits,
             has_zero_flag: header.version >= 3,
@@ -166,9 +166,9 @@ impl Clusters {
             table_count: table_bytes / 8,
             table_is_new: false,
             new_tables: HashSet::new(),
-            data: no_bases(),
-            l2_tables: no_bases(),
-            refcount_blocks: no_bases(),
+            data: Bases::default(),
+            l2_tables: Bases::default(),
+            refcount_blocks: Bases::default(),
             table_place: 0,
             fresh_from: tables.len_bytes(),
             first_free: 1,
@@ -229,8 +229,7 @@ impl Container for Clusters {
     }
 
     fn allocate(&mut self, tables: &mut Tables, unit: u64) -> Result<Place> {
-        let places = self.data.places(unit).collect();
-        let number = self.find_free(tables, places)?;
+        let number = self.find_for_unit(tables, unit)?;
         self.take(tables, number)?;
         let at = number << self.cluster_bits;
         Ok(Place { at: HostOffset::new(at), is_clean: at >= self.fresh_from })
@@ -288,7 +287,7 @@ impl Container for Clusters {
             }
             let count = self.refcount(tables, number)?;
             let less = count.checked_sub(1).ok_or_else(|| {
-                Error::corrupt("QCOW2 refcount").at(HostOffset::new(number << self.cluster_bits)).field(
+                Error::corrupt(Corrupt::Refcount).at(HostOffset::new(number << self.cluster_bits)).field(
                     "of a cluster in use",
                     0,
                     "1 or more",
@@ -296,6 +295,7 @@ impl Container for Clusters {
             })?;
             self.put_refcount(tables, number, less)?;
             if less == 0 {
+                self.data.released();
                 self.lowered.insert(number / self.block_count());
                 tables.forget(self.cluster(number << self.cluster_bits));
                 self.first_free = self.first_free.min(number);

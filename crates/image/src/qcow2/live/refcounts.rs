@@ -5,13 +5,14 @@
 
 use std::mem::offset_of;
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use extent::{HostOffset, Span};
 use zerocopy::IntoBytes;
 use zerocopy::big_endian::{U32, U64};
 
 use super::Clusters;
 use crate::live::{Stage, Storage, Tables};
+use crate::qcow2::corrupt::Corrupt;
 use crate::qcow2::layout::{self, REFCOUNT_TABLE_BYTES_MAX, entry};
 
 /// L1 entries whose tables' refcounts are checked when the image is opened.
@@ -35,7 +36,7 @@ impl Clusters {
             for number in (at >> self.cluster_bits)..(at >> self.cluster_bits) + count {
                 if self.refcount(tables, number)? == 0 {
                     let error =
-                        Error::corrupt("QCOW2 metadata").at(HostOffset::new(number << self.cluster_bits));
+                        Error::corrupt(Corrupt::Metadata).at(HostOffset::new(number << self.cluster_bits));
                     let error = error.field("refcount of its cluster", 0, "1 or more");
                     return Err(error.hint("run 'qemu-img check -r all' on it first"));
                 }
@@ -51,10 +52,10 @@ impl Clusters {
         let at = self.table_at + index * 8;
         let word = u64::from_be_bytes(tables.read(at)?);
         if word & (self.cluster_bytes() - 1) != 0 || word >= tables.len_bytes() {
-            let error = Error::corrupt("QCOW2 refcount table").at(HostOffset::new(at));
+            let error = Error::corrupt(Corrupt::RefcountTable).at(HostOffset::new(at));
             return Err(error.field(
                 format!("entry {index}"),
-                format!("{word:#x}"),
+                FieldValue::hex(word),
                 "whole clusters of the file",
             ));
         }
@@ -108,7 +109,7 @@ impl Clusters {
             return Ok(());
         }
         let places = self.refcount_blocks.places(index).collect();
-        let number = self.find_free(tables, places)?;
+        let number = self.find_for_table(tables, places)?;
         let at = number << self.cluster_bits;
         tables.reserve(self.cluster(at))?;
         tables.create(self.cluster(at), 0, Stage::Unreferenced);
@@ -161,7 +162,8 @@ impl Clusters {
     }
 
     fn place_for_table(&mut self, tables: &mut Tables, clusters: u64) -> Result<u64> {
-        let first = self.table_place >> self.cluster_bits;
+        let room = self.data.room(clusters << self.cluster_bits);
+        let first = room.unwrap_or(self.table_place) >> self.cluster_bits;
         for number in first..first + clusters {
             if !self.is_free(tables, number)? {
                 return self.first_fit(tables, clusters);

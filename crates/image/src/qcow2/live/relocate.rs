@@ -12,6 +12,7 @@ use extent::{ExtentSet, Host, HostOffset, Span};
 
 use super::Clusters;
 use crate::live::{Movable, Stage, Storage, Tables};
+use crate::qcow2::corrupt::Corrupt;
 use crate::qcow2::layout::{self, entry};
 
 /// `l1_size` (specification: Header).
@@ -157,7 +158,7 @@ impl Clusters {
             }
             let (count, expected) = (self.refcount(tables, number)?, ends.len() as u64);
             if count < expected {
-                let error = Error::corrupt("QCOW2 refcount").at(self.at(number));
+                let error = Error::corrupt(Corrupt::Refcount).at(self.at(number));
                 let error = error.field("of a cluster", count, format!("{expected} or more"));
                 return Err(error.hint("run 'qemu-img check -r all' on it first"));
             }

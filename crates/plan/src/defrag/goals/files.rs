@@ -33,27 +33,38 @@ const FAILURES_MAX: usize = 8;
 /// Cells and extents that are looked at to make room: about a second.
 const EFFORT_MAX: u64 = 300_000_000;
 
+/// Has `gather` bring the fragmented streams together, with what moves beyond them counted: it makes room, and if it is a run that
+/// moves a second time.
+pub(crate) fn counting_room(
+    work: &mut Work<'_>,
+    gather: impl FnOnce(&mut Work<'_>) -> Result<()>,
+) -> Result<()> {
+    let fragmented_bytes: u64 = work.fragmented().iter().map(|stream| stream_bytes(work, *stream)).sum();
+    gather(work)?;
+    work.made_room_bytes = work.made_room_bytes.max(work.moved_bytes().saturating_sub(fragmented_bytes));
+    Ok(())
+}
+
 /// Brings the fragmented streams together.
 pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
+    let left = &mut largest_first(work);
     let mut effort = Effort::new(EFFORT_MAX);
     let mut sliding_effort = Effort::new(SLIDING_EFFORT_MAX);
-    let mut left = largest_first(work);
-    place_cheaply(work, &mut left, &mut effort)?;
+    place_cheaply(work, left, &mut effort)?;
     loop {
         let before = left.len();
-        place_directly(work, &mut left)?;
+        place_directly(work, left)?;
         work.close()?;
         if left.is_empty() {
             return Ok(());
         }
-        let is_stuck = left.len() == before
-            && !roll(work, &mut left, &mut effort)?
-            && !make_room(work, &mut left, &mut effort)?;
-        if is_stuck && !extend_free(work, &left, &mut sliding_effort)? {
+        let is_stuck =
+            left.len() == before && !roll(work, left, &mut effort)? && !make_room(work, left, &mut effort)?;
+        if is_stuck && !extend_free(work, left, &mut sliding_effort)? {
             break;
         }
     }
-    for &stream in &left {
+    for &stream in left.iter() {
         reduce(work, stream)?;
     }
     work.close()?;
@@ -76,9 +87,12 @@ pub(crate) fn place_left(work: &mut Work<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Fragmented streams in the order in which they are placed: of all, those that move together have the fewest places to go.
 fn largest_first(work: &Work<'_>) -> Vec<usize> {
     let mut streams = work.fragmented();
-    streams.sort_by_key(|stream| std::cmp::Reverse(stream_bytes(work, *stream)));
+    streams.sort_by_key(|stream| {
+        (!work.layout.moves_together(*stream), std::cmp::Reverse(stream_bytes(work, *stream)))
+    });
     streams
 }
 
@@ -160,7 +174,9 @@ fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> 
     let mut runs = work.runs(stream);
     runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
     for run in &runs {
-        let Some(placement) = Placement::around(work, stream, run) else { continue };
+        let is_too_large = |other: &Run| other != run && !work.space.is_a_step(other.bytes);
+        let placement = Placement::around(work, stream, run).filter(|_| !runs.iter().any(is_too_large));
+        let Some(placement) = placement else { continue };
         if work.space.offers_all(placement.parts.iter().map(|(_, span)| *span), growth) {
             for (extents, place) in placement.parts {
                 work.move_to(extents, place)?;
@@ -173,6 +189,9 @@ fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> 
 
 fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> {
     let bytes = stream_bytes(work, stream);
+    if !work.moves_in_steps(stream) {
+        return Ok(false);
+    }
     let home = work.hints.home.filter(|_| bytes <= SMALL_BYTES);
     let home = home.and_then(|home| home(work.layout.file(stream)));
     let near = home.and_then(|home| work.space.find_within(bytes, home));

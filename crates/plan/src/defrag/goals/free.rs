@@ -14,6 +14,7 @@ use block::Result;
 use super::files;
 use crate::defrag::moves::clear_what_fits;
 use crate::defrag::moves::slide::{largest_free, slide};
+use crate::defrag::plan::DefragPlan;
 use crate::defrag::state::{Cells, Effort, Purpose, Work};
 
 /// The goal is reached when this much of the movable free space is in one piece.
@@ -95,6 +96,15 @@ fn consolidate_by(work: &mut Work<'_>, shares: &[u64]) -> Result<()> {
     }
     work.made_room_bytes = made_room_bytes;
     Ok(())
+}
+
+/// Whether a plan does what it says: no more fragments than before, and the free space in one piece, or in fewer and larger ones.
+pub(crate) fn serves(plan: &DefragPlan) -> bool {
+    let DefragPlan { before, after, .. } = plan;
+    let is_together = after.largest_free_extent_bytes >= percent(plan.movable_free_bytes, ENOUGH_PERCENT);
+    let is_better = after.free_extents <= before.free_extents
+        && after.largest_free_extent_bytes >= before.largest_free_extent_bytes;
+    after.fragments <= before.fragments && (is_together || is_better)
 }
 
 fn percent(bytes: u64, percent: u64) -> u64 {

@@ -1,8 +1,8 @@
 //! Everything sorted: directories, then the small files of one directory together, then large files.
 //!
 //! First each stream is given the place where it belongs. Then, from the first place on, what lies there moves to the back of
-//! the volume, and in the next batch its owner moves in. What cannot have its place, because free space is too scarce to clear
-//! it, stays where it is.
+//! the volume, and in the next batch its owner moves in; as many at once as free space allows. What cannot have its place, because
+//! free space is too scarce to clear it, stays where it is.
 //!
 //! A stream that lies in its order already stays, if between it and the one before there is but a little free space:
 //! so one file less does not shift all that follow it. Room for growth counts as such free space; and what is sorted is sorted again
@@ -35,6 +35,12 @@ const GAPS_PART: u64 = 20;
 /// Sorting moves at most this many times what there is to sort: what makes room moves more than once.
 const MOVES_MAX: u64 = 4;
 
+/// A stage that sorts less than one part in so many of what is left to be sorted, and is not full, is the last.
+const STAGES_PART: u64 = 64;
+
+/// After so many streams in a row for which no place can be cleared, those that were cleared are filled first.
+const FAILURES_MAX: usize = 256;
+
 /// Sorting is repeated at most so often.
 const ROUNDS_MAX: usize = 8;
 
@@ -46,7 +52,10 @@ pub(crate) fn sort_and_gather(work: &mut Work<'_>) -> Result<()> {
     let bytes_max = total_bytes.saturating_mul(MOVES_MAX);
     for _ in 0..ROUNDS_MAX {
         let moved_bytes = work.moved_bytes();
-        movable.iter().for_each(|stream| work.set_locked(*stream, false));
+        for &stream in &movable {
+            // What came together may have become too large to move again.
+            work.set_locked(stream, !work.moves_in_steps(stream));
+        }
         sort(work, bytes_max)?;
         files::gather(work)?;
         // While the container is larger than before, each batch gives back what is free: the places of others.
@@ -57,38 +66,31 @@ pub(crate) fn sort_and_gather(work: &mut Work<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sorts until so many bytes have moved.
+/// Sorts until so many bytes have moved, in stages: places are cleared for as many streams as can be, in the order in which they lie,
+/// and then all of these move in.
 fn sort(work: &mut Work<'_>, bytes_max: u64) -> Result<()> {
     let made_room_bytes = work.made_room_bytes;
     let targets = Targets::of(work);
-    let mut cleared = Cleared::default();
-    // What could not get out of the way the first time may do so once others lie where they belong.
-    let twice = [targets.by_place(), targets.by_place()];
-    for (target, stream) in twice.into_iter().flatten() {
-        if work.moved_bytes() > bytes_max {
+    let mut waiting = targets.by_place();
+    while work.moved_bytes() <= bytes_max {
+        let mut stage = Stage::default();
+        let mut rest = Vec::new();
+        for (target, stream) in waiting {
+            if is_at(work, stream, target) {
+                work.set_locked(stream, true);
+            } else if !work.is_locked(stream) && !stage.clear(work, stream, target, &targets)? {
+                rest.push((target, stream));
+            }
+        }
+        let is_full = stage.bytes >= work.batch_bytes_max();
+        let rest_bytes: u64 = rest.iter().map(|(_, stream)| bytes_of(work, *stream)).sum();
+        let is_worth_more = is_full || stage.bytes > rest_bytes / STAGES_PART;
+        fill(work, stage.placements)?;
+        if !is_worth_more {
             break;
         }
-        if work.is_locked(stream) {
-            continue;
-        }
-        let place = Span::new(target, bytes_of(work, stream));
-        if is_at(work, stream, target) {
-            work.set_locked(stream, true);
-            continue;
-        }
-        let mut is_clear = cleared.clear(work, stream, place, &targets)?;
-        if !is_clear && !cleared.placements.is_empty() {
-            cleared.fill(work)?;
-            is_clear = is_at(work, stream, target) || cleared.clear(work, stream, place, &targets)?;
-        }
-        if is_clear {
-            work.set_locked(stream, true);
-        }
-        if cleared.bytes >= work.batch_bytes_max() {
-            cleared.fill(work)?;
-        }
+        waiting = rest;
     }
-    cleared.fill(work)?;
     // What moved out of the way made room for the order, not for one file.
     work.made_room_bytes = made_room_bytes;
     Ok(())
@@ -111,30 +113,34 @@ fn is_at(work: &Work<'_>, stream: usize, place: VolumeOffset) -> bool {
 
 /// Places that were cleared for streams, which are to move in at once.
 #[derive(Default)]
-struct Cleared {
+struct Stage {
     placements: Vec<Placement>,
     bytes: u64,
+    failures_in_a_row: usize,
 }
 
-impl Cleared {
+impl Stage {
+    /// Clears the stream's place, if the stage is not full. Whether it did; what is in the way then is on its way already.
     fn clear(
         &mut self,
         work: &mut Work<'_>,
         stream: usize,
-        place: VolumeSpan,
+        target: VolumeOffset,
         targets: &Targets,
     ) -> Result<bool> {
-        let is_clear = clear(work, &[place], Away::Back(&targets.places))?;
-        if is_clear {
-            self.bytes = self.bytes.saturating_add(place.len_bytes());
-            self.placements.push(Placement::whole(work, stream, place));
+        if self.bytes >= work.batch_bytes_max() || self.failures_in_a_row >= FAILURES_MAX {
+            return Ok(false);
         }
-        Ok(is_clear)
-    }
-
-    fn fill(&mut self, work: &mut Work<'_>) -> Result<()> {
-        self.bytes = 0;
-        fill(work, std::mem::take(&mut self.placements))
+        let place = Span::new(target, bytes_of(work, stream));
+        if !clear(work, &[place], Away::Back(&targets.places))? {
+            self.failures_in_a_row += 1;
+            return Ok(false);
+        }
+        self.failures_in_a_row = 0;
+        self.bytes = self.bytes.saturating_add(place.len_bytes());
+        self.placements.push(Placement::whole(work, stream, place));
+        work.set_locked(stream, true);
+        Ok(true)
     }
 }
 
@@ -180,9 +186,10 @@ impl Targets {
 
 /// What may be written between things that stay, ascending.
 fn regions(work: &Work<'_>) -> Vec<VolumeSpan> {
-    let movable: ExtentSet<Volume> = work.extents_by_place().map(|extent| work.span(extent)).collect();
-    let all = movable.intersect(&work.layout.writable().1);
-    all.union(&work.space.held().iter().collect()).iter().collect()
+    let movable = work.extents_by_place().filter(|extent| !work.is_locked(work.owner(*extent)));
+    let movable = movable.map(|extent| work.span(extent)).filter(|span| !work.space.is_thin(*span));
+    let movable: ExtentSet<Volume> = movable.collect();
+    movable.union(&work.space.held().iter().collect()).iter().collect()
 }
 
 /// Movable streams in the order in which they are to lie.

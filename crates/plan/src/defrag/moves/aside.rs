@@ -55,7 +55,8 @@ pub(crate) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Mi
     let mut places = Vec::new();
     let before = misfits.count;
     for run in &runs {
-        if let Some(place) = work.space.find_without_sliver(run.bytes) {
+        let place = work.space.find_without_sliver(run.bytes).filter(|_| work.space.is_a_step(run.bytes));
+        if let Some(place) = place {
             work.space.take(place);
             places.push(place);
         } else {

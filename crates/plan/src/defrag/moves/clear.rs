@@ -14,13 +14,14 @@ use super::ways::Placement;
 use super::widen::widen;
 use crate::defrag::state::{Effort, Growth, Run, Work};
 
-/// All runs that lie in `spans`, or partly so, largest first. `None` if one of them stays.
+/// All runs that lie in `spans`, or partly so, largest first. `None` if one of them stays, or does so until the batch is closed.
 fn victims(work: &Work<'_>, spans: &[VolumeSpan]) -> Option<Vec<Run>> {
     let mut extents = spans.iter().flat_map(|span| work.extents_within(*span));
-    if extents.any(|extent| work.is_locked(work.owner(extent))) {
+    if extents.any(|extent| work.is_locked(work.owner(extent)) || work.is_in_batch(extent)) {
         return None;
     }
-    Some(runs_within(work, spans, |_| true))
+    let runs = runs_within(work, spans, |_| true);
+    runs.iter().all(|run| work.space.is_a_step(run.bytes)).then_some(runs)
 }
 
 /// Where what is moved away goes.

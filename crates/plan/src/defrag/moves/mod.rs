@@ -4,11 +4,13 @@
 
 mod aside;
 mod clear;
+mod give_back;
 mod roll;
 pub(crate) mod slide;
 mod ways;
 mod widen;
 
 pub(crate) use clear::{Away, clear, clear_what_fits, fill};
+pub(crate) use give_back::give_back;
 pub(crate) use roll::roll;
 pub(crate) use ways::{Placement, can_clear, ways};

@@ -108,8 +108,20 @@ impl All {
         let leaving: BTreeSet<_> = streams.iter().copied().collect();
         let mut cells = Cells::without(work, Purpose::Roll, |stream| leaving.contains(&stream), effort);
         let mut rolling = Vec::new();
-        for stream in streams {
-            let Some((cost_bytes, window)) = cheapest_window(work, stream, &cells, effort) else { continue };
+        let mut choices: Vec<_> = streams
+            .iter()
+            .filter_map(|stream| Some((*stream, cheapest_window(work, *stream, &cells, effort)?)))
+            .collect();
+        // Of what several want, who gains the most by it gets it.
+        let gain = |(stream, (cost_bytes, _)): &(usize, (u64, VolumeSpan))| {
+            i128::from(*cost_bytes) - i128::from(work.layout.bytes_of(work.layout.extents_of(*stream)))
+        };
+        while let Some(index) = (0..choices.len()).min_by_key(|index| gain(&choices[*index])) {
+            let (stream, (cost_bytes, window)) = choices.swap_remove(index);
+            if cells.is_struck(window) {
+                choices.extend(cheapest_window(work, stream, &cells, effort).map(|choice| (stream, choice)));
+                continue;
+            }
             cells.strike(window);
             let waiting = waiting(work, stream, window);
             rolling.push(Rolling { stream, window, cost_bytes, waiting, is_cleared: false, moved_bytes: 0 });
@@ -248,13 +260,21 @@ fn cheapest_window(
         let before = work.layout.extents_of(stream).start..run.extents.start;
         let start = work.bounds(run).start().get().checked_sub(work.layout.bytes_of(before))?;
         let window = VolumeSpan::checked(VolumeOffset::new(start), bytes)?;
-        Some((cells.cost_of(window)?, window))
+        Some((cells.cost_of(window, heavy_bytes(work))?, window))
     });
-    let windows = cells.windows(bytes, effort).into_iter().map(|window| (window.cost_bytes, window.span));
+    let windows = cells
+        .windows_by(bytes, heavy_bytes(work), effort)
+        .into_iter()
+        .map(|window| (window.cost_bytes, window.span));
     let all = around.chain(windows).filter(|(_, window)| work.space.has_storage_at(*window));
     let with_moves =
         |(cost, window)| Some((moving_bytes(work, stream, window)?.saturating_add(cost), window));
     all.filter_map(with_moves).min_by_key(|(cost, _)| *cost)
+}
+
+/// What is larger than this fits nowhere while others roll.
+fn heavy_bytes(work: &Work<'_>) -> u64 {
+    work.space.held().largest().map_or(0, |span| span.len_bytes())
 }
 
 /// Bytes of a stream that move when it comes together in `window`: what is in its place does not, and what lies across its place does
@@ -263,6 +283,9 @@ fn moving_bytes(work: &Work<'_>, stream: usize, window: VolumeSpan) -> Option<u6
     let mut bytes = 0;
     let mut longest_across = 0;
     for (run, place) in waiting(work, stream, window) {
+        if !work.space.is_a_step(run.bytes) {
+            return None;
+        }
         bytes += run.bytes;
         if work.bounds(&run).intersect(&place).is_some() {
             bytes += run.bytes;

@@ -141,6 +141,7 @@ impl Sliding {
             // What it leaves is written by the next.
             let is_plain = work.moves_alone(&run)
                 && bounds.len_bytes() == run.bytes
+                && work.space.is_a_step(run.bytes)
                 && held.covers(gap)
                 && !work.space.is_thin(bounds);
             if !is_plain || !sliding.takes(gap.len_bytes(), run) {

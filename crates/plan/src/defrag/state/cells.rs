@@ -37,10 +37,18 @@ pub(crate) struct Cells {
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     span: VolumeSpan,
-    /// Whether it has to move away.
-    is_used: bool,
+    /// Bytes that move if it has to leave: its own, or all of a stream that moves together. None if it is free, or leaves anyhow.
+    leaving_bytes: u64,
     /// Whether it is somebody's by now.
     is_struck: bool,
+}
+
+impl Cell {
+    /// What moving it away costs.
+    fn cost_bytes(&self, heavy_bytes: u64) -> u64 {
+        let is_heavy = self.leaving_bytes > heavy_bytes;
+        if is_heavy { self.leaving_bytes.saturating_mul(HEAVY_COST) } else { self.leaving_bytes }
+    }
 }
 
 /// What counts as free, and as movable.
@@ -69,15 +77,20 @@ impl Cells {
         effort: &mut Effort,
     ) -> Self {
         let largest = work.space.held().largest().map_or(0, |span| span.len_bytes());
-        let fits = |cell: &Cell, most: u64| !cell.is_used || cell.span.len_bytes() <= most;
+        let fits = |cell: &Cell, most: u64| cell.leaving_bytes <= most;
         let joined = largest.saturating_mul(JOINED_MAX);
-        let may_move = |cell: &Cell| match purpose {
-            Purpose::Fill => fits(cell, largest) && !work.space.is_thin(cell.span),
-            Purpose::Roll => fits(cell, joined) && work.space.is_little_growth(cell.span),
-            Purpose::Free => work.space.has_storage_for(cell.span.len_bytes()),
+        let is_a_step = |cell: &Cell| cell.leaving_bytes == 0 || work.space.is_a_step(cell.leaving_bytes);
+        let may_move = |cell: &Cell| {
+            is_a_step(cell)
+                && match purpose {
+                    Purpose::Fill => fits(cell, largest) && !work.space.is_thin(cell.span),
+                    Purpose::Roll => fits(cell, joined) && work.space.is_little_growth(cell.span),
+                    Purpose::Free => work.space.has_storage_for(cell.span.len_bytes()),
+                }
         };
-        let mut free =
-            free_spans(work, purpose).map(|span| Cell { span, is_used: false, is_struck: false }).peekable();
+        let mut free = free_spans(work, purpose)
+            .map(|span| Cell { span, leaving_bytes: 0, is_struck: false })
+            .peekable();
         let mut cells = Vec::new();
         for used in runs_by_place(work, is_leaving).filter(may_move) {
             while let Some(cell) = free.next_if(|cell| cell.span.start() < used.span.start()) {
@@ -90,13 +103,22 @@ impl Cells {
         Self { cells }
     }
 
-    /// Bytes of what has to move out of `span`; `None` if something in it stays.
-    pub(crate) fn cost_of(&self, span: VolumeSpan) -> Option<u64> {
+    /// Whether a part of `span` is somebody's by now.
+    pub(crate) fn is_struck(&self, span: VolumeSpan) -> bool {
+        self.within(span).any(|cell| cell.is_struck)
+    }
+
+    fn within(&self, span: VolumeSpan) -> impl Iterator<Item = &Cell> {
         let first = self.cells.partition_point(|cell| cell.span.end() <= span.start());
+        self.cells[first..].iter().take_while(move |cell| cell.span.start() < span.end())
+    }
+
+    /// Bytes of what has to move out of `span`, as in [`Self::windows_by`]; `None` if something in it stays.
+    pub(crate) fn cost_of(&self, span: VolumeSpan, heavy_bytes: u64) -> Option<u64> {
         let (mut covered, mut cost) = (0, 0u64);
-        for cell in self.cells[first..].iter().take_while(|cell| cell.span.start() < span.end()) {
+        for cell in self.within(span) {
             covered += cell.span.intersect(&span).filter(|_| !cell.is_struck)?.len_bytes();
-            cost += if cell.is_used { cell.span.len_bytes() } else { 0 };
+            cost = cost.saturating_add(cell.cost_bytes(heavy_bytes));
         }
         (covered == span.len_bytes()).then_some(cost)
     }
@@ -153,11 +175,6 @@ impl Cells {
     /// Shows every window of `bytes`, ascending.
     fn each_window(&self, bytes: u64, heavy_bytes: u64, effort: &mut Effort, mut each: impl FnMut(Window)) {
         let (mut next, mut sum, mut cost) = (0, 0u64, 0u64);
-        let used = |cell: &Cell| match cell.span.len_bytes() {
-            _ if !cell.is_used => 0,
-            bytes if bytes > heavy_bytes => bytes.saturating_mul(HEAVY_COST),
-            bytes => bytes,
-        };
         if !effort.spend(self.cells.len() as u64 * 2) {
             return;
         }
@@ -170,7 +187,7 @@ impl Cells {
                     break;
                 }
                 sum += cell.span.len_bytes();
-                cost += used(cell);
+                cost += cell.cost_bytes(heavy_bytes);
                 next += 1;
             }
             if sum >= bytes {
@@ -178,7 +195,7 @@ impl Cells {
             }
             if next > index {
                 sum -= first.span.len_bytes();
-                cost -= used(first);
+                cost -= first.cost_bytes(heavy_bytes);
             }
         }
     }
@@ -216,7 +233,12 @@ fn runs_by_place<'a>(
             span = Span::between(span.start(), work.span(next).end());
             last = next;
         }
-        Some(Cell { span, is_used: !is_leaving(owner), is_struck: false })
+        let leaving_bytes = match work.layout.moves_together(owner) {
+            _ if is_leaving(owner) => 0,
+            true => work.layout.bytes_of(work.layout.extents_of(owner)),
+            false => span.len_bytes(),
+        };
+        Some(Cell { span, leaving_bytes, is_struck: false })
     })
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn bound(
     move |bytes| match bytes {
         _ if bytes > any => WhyLeft::NoRoom,
         _ if bytes > writable => WhyLeft::NotWritable,
-        _ if bytes > allocated => WhyLeft::Growth { bytes_max: growth_bytes_max },
+        _ if bytes > allocated => WhyLeft::Growth { bytes_max: growth_bytes_max, needed_bytes: bytes },
         _ => WhyLeft::NoRoom,
     }
 }

@@ -12,6 +12,7 @@ use block::{Error, Result};
 use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::{FileExtent, FileId, FileKind, FileStream, Fragments, Mobility, StreamName, StreamVisitor};
 
+use super::corrupt::BrokenLayout;
 use crate::defrag::plan::{Backing, BackingMap};
 
 /// Why a stream is pinned that the file system would let move.
@@ -188,6 +189,11 @@ impl Layout {
         self.room.iter().copied().collect()
     }
 
+    /// Whether the container lacks a part of it.
+    pub(crate) fn is_thin(&self) -> bool {
+        self.backing.iter().any(|(_, backing)| *backing == Backing::Unallocated)
+    }
+
     /// The clusters that can be written, and those of them that the container holds in full already.
     pub(crate) fn writable(&self) -> (ExtentSet<Volume>, ExtentSet<Volume>) {
         let backed = |by: &dyn Fn(Backing) -> bool| {
@@ -232,7 +238,7 @@ impl Layout {
         }
         for span in self.room.iter().filter(|span| !span.is_empty()) {
             if !self.is_clusters(*span) {
-                return Err(Error::corrupt("free space that is not whole clusters").at(span.start()));
+                return Err(Error::corrupt(BrokenLayout::NotClusters).at(span.start()));
             }
             all.push((*span, true));
         }
@@ -240,7 +246,7 @@ impl Layout {
         let (mut end, mut strict_end) = (Offset::ZERO, Offset::ZERO);
         for (span, is_strict) in all {
             if span.start() < strict_end || (is_strict && span.start() < end) {
-                return Err(Error::corrupt("two owners of one place of the volume").at(span.start()));
+                return Err(Error::corrupt(BrokenLayout::TwoOwners).at(span.start()));
             }
             end = end.max(span.end());
             if is_strict {

@@ -3,6 +3,7 @@
 //! Absent on purpose: what to move.
 
 mod cells;
+mod corrupt;
 mod effort;
 mod figures;
 mod first_fit;
@@ -13,11 +14,12 @@ mod units;
 mod work;
 
 pub(crate) use cells::{Cells, Purpose, TRIED_MAX};
+pub use corrupt::BrokenLayout;
 pub(crate) use effort::{EXTENT_EFFORT, Effort, lookup_effort};
 pub(crate) use figures::{figures, left};
 pub(crate) use first_fit::FirstFit;
 pub use layout::Layout;
-pub(crate) use space::Growth;
+pub(crate) use space::{Growth, Space, Storage};
 pub(crate) use spans::Spans;
 pub(crate) use units::Units;
 pub(crate) use work::{Run, Work};

@@ -5,7 +5,7 @@
 //! - what is not allocated is taken by whole units of the container, and only within the limit;
 //! - what was taken is made good once a batch is closed, by giving back free units, the smallest free extents first.
 
-use extent::{VolumeOffset, VolumeSpan};
+use extent::{ExtentSet, VolumeOffset, VolumeSpan};
 
 use super::layout::{Layout, span_at};
 use super::spans::Spans;
@@ -27,6 +27,17 @@ pub(crate) enum Growth {
     Never,
     /// As far as the limit goes.
     Limited,
+}
+
+/// Whether it counts what the container does not hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Storage {
+    /// Writing there makes the container larger.
+    Counted,
+    /// It is planned as if the container held all of the volume.
+    Ignored,
+    /// The same, but what moves at once is no larger than what the container may grow by.
+    InSteps,
 }
 
 /// A window that is being emptied.
@@ -57,12 +68,21 @@ pub(crate) struct Space {
     growth_bytes_max: u64,
     unit_bytes: u64,
     unit_skew_bytes: u64,
+    /// What is larger does not move.
+    step_bytes_max: u64,
 }
 
 impl Space {
     pub(crate) fn new(layout: &Layout, options: &DefragOptions) -> Self {
+        Self::with_storage(layout, options, Storage::Counted)
+    }
+
+    pub(crate) fn with_storage(layout: &Layout, options: &DefragOptions, storage: Storage) -> Self {
         let (writable, allocated) = layout.writable();
-        let thin = writable.subtract(&allocated);
+        let thin = match storage {
+            Storage::Counted => writable.subtract(&allocated),
+            Storage::Ignored | Storage::InSteps => ExtentSet::new(),
+        };
         let free = layout.room().intersect(&writable);
         let held = (!thin.is_empty()).then(|| free.subtract(&thin).iter().collect());
         Self {
@@ -76,7 +96,16 @@ impl Space {
             growth_bytes_max: options.growth_bytes_max,
             unit_bytes: options.unit_bytes.max(1),
             unit_skew_bytes: options.unit_skew_bytes,
+            step_bytes_max: match storage {
+                Storage::Counted | Storage::Ignored => u64::MAX,
+                Storage::InSteps => step_bytes_max(options),
+            },
         }
+    }
+
+    /// Whether so much can move at once.
+    pub(crate) fn is_a_step(&self, len_bytes: u64) -> bool {
+        len_bytes <= self.step_bytes_max
     }
 
     /// All that is free.
@@ -335,6 +364,12 @@ impl Space {
             give_to(&mut aside.free, aside.held.as_mut(), &self.thin, inside);
         }
     }
+}
+
+/// What can move at once wherever it goes: it may take a part of a unit at both ends.
+fn step_bytes_max(options: &DefragOptions) -> u64 {
+    let growth_bytes_max = options.growth_bytes_max;
+    growth_bytes_max.saturating_sub(options.unit_bytes.saturating_mul(2)).max(growth_bytes_max / 2)
 }
 
 fn give_to(free: &mut Spans, held: Option<&mut Spans>, thin: &Spans, span: VolumeSpan) {

@@ -15,7 +15,7 @@ use filesystem::{Relocation, Relocations};
 
 use super::figures::{bound, changed_block_bytes, figures, left};
 use super::layout::Layout;
-use super::space::Space;
+use super::space::{Space, Storage};
 use super::spans::Spans;
 use crate::defrag::plan::{DefragOptions, DefragPlan, Emptied, Hints};
 
@@ -68,7 +68,12 @@ struct Batch {
 }
 
 impl<'a> Work<'a> {
-    pub(crate) fn new(layout: &'a Layout, options: &DefragOptions, hints: &'a Hints<'a>) -> Self {
+    pub(crate) fn new(
+        layout: &'a Layout,
+        options: &DefragOptions,
+        hints: &'a Hints<'a>,
+        storage: Storage,
+    ) -> Self {
         let (writable, _) = layout.writable();
         let fixed_below: Vec<bool> = (0..layout.stream_count())
             .map(|stream| !layout.extents_of(stream).all(|extent| is_covered(&writable, layout.span(extent))))
@@ -76,7 +81,7 @@ impl<'a> Work<'a> {
         let mut work = Self {
             layout,
             hints,
-            space: Space::new(layout, options),
+            space: Space::with_storage(layout, options, storage),
             at: layout.places(),
             owners: owners(layout),
             by_place: BTreeMap::new(),
@@ -94,7 +99,9 @@ impl<'a> Work<'a> {
             made_room_bytes: 0,
             emptied: Emptied::default(),
         };
-        let stays = |stream| layout.is_anchored(stream) || work.pinned(stream).is_some();
+        let stays = |stream| {
+            layout.is_anchored(stream) || work.pinned(stream).is_some() || !work.moves_in_steps(stream)
+        };
         work.locked = (0..layout.stream_count()).map(stays).collect();
         let movable = (0..layout.stream_count()).filter(|stream| !work.locked[*stream]);
         let mut by_place: Vec<_> = movable
@@ -111,6 +118,11 @@ impl<'a> Work<'a> {
         let reason =
             self.layout.pinned(stream).filter(|_| !(self.moves_anchored && self.layout.is_anchored(stream)));
         reason.or_else(|| self.fixed_below[stream].then_some(FIXED_BELOW))
+    }
+
+    /// Whether each run of a stream can move at once.
+    pub(crate) fn moves_in_steps(&self, stream: usize) -> bool {
+        self.runs(stream).iter().all(|run| self.space.is_a_step(self.moving_with(run.extents.start).bytes))
     }
 
     /// Whether a stream is one whose first extent stays, and the others are to come behind it.
@@ -316,6 +328,14 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Gives the container what is free as of the last batch, as far as it took more than it had.
+    pub(crate) fn give_back(&mut self) {
+        let more = self.space.shrink();
+        if let Some(release) = self.releases.last_mut() {
+            release.extend(more);
+        }
+    }
+
     /// Keeps `span` for something: what is free of it is taken, and what becomes free of it is given to nobody.
     /// Answers what was free.
     pub(crate) fn reserve(&mut self, span: VolumeSpan) -> Vec<VolumeSpan> {
@@ -365,6 +385,7 @@ impl<'a> Work<'a> {
             movable_free_bytes,
             changed_block_bytes: changed_block_bytes(destinations),
             emptied: self.emptied,
+            unmet: None,
             left: left(self.layout, &self.at, |stream| self.pinned(stream), bound),
             batches: self.batches,
             releases: self.releases,

@@ -105,15 +105,28 @@ fn a_stream_rolls_into_what_it_leaves_itself() {
 #[test]
 fn gaps_are_joined_for_what_fits_none() {
     let mut model = Model::new(20);
-    let file = model.add_dense(&[(0, 2), (5, 2)]);
-    let between = model.add_dense(&[(2, 3)]);
+    let file = model.add_dense(&[(0, 3), (6, 3)]);
+    let between = model.add_dense(&[(3, 3)]);
     // Free are two, two, and one; what is between the first two fits into the last.
-    let small = model.add_dense(&[(10, 1)]);
-    keep(&mut model, &[7..8, 13..14, 15..20]);
+    let small = model.add_dense(&[(12, 1)]);
+    keep(&mut model, &[9..10, 15..16, 17..20]);
     let (plan, now) = planned(&model, &options(Goal::Files));
     assert_eq!(now.run_count(file), 1, "{plan:?}");
-    assert_eq!((now.streams[small].extents[0].1, now.streams[between].extents[0].1), (14, 8));
-    assert_eq!((plan.moved_bytes, plan.made_room_bytes), (6 * CLUSTER, 4 * CLUSTER));
+    assert_eq!((now.streams[small].extents[0].1, now.streams[between].extents[0].1), (16, 10));
+    assert_eq!((plan.moved_bytes, plan.made_room_bytes), (7 * CLUSTER, 4 * CLUSTER));
+}
+
+#[test]
+fn what_moves_together_gets_the_free_space_that_others_can_do_without() {
+    let mut model = Model::new(40);
+    // Both fit into what is free in one piece; only the first can come together where it lies.
+    let file = model.add_dense(&[(0, 4), (8, 4)]);
+    let other = model.add_dense(&[(4, 4)]);
+    let bound = model.add_dense(&[(12, 3), (16, 4)]);
+    model.streams[bound].moves_together = true;
+    keep(&mut model, &[15..16, 20..22, 30..40]);
+    let (_, now) = planned(&model, &options(Goal::Files));
+    assert_eq!((now.run_count(file), now.run_count(other), now.run_count(bound)), (1, 1, 1));
 }
 
 #[test]
@@ -160,7 +173,10 @@ fn what_is_left_names_the_bound_that_it_met() {
     let bytes_max = 2 * CLUSTER;
     assert_eq!(left(Backing::Allocated, bytes_max), []);
     assert_eq!(left(Backing::Unallocated, 20 * CLUSTER), []);
-    assert_eq!(left(Backing::Unallocated, bytes_max), [(FileId(10), WhyLeft::Growth { bytes_max })]);
+    assert_eq!(
+        left(Backing::Unallocated, bytes_max),
+        [(FileId(10), WhyLeft::Growth { bytes_max, needed_bytes: 8 * CLUSTER })]
+    );
     assert_eq!(left(Backing::Fixed, bytes_max), [(FileId(10), WhyLeft::NotWritable)]);
 }
 
@@ -199,10 +215,11 @@ fn the_container_grows_within_the_limit_and_only_if_it_must() {
     (16..60).for_each(|at| model.backing[at] = Backing::Unallocated);
     let limit =
         |clusters: u64| DefragOptions { growth_bytes_max: clusters * CLUSTER, ..options(Goal::Files) };
+    let (plan, _) = planned(&model, &limit(1));
+    assert_eq!((plan.growth_bytes, plan.left.len()), (0, 1), "its parts have two clusters each");
     let (plan, _) = planned(&model, &limit(3));
-    assert_eq!((plan.growth_bytes, plan.left.len()), (0, 1));
-    let (plan, _) = planned(&model, &limit(4));
-    assert_eq!((plan.growth_bytes, plan.left.len()), (4 * CLUSTER, 0));
+    assert_eq!((plan.growth_bytes, plan.left.len()), (2 * CLUSTER, 0), "one part after the other");
+    assert_eq!(plan.batches.len(), 2);
     // A place that is allocated is preferred, however much larger it is.
     model.backing[30..60].fill(Backing::Allocated);
     let (plan, now) = planned(&model, &limit(40));
@@ -328,6 +345,28 @@ fn sorting_brings_directories_then_folders_then_large_files() {
     assert!(places[3] - places[1] == 6, "the small files of one directory lie together: {places:?}");
     let again = plan_in_place(&now.layout(), &options(Goal::Pack), &hints).unwrap();
     assert!(again.batches.is_empty(), "sorted twice: {again:?}");
+}
+
+#[test]
+fn many_small_files_are_sorted_in_few_batches() {
+    let mut model = Model::new(2000);
+    // In no order at all, and some of them in the way of others wherever these go.
+    for file in 0..1000u64 {
+        model.add_stream(Stream {
+            file: 10 + file * 387 % 1000,
+            kind: FileKind::Regular,
+            is_main: true,
+            pinned: None,
+            moves_together: false,
+            is_anchored: false,
+            extents: vec![(0, 17 + file + file / 10, 1)],
+        });
+    }
+    let (plan, now) = planned(&model, &options(Goal::Pack));
+    let mut places: Vec<_> = now.streams.iter().map(|stream| (stream.file, stream.extents[0].1)).collect();
+    places.sort_unstable();
+    assert!(places.is_sorted_by_key(|(_, at)| *at), "{places:?}");
+    assert!(plan.batches.len() <= 12, "{} batches", plan.batches.len());
 }
 
 #[test]

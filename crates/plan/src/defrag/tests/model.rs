@@ -365,6 +365,7 @@ pub(super) fn options(goal: Goal) -> DefragOptions {
     DefragOptions {
         goal,
         growth_bytes_max: 0,
+        growth_left_bytes_max: u64::MAX,
         unit_bytes: CLUSTER,
         unit_skew_bytes: 0,
         batch_bytes_max: 1 << 40,

@@ -4,14 +4,19 @@ use std::io;
 use std::time::Instant;
 
 use super::Setting;
+use crate::nbd::input::is_timeout;
 use crate::nbd::negotiate::{Negotiation, Next, Session, TlsState, parse_option};
 use crate::nbd::transport::Transport;
 
-/// What was agreed on, or `None` if the client does not go on.
+/// The longest part of a name that is logged.
+const LOGGED_BYTES_MAX: usize = 256;
+
+/// What was agreed on, or `None` if the client does not go on. `unknown` becomes the name that it asked for last, if nothing is called so.
 pub(super) fn negotiate(
     transport: &mut Transport,
     setting: &Setting,
     deadline: Instant,
+    unknown: &mut Option<String>,
 ) -> io::Result<Option<Session>> {
     transport.socket().set_timeouts(setting.handshake)?;
     transport.send_bytes(&Negotiation::greeting())?;
@@ -27,6 +32,7 @@ pub(super) fn negotiate(
         data.resize(len_bytes as usize, 0);
         receive_exact(transport, &mut data, deadline)?;
         let (reply, next) = negotiation.answer(code, &data);
+        *unknown = negotiation.unknown().map(logged);
         transport.send_bytes(&reply)?;
         match next {
             Next::Option => {}
@@ -37,6 +43,20 @@ pub(super) fn negotiate(
                 negotiation.tls_began();
             }
         }
+    }
+}
+
+fn logged(name: &[u8]) -> String {
+    String::from_utf8_lossy(&name[..name.len().min(LOGGED_BYTES_MAX)]).into_owned()
+}
+
+/// Why a handshake ended before its end.
+pub(super) fn reason(error: &io::Error) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        BrokenPipe | ConnectionReset | UnexpectedEof => "the client closed the connection".to_owned(),
+        _ if is_timeout(error) => "the handshake took too long".to_owned(),
+        _ => error.to_string(),
     }
 }
 

@@ -7,25 +7,28 @@
 //! [`receiver`], [`workers`] and [`outbox`].
 
 mod handshake;
+mod lent;
 mod long;
 mod outbox;
 mod receiver;
 mod workers;
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::exports::Exports;
+use super::input::End;
 use super::lock;
 use super::memory::{Memory, Pool};
 use super::negotiate::Session;
 use super::reply::Style;
-use super::server::Exports;
 use super::transport::Transport;
 use crate::export::Export;
-use handshake::negotiate;
+use handshake::{negotiate, reason};
 use outbox::Outbox;
-use receiver::Receiver;
+use receiver::{Asked, Receiver};
 use workers::Work;
 
 /// The most requests of a connection whose replies are not sent.
@@ -38,39 +41,68 @@ pub(crate) struct Setting {
     pub(crate) handshake: Duration,
     pub(crate) stall: Duration,
     pub(crate) workers: usize,
+    pub(crate) processors: usize,
+    /// Told apart from the others by this in the log.
+    pub(crate) number: u64,
+    /// No more requests are taken.
+    pub(crate) is_stopping: Arc<AtomicBool>,
     #[cfg(feature = "tls")]
     pub(crate) tls: Option<crate::nbd::tls::Tls>,
     #[cfg(not(feature = "tls"))]
     pub(crate) tls: Option<std::convert::Infallible>,
 }
 
+impl Setting {
+    /// Why a client left, if it did not leave by itself.
+    fn reason<'a>(&self, otherwise: &'a str) -> &'a str {
+        if self.is_stopping.load(SeqCst) { "the server stops" } else { otherwise }
+    }
+}
+
 /// Serves the client at the other end of `transport`, until it leaves or misbehaves.
 pub(crate) fn serve(mut transport: Transport, setting: &Setting) {
+    let client = transport.socket().peer();
+    let (number, tls) = (setting.number, setting.tls.is_some());
     let deadline = Instant::now() + setting.handshake;
-    if let Ok(Some(session)) = negotiate(&mut transport, setting, deadline)
+    let mut unknown = None;
+    let agreed = negotiate(&mut transport, setting, deadline, &mut unknown);
+    if let Some((session, export)) = chosen(&agreed, setting)
         && transport.socket().set_timeouts(setting.stall).is_ok()
-        && let Some(export) = setting.exports.list.get(session.export_index)
     {
-        let connection = Connection {
-            memory: Memory::new(setting.pool.clone()),
-            style: Style { is_structured: session.is_structured },
-            transport,
-            session,
-            export: export.clone(),
-            workers_max: setting.workers,
-            processors: std::thread::available_parallelism().map_or(1, usize::from),
-            work: Mutex::default(),
-            job_is_there: Condvar::new(),
-            there_is_room: Condvar::new(),
-            in_flight: AtomicUsize::new(0),
-            is_draining: AtomicBool::new(false),
-            outbox: Mutex::default(),
-            wire: Mutex::new(()),
-        };
-        connection.run();
+        tracing::info!(number, %client, export = ?export.name(), tls, "client connected");
+        let began = Instant::now();
+        let connection = Connection::new(transport, session, export, setting);
+        let Outcome { asked, reason } = connection.run();
+        tracing::info!(
+            number,
+            %client,
+            export = ?connection.export.name(),
+            seconds = began.elapsed().as_secs_f64(),
+            requests = asked.requests,
+            read_bytes = asked.read_bytes,
+            written_bytes = asked.written_bytes,
+            reason = setting.reason(reason),
+            "client disconnected"
+        );
         transport = connection.transport;
+    } else {
+        let error = agreed.err().map(|error| reason(&error));
+        let reason = setting.reason(error.as_deref().unwrap_or("it did not go on"));
+        tracing::info!(number, %client, tls, asked = unknown, reason, "client left without an export");
     }
     transport.close();
+}
+
+/// What was agreed on, and the export of it.
+fn chosen(agreed: &io::Result<Option<Session>>, setting: &Setting) -> Option<(Session, Arc<Export>)> {
+    let session = agreed.as_ref().ok().copied().flatten()?;
+    Some((session, setting.exports.list.get(session.export_index)?.clone()))
+}
+
+/// What a client asked for, and why that ended.
+struct Outcome {
+    asked: Asked,
+    reason: &'static str,
 }
 
 struct Connection {
@@ -92,17 +124,44 @@ struct Connection {
 }
 
 impl Connection {
-    fn run(&self) {
+    fn new(transport: Transport, session: Session, export: Arc<Export>, setting: &Setting) -> Self {
+        Self {
+            memory: Memory::new(setting.pool.clone()),
+            style: Style { is_structured: session.is_structured },
+            transport,
+            session,
+            export,
+            workers_max: setting.workers,
+            processors: setting.processors,
+            work: Mutex::default(),
+            job_is_there: Condvar::new(),
+            there_is_room: Condvar::new(),
+            in_flight: AtomicUsize::new(0),
+            is_draining: AtomicBool::new(false),
+            outbox: Mutex::default(),
+            wire: Mutex::new(()),
+        }
+    }
+
+    fn run(&self) -> Outcome {
         std::thread::scope(|scope| {
             let mut receiver = Receiver::new(self, scope);
-            // How it ended makes no difference to anyone here.
-            let _ = receiver.run();
+            let ended = receiver.run();
             receiver.send_batch();
             receiver.abandon();
             self.drain();
             lock(&self.work).is_over = true;
             self.job_is_there.notify_all();
-        });
+            Outcome { asked: receiver.asked(), reason: self.reason(&ended) }
+        })
+    }
+
+    fn reason(&self, ended: &Result<(), End>) -> &'static str {
+        match ended {
+            _ if lock(&self.outbox).is_broken() => "replies could not be sent",
+            Ok(()) => "the client said goodbye",
+            Err(end) => end.reason(),
+        }
     }
 
     /// Waits until every reply was sent, or cannot be.

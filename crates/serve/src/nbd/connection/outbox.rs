@@ -40,6 +40,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Whether a reply could not be sent.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
     /// The first replies that are sent together: no more bytes than another reply would wait for gladly, and one at least.
     fn take(&mut self) -> Vec<Reply> {
         let mut bytes = 0;

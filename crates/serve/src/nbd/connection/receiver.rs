@@ -13,6 +13,7 @@ use crate::monitor::Io;
 use crate::nbd::input::{End, Input};
 use crate::nbd::lock;
 use crate::nbd::memory::{Buffer, PIECE_BYTES};
+use crate::nbd::pages::Lending;
 use crate::nbd::request::{Command, Errno, Request};
 
 /// Replies that wait to be sent together.
@@ -22,17 +23,46 @@ struct Batch {
     bytes: usize,
 }
 
+/// What a client asked for, whether it could be done or not.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asked {
+    pub(super) requests: u64,
+    pub(super) read_bytes: u64,
+    pub(super) written_bytes: u64,
+}
+
+impl Asked {
+    fn count(&mut self, request: &Request) {
+        let len_bytes = u64::from(request.len_bytes());
+        self.requests += 1;
+        match request.direction() {
+            Some(true) => self.written_bytes += len_bytes,
+            Some(false) => self.read_bytes += len_bytes,
+            None => {}
+        }
+    }
+}
+
 /// The receiving thread.
 pub(super) struct Receiver<'scope, 'env> {
     pub(super) connection: &'scope Connection,
     scope: &'scope Scope<'scope, 'env>,
     input: Input,
     batch: Batch,
+    asked: Asked,
+    pub(super) lending: Lending,
 }
 
 impl<'scope, 'env> Receiver<'scope, 'env> {
     pub(super) fn new(connection: &'scope Connection, scope: &'scope Scope<'scope, 'env>) -> Self {
-        Self { connection, scope, input: Input::new(&[]), batch: Batch::default() }
+        Self {
+            connection,
+            scope,
+            input: Input::new(&[]),
+            batch: Batch::default(),
+            asked: Asked::default(),
+            lending: Lending::default(),
+        }
     }
 }
 
@@ -48,6 +78,7 @@ impl Receiver<'_, '_> {
             if request.is_disconnect() {
                 return Ok(());
             }
+            self.asked.count(&request);
             if self.connection.in_flight.load(SeqCst) >= IN_FLIGHT_MAX {
                 self.send_batch();
                 self.connection.wait_for_room();
@@ -89,6 +120,11 @@ impl Receiver<'_, '_> {
         if let (Some(monitor), Some(direction)) = (self.connection.export.monitor(), direction(request)) {
             monitor.abandoned(direction);
         }
+    }
+
+    /// What was asked for by now.
+    pub(super) fn asked(&self) -> Asked {
+        self.asked
     }
 
     pub(super) fn send_batch(&mut self) {
@@ -139,6 +175,7 @@ impl Receiver<'_, '_> {
         match command {
             Command::Read { whole } if is_long => return self.long_read(request, span, whole, arrived_ns),
             Command::Write { fua } if is_long => return self.long_write(request, span, fua, arrived_ns),
+            Command::Read { .. } if self.lent_read(request, span, arrived_ns)? => return Ok(()),
             _ => {}
         }
         let needs = match command {

@@ -1,8 +1,9 @@
 //! Extended attributes, as far as they own something: blocks that inodes share, and values in inodes of their own.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use zerocopy::FromBytes;
 
+use super::corrupt::CorruptExt;
 use super::geometry::{Geometry, crc32c};
 use super::layout::{ATTRIBUTES_MAGIC, AttributeEntry, AttributesHeader};
 
@@ -50,7 +51,7 @@ fn entries_outside(mut entries: &[u8], values: &[u8]) -> Option<Vec<(u32, u32)>>
 
 /// Reads a block of attributes and verifies its checksum.
 pub(super) fn read(geometry: &Geometry, block: u64, owner: u64) -> Result<Block> {
-    let error = || Error::corrupt(format!("ext attribute block {block} of inode {owner}"));
+    let error = || Error::corrupt(CorruptExt::AttributeBlockOf { block, inode: owner });
     if !geometry.holds(block, 1) {
         return Err(error().field("place", block, "within the volume"));
     }
@@ -58,7 +59,7 @@ pub(super) fn read(geometry: &Geometry, block: u64, owner: u64) -> Result<Block>
     let error = || error().at(geometry.at(block));
     let (header, entries) = AttributesHeader::ref_from_prefix(&bytes).map_err(|_| error())?;
     if header.magic.get() != ATTRIBUTES_MAGIC {
-        return Err(error().field("magic", format!("{:#x}", header.magic), format!("{ATTRIBUTES_MAGIC:#x}")));
+        return Err(error().field("magic", FieldValue::hex(header.magic), format!("{ATTRIBUTES_MAGIC:#x}")));
     }
     if header.blocks.get() != 1 {
         return Err(error().field("blocks", header.blocks, 1));
@@ -69,7 +70,7 @@ pub(super) fn read(geometry: &Geometry, block: u64, owner: u64) -> Result<Block>
         if header.checksum.get() != computed {
             return Err(error().field(
                 "checksum",
-                format!("{:#x}", header.checksum),
+                FieldValue::hex(header.checksum),
                 format!("{computed:#x}"),
             ));
         }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use block::{Error, Result, read_vec};
 
 use super::attributes;
+use super::corrupt::CorruptExt;
 use super::directory::Directory;
 use super::geometry::{Geometry, Group};
 use super::inode::{Inode, Kind, inode_error};
@@ -121,7 +122,8 @@ impl<'a> Pass<'a> {
         for (block, (stored, counted)) in &self.shared {
             if stored.is_some_and(|stored| stored != *counted) {
                 let stored = stored.unwrap_or_default();
-                let error = Error::corrupt(format!("ext attribute block {block}")).at(geometry.at(*block));
+                let error =
+                    Error::corrupt(CorruptExt::AttributeBlock { block: *block }).at(geometry.at(*block));
                 return Err(error.field("refcount", stored, counted));
             }
         }
@@ -134,10 +136,14 @@ impl<'a> Pass<'a> {
         let free_blocks = u64::from(hi) << 32 | u64::from(raw.free_blocks_count_lo.get());
         let wanted = free_clusters * self.geometry.ratio;
         if free_blocks != wanted {
-            return Err(Error::corrupt("ext superblock").field("free_blocks_count", free_blocks, wanted));
+            return Err(Error::corrupt(CorruptExt::Superblock).field(
+                "free_blocks_count",
+                free_blocks,
+                wanted,
+            ));
         }
         if u64::from(raw.free_inodes_count.get()) != free_inodes {
-            return Err(Error::corrupt("ext superblock").field(
+            return Err(Error::corrupt(CorruptExt::Superblock).field(
                 "free_inodes_count",
                 raw.free_inodes_count,
                 free_inodes,
@@ -172,7 +178,7 @@ impl<'a> Pass<'a> {
             if count == 0 {
                 continue;
             }
-            let error = || Error::corrupt(format!("ext {what} of group {number}"));
+            let error = || Error::corrupt(CorruptExt::Metadata { what, group: number });
             if !geometry.holds(first, count) {
                 return Err(error().field(
                     "place",
@@ -204,7 +210,7 @@ impl<'a> Pass<'a> {
         let count = geometry.inodes_per_group;
         let used = table::used(geometry, number, &group)?;
         let error = |field: &str, found: u64, wanted: String| {
-            Error::corrupt(format!("ext group descriptor {number}")).field(field, found, wanted)
+            Error::corrupt(CorruptExt::GroupDescriptor { group: number }).field(field, found, wanted)
         };
         let used_count = used.count(0..count);
         if group.free_inodes != count - used_count {
@@ -379,7 +385,7 @@ impl<'a> Pass<'a> {
         let number = u64::from(entry.inode);
         let error = |field: &str, found: u64, wanted: String| {
             let name = String::from_utf8_lossy(entry.name).into_owned();
-            Error::corrupt(format!("ext directory {}", inode.number)).field(
+            Error::corrupt(CorruptExt::Directory { inode: inode.number }).field(
                 format!("{field} of {name:?}"),
                 found,
                 wanted,
@@ -483,7 +489,7 @@ fn padding(number: u64, bytes: &[u8], count: u64) -> Result<()> {
     if set.count(count..all) == all - count {
         return Ok(());
     }
-    Err(Error::corrupt(format!("ext block bitmap of group {number}")).field(
+    Err(Error::corrupt(CorruptExt::Bitmap { what: "block", group: number }).field(
         "bits past its end",
         "clear",
         "set",
@@ -544,9 +550,9 @@ fn compare_names(geometry: &Geometry, pass: &Pass<'_>) -> Result<()> {
     let facts = again.parents.differing_facts();
     match facts.iter().find(|(_, balance)| *balance > 0).or(facts.first()) {
         Some((fact, _)) => {
-            let error = Error::corrupt(format!("ext directory {}", word(fact, 0)));
+            let error = Error::corrupt(CorruptExt::Directory { inode: word(fact, 0) });
             Err(error.field("inode of \"..\"", word(fact, 8), "the directory that names it"))
         }
-        None => Err(Error::corrupt("ext directories and inodes do not agree")),
+        None => Err(Error::corrupt(CorruptExt::NamesAndInodes)),
     }
 }

@@ -1,8 +1,9 @@
 //! Blocks of directories: their checksums, their entries, and the hash tree over them.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use zerocopy::FromBytes;
 
+use super::corrupt::CorruptExt;
 use super::geometry::{Geometry, crc32c};
 use super::inode::Inode;
 use super::layout::{DirectoryEntry, flags, inode_at};
@@ -69,8 +70,8 @@ impl<'a> Directory<'a> {
         })
     }
 
-    fn error(&self, field: &str, found: impl std::fmt::Display, wanted: impl std::fmt::Display) -> Error {
-        Error::corrupt(format!("ext directory {}", self.inode.number)).field(field, found, wanted)
+    fn error(&self, field: &str, found: impl Into<FieldValue>, wanted: impl std::fmt::Display) -> Error {
+        Error::corrupt(CorruptExt::Directory { inode: self.inode.number }).field(field, found, wanted)
     }
 
     /// Checks the block `logical` and calls `each` with its entries in use.
@@ -202,7 +203,7 @@ impl<'a> Directory<'a> {
         if stored == computed {
             return Ok(());
         }
-        Err(self.error(&field, format!("{stored:#x}"), format!("{computed:#x}")))
+        Err(self.error(&field, FieldValue::hex(stored), format!("{computed:#x}")))
     }
 
     /// A node of the hash tree: hashes that ascend, children that were not met before.

@@ -1,10 +1,11 @@
 //! The superblock and the group descriptors, their checksums verified.
 
-use block::{Error, ReadAt, Result, read_struct, read_vec};
+use block::{Error, FieldValue, ReadAt, Result, read_struct, read_vec};
 use extent::VolumeOffset;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
+use super::corrupt::CorruptExt;
 use super::layout::{
     DESCRIPTOR_CHECKSUM_AT, Descriptor, MAGIC, SUPERBLOCK_AT, Superblock, compat, incompat, ro_compat,
 };
@@ -65,14 +66,14 @@ pub(in crate::volume) fn is_ext(source: &Source) -> Result<bool> {
     Ok(raw.magic.get() == MAGIC)
 }
 
-fn bad(field: &str, found: impl std::fmt::Display, wanted: impl std::fmt::Display) -> Error {
-    Error::corrupt("ext superblock").field(field, found, wanted).at(VolumeOffset::new(SUPERBLOCK_AT))
+fn bad(field: &str, found: impl Into<FieldValue>, wanted: impl std::fmt::Display) -> Error {
+    Error::corrupt(CorruptExt::Superblock).field(field, found, wanted).at(VolumeOffset::new(SUPERBLOCK_AT))
 }
 
 fn require(
     holds: bool,
     field: &str,
-    found: impl std::fmt::Display,
+    found: impl Into<FieldValue>,
     wanted: impl std::fmt::Display,
 ) -> Result<()> {
     if holds { Ok(()) } else { Err(bad(field, found, wanted)) }
@@ -319,7 +320,7 @@ impl Geometry {
     pub(super) fn group(&self, group: u64) -> Result<Group> {
         let at = self.descriptor_at(group);
         let bytes = read_vec(&self.source, at, self.descriptor_bytes, "ext group descriptor")?;
-        let error = || Error::corrupt(format!("ext group descriptor {group}")).at(at);
+        let error = || Error::corrupt(CorruptExt::GroupDescriptor { group }).at(at);
         let mut padded = [0; size_of::<Descriptor>()];
         let len = bytes.len().min(padded.len());
         padded[..len].copy_from_slice(&bytes[..len]);
@@ -337,7 +338,7 @@ impl Geometry {
             None
         };
         if let Some(computed) = computed.filter(|computed| *computed != raw.checksum.get()) {
-            return Err(error().field("checksum", format!("{:#x}", raw.checksum), format!("{computed:#x}")));
+            return Err(error().field("checksum", FieldValue::hex(raw.checksum), format!("{computed:#x}")));
         }
         let is_large = self.descriptor_bytes >= 64;
         let wide = |lo: U32, hi: U32| join(lo.get(), if is_large { hi.get() } else { 0 });
@@ -383,7 +384,13 @@ impl Geometry {
     }
 
     /// Whether a bitmap's checksum is that of its descriptor, which may keep half of it.
-    pub(super) fn check_bitmap(&self, what: &str, group: u64, bytes: &[u8], stored: u32) -> Result<()> {
+    pub(super) fn check_bitmap(
+        &self,
+        what: &'static str,
+        group: u64,
+        bytes: &[u8],
+        stored: u32,
+    ) -> Result<()> {
         if !self.has_checksums() {
             return Ok(());
         }
@@ -392,8 +399,8 @@ impl Geometry {
         if computed == stored {
             return Ok(());
         }
-        let error = Error::corrupt(format!("ext {what} bitmap of group {group}"));
-        Err(error.field("checksum", format!("{stored:#x}"), format!("{computed:#x}")))
+        let error = Error::corrupt(CorruptExt::Bitmap { what, group });
+        Err(error.field("checksum", FieldValue::hex(stored), format!("{computed:#x}")))
     }
 }
 
@@ -407,7 +414,7 @@ fn check_features(raw: &Superblock) -> Result<()> {
             let error = Error::unsupported("ext superblock");
             return Err(error.field(
                 format!("feature_{name}"),
-                format!("{found:#x}"),
+                FieldValue::hex(found),
                 format!("bits of {known:#x}"),
             ));
         }

@@ -1,9 +1,10 @@
 //! Inodes: their checksums, and where what they own begins.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use zerocopy::FromBytes;
 
 use super::attributes;
+use super::corrupt::CorruptExt;
 use super::geometry::{Geometry, crc32c};
 use super::layout::{Inode as Raw, flags, incompat, inode_at, ro_compat};
 
@@ -55,7 +56,7 @@ pub(super) struct Inode<'a> {
 }
 
 pub(super) fn inode_error(number: u64) -> Error {
-    Error::corrupt(format!("ext inode {number}"))
+    Error::corrupt(CorruptExt::Inode { inode: number })
 }
 
 impl<'a> Inode<'a> {
@@ -161,5 +162,5 @@ fn check_checksum(number: u64, bytes: &[u8], seed: u32) -> Result<()> {
     if stored == computed {
         return Ok(());
     }
-    Err(inode_error(number).field("checksum", format!("{stored:#x}"), format!("{computed:#x}")))
+    Err(inode_error(number).field("checksum", FieldValue::hex(stored), format!("{computed:#x}")))
 }

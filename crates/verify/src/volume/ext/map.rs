@@ -154,7 +154,7 @@ impl Walk<'_> {
                 let wanted = format!("{at} or more, below {limit}");
                 return Err(self.inode.error().field(
                     "first block of an index of its extent tree",
-                    start,
+                    *start,
                     wanted,
                 ));
             }

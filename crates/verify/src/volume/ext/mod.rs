@@ -8,6 +8,7 @@
 
 mod attributes;
 pub(super) mod check;
+mod corrupt;
 mod directory;
 mod geometry;
 mod inode;
@@ -16,4 +17,5 @@ mod map;
 pub(super) mod snapshot;
 mod table;
 
+pub use corrupt::CorruptExt;
 pub(super) use geometry::is_ext;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use block::{Error, Result, read_vec};
 use extent::VolumeOffset;
 
+use super::corrupt::CorruptExt;
 use super::geometry::{Geometry, Group};
 use crate::volume::bits::Bits;
 
@@ -24,7 +25,7 @@ pub(super) fn used(geometry: &Geometry, number: u64, group: &Group) -> Result<Bi
     let used = Bits::of_bytes(0..count, &bytes);
     let limit = count - group.unused_inodes;
     if used.count(limit..count) > 0 {
-        let error = Error::corrupt(format!("ext group descriptor {number}"));
+        let error = Error::corrupt(CorruptExt::GroupDescriptor { group: number });
         return Err(error.field("itable_unused", group.unused_inodes, "fewer: inodes there are in use"));
     }
     Ok(used)

@@ -8,6 +8,7 @@ use std::ops::Range;
 use block::{Error, Result, read_vec};
 use extent::VolumeOffset;
 
+use super::corrupt::CorruptNtfs;
 use super::index::{self, Name, UpperCase};
 use super::layout::{ATTRIBUTE_LIST, BITMAP, COMPRESSED, DATA, FILE_NAME, SPARSE, STANDARD_INFORMATION};
 use super::pairs::{Run, each_run};
@@ -65,7 +66,7 @@ fn check_mirror(volume: &Volume) -> Result<()> {
             if record.content() == mirrored.content() {
                 return Ok(());
             }
-            Err(Error::corrupt(format!("NTFS $MFTMirr's record {number} is not that of $MFT")).at(at))
+            Err(Error::corrupt(CorruptNtfs::MirrorDiffers { record: number }).at(at))
         })?;
     }
     volume.with_system_file(1, |file| {
@@ -394,7 +395,7 @@ fn compare_bitmap(volume: &Volume, owned: &Bits) -> Result<()> {
                 ("clear", "set: it has an owner")
             };
             let error =
-                Error::corrupt("NTFS $Bitmap").field(format!("bit of cluster {cluster}"), found, wanted);
+                Error::corrupt(CorruptNtfs::Bitmap).field(format!("bit of cluster {cluster}"), found, wanted);
             return Err(error.at(volume.at(cluster)));
         }
         at += len;
@@ -411,7 +412,7 @@ fn compare_names(volume: &Volume, upper_case: &UpperCase, names: &Tally) -> Resu
     // A name that was changed is told by its file, not by the entry that it leaves alone.
     let named = facts.iter().find(|(_, balance)| *balance > 0).or(facts.first());
     let Some((fact, balance)) = named else {
-        return Err(Error::corrupt("NTFS directories and names of files do not agree"));
+        return Err(Error::corrupt(CorruptNtfs::NamesAndIndexes));
     };
     let (file, name): (Reference, Name<'_>) = Name::of_fact(fact);
     let text = utf16_text(name.units);
@@ -419,7 +420,7 @@ fn compare_names(volume: &Volume, upper_case: &UpperCase, names: &Tally) -> Resu
         let field = format!("name {text:?} in the index of directory {:#x}", name.parent.raw());
         return Err(record_error(file.number).field(field, "missing", "there"));
     }
-    let error = Error::corrupt(format!("NTFS index \"$I30\" of file record {}", name.parent.number));
+    let error = Error::corrupt(CorruptNtfs::IndexOf { record: name.parent.number });
     Err(error.field(
         format!("entry {text:?}"),
         format!("file {:#x}", file.raw()),

@@ -2,9 +2,10 @@
 
 use std::cmp::Ordering;
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use zerocopy::FromBytes;
 
+use super::corrupt::CorruptNtfs;
 use super::layout::{
     BITMAP, EntryHead, FILE_NAME, INDEX_ALLOCATION, INDEX_ROOT, IndexBlockHead, IndexRootHead, NameHead,
     NodeHead,
@@ -38,7 +39,7 @@ impl UpperCase {
         })?;
         let (units, _) = bytes.as_chunks::<2>();
         if units.len() != 1 << 16 {
-            return Err(Error::corrupt("NTFS $UpCase").field("bytes", bytes.len(), 128 << 10));
+            return Err(Error::corrupt(CorruptNtfs::UpCase).field("bytes", bytes.len(), 128 << 10));
         }
         Ok(Self(units.iter().map(|unit| u16::from_le_bytes(*unit)).collect()))
     }
@@ -186,7 +187,7 @@ impl<'a> Index<'a> {
     }
 
     fn error(&self) -> Error {
-        Error::corrupt(&*self.label)
+        Error::corrupt(CorruptNtfs::Stream { label: self.label.to_string() })
     }
 
     /// Walks the tree in the order of its keys.
@@ -283,7 +284,11 @@ impl<'a> Index<'a> {
     fn block(&mut self, number: u64) -> Result<Vec<u8>> {
         let label = &*self.label;
         let bad = |what: &str| {
-            Error::corrupt(label).field("child", format!("block {number}, {what}"), "a block of its own")
+            Error::corrupt(CorruptNtfs::Stream { label: label.to_owned() }).field(
+                "child",
+                format!("block {number}, {what}"),
+                "a block of its own",
+            )
         };
         let blocks = self.blocks.as_ref().ok_or_else(|| bad("without an allocation"))?;
         let start =
@@ -296,7 +301,7 @@ impl<'a> Index<'a> {
         let mut bytes = vec![0; usize::try_from(self.block_bytes).expect("64 KiB at most")];
         blocks.read(start, &mut bytes)?;
         let error = || {
-            let error = Error::corrupt(format!("{label}, block {number}"));
+            let error = Error::corrupt(CorruptNtfs::IndexBlock { label: label.to_owned(), block: number });
             match blocks.place(start) {
                 Some((Some(at), _)) => error.at(at),
                 _ => error,
@@ -320,7 +325,7 @@ impl<'a> Index<'a> {
             if name.parent != self.file.record.reference() {
                 let wanted = format!("{:#x}", self.file.record.reference().raw());
                 let field = format!("parent of {:?}", utf16_text(name.units));
-                return Err(self.error().field(field, format!("{:#x}", name.parent.raw()), wanted));
+                return Err(self.error().field(field, FieldValue::hex(name.parent.raw()), wanted));
             }
             each(Reference::of(file), name);
         }

@@ -8,6 +8,7 @@
 //! records.
 
 pub(super) mod check;
+mod corrupt;
 mod index;
 mod layout;
 mod pairs;
@@ -17,4 +18,5 @@ mod state;
 mod stream;
 mod volume;
 
+pub use corrupt::CorruptNtfs;
 pub(super) use volume::is_ntfs;

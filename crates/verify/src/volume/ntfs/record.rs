@@ -1,9 +1,10 @@
 //! Records of `$MFT` and their attributes, checked one by one: update sequence, bounds, order.
 
-use block::{Error, Result};
+use block::{Error, FieldValue, Result};
 use extent::VolumeOffset;
 use zerocopy::FromBytes;
 
+use super::corrupt::CorruptNtfs;
 use super::layout::{
     AttributeHead, COMPRESSED, COMPRESSED_SIZE_AT, DIRECTORY, END, IN_USE, MappedHead, RecordHead,
     ResidentHead, SPARSE,
@@ -31,7 +32,7 @@ impl Reference {
 
 /// An error about a record.
 pub(super) fn record_error(number: u64) -> Error {
-    Error::corrupt(format!("NTFS file record {number}"))
+    Error::corrupt(CorruptNtfs::Record { record: number })
 }
 
 /// Puts back what the update sequence stands for, once each stride was seen to end with its number.
@@ -314,7 +315,7 @@ impl<'a> Attribute<'a> {
     pub(super) fn error(
         &self,
         field: &str,
-        found: impl std::fmt::Display,
+        found: impl Into<FieldValue>,
         wanted: impl std::fmt::Display,
     ) -> Error {
         self.record.error().field(format!("{field} of {}", self.label()), found, wanted)

@@ -3,6 +3,7 @@
 use block::{Error, Result};
 use zerocopy::FromBytes;
 
+use super::corrupt::CorruptNtfs;
 use super::layout::{DATA, RestartArea, RestartPage, VOLUME_INFORMATION, VolumeInformation};
 use super::record::fix_up;
 use super::stream::Stream;
@@ -34,7 +35,7 @@ fn check_flags(volume: &Volume) -> Result<()> {
             .map_err(|_| found.error("size", "too small", "12 or more"))?;
         let flags = information.flags.get();
         if flags & !HARMLESS != 0 {
-            return Err(Error::corrupt("NTFS $Volume").field(
+            return Err(Error::corrupt(CorruptNtfs::Volume).field(
                 "flags",
                 format!("{flags:#06x}"),
                 format!("none but those of {HARMLESS:#06x}: neither dirty nor in the middle of a change"),
@@ -69,12 +70,15 @@ fn check_log(volume: &Volume) -> Result<()> {
     }
     match pages.iter().map(|page| page.0).max() {
         None if is_blank => Ok(()),
-        None => {
-            Err(Error::corrupt("NTFS $LogFile").field("first pages", "no restart page", "one, or all ones"))
-        }
+        None => Err(Error::corrupt(CorruptNtfs::LogFile).field(
+            "first pages",
+            "no restart page",
+            "one, or all ones",
+        )),
         Some(latest) => {
             let is_open = pages.iter().any(|page| page.0 == latest && !page.1);
-            let error = || Error::corrupt("NTFS $LogFile").field("restart page", "in use", "closed cleanly");
+            let error =
+                || Error::corrupt(CorruptNtfs::LogFile).field("restart page", "in use", "closed cleanly");
             if is_open { Err(error()) } else { Ok(()) }
         }
     }
@@ -82,7 +86,7 @@ fn check_log(volume: &Volume) -> Result<()> {
 
 /// The page's sequence number, and whether it says that the volume was let go.
 fn read_page(log: &Stream, at: u64, head: &[u8]) -> Result<(u64, bool)> {
-    let error = || Error::corrupt(format!("NTFS $LogFile's restart page at {at:#x}"));
+    let error = || Error::corrupt(CorruptNtfs::RestartPage { offset: at });
     let (page, _) = RestartPage::ref_from_prefix(head).map_err(|_| error())?;
     let len = u64::from(page.page_bytes.get());
     if !len.is_power_of_two() || !(512..=PAGE_BYTES_MAX).contains(&len) || at + len > log.data_bytes {

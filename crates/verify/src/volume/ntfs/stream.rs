@@ -3,6 +3,7 @@
 use block::{Error, ReadAt, Result};
 use extent::VolumeOffset;
 
+use super::corrupt::CorruptNtfs;
 use super::pairs::{Run, each_run};
 use super::record::{Attribute, Body};
 use crate::volume::Source;
@@ -82,8 +83,13 @@ impl Stream {
 
     /// Fills `buf` with the bytes from `at`, which must be there.
     pub(super) fn read(&self, at: u64, buf: &mut [u8]) -> Result<()> {
-        let short =
-            || Error::corrupt(&*self.label).field("bytes", self.data_bytes, format!("more than {at}"));
+        let short = || {
+            Error::corrupt(CorruptNtfs::Stream { label: self.label.to_string() }).field(
+                "bytes",
+                self.data_bytes,
+                format!("more than {at}"),
+            )
+        };
         let end = at.checked_add(buf.len() as u64).filter(|end| *end <= self.data_bytes).ok_or_else(short)?;
         if let Some(value) = &self.resident {
             let (from, to) = (usize::try_from(at), usize::try_from(end));
@@ -113,11 +119,15 @@ impl Stream {
     pub(super) fn read_all(&self, bytes_max: u64) -> Result<Vec<u8>> {
         let len = usize::try_from(self.data_bytes).ok().filter(|_| self.data_bytes <= bytes_max);
         let len = len.ok_or_else(|| {
-            Error::corrupt(&*self.label).field("bytes", self.data_bytes, format!("at most {bytes_max}"))
+            Error::corrupt(CorruptNtfs::Stream { label: self.label.to_string() }).field(
+                "bytes",
+                self.data_bytes,
+                format!("at most {bytes_max}"),
+            )
         })?;
         // Memory is taken only for what the volume can hold.
         if self.resident.is_none() && self.data_bytes > self.source.len_bytes() {
-            return Err(Error::corrupt(&*self.label).field(
+            return Err(Error::corrupt(CorruptNtfs::Stream { label: self.label.to_string() }).field(
                 "bytes",
                 self.data_bytes,
                 "no more than the volume's",

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use block::{Error, ReadAt, Result, read_struct, read_vec};
+use block::{Error, FieldValue, ReadAt, Result, read_struct, read_vec};
 use extent::VolumeOffset;
 use zerocopy::FromBytes;
 
+use super::corrupt::CorruptNtfs;
 use super::layout::{ATTRIBUTE_LIST, BITMAP, BootSector, DATA, ListEntryHead};
 use super::record::{Attribute, Body, Record, Reference, record_error};
 use super::stream::Stream;
@@ -51,8 +52,8 @@ pub(super) struct File<'a> {
     pub(super) extensions: Vec<u64>,
 }
 
-fn boot_error(field: &str, found: impl std::fmt::Display, wanted: impl std::fmt::Display) -> Error {
-    Error::corrupt("NTFS boot sector").field(field, found, wanted)
+fn boot_error(field: &str, found: impl Into<FieldValue>, wanted: impl std::fmt::Display) -> Error {
+    Error::corrupt(CorruptNtfs::BootSector).field(field, found, wanted)
 }
 
 /// Whether the volume says that it is NTFS.
@@ -212,7 +213,7 @@ impl Volume {
             return Err(Error::unsupported(format!("NTFS $MFT with more than {WINDOW_MAX} records")));
         }
         if stream.data_bytes < total.div_ceil(8) {
-            return Err(Error::corrupt("NTFS $MFT's bitmap").field(
+            return Err(Error::corrupt(CorruptNtfs::MftBitmap).field(
                 "bytes",
                 stream.data_bytes,
                 total.div_ceil(8),
@@ -299,7 +300,7 @@ impl Volume {
             if holder.base() != Some(record.reference()) {
                 let found = holder.base().map_or(0, Reference::raw);
                 let wanted = format!("{:#x}", record.reference().raw());
-                return Err(holder.error().field("base record", format!("{found:#x}"), wanted));
+                return Err(holder.error().field("base record", FieldValue::hex(found), wanted));
             }
             held.insert(*number, holder.attributes()?);
         }

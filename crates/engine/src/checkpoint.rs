@@ -4,18 +4,18 @@ use image::AnyWriter;
 use serde::{Deserialize, Serialize};
 use verify::DigestsBuilder;
 
-use super::totals::CopyTotals;
+use crate::totals::CopyTotals;
 
 /// Everything needed to go on: all that was placed before it is on stable storage in the partial target.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Bytes of the virtual disk before this are done.
-    pub(super) next_bytes: u64,
+    pub(crate) next_bytes: u64,
     /// Where what was placed in the target ends; what lies behind it is of no use.
     pub(crate) end_bytes: u64,
-    pub(super) writer: AnyWriter,
-    pub(super) totals: CopyTotals,
-    pub(super) digests: Option<DigestsBuilder>,
+    pub(crate) writer: AnyWriter,
+    pub(crate) totals: CopyTotals,
+    pub(crate) digests: Option<DigestsBuilder>,
 }
 
 impl Checkpoint {

@@ -1,0 +1,117 @@
+//! A process that can open nothing while it reads what strangers wrote.
+//!
+//! What a use case needs is known from its options before an image is read: [`info()`], [`map()`], [`analyze()`] and [`copy()`]
+//! say it, [`run`] closes the process in, and the use case then works as it always does. A program calls it first of all, once, and for itself alone: no use
+//! case does it unasked, because it starts a process and holds for all that the program does afterwards.
+//!
+//! [`serve::run_confined`](crate::serve::run_confined) does it itself, between opening its files and letting clients in.
+//!
+//! Absent on purpose: commands that change disks in place.
+
+use std::path::PathBuf;
+
+use block::{Error, Result};
+use os::{Confined, ConfinedNames, Split, Work};
+
+use crate::{OpenOptions, analyze, copy, info, map, recording};
+
+/// Whether a process is confined.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum When {
+    /// As far as the kernel does it.
+    #[default]
+    Auto,
+    /// Or not at all: without it nothing is read.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// What a use case opens and makes by name.
+#[derive(Clone, Debug)]
+pub struct Needs(ConfinedNames);
+
+/// What [`info::run`] needs.
+pub fn info(options: &info::Options) -> Needs {
+    reading(&options.disk, &options.open)
+}
+
+/// What [`map::run`] needs.
+pub fn map(options: &map::Options) -> Needs {
+    let Needs(names) = reading(&options.disk, &options.open);
+    Needs(ConfinedNames { outputs: vec![options.output.clone()], replaces: options.force, ..names })
+}
+
+/// What [`analyze::run`] needs.
+pub fn analyze(options: &analyze::Options) -> Needs {
+    let Needs(names) = reading(&options.disk, &options.open);
+    let outputs = [&options.html, &options.files].into_iter().flatten().cloned().collect();
+    let inputs = options.trace.as_deref().map(trace_files).unwrap_or_default();
+    Needs(ConfinedNames { inputs, outputs, replaces: options.force, ..names })
+}
+
+/// What [`copy::run`] needs.
+pub fn copy(options: &copy::Options) -> Needs {
+    let Needs(names) = reading(&options.source, &options.open);
+    Needs(ConfinedNames { target: Some(options.target.clone()), replaces: options.force, ..names })
+}
+
+/// A trace, with the other files of its recording.
+fn trace_files(path: &std::path::Path) -> Vec<PathBuf> {
+    let mut paths = recording::paths_of(path);
+    paths.push(path.to_owned());
+    paths
+}
+
+fn reading(disk: &std::path::Path, open: &OpenOptions) -> Needs {
+    Needs(ConfinedNames {
+        disks: vec![disk.to_owned()],
+        allow_paths: open.allow_path.clone(),
+        ..ConfinedNames::default()
+    })
+}
+
+/// Closes this process in: from now on it gets what `needs` says and nothing else. To be called before anything else, by a program that
+/// has one thread.
+///
+/// With [`When::Auto`], what the kernel does not do is left out. With [`When::Always`] it is `Unsupported`.
+pub fn run(when: When, needs: Needs) -> Result<()> {
+    Opening::begin(when, needs.0)?.close(Work::Reading)
+}
+
+/// A process that still opens what it needs by itself.
+pub(crate) struct Opening {
+    when: When,
+    /// Its broker, if it is to be closed in and can be.
+    split: Option<Split>,
+}
+
+impl Opening {
+    /// To be called before an image is parsed, in a process that has one thread.
+    pub(crate) fn begin(when: When, names: ConfinedNames) -> Result<Self> {
+        let split = match when {
+            When::Never => None,
+            When::Auto => os::split(names).ok(),
+            When::Always => Some(os::split(names).map_err(|error| cannot(&error.to_string()))?),
+        };
+        Ok(Self { when, split })
+    }
+
+    /// Closes the process in, if that is asked for. There must be one thread still.
+    pub(crate) fn close(self, work: Work) -> Result<()> {
+        let Some(split) = self.split else { return Ok(()) };
+        match (split.close(work), self.when) {
+            (Ok(Confined { names: true, calls: true }), _) => Ok(()),
+            (Ok(_), When::Always) => {
+                Err(cannot("it lacks Landlock or seccomp, or the container forbids them"))
+            }
+            (Err(error), When::Always) => Err(cannot(&error.to_string())),
+            (Ok(_) | Err(_), _) => Ok(()),
+        }
+    }
+}
+
+fn cannot(why: &str) -> Error {
+    Error::unsupported(format!("this system cannot confine the program: {why}"))
+        .hint("--confine auto does what it can")
+}

@@ -1,0 +1,44 @@
+//! Names that the user gave, for use cases that read more than disks.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use block::{Error, Result};
+
+use crate::requests::{Request, client};
+
+/// Opens a file for reading, whatever it is.
+pub fn open_input(path: &Path) -> Result<File> {
+    if let Some(broker) = client() {
+        let ((), file) = broker.open(&Request::OpenInput(path.into()))?;
+        return Ok(file.into());
+    }
+    File::open(path).map_err(|error| Error::io("read", error).path(path.display()))
+}
+
+/// The names in a folder, in no order.
+pub fn names_in(folder: &Path) -> Result<Vec<OsString>> {
+    if let Some(broker) = client() {
+        return broker.ask(&Request::NamesIn(folder.into()));
+    }
+    list(folder).map_err(|error| Error::io("list", error).path(folder.display()))
+}
+
+/// Removes a file or socket that this program made.
+pub fn remove_made(path: &Path) -> Result<()> {
+    match client() {
+        Some(broker) => broker.ask(&Request::Remove(path.into())),
+        None => remove(path),
+    }
+}
+
+/// [`remove_made`], by a process that is not confined.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    std::fs::remove_file(path).map_err(|error| Error::io("remove", error).path(path.display()))
+}
+
+pub(crate) fn list(folder: &Path) -> io::Result<Vec<OsString>> {
+    std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect()
+}
