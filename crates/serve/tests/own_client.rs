@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use block::ErrorKind;
 use common::Served;
-use serve::nbd::Client;
+use serve::nbd::{Client, Corrupt};
 
 /// Writes, trims and reads; the disk has 1 MiB.
 fn use_it(socket: &Path, name: &str) {
@@ -114,14 +114,19 @@ fn what_is_no_server_is_an_error() {
     let dir = testkit::scratch();
     let socket = dir.path().join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
-    for said in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"NBDMAGIC", b""] {
+    let http = &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..];
+    let old = &b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53\x00\x00"[..];
+    for (said, cause) in
+        [(http, Some(Corrupt::Greeting)), (old, Some(Corrupt::Style)), (b"NBDMAGIC", None), (b"", None)]
+    {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
                 std::io::Write::write_all(&mut stream, said).unwrap();
             });
             let error = Client::connect(&socket, "").err().unwrap();
-            assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io), "{error}");
+            assert_eq!(error.cause(), cause.as_ref(), "{error}");
+            assert_eq!(error.kind(), cause.map_or(ErrorKind::Io, |_| ErrorKind::Corrupt), "{error}");
         });
     }
 }
