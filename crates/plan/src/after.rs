@@ -99,7 +99,7 @@ mod tests {
             fact(100, 30, data(1000), used),
             fact(130, 20, data(2000), free),
         ];
-        let after = facts_after(facts, &[(on_disk(100, 50), moved)]);
+        let after = facts_after(facts, &[(Some(on_disk(100, 50)), moved)]);
         let expected = [
             fact(0, 100, data(5), Role::Outside),
             fact(100, 10, data(1000), used),
