@@ -203,6 +203,7 @@ impl ServeArguments {
             read_only: self.read_only,
             provision: self.provision.map(Into::into),
             placement: self.placement.into(),
+            compact_at_close: self.compact_at_close,
             tls: self.tls_files(),
             insecure: self.insecure,
             metrics: self.metrics,
