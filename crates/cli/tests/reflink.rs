@@ -151,6 +151,16 @@ fn a_disk_that_is_not_understood_is_cloned_whole_but_for_its_edge() {
 }
 
 #[test]
+fn blocks_of_the_host_may_be_small() {
+    let host = HostMount::made_with("xfs", HOST_BYTES, &["-b", "size=1024", "-m", "reflink=1"]);
+    let [source, target] = ["source.raw", "target.raw"].map(|name| host.path().join(name));
+    random(&source, 3, 5 * 1024);
+    let cloned = copy(&source, &target, &["--reflink", "always"]);
+    assert_eq!((number(&cloned, "/cloned_bytes"), number(&cloned, "/read_bytes")), (3 * MIB + 4096, 1024));
+    assert_same_bytes(&source, &target);
+}
+
+#[test]
 fn what_cannot_be_cloned_is_refused_or_copied() {
     let elsewhere = scratch();
     let refuse = |source: &Path, target: &Path, more: &[&str], word: &str| {
@@ -167,6 +177,12 @@ fn what_cannot_be_cloned_is_refused_or_copied() {
         let made = copy(&source, &target, &[]);
         assert_eq!((number(&made, "/cloned_bytes"), number(&made, "/read_bytes")), (0, 4 * MIB));
         assert_same_bytes(&source, &target);
+    }
+    {
+        let host = HostMount::made_with("xfs", HOST_BYTES, &["-m", "reflink=0"]);
+        let [source, target] = ["source.raw", "target.raw"].map(|name| host.path().join(name));
+        random(&source, 4, 0);
+        refuse(&source, &target, &[], "xfs does not share storage");
     }
     let host = HostMount::new("btrfs", HOST_BYTES);
     let [source, target] = ["source.raw", "target.raw"].map(|name| host.path().join(name));

@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use block::HOST_BLOCK_BYTES;
 use extent::{HostSpan, Span};
 use rustix::io::Errno;
 
@@ -42,24 +43,26 @@ pub(crate) fn clone_range(target: &File, source: BorrowedFd<'_>, span: HostSpan)
 
 /// Whether the first block of `source` can be cloned into `empty`, a file of the target's folder.
 pub(crate) fn try_cloning(empty: &File, source: BorrowedFd<'_>) -> Result<Cloning, Errno> {
-    let block_bytes = rustix::fs::fstatvfs(empty)?.f_bsize;
+    // No less than what a raw target tells data from holes by.
+    let block_bytes = rustix::fs::fstatvfs(empty)?.f_bsize.max(HOST_BLOCK_BYTES);
     if !block_bytes.is_power_of_two() || block_bytes > BLOCK_BYTES_MAX {
         return Ok(Cloning::no(&format!("the target's file system has blocks of {block_bytes} bytes")));
     }
-    match ask(empty, source, Span::from_zero(block_bytes)) {
-        Ok(()) => Ok(Cloning::Blocks { block_bytes }),
-        Err(Errno::XDEV) => Ok(Cloning::no("the target is on another file system than the source")),
-        Err(Errno::INVAL) => Ok(Cloning::no(
-            "the file system does not share the source's storage: its attributes differ from the target folder's (chattr +C), or it has no whole block",
-        )),
-        Err(error) if is_impossible(error) => {
-            let name = crate::fiemap::filesystem_name(empty).unwrap_or_else(|| "this file system".into());
-            Ok(Cloning::no(&format!(
-                "{name} does not share storage between files, as it is made or mounted here"
-            )))
+    let Err(error) = ask(empty, source, Span::from_zero(block_bytes)) else {
+        return Ok(Cloning::Blocks { block_bytes });
+    };
+    let name = || crate::fiemap::filesystem_name(empty).unwrap_or_else(|| "this file system".into());
+    Ok(Cloning::no(&match error {
+        Errno::XDEV => "the target is on another file system than the source".into(),
+        Errno::INVAL => format!(
+            "{} does not share these files' storage: their attributes differ (chattr +C), or there is no whole block",
+            name()
+        ),
+        error if is_impossible(error) => {
+            format!("{} does not share storage between files, as it is made or mounted here", name())
         }
-        Err(error) => Err(error),
-    }
+        error => format!("{} failed to share storage: {error}", name()),
+    }))
 }
 
 /// Whether the file system cannot do it with these files, as opposed to failing in it. Swap files are busy; other files are another
