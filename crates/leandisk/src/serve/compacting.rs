@@ -70,7 +70,7 @@ struct InHand {
 }
 
 impl InHand {
-    fn new(file: Arc<LiveFile>) -> Result<Arc<dyn HostFile>> {
+    fn open(file: Arc<LiveFile>) -> Result<Arc<dyn HostFile>> {
         let opened = file.fingerprint()?;
         Ok(Arc::new(Self { file, opened }))
     }
@@ -133,7 +133,7 @@ impl Machine for FilesInHand {
     }
 
     fn open(&self, path: &Path, _caching: Caching) -> Result<Arc<dyn HostFile>> {
-        InHand::new(self.file(path)?)
+        InHand::open(self.file(path)?)
     }
 
     fn hold(&self, path: &Path) -> Result<Arc<dyn HeldFile>> {
@@ -200,7 +200,7 @@ impl Resolver for OwnFiles {
         let path = from.path().parent().unwrap_or(Path::new("")).join(name);
         let found = self.0.iter().find(|file| file.path() == path || file.path() == Path::new(name));
         match found {
-            Some(file) => InHand::new(file.clone()),
+            Some(file) => InHand::open(file.clone()),
             None => {
                 Err(Error::refused("the disk stands on another file, and is not compacted")
                     .path(path.display()))
