@@ -6,7 +6,6 @@ mod common;
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Child, Command};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -86,34 +85,28 @@ fn pages_that_are_lent_are_what_was_written() {
     assert_eq!(reads, 32, "each is counted once");
 }
 
-struct Qemu(Child);
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn it_uses_qemus_server() {
     let dir = testkit::scratch();
-    let (disk, socket) = (dir.path().join("disk.raw"), dir.path().join("socket"));
-    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
-    let child = Command::new("qemu-nbd")
-        .args(["--format=raw", "--discard=unmap"])
-        .arg(format!("--socket={}", socket.display()))
-        .arg(&disk)
-        .spawn()
-        .unwrap_or_else(|error| panic!("qemu-nbd: {error}; `make test` installs what the tests need"));
-    let mut qemu = Qemu(child);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::File::create(path("disk.raw")).unwrap().set_len(1 << 20).unwrap();
+    // It returns once it listens.
+    testkit::run(
+        "qemu-nbd",
+        &[
+            "--fork",
+            "--format=raw",
+            "--discard=unmap",
+            &format!("--socket={}", path("socket")),
+            &path("disk.raw"),
+        ],
+    );
+    use_it(&dir.path().join("socket"), "");
     let started = Instant::now();
-    while !socket.exists() {
-        assert!(started.elapsed() < Duration::from_secs(30), "qemu-nbd does not listen");
+    while dir.path().join("socket").exists() {
+        assert!(started.elapsed() < Duration::from_secs(30), "it goes when its client took leave");
         std::thread::sleep(Duration::from_millis(5));
     }
-    use_it(&socket, "");
-    assert!(qemu.0.wait().unwrap().success(), "it goes when its client took leave");
 }
 
 #[test]
