@@ -274,6 +274,28 @@ umount "$mnt"
 chmod a+r "$disk"
 "#;
 
+/// ext4 with files that grew in turns: MiB of the volume, the number of files, and MiB of all of them.
+const GROWN_EXT4: &str = r#"
+mib=$1 files=$2 grown=$3
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+mkfs.ext4 -qF -E lazy_itable_init=0,lazy_journal_init=0 "$disk"
+mount -o loop "$disk" "$mnt"
+python3 - "$mnt" "$files" "$grown" <<'END'
+import os, sys
+root, count, mib = sys.argv[1], *map(int, sys.argv[2:])
+data = os.urandom(1 << 16)
+files = [os.open(f"{root}/{number}.log", os.O_WRONLY | os.O_CREAT) for number in range(count)]
+for turn in range((mib << 20) // count // len(data)):
+    for file in files:
+        os.write(file, data)
+        os.fdatasync(file)
+END
+sync -f "$mnt"
+umount "$mnt"
+chmod a+r "$disk"
+"#;
+
 /// Small files that lie in no order: `$1` is `ntfs` or `ext4`, then MiB of the volume and the number of files, of 4 KiB in the mean. Each of
 /// them is in one piece.
 const UNSORTED_FILES: &str = r#"
@@ -446,6 +468,12 @@ impl Inputs {
         let args: Vec<_> = numbers.iter().map(ToString::to_string).collect();
         let path = self.dir.join(format!("fragmented-ntfs-{}.raw", args.join("-")));
         Input { path, script: FRAGMENTED_NTFS, args, needs: None }
+    }
+
+    /// ext4 of 512 MiB with 352 MiB in 22 fragmented files.
+    pub(super) fn grown_ext4(&self) -> Input {
+        let numbers = [self.scale.mib(512, 64), 22, self.scale.mib(352, 22)];
+        self.input("grown-ext4", "raw", GROWN_EXT4, &numbers)
     }
 
     /// A volume of 256 MiB on which 11,000 small files, 44 MB, lie in no order, but for those of them that are gone.

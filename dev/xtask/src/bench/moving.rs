@@ -176,7 +176,7 @@ pub(super) fn as_predicted(result: &Measured) -> [Verdict; 2] {
     ]
 }
 
-fn e4defrag(program: &Path, inputs: &Inputs, input: &Input) -> Contender {
+pub(super) fn e4defrag(program: &Path, inputs: &Inputs, input: &Input) -> Contender {
     let target = inputs.target("e4defrag.raw");
     let mount = "mnt=$1.mnt; mkdir -p \"$mnt\"; mount -o loop \"$1\" \"$mnt\"";
     let mut around = on_a_copy(&text(program), input);
