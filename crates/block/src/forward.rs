@@ -63,6 +63,10 @@ macro_rules! forward {
         fn is_block_device(&$self) -> bool { $to.is_block_device() }
     };
 
+    (@descriptor $self:ident, $to:expr) => {
+        fn descriptor(&$self) -> Option<::std::os::fd::BorrowedFd<'_>> { $to.descriptor() }
+    };
+
     (@write_at $self:ident, $to:expr) => {
         fn write_at(&$self, at: $crate::extent::HostOffset, buf: &[u8]) -> $crate::Result<()> { $to.write_at(at, buf) }
     };
@@ -92,6 +96,12 @@ macro_rules! forward {
     (@read_stored $self:ident, $to:expr) => {
         fn read_stored(&$self, at: $crate::extent::HostOffset, buf: &mut [u8]) -> $crate::Result<()> {
             $to.read_stored(at, buf)
+        }
+    };
+
+    (@clone_range $self:ident, $to:expr) => {
+        fn clone_range(&$self, source: &dyn $crate::HostFile, span: $crate::extent::HostSpan) -> $crate::Result<bool> {
+            $to.clone_range(source, span)
         }
     };
 

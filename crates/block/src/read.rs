@@ -155,6 +155,12 @@ pub trait HostFile: ReadAt<Host> {
         false
     }
 
+    /// An open descriptor that reads as this file does, with which other files can share its storage ([`TargetFile::clone_range`]).
+    /// `None` if there is none.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Says that `span` will not be read again, so that its cached pages need not be kept.
     fn forget(&self, _span: HostSpan) {}
 }
@@ -164,7 +170,7 @@ macro_rules! host_file_by_pointer {
         impl<T: HostFile + ?Sized> HostFile for $pointer {
             crate::forward!(
                 self, **self => name, path, fingerprint, fingerprint_when_opened, users, name_count, allocated_bytes, host_map,
-                host_extents, stored, host_filesystem, identity, is_block_device, forget
+                host_extents, stored, host_filesystem, identity, is_block_device, descriptor, forget
             );
         }
     )*};
@@ -213,6 +219,13 @@ pub trait TargetFile: ReadAt<Host> {
 
     /// Says that `span` is complete, so that its pages can be written back and dropped.
     fn forget(&self, _span: HostSpan) {}
+
+    /// Has `span` of this file share the storage of the same span of `source`, so that both read the same until one of them is written.
+    /// The file grows to the span's end if it is shorter. `false` if the host's file system does not do that with these two files, or this
+    /// span: it must be of whole blocks, and within the source. What `span` reads as is then not known.
+    fn clone_range(&self, _source: &dyn HostFile, _span: HostSpan) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Has `take` read `span` from a descriptor of the file, at the same offset, and says so; `false` where there is none that reads
     /// as [`ReadAt::read_at`] does.

@@ -121,6 +121,7 @@ unsafe impl Versioned for CopyOptions {
             target_option,
             compress: is_set(self.compress),
             layout: choice(self.layout, &[copy::Layout::Keep, copy::Layout::Packed], "layout")?,
+            reflink: copy::Reflink::default(),
             provision: provision(self.provision)?,
             keep_free: is_set(self.keep_free),
             keep_swap: is_set(self.keep_swap),

@@ -405,6 +405,17 @@ pub(crate) enum ProgressStyle {
     None,
 }
 
+/// Whether a raw copy shares storage with its raw source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Reflink {
+    /// Share storage where both are raw files on one file system that can do it
+    Auto,
+    /// Share storage, or refuse to copy
+    Always,
+    /// Read and write all data
+    Never,
+}
+
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct CopyArguments {
@@ -426,6 +437,9 @@ pub(crate) struct CopyArguments {
     /// Where files lie in the target
     #[arg(long, value_enum, default_value = "keep", help_heading = TARGET)]
     pub(crate) layout: Layout,
+    /// Whether a raw target shares storage with a raw source (a reflink), as XFS and Btrfs can: nothing of that is read or written
+    #[arg(long, value_enum, default_value = "auto", value_name = "WHEN", help_heading = TARGET)]
+    pub(crate) reflink: Reflink,
     /// When space is allocated for the target
     #[arg(long, value_enum, default_value = "thin", value_name = "WHEN", help_heading = TARGET)]
     pub(crate) provision: Provision,

@@ -12,8 +12,8 @@ use leandisk::{
 use crate::arguments::{
     AnalyzeArguments, CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments,
     DefragArguments, FirstWriteArguments, FragmentationArguments, Goal, HostFilesystem, InfoArguments,
-    Layout, MapArguments, Move, OpenArguments, Order, Placement, Provision, RecoverArguments, ServeArguments,
-    StatsArguments,
+    Layout, MapArguments, Move, OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink,
+    ServeArguments, StatsArguments,
 };
 
 impl OpenArguments {
@@ -44,6 +44,16 @@ impl From<Provision> for leandisk::Provision {
             Provision::Thin => Self::Thin,
             Provision::Lazy => Self::Lazy,
             Provision::Eager => Self::Eager,
+        }
+    }
+}
+
+impl From<Reflink> for copy::Reflink {
+    fn from(reflink: Reflink) -> Self {
+        match reflink {
+            Reflink::Auto => Self::Auto,
+            Reflink::Always => Self::Always,
+            Reflink::Never => Self::Never,
         }
     }
 }
@@ -106,6 +116,7 @@ impl CopyArguments {
                 Layout::Keep => copy::Layout::Keep,
                 Layout::Packed => copy::Layout::Packed,
             },
+            reflink: self.reflink.into(),
             provision: self.provision.into(),
             keep_free: self.keep_free,
             keep_swap: self.keep_swap,
@@ -192,6 +203,7 @@ impl ServeArguments {
             read_only: self.read_only,
             provision: self.provision.map(Into::into),
             placement: self.placement.into(),
+            compact_at_close: self.compact_at_close,
             tls: self.tls_files(),
             insecure: self.insecure,
             metrics: self.metrics,

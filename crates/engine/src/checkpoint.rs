@@ -23,4 +23,9 @@ impl Checkpoint {
     pub fn read_bytes(&self) -> u64 {
         self.totals.read_bytes
     }
+
+    /// Bytes of the virtual disk that were read or cloned until then.
+    pub fn done_bytes(&self) -> u64 {
+        self.totals.done_bytes()
+    }
 }

@@ -28,7 +28,7 @@ mod zeros;
 
 pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Unwritten};
-pub use copy::{CopyJob, CopyOutcome};
+pub use copy::{CloneSource, CopyJob, CopyOutcome};
 pub use create::{CreateJob, CreateTotals};
 pub use monitor::JobMonitor;
 #[cfg(feature = "mutants")]

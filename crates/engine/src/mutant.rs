@@ -38,4 +38,8 @@ pub enum Mutant {
     PublishedNameNotFlushed,
     /// What was reserved ahead goes back with the data that were written there.
     RoomOfDataGivenBack,
+    /// What is cloned is not noted as placed, so that a copy that goes on cuts it off.
+    ClonesNotNoted,
+    /// A block more is cloned than is planned: what the guest does not use comes along.
+    ClonedBeyondThePlan,
 }

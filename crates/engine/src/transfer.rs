@@ -25,7 +25,7 @@ use crate::checkpoint::Checkpoint;
 use crate::monitor::JobMonitor;
 
 /// The version of the stored form. Another version is not gone on with.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// What a stored checkpoint begins with: a digest of the rest as hexadecimal digits, and the end of the line.
 const HEAD_LEN: usize = 33;
@@ -102,8 +102,8 @@ pub struct Transfer<'a> {
 /// What a copy that ended early keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeptCopy {
-    /// Bytes of the virtual disk that need not be read again.
-    pub read_bytes: u64,
+    /// Bytes of the virtual disk that need not be read or cloned again.
+    pub done_bytes: u64,
 }
 
 impl<'a> Transfer<'a> {
@@ -117,7 +117,7 @@ impl<'a> Transfer<'a> {
         match (partial, &left) {
             (Some(partial), Left::Usable(checkpoint)) if resumes => {
                 folder.remove(TargetName::Draft)?;
-                let kept = KeptCopy { read_bytes: checkpoint.read_bytes() };
+                let kept = KeptCopy { done_bytes: checkpoint.done_bytes() };
                 Ok((Self { folder, job, partial, has_new_name: false, kept: Mutex::new(Some(kept)) }, left))
             }
             (partial, _) => {
@@ -162,8 +162,8 @@ impl<'a> Transfer<'a> {
             let _ = self.folder.remove(TargetName::Draft);
         }
         result?;
-        let kept = KeptCopy { read_bytes: checkpoint.read_bytes() };
-        tracing::debug!(kept.read_bytes, end_bytes = checkpoint.end_bytes, "checkpoint stored");
+        let kept = KeptCopy { done_bytes: checkpoint.done_bytes() };
+        tracing::debug!(kept.done_bytes, end_bytes = checkpoint.end_bytes, "checkpoint stored");
         *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
         Ok(())
     }

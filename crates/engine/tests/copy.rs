@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use block::{Error, ErrorKind, FileIndex, HostFile, Memory, ReadAt, Result, RunState, TargetFile};
-use engine::{Checkpoint, CopyJob, CopyOutcome, JobMonitor, Provision};
+use engine::{Checkpoint, CloneSource, CopyJob, CopyOutcome, CopyTotals, JobMonitor, Provision};
 use extent::{ExtentSet, Host, HostOffset, HostSpan, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
 use plan::{CopyOptions, CopyPlan, CopyPlanner, Fact, Role};
@@ -114,6 +114,7 @@ fn job<'a>(
     resume: Option<Checkpoint>,
 ) -> CopyJob<'a> {
     CopyJob {
+        clones: None,
         source,
         plan,
         writer,
@@ -123,6 +124,66 @@ fn job<'a>(
         digests: true,
         checkpoint_interval: Duration::ZERO,
         resume,
+    }
+}
+
+/// A target that shares storage, or does not; counts what is written.
+struct Sharing {
+    memory: Memory,
+    shares: bool,
+    written_bytes: AtomicU64,
+}
+
+impl ReadAt<Host> for Sharing {
+    fn len_bytes(&self) -> u64 {
+        ReadAt::<Host>::len_bytes(&self.memory)
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.memory.read_at(at, buf)
+    }
+}
+
+impl TargetFile for Sharing {
+    block::forward!(self, self.memory => set_len, reserve, zero, flush);
+
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        self.written_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.memory.write_at(at, buf)
+    }
+
+    fn clone_range(&self, source: &dyn HostFile, span: HostSpan) -> Result<bool> {
+        let mut bytes = vec![0; usize::try_from(span.len_bytes()).unwrap()];
+        source.read_at(span.start(), &mut bytes)?;
+        if self.shares { self.memory.write_at(span.start(), &bytes).map(|()| true) } else { Ok(false) }
+    }
+}
+
+#[test]
+fn what_is_planned_is_cloned_and_no_more_or_copied() {
+    let (source, mut plan) = (chain(&contents()), plan());
+    plan.clone_block_bytes = Some(65536);
+    let file: &dyn HostFile = &*source.files()[0];
+    for (shares, is_required) in [(true, true), (true, false), (false, false), (false, true)] {
+        let target = Sharing { memory: Memory::new(Vec::new()), shares, written_bytes: AtomicU64::new(0) };
+        let watch = Watch::until(u64::MAX);
+        let clones = Some(CloneSource { file, is_required });
+        let job = job(&source, &plan, writer(), Provision::Thin, &target, 3, None);
+        let result = CopyJob { clones, ..job }.run(&watch);
+        if !shares && is_required {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::Unsupported);
+            continue;
+        }
+        let outcome = result.unwrap();
+        assert_eq!(target.memory.to_vec(), expected(), "{shares} {is_required}");
+        let CopyTotals { read_bytes, cloned_bytes, .. } = outcome.totals;
+        assert_eq!(read_bytes + cloned_bytes, plan.reads.total_bytes());
+        assert_eq!(cloned_bytes, if shares { plan.cloned_bytes() } else { 0 });
+        // From the middle of a block to its end; and the disk's last bytes.
+        assert!(!shares || target.written_bytes.into_inner() <= 2 * 65536);
+        assert!(
+            verify::check(&chain(&target.memory.to_vec()), &outcome.digests.unwrap(), 2, &|_| true).is_ok()
+        );
     }
 }
 

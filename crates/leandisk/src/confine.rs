@@ -29,31 +29,35 @@ pub enum When {
 
 /// What a use case opens and makes by name.
 #[derive(Clone, Debug)]
-pub struct Needs(ConfinedNames);
+pub struct Needs {
+    names: ConfinedNames,
+    work: Work,
+}
 
 /// What [`info::run`] needs.
 pub fn info(options: &info::Options) -> Needs {
-    reading(&options.disk, &options.open)
+    reading(disk(&options.disk, &options.open))
 }
 
 /// What [`map::run`] needs.
 pub fn map(options: &map::Options) -> Needs {
-    let Needs(names) = reading(&options.disk, &options.open);
-    Needs(ConfinedNames { outputs: vec![options.output.clone()], replaces: options.force, ..names })
+    let names = disk(&options.disk, &options.open);
+    reading(ConfinedNames { outputs: vec![options.output.clone()], replaces: options.force, ..names })
 }
 
 /// What [`analyze::run`] needs.
 pub fn analyze(options: &analyze::Options) -> Needs {
-    let Needs(names) = reading(&options.disk, &options.open);
+    let names = disk(&options.disk, &options.open);
     let outputs = [&options.html, &options.files].into_iter().flatten().cloned().collect();
     let inputs = options.trace.as_deref().map(trace_files).unwrap_or_default();
-    Needs(ConfinedNames { inputs, outputs, replaces: options.force, ..names })
+    reading(ConfinedNames { inputs, outputs, replaces: options.force, ..names })
 }
 
 /// What [`copy::run`] needs.
 pub fn copy(options: &copy::Options) -> Needs {
-    let Needs(names) = reading(&options.source, &options.open);
-    Needs(ConfinedNames { target: Some(options.target.clone()), replaces: options.force, ..names })
+    let names = disk(&options.source, &options.open);
+    let target = Some(options.target.clone());
+    Needs { names: ConfinedNames { target, replaces: options.force, ..names }, work: Work::Copying }
 }
 
 /// A trace, with the other files of its recording.
@@ -63,12 +67,16 @@ fn trace_files(path: &std::path::Path) -> Vec<PathBuf> {
     paths
 }
 
-fn reading(disk: &std::path::Path, open: &OpenOptions) -> Needs {
-    Needs(ConfinedNames {
+fn disk(disk: &std::path::Path, open: &OpenOptions) -> ConfinedNames {
+    ConfinedNames {
         disks: vec![disk.to_owned()],
         allow_paths: open.allow_path.clone(),
         ..ConfinedNames::default()
-    })
+    }
+}
+
+fn reading(names: ConfinedNames) -> Needs {
+    Needs { names, work: Work::Reading }
 }
 
 /// Closes this process in: from now on it gets what `needs` says and nothing else. To be called before anything else, by a program that
@@ -76,7 +84,7 @@ fn reading(disk: &std::path::Path, open: &OpenOptions) -> Needs {
 ///
 /// With [`When::Auto`], what the kernel does not do is left out. With [`When::Always`] it is `Unsupported`.
 pub fn run(when: When, needs: Needs) -> Result<()> {
-    Opening::begin(when, needs.0)?.close(Work::Reading)
+    Opening::begin(when, needs.names)?.close(needs.work)
 }
 
 /// A process that still opens what it needs by itself.

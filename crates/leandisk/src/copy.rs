@@ -1,6 +1,7 @@
 //! A copy of what a disk's guest uses: facts, plan, execution, proof.
 
 mod identity;
+mod reflink;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Disk, Error, ErrorKind, HostFile, ReadAt, Result, TargetFile, TargetName};
 use claims::{Act, Seen};
-use engine::{Checkpoint, CopyJob, CopyOutcome, JobIdentity, JobMonitor, Least, Left, Transfer};
+use engine::{Checkpoint, CloneSource, CopyJob, CopyOutcome, JobIdentity, JobMonitor, Least, Left, Transfer};
 use extent::Virtual;
 use filesystem::Check;
 use image::{AnyWriter, Chain, CreateOptions, Format, NoFiles};
@@ -19,6 +20,8 @@ use report::{CopyDocument, CopySubject, copy_document};
 use stack::{Arranged, Stack, UsedMaps};
 
 use self::identity::{check_unchanged, how, source_state};
+pub use self::reflink::Reflink;
+use self::reflink::{clone_block_bytes, raw_file};
 use crate::machine::{Caching, Machine, Named, ThisHost};
 use crate::open::{Location, OpenDisk, OpenOptions, check_claims};
 use crate::pack::pack;
@@ -52,6 +55,8 @@ pub struct Options {
     pub compress: bool,
     /// Where files lie in the target.
     pub layout: Layout,
+    /// Whether a raw target shares storage with a raw source.
+    pub reflink: Reflink,
     /// When space is allocated for the target.
     pub provision: Provision,
     /// Whether free space is copied as well.
@@ -104,6 +109,7 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
     let wanted = wanted(machine, options, stack.chain(), target_format, least);
     let target = Target::open(machine, &options.target, &wanted)?;
     Location { machine, path: &options.target, options: &options.open }.check_replaceable()?;
+    let clone_block_bytes = clone_block_bytes(options, stack.chain(), target_format, &target)?;
     // Who has mapped a file can change it without its times changing at once.
     let source_state = if options.in_use { None } else { source_state(stack.chain())? };
 
@@ -116,7 +122,7 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
     };
     let (arrangements, layouts) = packing.map(|packing| (packing.arrangements, packing.layouts)).unzip();
     let arranged = arrangements.map(|arrangements| Arranged::new(stack, arrangements));
-    let plan = match &arranged {
+    let mut plan = match &arranged {
         None => plan(kept, stack, &maps)?,
         Some(arranged) => {
             let mut planner = CopyPlanner::new(kept, stack.volumes().len());
@@ -124,12 +130,14 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
             planner.finish()
         }
     };
+    plan.clone_block_bytes = clone_block_bytes;
     drop(checking);
     let source: &dyn ReadAt<Virtual> = match &arranged {
         None => &**stack.chain(),
         Some(arranged) => arranged,
     };
-    let most_bytes = least.stored_bytes.saturating_add(plan.reads.total_bytes());
+    let planned_bytes = plan.reads.total_bytes() - plan.cloned_bytes();
+    let most_bytes = least.stored_bytes.saturating_add(planned_bytes);
     target.warn_of_room(most_bytes, writer.encoder().is_some(), observer);
     let identity = JobIdentity { source: source_state, how: how(options, &plan, target_format) };
     let done = if options.dry_run {
@@ -350,6 +358,7 @@ impl Job<'_> {
         let job = CopyJob {
             source: self.source,
             plan: self.plan,
+            clones: self.clones(),
             writer,
             target,
             provision: self.options.provision.when(),
@@ -361,6 +370,11 @@ impl Job<'_> {
         let outcome = job.run(monitor)?;
         progress.finish();
         Ok(outcome)
+    }
+
+    fn clones(&self) -> Option<CloneSource<'_>> {
+        let file = raw_file(self.disk.stack.chain()).filter(|_| self.plan.clone_block_bytes.is_some())?;
+        Some(CloneSource { file, is_required: self.options.reflink == Reflink::Always })
     }
 
     /// Whether the source is still what was read, and, with `--verify`, the target what was written.
@@ -400,7 +414,7 @@ impl Job<'_> {
             Some(kept) => error.hint(format!(
                 "nothing is under the target's name; '{}' is kept, and --resume goes on with it after {}",
                 partial.display(),
-                report::human_bytes(kept.read_bytes)
+                report::human_bytes(kept.done_bytes)
             )),
             None if self.machine.named(partial) != Named::Nothing => error.hint(format!(
                 "nothing is under the target's name; '{}' could not be removed",
@@ -433,12 +447,12 @@ fn going_on(left: Left, resumes: bool, observer: &dyn Observer) -> Option<Checkp
     let say = |text: &str| observer.note(text);
     match left {
         Left::Usable(checkpoint) if resumes => {
-            say(&format!("going on after {}", report::human_bytes(checkpoint.read_bytes())));
+            say(&format!("going on after {}", report::human_bytes(checkpoint.done_bytes())));
             return Some(*checkpoint);
         }
         Left::Usable(checkpoint) => say(&format!(
             "starting over: the {} that an interrupted copy kept are removed; --resume would have gone on with them",
-            report::human_bytes(checkpoint.read_bytes())
+            report::human_bytes(checkpoint.done_bytes())
         )),
         Left::Useless(why) if resumes => say(&format!("starting over: {why}")),
         Left::Useless(_) => say("removing what an interrupted copy left"),

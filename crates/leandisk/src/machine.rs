@@ -16,7 +16,8 @@ use extent::Virtual;
 use image::{EditTarget, Purpose, Resolver};
 use journal::{Claim, DiskName, Header, Names, Standing};
 use os::{
-    DeviceTarget, FolderOptions, Granted, HostFolder, LiveFile, SourceFile, StoragePromise, TargetSpace,
+    Cloning, DeviceTarget, FolderOptions, Granted, HostFolder, LiveFile, SourceFile, StoragePromise,
+    TargetSpace,
 };
 
 /// How bulk data is read and written.
@@ -67,6 +68,9 @@ pub trait CopyFolder: TargetFolder {
 
     /// Fails as the making of a file of this length would, and answers what is free. No name changes.
     fn check_room(&self, len_bytes: u64) -> Result<TargetSpace>;
+
+    /// Whether the target could share storage with `source`. No name changes.
+    fn check_cloning(&self, source: &dyn HostFile) -> Result<Cloning>;
 }
 
 /// What a name stands for, whatever links lead there.
@@ -247,6 +251,10 @@ impl CopyFolder for HostFolder {
 
     fn check_room(&self, len_bytes: u64) -> Result<TargetSpace> {
         self.check_room(len_bytes)
+    }
+
+    fn check_cloning(&self, source: &dyn HostFile) -> Result<Cloning> {
+        self.check_cloning(source)
     }
 }
 

@@ -10,6 +10,7 @@
 //!
 //! Absent on purpose: disks that come and go while others are served.
 
+mod compacting;
 mod listening;
 mod made;
 mod opened;
@@ -60,6 +61,8 @@ pub struct Options {
     pub provision: Option<Provision>,
     /// Where the units of thin disks go that are written for the first time.
     pub placement: Placement,
+    /// Whether what a disk's guest does not use is given back when all clients are gone and the disk is closed, as `compact` does it.
+    pub compact_at_close: bool,
     /// What the address is secured with.
     pub tls: Option<TlsFiles>,
     /// Whether the network may be listened on without TLS.
@@ -163,7 +166,7 @@ pub fn run_confined(
         drop(spare);
     });
     // Whatever went wrong with clients, or with another disk, an image is closed if it can be.
-    let closed: Vec<_> = disks.iter().map(|disk| disk.close(&**observer)).collect();
+    let closed: Vec<_> = disks.iter().map(|disk| disk.end(options, &**observer)).collect();
     let results = ended?.into_iter().zip(closed).map(|(ended, closed)| ended.result(closed));
     first_error(results, &**observer)
 }
@@ -259,6 +262,16 @@ impl<'a> InUse<'a> {
             export = export.traced(writer.clone());
         }
         Arc::new(export)
+    }
+
+    /// Closes the disk, and compacts it if that is asked for.
+    fn end(&self, options: &Options, observer: &dyn Observer) -> Result<()> {
+        self.close(observer)?;
+        if !options.compact_at_close {
+            return Ok(());
+        }
+        surviving(|| self.opened.compact(observer))
+            .map_err(|error| named(error, self.served, self.is_one_of_several))
     }
 
     fn close(&self, observer: &dyn Observer) -> Result<()> {

@@ -99,7 +99,7 @@ impl<'a> Target<'a> {
             Left::Nothing => {}
             Left::Usable(checkpoint) => observer.note(&format!(
                 "an interrupted copy is kept; --resume goes on with it after {}",
-                human_bytes(checkpoint.read_bytes())
+                human_bytes(checkpoint.done_bytes())
             )),
             Left::Useless(why) => {
                 observer.note(&format!("what an interrupted copy left is of no use: {why}"));

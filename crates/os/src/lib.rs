@@ -10,6 +10,7 @@
 //!
 //! Absent on purpose: formats, policy about what to copy, mapped memory (an I/O error there is a signal).
 
+mod clone;
 mod confine;
 mod device;
 mod direct;
@@ -64,5 +65,5 @@ pub use storage_promise::{StoragePromise, kept};
 pub use storage_timing::{StorageTiming, TimingBudget, time_storage};
 pub use target_folder::HostFolder;
 pub use target_names::copied_mode;
-pub use target_options::{FolderOptions, TargetSpace};
+pub use target_options::{Cloning, FolderOptions, TargetSpace};
 pub use users::storage_of;

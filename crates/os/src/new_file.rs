@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{Error, ReadAt, Result, TargetFile};
+use block::{Error, HostFile, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Offset, Span};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
@@ -244,6 +244,12 @@ impl TargetFile for NewFile {
 
     fn flush(&self) -> Result<()> {
         self.raw.flush()
+    }
+
+    fn clone_range(&self, source: &dyn HostFile, span: HostSpan) -> Result<bool> {
+        let Some(descriptor) = source.descriptor() else { return Ok(false) };
+        crate::clone::clone_range(&self.raw.file, descriptor, span)
+            .map_err(|error| self.raw.error("clone", span.start(), error))
     }
 
     /// The advice starts the write-back of what is dirty and drops what is clean; therefore each span gets it twice:

@@ -1,5 +1,6 @@
 //! Files and block devices opened for reading.
 
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -225,6 +226,10 @@ impl HostFile for SourceFile {
 
     fn is_block_device(&self) -> bool {
         self.raw.kind == Kind::BlockDevice
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.raw.file.as_fd())
     }
 
     fn forget(&self, span: HostSpan) {

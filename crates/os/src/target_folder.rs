@@ -9,7 +9,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use block::{Error, FolderFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
+use block::{Error, FolderFile, HostFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
 use extent::Host;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -19,7 +19,7 @@ use crate::new_file::{NewFile, Place};
 use crate::raw_file::RawFile;
 use crate::requests::{Client, OfTarget, Request, client};
 use crate::target_names::{MARK, MARK_LEN, TargetNames};
-use crate::target_options::{FolderOptions, TargetSpace};
+use crate::target_options::{Cloning, FolderOptions, TargetSpace};
 
 /// A folder with the names of one target.
 pub struct HostFolder {
@@ -54,6 +54,16 @@ impl HostFolder {
         match self.broker {
             None => self.names.check_room(len_bytes),
             Some(broker) => broker.ask(&of(OfTarget::Room(len_bytes))),
+        }
+    }
+
+    /// Whether the target could share storage with `source`: tried with a file that has no name, so that no name changes. What of the
+    /// file system's metadata that changes is as before once this returns.
+    pub fn check_cloning(&self, source: &dyn HostFile) -> Result<Cloning> {
+        match (source.descriptor(), self.broker) {
+            (None, _) => Ok(Cloning::no("the source is no open file of this host")),
+            (Some(source), None) => self.names.check_cloning(source),
+            (Some(source), Some(broker)) => broker.ask_about(&of(OfTarget::Cloning), source),
         }
     }
 
@@ -133,7 +143,7 @@ impl ReadAt<Host> for HeldFile<'_> {
 }
 
 impl TargetFile for HeldFile<'_> {
-    block::forward!(self, self.file => write_at, set_len, reserve, reserve_ahead, prepare_memory, zero, flush, forget);
+    block::forward!(self, self.file => write_at, set_len, reserve, reserve_ahead, prepare_memory, zero, flush, clone_range, forget);
 }
 
 impl FolderFile for HeldFile<'_> {

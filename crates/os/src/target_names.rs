@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use rustix::process::Resource;
 use crate::StoragePromise;
 use crate::new_file::{Place, folder_of, lock, names, open_own, rename_to_free_name, sync_folder};
 use crate::raw_file::{OPEN_FLAGS, RawFile, io_error, is_unsupported};
-use crate::target_options::{FolderOptions, TargetSpace};
+use crate::target_options::{Cloning, FolderOptions, TargetSpace};
 
 /// The attribute that holds a partial target's mark.
 pub(crate) const MARK: &str = "user.leandisk.partial";
@@ -83,9 +84,7 @@ impl TargetNames {
                 .too_long(len_bytes)
                 .hint("'ulimit -f' sets the longest file that a program may make"));
         }
-        let folder = self.folder();
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        match rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR) {
+        match self.nameless() {
             Ok(file) => match rustix::fs::ftruncate(&file, len_bytes) {
                 Err(Errno::FBIG) => return Err(self.too_long(len_bytes)),
                 Err(error) => return Err(io_error("set the length", &self.place.partial_path, error)),
@@ -95,6 +94,24 @@ impl TargetNames {
             Err(error) => return Err(io_error("create", &self.place.partial_path, error)),
         }
         self.room()
+    }
+
+    /// An empty file of the folder that has no name.
+    fn nameless(&self) -> rustix::io::Result<File> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::open(self.folder(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
+    }
+
+    /// Whether the target can share storage with `source`, which is open for reading. No name changes.
+    pub(crate) fn check_cloning(&self, source: BorrowedFd<'_>) -> Result<Cloning> {
+        match self.nameless() {
+            Ok(empty) => crate::clone::try_cloning(&empty, source)
+                .map_err(|error| io_error("try cloning to", &self.place.partial_path, error)),
+            Err(error) if is_unsupported(error) || error == Errno::ISDIR => Ok(Cloning::no(
+                "the target's file system has no files without a name, with which cloning is tried",
+            )),
+            Err(error) => Err(io_error("create", &self.place.partial_path, error)),
+        }
     }
 
     /// As [`Self::check_room`], by what the file system says of itself.

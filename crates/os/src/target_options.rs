@@ -24,3 +24,25 @@ pub struct TargetSpace {
     /// Bytes that this user can write.
     pub free_bytes: u64,
 }
+
+/// Whether a target can share storage with a source, so that what is copied need be neither read nor written.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Cloning {
+    /// In whole blocks.
+    Blocks {
+        /// How many bytes each has: a power of two, 1 MiB at the most.
+        block_bytes: u64,
+    },
+    /// It cannot.
+    Impossible {
+        /// Why, in words that stand by themselves.
+        why: String,
+    },
+}
+
+impl Cloning {
+    /// It cannot.
+    pub fn no(why: &str) -> Self {
+        Self::Impossible { why: why.to_owned() }
+    }
+}

@@ -1,7 +1,7 @@
 //! Which bytes of a virtual disk a copy reads.
 
 use block::RunState;
-use extent::{PackedExtents, Virtual, VirtualSpan};
+use extent::{PackedExtents, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use crate::facts::{Fact, Role, VolumeIndex};
 
@@ -50,6 +50,8 @@ pub struct CopyPlan {
     pub reads: PackedExtents<Virtual>,
     /// What to fill with a byte instead, in order, between the reads. A handful.
     pub fills: Vec<(VirtualSpan, u8)>,
+    /// What of the reads is cloned instead: the blocks of so many bytes that lie within them as a whole. A power of two.
+    pub clone_block_bytes: Option<u64>,
     /// Why the rest is not read.
     pub avoided: Avoided,
     /// Bytes that the guest uses and of which the container holds more than that they are zeros.
@@ -79,6 +81,20 @@ impl CopyPlan {
             (None, _) => fills.next(),
         })
     }
+
+    /// What of `part` is cloned: whole blocks. A part that ends elsewhere is read at its edges.
+    pub fn cloned(&self, part: &Part) -> Option<VirtualSpan> {
+        let block_bytes = self.clone_block_bytes.filter(|_| part.fill.is_none())?;
+        let start = part.span.start().get().checked_next_multiple_of(block_bytes)?;
+        let end = part.span.end().get() / block_bytes * block_bytes;
+        (start < end).then(|| Span::between(VirtualOffset::new(start), VirtualOffset::new(end)))
+    }
+
+    /// Bytes of the reads that are cloned, and neither read nor written.
+    pub fn cloned_bytes(&self) -> u64 {
+        let parts = self.parts();
+        parts.filter_map(|part| self.cloned(&part)).map(|span| span.len_bytes()).sum()
+    }
 }
 
 /// Makes a plan from facts handed in from the disk's start to its end.
@@ -95,6 +111,7 @@ impl CopyPlanner {
             virtual_bytes: 0,
             reads: PackedExtents::new(),
             fills: Vec::new(),
+            clone_block_bytes: None,
             avoided: Avoided::default(),
             used_bytes: 0,
             volumes: vec![VolumeShare::default(); volume_count],
@@ -199,6 +216,30 @@ mod tests {
         assert_eq!(parts, [(0, None), (3072, Some(0xff)), (3584, None)]);
         assert_eq!(plan.used_bytes, 2048);
         assert_eq!(plan.volumes, [VolumeShare { used_bytes: 2048, free_bytes: 1024, swap_bytes: 512 }]);
+    }
+
+    #[test]
+    fn whole_blocks_within_the_reads_are_cloned() {
+        let mut plan = plan(CopyOptions::default());
+        assert_eq!(plan.cloned_bytes(), 0);
+        plan.clone_block_bytes = Some(1024);
+        let cloned = |plan: &CopyPlan| -> Vec<_> {
+            let spans = plan.parts().filter_map(|part| plan.cloned(&part));
+            spans.map(|span| (span.start().get(), span.end().get())).collect()
+        };
+        // Reads are of 0 to 1024, and of 3584 to 4096, which is no whole block.
+        assert_eq!((cloned(&plan), plan.cloned_bytes()), (vec![(0, 1024)], 1024));
+        plan.clone_block_bytes = Some(512);
+        assert_eq!(cloned(&plan), [(0, 1024), (3584, 4096)]);
+        let fill = Part { span: Span::from_zero(4096), fill: Some(0) };
+        assert_eq!(plan.cloned(&fill), None);
+        let within = Part { span: Span::new(VirtualOffset::new(100), 1000), fill: None };
+        assert_eq!(plan.cloned(&within), Some(Span::new(VirtualOffset::new(512), 512)));
+        let last = Part {
+            span: Span::between(VirtualOffset::new(u64::MAX - 9), VirtualOffset::new(u64::MAX)),
+            fill: None,
+        };
+        assert_eq!(plan.cloned(&last), None);
     }
 
     #[test]

@@ -62,6 +62,16 @@ pub struct CompactDocument {
 }
 
 impl CompactDocument {
+    /// What the image's files took on the host, and take.
+    pub fn allocated_bytes(&self) -> (u64, u64) {
+        (self.allocated_before_bytes, self.allocated_after_bytes)
+    }
+
+    /// How long the image's files were, and are.
+    pub fn length_bytes(&self) -> (u64, u64) {
+        (self.length_before_bytes, self.length_after_bytes)
+    }
+
     /// Has the document say that the command failed.
     pub fn fail(&mut self, error: &block::Error) {
         self.error = Some(error.into());

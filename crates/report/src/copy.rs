@@ -32,7 +32,9 @@ pub struct CopyDocument {
     target: End,
     /// Bytes of the virtual disk read (or to be read).
     read_bytes: u64,
-    /// Bytes of these that an interrupted copy had read, with which this one went on.
+    /// Bytes of the virtual disk whose storage the target shares (or will share) with the source: neither read nor written.
+    cloned_bytes: u64,
+    /// Bytes of `read_bytes` that an interrupted copy had read, with which this one went on.
     kept_bytes: u64,
     /// Bytes written to the target. In a dry run the most that can be: zeros are found while reading.
     written_bytes: u64,
@@ -167,9 +169,12 @@ pub struct CopySubject<'a> {
 pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
     let CopySubject { stack, plan, .. } = subject;
     let Avoided { unallocated_bytes, zero_bytes, free_bytes, swap_bytes, log_bytes } = plan.avoided;
+    let cloned_bytes = plan.cloned_bytes();
+    let planned_bytes = plan.reads.total_bytes() - cloned_bytes;
     let planned = CopyTotals {
-        read_bytes: plan.reads.total_bytes(),
-        written_bytes: plan.reads.total_bytes() + log_bytes,
+        read_bytes: planned_bytes,
+        cloned_bytes,
+        written_bytes: planned_bytes + log_bytes,
         zeros_found_bytes: 0,
     };
     let totals = subject.totals.unwrap_or(planned);
@@ -186,6 +191,7 @@ pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
         source: end(subject.source_path, stack.chain().facts().format.name(), subject.source_allocated_bytes),
         target: end(subject.target_path, subject.target_format, subject.target_allocated_bytes),
         read_bytes: totals.read_bytes,
+        cloned_bytes: totals.cloned_bytes,
         kept_bytes: subject.kept_bytes,
         written_bytes: totals.written_bytes,
         used_bytes: plan.used_bytes,
@@ -251,6 +257,10 @@ pub fn copy_text(document: &CopyDocument, palette: Palette) -> String {
         |bytes: u64| format!("{} of {} virtual", human_bytes(bytes), human_bytes(source.virtual_bytes));
     let _ = writeln!(out, "  used     {}", share(document.used_bytes));
     let _ = writeln!(out, "  read     {}", human_bytes(document.read_bytes));
+    if document.cloned_bytes > 0 {
+        let cloned = human_bytes(document.cloned_bytes);
+        let _ = writeln!(out, "  cloned   {cloned}, which the target shares with the source");
+    }
     let written = human_bytes(document.written_bytes);
     if document.dry_run {
         let _ = writeln!(out, "  written  at most {written}; zeros are found while reading");
@@ -312,7 +322,9 @@ fn avoided_text(document: &CopyDocument) -> String {
     ];
     let said = reasons.iter().filter(|(bytes, _)| *bytes > 0);
     let said: Vec<_> = said.map(|(bytes, what)| format!("{} {what}", human_bytes(*bytes))).collect();
-    let total = human_bytes(document.source.virtual_bytes - document.read_bytes);
+    let total = human_bytes(
+        document.source.virtual_bytes.saturating_sub(document.read_bytes + document.cloned_bytes),
+    );
     if said.is_empty() { total } else { format!("{total}: {}", said.join(", ")) }
 }
 
@@ -320,12 +332,13 @@ fn picture(document: &CopyDocument, palette: Palette) -> String {
     let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes } = document.avoided;
     let share = |bytes, glyph, color| Share { bytes, glyph, color };
     let shares = [
-        share(document.read_bytes, '█', "32"),
+        share(document.read_bytes + document.cloned_bytes, '█', "32"),
         share(swap_bytes, '▒', "35"),
         share(free_bytes + log_bytes, '░', "33"),
         share(zero_bytes + unallocated_bytes, '·', "2"),
     ];
-    let words = ["read", "swap", "free", "nothing there"];
+    let copied = if document.cloned_bytes > 0 { "copied" } else { "read" };
+    let words = [copied, "swap", "free", "nothing there"];
     let legend = shares.iter().zip(words).map(|(share, word)| {
         format!(" {} {word}", palette.cell(share.color, share.glyph.encode_utf8(&mut [0; 4])))
     });

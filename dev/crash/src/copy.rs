@@ -52,7 +52,7 @@ struct Attempt {
 
 impl Attempt {
     fn random(random: &mut Random) -> Self {
-        let kind = RESUME_KINDS[usize::try_from(random.below(8)).expect("small").saturating_sub(5)];
+        let kind = RESUME_KINDS[usize::try_from(random.below(8)).expect("small").saturating_sub(4)];
         let state = usize::from(random.below(4) == 0);
         Self { state, kind, resumes: random.below(4) != 0, verifies: random.below(8) == 0 }
     }
@@ -97,6 +97,7 @@ impl CopySubject {
 
     fn host(&self, has_target: bool) -> SimHost {
         let host = SimHost::new(SOURCE, self.sources[0].clone()).for_copies(self.seed, self.marks);
+        let host = host.with_clones(self.seed % 3 == 1);
         if has_target {
             host.target.put(TargetName::Target, BEFORE);
         }

@@ -13,8 +13,8 @@ use extent::Host;
 use image::{NoFiles, Resolver};
 use journal::{DiskName, FileId, Header, JournalFile, Names, Places, Standing, check_free, find, standing};
 use leandisk::{
-    Caching, CopyFolder, FolderOptions, FoundJournal, HeldFile, HeldJournal, Machine, Named, StoragePromise,
-    TargetSpace,
+    Caching, Cloning, CopyFolder, FolderOptions, FoundJournal, HeldFile, HeldJournal, Machine, Named,
+    StoragePromise, TargetSpace,
 };
 use sim::{FileMarks, Pages, SimDisk, SimFile, SimFolder, SimFolders, SimMachine};
 use xxhash_rust::xxh3::xxh3_64;
@@ -32,6 +32,8 @@ pub(crate) struct SimHost {
     pub(crate) target: SimFolder,
     /// Whether files tell when they were changed.
     has_times: bool,
+    /// Whether a target shares storage with its source.
+    has_clones: bool,
 }
 
 impl SimHost {
@@ -40,13 +42,18 @@ impl SimHost {
         let machine = Arc::new(SimMachine::new());
         let folders = SimFolders::new(&machine).with_file(&machine, path, bytes);
         let target = SimFolder::new(machine.clone(), 1, FileMarks::Marks);
-        Self { machine, folders, target, has_times: false }
+        Self { machine, folders, target, has_times: false, has_clones: false }
     }
 
     /// Whose files tell when they were changed, and with a folder for copies that tells files apart by these marks.
     pub(crate) fn for_copies(self, seed: u64, marks: FileMarks) -> Self {
         let target = SimFolder::new(self.machine.clone(), seed, marks);
         Self { target, has_times: true, ..self }
+    }
+
+    /// Whose file system can share storage between files, or cannot.
+    pub(crate) fn with_clones(self, has_clones: bool) -> Self {
+        Self { has_clones, ..self }
     }
 
     /// With one more file on stable storage, or with another one under that name.
@@ -127,7 +134,8 @@ impl Machine for SimHost {
 
     /// The one folder, whatever it is asked for.
     fn copy_folder(&self, _path: &Path, options: FolderOptions) -> Result<Box<dyn CopyFolder + '_>> {
-        let folder = CopiesFolder { folder: &self.target, replaces: options.replace };
+        let folder =
+            CopiesFolder { folder: &self.target, replaces: options.replace, has_clones: self.has_clones };
         folder.check_free()?;
         Ok(Box::new(folder))
     }
@@ -203,6 +211,7 @@ impl Machine for SimHost {
 struct CopiesFolder<'a> {
     folder: &'a SimFolder,
     replaces: bool,
+    has_clones: bool,
 }
 
 impl CopiesFolder<'_> {
@@ -246,6 +255,13 @@ impl CopyFolder for CopiesFolder<'_> {
 
     fn check_room(&self, _len_bytes: u64) -> Result<TargetSpace> {
         Ok(TargetSpace { free_bytes: u64::MAX })
+    }
+
+    fn check_cloning(&self, _source: &dyn HostFile) -> Result<Cloning> {
+        Ok(match self.has_clones {
+            true => Cloning::Blocks { block_bytes: 4096 },
+            false => Cloning::no("this one does not"),
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use block::{FileIndex, Memory, ReadAt, Result, RunState, TargetName};
-use engine::{CopyJob, JobIdentity, JobMonitor, Left, Provision, Transfer};
+use engine::{CloneSource, CopyJob, JobIdentity, JobMonitor, Left, Provision, Transfer};
 use extent::{HostOffset, Span, VirtualOffset};
 use image::{AnyWriter, Chain, CreateOptions, Format, OpenOptions};
 use plan::{CopyOptions, CopyPlan, CopyPlanner, Fact, Role};
@@ -44,6 +44,9 @@ pub struct ResumeKind {
     pub(crate) is_compressed: bool,
     /// Whether a chunk holds data throughout, but for a few zeros: room is found for it where it lies.
     has_long: bool,
+    /// Whether the target shares storage with the source. What is read of that begins within a block, and ends there every other time;
+    /// what is not read holds other bytes.
+    clones: bool,
 }
 
 const fn kind(
@@ -52,13 +55,15 @@ const fn kind(
     options: &'static [(&'static str, &'static str)],
     is_compressed: bool,
 ) -> ResumeKind {
-    ResumeKind { name, format, options, is_compressed, has_long: false }
+    ResumeKind { name, format, options, is_compressed, has_long: false, clones: false }
 }
 
-/// Kinds that place data in each way that there is: where they lie on the disk, one behind the other, and in pieces of any length.
-pub const RESUME_KINDS: [ResumeKind; 4] = [
+/// Kinds that place data in each way that there is: where they lie on the disk, written or cloned, one behind the other, and in pieces of
+/// any length.
+pub const RESUME_KINDS: [ResumeKind; 5] = [
     kind("raw", Format::Raw, &[], false),
     ResumeKind { has_long: true, ..kind("raw-long", Format::Raw, &[], false) },
+    ResumeKind { clones: true, ..kind("raw-cloned", Format::Raw, &[], false) },
     kind("qcow2", Format::Qcow2, &[("cluster_size", "4096")], false),
     kind("qcow2-zlib", Format::Qcow2, &[("cluster_size", "4096"), ("compression", "zlib")], true),
 ];
@@ -100,6 +105,16 @@ fn index(at: u64) -> usize {
     usize::try_from(at).expect("small")
 }
 
+/// Has old data where none are read: a target that holds some of it is no copy.
+fn fill_what_is_not_read(source: &mut [u8], plan: &CopyPlan) {
+    let mut at = 0;
+    for read in plan.reads.iter() {
+        source[at..index(read.start().get())].fill(0xee);
+        at = index(read.end().get());
+    }
+    source[at..].fill(0xee);
+}
+
 impl ResumeSubject {
     /// A disk whose contents follow from a seed.
     pub fn new(kind: ResumeKind, seed: u64) -> Self {
@@ -120,7 +135,11 @@ impl ResumeSubject {
             let start = chunk * CHUNK_BYTES;
             let place = start + random.below((CHUNK_BYTES - DATA_BYTES) / 4096) * 4096;
             let is_long = kind.has_long && chunk == LONG_CHUNK;
-            let (at, end) = if is_long { (start, start + CHUNK_BYTES) } else { (place, place + DATA_BYTES) };
+            let (at, end) = match kind {
+                ResumeKind { clones: true, .. } => (place + 512, place + DATA_BYTES - (chunk % 2) * 1024),
+                _ if is_long => (start, start + CHUNK_BYTES),
+                _ => (place, place + DATA_BYTES),
+            };
             for (number, sector) in (index(at)..index(end)).step_by(512).enumerate() {
                 let byte = random.next_u64().to_le_bytes()[0] | 1;
                 let other = if chunk % 2 == 0 { byte ^ 0x80 } else { byte };
@@ -133,8 +152,13 @@ impl ResumeSubject {
             add(at, end, true);
             add(end, start + CHUNK_BYTES, false);
         }
-        let sources = contents.clone().map(Memory::new);
-        Self { kind, sources, contents, plan: planner.finish(), known: Mutex::default() }
+        let mut plan = planner.finish();
+        let mut sources = contents.clone();
+        if kind.clones {
+            plan.clone_block_bytes = Some(4096);
+            sources.iter_mut().for_each(|source| fill_what_is_not_read(source, &plan));
+        }
+        Self { kind, sources: sources.map(Memory::new), contents, plan, known: Mutex::default() }
     }
 
     fn writer(&self) -> Result<AnyWriter> {
@@ -165,6 +189,7 @@ impl ResumeSubject {
         let copy = CopyJob {
             source: &self.sources[state],
             plan: &self.plan,
+            clones: self.kind.clones.then_some(CloneSource { file: &self.sources[state], is_required: true }),
             writer: self.writer()?,
             target: transfer.partial(),
             provision: Provision::Thin,

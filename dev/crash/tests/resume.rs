@@ -55,12 +55,13 @@ fn why_equivalent(marks: FileMarks, mutant: Mutant) -> Option<&'static str> {
 
 /// The kind of target, the seed to begin with, and the stride, to be quick: a mutant may be found with few of them alone.
 fn where_found(mutant: Mutant) -> (ResumeKind, u64, u64) {
-    let [raw, raw_long, qcow2, _] = RESUME_KINDS;
+    let [raw, raw_long, raw_cloned, qcow2, _] = RESUME_KINDS;
     match mutant {
         Mutant::CheckpointOfAnyFile => (raw, 29, STRIDE),
         Mutant::RemovedNamesNotFlushed => (qcow2, 8, STRIDE),
         Mutant::NewNameNotFlushed => (qcow2, 4, 1),
         Mutant::RoomOfDataGivenBack => (raw_long, 0, STRIDE),
+        Mutant::ClonesNotNoted | Mutant::ClonedBeyondThePlan => (raw_cloned, 0, STRIDE),
         _ => (raw, 0, STRIDE),
     }
 }
@@ -77,6 +78,8 @@ fn each_mutant_is_found() {
         Mutant::CheckpointOutlivesPublishing,
         Mutant::PublishedNameNotFlushed,
         Mutant::RoomOfDataGivenBack,
+        Mutant::ClonesNotNoted,
+        Mutant::ClonedBeyondThePlan,
     ];
     for marks in ALL_MARKS {
         for mutant in all {

@@ -5,7 +5,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use block::{Error, FolderFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
+use block::{Error, FolderFile, HostFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
 use extent::{Host, HostSpan};
 
 use crate::machine::SimMachine;
@@ -238,6 +238,14 @@ impl TargetFile for OpenFile<'_> {
     /// As Linux does it, the file is longer afterwards.
     fn reserve_ahead(&self, span: HostSpan, _spare_bytes: u64) -> bool {
         self.inode.disk.reserve(span).is_ok()
+    }
+
+    /// What is shared is as good as written, and as bad: until a flush a cut may lose it, block by block.
+    fn clone_range(&self, source: &dyn HostFile, span: HostSpan) -> Result<bool> {
+        let mut bytes = vec![0; usize::try_from(span.len_bytes()).expect("small")];
+        source.read_at(span.start(), &mut bytes)?;
+        self.inode.disk.write_at(span.start(), &bytes)?;
+        Ok(true)
     }
 }
 

@@ -34,6 +34,14 @@ impl HostMount {
         Self::of(filesystem, |image| make(filesystem, image, len_bytes))
     }
 
+    /// The same, made with these options.
+    pub fn made_with(filesystem: &str, len_bytes: u64, options: &[&str]) -> Self {
+        Self::of(filesystem, |image| {
+            File::create(image).unwrap().set_len(len_bytes).unwrap();
+            run(&format!("mkfs.{filesystem}"), &[&["-q"], options, &[text(image)]].concat());
+        })
+    }
+
     fn of(filesystem: &str, make: impl FnOnce(&Path)) -> Self {
         let alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = scratch();

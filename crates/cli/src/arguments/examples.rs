@@ -31,7 +31,8 @@ Examples:
   leandisk copy disk.vhdx disk.qcow2 --dry-run      how much would be read?
   leandisk copy disk.vhdx disk.qcow2 --verify       copy, then compare
   leandisk copy disk.vhdx /dev/vg/guest --force     onto a block device
-  leandisk copy disk.vhdx disk.vmdk -o subformat=streamOptimized";
+  leandisk copy disk.vhdx disk.vmdk -o subformat=streamOptimized
+  leandisk copy a.raw b.raw --reflink always        share storage (XFS, Btrfs)";
 
 pub(super) const CREATE: &str = "\
 Examples:

@@ -36,6 +36,10 @@ pub(crate) struct ServeArguments {
     /// Where what is written for the first time goes in the file of a thin disk
     #[arg(long, value_enum, value_name = "HOW", default_value = "dense", help_heading = CHANGE)]
     pub(crate) placement: Placement,
+    /// When the last client is gone and the disk is closed, give back what the guest does not use, as 'leandisk compact' does. What that
+    /// would refuse stays as it is, with the reason
+    #[arg(long, conflicts_with = "read_only", help_heading = CHANGE)]
+    pub(crate) compact_at_close: bool,
     /// Name of the NBD export [default: the file's name]. With several disks: once for each, in their order
     #[arg(long, help_heading = NETWORK)]
     pub(crate) name: Vec<String>,

@@ -6,6 +6,7 @@
 mod dispatch;
 mod progress;
 mod room;
+mod share;
 mod worker;
 
 use std::sync::Mutex;
@@ -25,6 +26,8 @@ use crate::put::write_all;
 use crate::totals::CopyTotals;
 use dispatch::dispatcher;
 use progress::{CHECKPOINT_PAUSE_MIN, Ordered};
+pub use share::CloneSource;
+use share::Cloner;
 use worker::Worker;
 
 /// A worker's share at a time: one window of the digests, and the largest granularity a writer may have.
@@ -45,6 +48,8 @@ pub struct CopyJob<'a> {
     pub source: &'a dyn ReadAt<Virtual>,
     /// What to read.
     pub plan: &'a CopyPlan,
+    /// What is cloned from, if the plan says that something is.
+    pub clones: Option<CloneSource<'a>>,
     /// The new image's layout.
     pub writer: AnyWriter,
     /// Where it goes.
@@ -67,10 +72,12 @@ impl<'a> CopyJob<'a> {
     pub fn run(mut self, monitor: &dyn JobMonitor) -> Result<CopyOutcome> {
         let resume = self.resume.take();
         check_provision(&self.writer, self.provision)?;
+        let is_as_it_was = matches!(self.writer, AnyWriter::Raw(_)) && self.provision == Provision::Thin;
+        assert!(self.clones.is_none() || is_as_it_was, "only a raw target that is thin shares storage");
         if let Some(Checkpoint { end_bytes, totals, .. }) = &resume {
             // What lies behind may be of a longer attempt, and is not written again where there are zeros.
             self.target.set_len(*end_bytes)?;
-            monitor.resumed(totals.read_bytes, totals.written_bytes);
+            monitor.resumed(totals.done_bytes(), totals.written_bytes);
         }
         if self.provision != Provision::Thin {
             reserve_all(self.writer.clone(), self.plan.virtual_bytes, self.target)?;
@@ -86,7 +93,9 @@ impl<'a> CopyJob<'a> {
         let leaves_zeros = self.provision != Provision::Eager && !ordered.writer.target_is_dirty();
         let dispatcher = Mutex::new(dispatcher(self.plan, ordered.next, is_whole));
         let turnstile = Turnstile::new(ordered);
+        let cloner = Cloner::new(self.clones, self.plan, self.target, granularity);
         // Asked here: a mutant is one on its own thread alone.
+        let notes_clones = !mutants::broken!(ClonesNotNoted);
         let flushes = !mutants::broken!(CheckpointBeforeFlush);
         std::thread::scope(|scope| {
             for encoder in encoders {
@@ -97,6 +106,8 @@ impl<'a> CopyJob<'a> {
                     granularity,
                     encoder,
                     leaves_zeros,
+                    cloner,
+                    notes_clones,
                     flushes,
                 };
                 let dispatcher = &dispatcher;

@@ -92,6 +92,11 @@ impl<'a> Ordered<'a> {
         self.end_bytes = self.end_bytes.max(end_of(puts));
     }
 
+    /// Notes that what was cloned ends here.
+    pub(super) fn note_clones(&mut self, end_bytes: u64) {
+        self.end_bytes = self.end_bytes.max(end_bytes);
+    }
+
     pub(super) fn is_checkpoint_due(&self, interval_max: Duration) -> bool {
         let grown = CHECKPOINT_PAUSE_MIN.max(self.last_checkpoint.duration_since(self.began));
         self.last_checkpoint.elapsed() >= interval_max.min(grown)

@@ -42,7 +42,9 @@ impl<'a> Room<'a> {
             Provision::Thin => job.writer.growth(),
             Provision::Lazy | Provision::Eager => Growth::Reserved,
         };
-        let reads: Box<dyn Iterator<Item = VirtualSpan> + Send + 'a> = Box::new(job.plan.reads.iter());
+        // What is cloned has its room already; what is left of it is short.
+        let reads = job.plan.reads.iter().filter(|_| job.plan.clone_block_bytes.is_none());
+        let reads: Box<dyn Iterator<Item = VirtualSpan> + Send + 'a> = Box::new(reads);
         let ahead_bytes = AHEAD_BYTES.min(job.plan.reads.total_bytes().next_multiple_of(CHUNK_BYTES));
         Self {
             target: job.target,

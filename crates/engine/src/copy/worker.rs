@@ -10,6 +10,7 @@ use verify::window_hash;
 
 use super::dispatch::Work;
 use super::progress::Ordered;
+use super::share::{Cloner, Share};
 use super::{CHUNK_BYTES, CopyJob};
 use crate::cut::{Cut, cut, offset_in};
 use crate::monitor::JobMonitor;
@@ -26,6 +27,10 @@ pub(super) struct Worker<'w, 'a> {
     pub(super) encoder: Option<Box<dyn Encoder>>,
     /// Whether zeros need not be written where they have a place: nothing was there before.
     pub(super) leaves_zeros: bool,
+    /// How parts are cloned, if they are.
+    pub(super) cloner: Option<Cloner<'a>>,
+    /// Whether a checkpoint knows of what was cloned: but for a mutant.
+    pub(super) notes_clones: bool,
     /// Whether a checkpoint is stored after a flush: but for a mutant.
     pub(super) flushes: bool,
 }
@@ -48,15 +53,19 @@ impl Worker<'_, '_> {
     }
 
     fn copy(&mut self, work: &Work, chunk: &mut [u8]) -> Result<()> {
-        self.read(work, chunk)?;
-        let cut = cut(work.chunk_at, chunk, &work.parts, self.granularity, self.encoder.as_deref_mut())?;
-        let stored = self.stored(work, chunk)?;
+        let share = match &self.cloner {
+            Some(cloner) => cloner.share(&work.parts)?,
+            None => Share::of_parts(&work.parts),
+        };
+        // What is to be compared afterwards is read though it was cloned.
+        self.read(work.chunk_at, if self.job.digests { &work.parts } else { &share.parts }, chunk)?;
+        let cut = cut(work.chunk_at, chunk, &share.parts, self.granularity, self.encoder.as_deref_mut())?;
+        let stored = self.stored(work.chunk_at, &share.parts, chunk)?;
         let zeros_found_bytes = stored.as_ref().unwrap_or(&cut).zeros_found_bytes;
         let end = self.job.plan.virtual_bytes.min(work.chunk_at.get().saturating_add(CHUNK_BYTES));
         let contents = &chunk[..offset_in(work.chunk_at, VirtualOffset::new(end))];
         let hash = if self.job.digests { window_hash(contents) } else { None };
-        let read_bytes: u64 =
-            work.parts.iter().filter(|part| part.fill.is_none()).map(|part| part.span.len_bytes()).sum();
+        let (read_bytes, cloned_bytes) = (share.read_bytes(), share.cloned_bytes());
         let placed = self.turnstile.pass(
             work.sequence,
             |ordered| !ordered.is_kept && ordered.is_checkpoint_due(self.job.checkpoint_interval),
@@ -65,6 +74,7 @@ impl Worker<'_, '_> {
                     self.job.checkpoint(ordered, self.monitor, self.flushes)?;
                 }
                 ordered.totals.read_bytes += read_bytes;
+                ordered.totals.cloned_bytes += cloned_bytes;
                 ordered.totals.zeros_found_bytes += zeros_found_bytes;
                 if let Some(digests) = &mut ordered.digests {
                     digests.add(work.chunk_at, hash);
@@ -77,6 +87,9 @@ impl Worker<'_, '_> {
                     None => puts,
                 };
                 ordered.note(&puts);
+                if self.notes_clones {
+                    ordered.note_clones(share.cloned_end().get());
+                }
                 ordered.next = VirtualOffset::new(end);
                 ordered.is_kept = false;
                 let written_bytes: u64 = puts.iter().map(write_len).sum();
@@ -92,7 +105,7 @@ impl Worker<'_, '_> {
         let Some((puts, written_bytes)) = placed else { return Ok(()) };
         write_all(self.job.target, chunk, puts)?;
         self.turnstile.stored();
-        self.monitor.advanced(read_bytes, written_bytes);
+        self.monitor.advanced(read_bytes + cloned_bytes, written_bytes);
         Ok(())
     }
 
@@ -117,20 +130,20 @@ impl Worker<'_, '_> {
 
     /// What of a chunk is written where it gets a place: in a cluster, and in a block of the host's, only what is not zeros. `None` if
     /// all of it is, or nothing as it is.
-    fn stored(&self, work: &Work, chunk: &[u8]) -> Result<Option<Cut>> {
+    fn stored(&self, chunk_at: VirtualOffset, parts: &[Part], chunk: &[u8]) -> Result<Option<Cut>> {
         let block_bytes = self.granularity.min(usize::try_from(HOST_BLOCK_BYTES).expect("small"));
         let is_as_placed = self.job.provision == Provision::Thin && block_bytes == self.granularity;
         if !self.leaves_zeros || self.encoder.is_some() || is_as_placed {
             return Ok(None);
         }
-        cut(work.chunk_at, chunk, &work.parts, block_bytes, None).map(Some)
+        cut(chunk_at, chunk, parts, block_bytes, None).map(Some)
     }
 
-    /// Fills `chunk` with what is to be read, and zeros elsewhere.
-    fn read(&self, work: &Work, chunk: &mut [u8]) -> Result<()> {
+    /// Fills `chunk` with `parts`, and zeros elsewhere.
+    fn read(&self, chunk_at: VirtualOffset, parts: &[Part], chunk: &mut [u8]) -> Result<()> {
         let mut done = 0;
-        for Part { span, fill } in &work.parts {
-            let (start, end) = (offset_in(work.chunk_at, span.start()), offset_in(work.chunk_at, span.end()));
+        for Part { span, fill } in parts {
+            let (start, end) = (offset_in(chunk_at, span.start()), offset_in(chunk_at, span.end()));
             chunk[done..start].fill(0);
             match fill {
                 Some(byte) => chunk[start..end].fill(*byte),

@@ -48,7 +48,10 @@ pub(super) fn how(options: &Options, plan: &CopyPlan, format: Format) -> String 
     if broken!(OptionsNotInIdentity) {
         return String::new();
     }
-    let reads = verify::window_hash(format!("{:?} {:?}", plan.reads, plan.fills).as_bytes()).unwrap_or(0);
+    let reads = verify::window_hash(
+        format!("{:?} {:?} {:?}", plan.reads, plan.fills, plan.clone_block_bytes).as_bytes(),
+    )
+    .unwrap_or(0);
     let Options { target_option, compress, verify, layout, provision, .. } = options;
     let version = env!("CARGO_PKG_VERSION");
     format!("{version} {reads:x} {format} {target_option:?} {compress} {verify} {layout:?} {provision:?}")

@@ -134,6 +134,7 @@ impl HeldToWrite {
     fn into_use(self, monitor: &Arc<Monitor>) -> Result<OpenForUse> {
         let options = self.live_options();
         let Self { chain, files: own, machines, locks, how, .. } = self;
+        let format = chain.facts().format;
         let provisioned = |(file, machine): (&Arc<LiveFile>, _)| provisioned(file, machine, &chain, monitor);
         let files: Vec<_> = own.iter().zip(machines).map(provisioned).collect();
         let counted = |file: &Arc<PreallocatedFile>| -> Arc<dyn TargetFile> {
@@ -144,7 +145,9 @@ impl HeldToWrite {
             disk: image::live::open(chain, targets, options)?.into(),
             files,
             is_to_be_short: how.kept == StoragePromise::Nothing && how.arrangement != Arrangement::Mirror,
-            top: own.into_iter().next(),
+            format,
+            keeps_storage: how.kept != StoragePromise::Nothing,
+            own,
             writes_zeros: how.kept == StoragePromise::Written,
             _locks: locks.into_iter().map(|held| held.lock).collect(),
         })
@@ -161,8 +164,12 @@ pub(super) struct OpenForUse {
     pub(super) disk: Arc<dyn LiveDisk>,
     /// The top layer's.
     files: Vec<Arc<PreallocatedFile>>,
-    /// The first of them.
-    top: Option<Arc<LiveFile>>,
+    /// The same, as they are held. None of a disk that is only read.
+    own: Vec<Arc<LiveFile>>,
+    /// The top layer's format.
+    format: Format,
+    /// Its storage is kept, whatever the guest discards.
+    keeps_storage: bool,
     /// Its file is to be about as long as what it holds.
     is_to_be_short: bool,
     /// Zeros are written, because it keeps that it was.
@@ -179,9 +186,11 @@ impl OpenForUse {
         chain.check_readable()?;
         check_all_held(&chain, &locks, &[])?;
         Ok(Self {
+            format: chain.facts().format,
             disk: Arc::new(ReadOnly(chain)),
             files: Vec::new(),
-            top: None,
+            own: Vec::new(),
+            keeps_storage: true,
             is_to_be_short: false,
             writes_zeros: false,
             _locks: locks.into_iter().map(|held| held.lock).collect(),
@@ -210,19 +219,31 @@ impl OpenForUse {
 }
 
 impl OpenForUse {
+    /// Gives back what the guest does not use of a disk that was closed, or tells why not.
+    pub(super) fn compact(&self, observer: &dyn Observer) -> Result<()> {
+        match self.own.first().filter(|_| self.keeps_storage) {
+            Some(top) => {
+                let what = "is not compacted: it keeps its storage (--provision)";
+                observer.note(&format!("'{}' {what}", HostFile::name(&**top)));
+                Ok(())
+            }
+            None => super::compacting::compact(&self.own, self.format, observer),
+        }
+    }
+
     fn give_back(&self) -> Result<()> {
         self.files.iter().try_for_each(|file| file.give_back())
     }
 
     /// Moves what makes the file long, if it is longer than what it holds.
     fn shorten(&self) -> Result<()> {
-        let Some(top) = self.top.as_deref().filter(|_| self.is_to_be_short && self.disk.is_changed()) else {
+        let Some(top) = self.own.first().filter(|_| self.is_to_be_short && self.disk.is_changed()) else {
             return Ok(());
         };
         // What is reserved counts as held.
         self.give_back()?;
         let length_bytes = length_max(top.allocated_bytes()?);
-        if ReadAt::<Host>::len_bytes(top) > length_bytes {
+        if ReadAt::<Host>::len_bytes(&**top) > length_bytes {
             engine::shorten(&*self.disk, length_bytes, MOVED_BYTES_MAX)?;
         }
         Ok(())

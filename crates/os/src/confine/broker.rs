@@ -160,6 +160,7 @@ impl Broker {
                 told(self.target.insert(target).names().place.tell())
             }
             OfTarget::Room(len_bytes) => told(self.target()?.names().check_room(len_bytes)?),
+            OfTarget::Cloning => told(self.target()?.names().check_cloning(sent(file)?.as_fd())?),
             OfTarget::Open(name) => {
                 let found = self.target()?.open(name)?;
                 Ok((Value::Null, found.into_iter().map(|found| found.file.into()).collect()))

@@ -178,6 +178,8 @@ const OLD: &[i64] = &[];
 pub enum Work {
     /// It reads a disk.
     Reading,
+    /// It copies a disk, to a target that may share storage with it.
+    Copying,
     /// It serves disks at sockets that listen already.
     Serving,
 }
@@ -192,7 +194,7 @@ pub(super) fn install(work: Work) -> io::Result<()> {
     let refused = [PROCESSES, MACHINE, FILES, CHANNELS, OLD, &number::IO_URING, &number::MOUNTS];
     let refused = refused.into_iter().flatten().filter(|number| !needed.contains(number));
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = refused.map(|number| (*number, Vec::new())).collect();
-    rules.extend(conditional().map_err(io::Error::other)?);
+    rules.extend(conditional(work).map_err(io::Error::other)?);
     if work == Work::Serving {
         rules.insert(libc::SYS_setpriority, own_priority().map_err(io::Error::other)?);
     }
@@ -203,10 +205,11 @@ pub(super) fn install(work: Work) -> io::Result<()> {
 }
 
 /// Calls that are refused with some arguments alone.
-fn conditional() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+fn conditional(work: Work) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
     let own_id = u64::from(std::process::id());
-    let none_of_them = IOCTLS.map(|allowed| compare(1, SeccompCmpOp::Ne, allowed));
-    let other_ioctl = SeccompRule::new(none_of_them.into_iter().collect::<Result<_, _>>()?)?;
+    let cloning = (work == Work::Copying).then_some(FICLONERANGE);
+    let none_of_them = IOCTLS.into_iter().chain(cloning).map(|allowed| compare(1, SeccompCmpOp::Ne, allowed));
+    let other_ioctl = SeccompRule::new(none_of_them.collect::<Result<_, _>>()?)?;
     let bits = |value: libc::c_int| u64::from(value.unsigned_abs());
     let thread = bits(libc::CLONE_THREAD);
     Ok(BTreeMap::from([
@@ -246,6 +249,10 @@ const F_SETOWN_EX: u64 = 15;
 /// The only requests of ioctl(2) that are let pass: where a file's extents are (`FS_IOC_FIEMAP`); whether a descriptor is a terminal, and
 /// how wide (`TCGETS`, `TCGETS2`, `TIOCGWINSZ`); and how a descriptor waits (`FIONBIO`).
 const IOCTLS: [u64; 5] = [0xc020_660b, 0x5401, 0x802c_542a, 0x5413, 0x5421];
+
+/// What a process that copies may ask for besides: that a file which it has open for writing shares storage with one that it has open for
+/// reading.
+const FICLONERANGE: u64 = 0x4020_940d;
 
 fn with_errno(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: libc::c_int) -> io::Result<BpfProgram> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;

@@ -44,12 +44,12 @@ pub struct Confined {
     pub calls: bool,
 }
 
-/// Splits this process, and closes in the one that goes on: it gets what `names` says and nothing else. Says how far the kernel
+/// Splits this process, and closes in the one that goes on for its work: it gets what `names` says and nothing else. Says how far the kernel
 /// does that; where it does nothing of it, all works as before.
 ///
 /// To be called before anything is opened and before a thread begins: `Unsupported` if there is more than one thread.
-pub fn confine(names: Names) -> Result<Confined> {
-    split(names)?.close(Work::Reading)
+pub fn confine(names: Names, work: Work) -> Result<Confined> {
+    split(names)?.close(work)
 }
 
 /// Splits this process. The one that goes on opens things by itself until it is closed in.

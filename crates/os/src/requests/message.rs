@@ -92,6 +92,8 @@ pub(crate) enum OfTarget {
     },
     /// Whether there is room for a file of this length.
     Room(u64),
+    /// Whether it can share storage with the file of the descriptor.
+    Cloning,
     /// The file of that name, if there is one.
     Open(#[serde(with = "Name")] TargetName),
     /// A new file of that name.

@@ -274,6 +274,63 @@ umount "$mnt"
 chmod a+r "$disk"
 "#;
 
+/// ext4 with files that grew in turns: MiB of the volume, the number of files, and MiB of all of them.
+const GROWN_EXT4: &str = r#"
+mib=$1 files=$2 grown=$3
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+mkfs.ext4 -qF -E lazy_itable_init=0,lazy_journal_init=0 "$disk"
+mount -o loop "$disk" "$mnt"
+python3 - "$mnt" "$files" "$grown" <<'END'
+import os, sys
+root, count, mib = sys.argv[1], *map(int, sys.argv[2:])
+data = os.urandom(1 << 16)
+files = [os.open(f"{root}/{number}.log", os.O_WRONLY | os.O_CREAT) for number in range(count)]
+for turn in range((mib << 20) // count // len(data)):
+    for file in files:
+        os.write(file, data)
+        os.fdatasync(file)
+END
+sync -f "$mnt"
+umount "$mnt"
+chmod a+r "$disk"
+"#;
+
+/// Small files that lie in no order: `$1` is `ntfs` or `ext4`, then MiB of the volume and the number of files, of 4 KiB in the mean. Each of
+/// them is in one piece.
+const UNSORTED_FILES: &str = r#"
+kind=$1 mib=$2 files=$3
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+if [ "$kind" = ntfs ]; then
+    mkntfs -qQF -c 4096 "$disk" >/dev/null 2>&1
+    mount -t ntfs-3g "$disk" "$mnt"
+else
+    mkfs.ext4 -qF -N $((files + files / 50 + 1000)) -E lazy_itable_init=0,lazy_journal_init=0 "$disk"
+    mount -o loop "$disk" "$mnt"
+fi
+python3 - "$mnt" "$files" <<'END'
+import os, random, sys
+root, count = sys.argv[1], int(sys.argv[2])
+data, numbers = os.urandom(8192), list(range(count))
+random.Random(7).shuffle(numbers)
+for folder in range(0, count, 100):
+    os.makedirs(f"{root}/{folder}")
+for turn, number in enumerate(numbers):
+    with open(f"{root}/{number // 100 * 100}/file {number}.dat", "wb", buffering=0) as file:
+        file.write(data[:1 + number * 7919 % 8192])
+    # What is written together is laid out together: in the order in which it was written.
+    if turn % 100 == 0:
+        os.sync()
+# Every tenth goes again, so that the free space is in pieces.
+for number in numbers[::10]:
+    os.remove(f"{root}/{number // 100 * 100}/file {number}.dat")
+END
+sync -f "$mnt"
+umount "$mnt"
+chmod a+r "$disk"
+"#;
+
 const CONVERTED: &str = r#"
 qemu-img convert -f raw -O "$2" "$1" "$disk"
 chmod a+r "$disk"
@@ -411,6 +468,21 @@ impl Inputs {
         let args: Vec<_> = numbers.iter().map(ToString::to_string).collect();
         let path = self.dir.join(format!("fragmented-ntfs-{}.raw", args.join("-")));
         Input { path, script: FRAGMENTED_NTFS, args, needs: None }
+    }
+
+    /// ext4 of 512 MiB with 352 MiB in 22 fragmented files.
+    pub(super) fn grown_ext4(&self) -> Input {
+        let numbers = [self.scale.mib(512, 64), 22, self.scale.mib(352, 22)];
+        self.input("grown-ext4", "raw", GROWN_EXT4, &numbers)
+    }
+
+    /// A volume of 256 MiB on which 11,000 small files, 44 MB, lie in no order, but for those of them that are gone.
+    pub(super) fn unsorted(&self, kind: &str) -> Input {
+        let numbers = [self.scale.mib(256, 64), self.scale.mib(12_222, 1000)];
+        let args: Vec<_> =
+            std::iter::once(kind.to_owned()).chain(numbers.iter().map(ToString::to_string)).collect();
+        let path = self.dir.join(format!("unsorted-{}.raw", args.join("-")));
+        Input { path, script: UNSORTED_FILES, args, needs: None }
     }
 
     /// Removes what runs have made; the disks stay.

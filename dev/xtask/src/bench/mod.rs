@@ -8,6 +8,7 @@ mod compacting;
 mod inputs;
 mod measure;
 mod moving;
+mod planning;
 mod processor;
 mod serving;
 
@@ -90,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Every case.
 fn all_cases(program: &Path, inputs: &Inputs) -> Vec<Case> {
-    [cases::all, moving::all, serving::all, processor::all, compacting::all]
+    [cases::all, moving::all, planning::all, serving::all, processor::all, compacting::all]
         .into_iter()
         .flat_map(|all| all(program, inputs))
         .collect()

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Measured;
 use super::cases::{Case, Verdict, text, time, words};
 use super::inputs::{Input, Inputs};
-use super::measure::{Around, Contender};
+use super::measure::{Around, Contender, Sample};
 
 /// Every case.
 pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
@@ -74,7 +74,7 @@ fn ext4_in_place(program: &Path, inputs: &Inputs) -> Case {
             let written = |result: &Measured| result.median(|sample| sample.device_written_bytes);
             vec![
                 time("time to that of e4defrag", results, &results[1..2], 0.5),
-                Verdict { what: "bytes written to those of e4defrag", value: ratio(&written), bar: 1.0 },
+                Verdict { what: "bytes written to those of e4defrag", value: ratio(&written), bar: 1.15 },
                 Verdict {
                     what: "fragments to those of e4defrag",
                     value: ratio(&|it| volume(it, "fragments")),
@@ -88,6 +88,9 @@ fn ext4_in_place(program: &Path, inputs: &Inputs) -> Case {
                 nothing_left(ours),
                 no_more_moved_than_fragmented(ours),
             ]
+            .into_iter()
+            .chain(as_predicted(ours))
+            .collect()
         }),
     }
 }
@@ -106,6 +109,7 @@ fn ntfs_in_place(program: &Path, inputs: &Inputs) -> Case {
                 little_written(&results[0]),
                 no_more_moved_than_fragmented(&results[0]),
             ];
+            verdicts.extend(as_predicted(&results[0]));
             if results.len() > 1 {
                 verdicts.push(time("time to that of Linux Defragger", results, &results[1..], 0.2));
             }
@@ -126,6 +130,9 @@ fn aged_in_place(program: &Path, inputs: &Inputs, kind: &str, percent: u32) -> C
                 no_more_moved_than_fragmented(&results[0]),
                 free_space_is_whole(&results[1]),
             ]
+            .into_iter()
+            .chain(results.iter().flat_map(as_predicted))
+            .collect()
         }),
     }
 }
@@ -135,11 +142,41 @@ fn defrag(program: &Path, inputs: &Inputs, input: &Input, goal: &str) -> Contend
     let target = inputs.target("leandisk.raw");
     let (program, to) = (text(program), text(&target));
     let command = words(&[&[&program, "defrag", &to, "-f", "raw", "--goal", goal, "--json"]]);
-    let around = Some(on_a_copy(&program, input));
+    let around = Some(planned(on_a_copy(&program, input), &program, "raw", goal));
     Contender { name: format!("leandisk --goal {goal}"), command, target, as_root: true, around }
 }
 
-fn e4defrag(program: &Path, inputs: &Inputs, input: &Input) -> Contender {
+/// Asks what a change would do before it is made, and puts the answer beside what is found afterwards, as `planned`.
+pub(super) fn planned(around: Around, program: &str, format: &str, goal: &str) -> Around {
+    let join = "import json, sys; found, planned = (json.load(open(path)) for path in sys.argv[1:]); \
+        print(json.dumps({**found, \"planned\": planned}))";
+    let Around { before, after, reading_by } = around;
+    Around {
+        before: format!(
+            "{before}; '{program}' defrag \"$1\" -f {format} --goal {goal} --dry-run --json > \"$1.planned\""
+        ),
+        after: format!("{{ {after}; }} > \"$1.found\"; python3 -c '{join}' \"$1.found\" \"$1.planned\""),
+        reading_by,
+    }
+}
+
+/// How far the dry run was from what came of it: in fragments, and in bytes moved.
+pub(super) fn as_predicted(result: &Measured) -> [Verdict; 2] {
+    let of = |document: &serde_json::Value, pointer: &str| {
+        document.pointer(pointer).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
+    };
+    let apart = |sample: &Sample, pointer: &str| {
+        let (planned, done) = (of(&sample.found["planned"], pointer), of(&sample.printed, pointer));
+        (planned - done).abs() / done.max(1.0)
+    };
+    let most = |pointer: &'static str| result.least_and_most(|sample| apart(sample, pointer)).1;
+    [
+        Verdict { what: "fragments, off the dry run's", value: most("/volumes/0/after/fragments"), bar: 0.0 },
+        Verdict { what: "bytes moved, off the dry run's", value: most("/volumes/0/moved_bytes"), bar: 0.05 },
+    ]
+}
+
+pub(super) fn e4defrag(program: &Path, inputs: &Inputs, input: &Input) -> Contender {
     let target = inputs.target("e4defrag.raw");
     let mount = "mnt=$1.mnt; mkdir -p \"$mnt\"; mount -o loop \"$1\" \"$mnt\"";
     let mut around = on_a_copy(&text(program), input);
@@ -167,7 +204,7 @@ fn linux_defragger(program: &Path, inputs: &Inputs, input: &Input) -> Option<Con
 }
 
 /// Copies the disk before; afterwards has it checked, and says what it looks like.
-fn on_a_copy(program: &str, input: &Input) -> Around {
+pub(super) fn on_a_copy(program: &str, input: &Input) -> Around {
     let source = text(&input.path);
     Around {
         reading_by: Some(program.to_owned()),
@@ -181,12 +218,12 @@ fn on_a_copy(program: &str, input: &Input) -> Around {
 }
 
 /// A field of the first volume as `analyze` finds it after the last run.
-fn volume(result: &Measured, field: &str) -> f64 {
+pub(super) fn volume(result: &Measured, field: &str) -> f64 {
     result.last().found["volumes"][0][field].as_f64().unwrap_or(f64::NAN)
 }
 
 /// Fragmented files that could have moved.
-fn nothing_left(ours: &Measured) -> Verdict {
+pub(super) fn nothing_left(ours: &Measured) -> Verdict {
     let left = ours.last().printed["volumes"][0]["left"].as_f64().unwrap_or(f64::NAN);
     let fragmented = volume(ours, "fragmented_files");
     Verdict { what: "fragmented files left", value: left.max(fragmented), bar: 0.0 }
