@@ -235,24 +235,18 @@ fn plan_volume(
         let home = |file| rearrange.home(file);
         let hints = Hints { folder: Some(&folder), home: Some(&home) };
         let mut plans = Vec::new();
-        for Storage { backing, unit_bytes, comes_back } in storages(stack.chain(), volume, growth_bytes_max)?
-        {
-            let meanwhile =
-                if comes_back { growth_bytes_max } else { growth_bytes_max.min(growth_left_bytes_max) };
+        for Storage { backing, unit_bytes } in storages(stack.chain(), volume, growth_bytes_max)? {
             let layout = read_layout(filesystem, rearrange, backing)?;
             let wanted = DefragOptions {
                 goal: options.goal.into(),
-                growth_bytes_max: meanwhile,
+                growth_bytes_max,
                 growth_left_bytes_max,
                 unit_bytes,
                 unit_skew_bytes: span_of(volume)?.start().get() % unit_bytes,
                 batch_bytes_max: BATCH_BYTES_MAX,
                 moves_anchored: options.mft,
             };
-            let mut plan = plan_in_place(&layout, &wanted, &hints)?;
-            if meanwhile < growth_bytes_max {
-                plan.left.iter_mut().for_each(|(_, why)| why.stays(growth_bytes_max, growth_left_bytes_max));
-            }
+            let plan = plan_in_place(&layout, &wanted, &hints)?;
             let is_enough = plan.left.is_empty() && plan.unmet.is_none();
             plans.push(plan);
             if is_enough {
@@ -264,18 +258,17 @@ fn plan_volume(
     })
 }
 
-/// What the container has under a volume, the unit in which it grows, and whether that can be given back.
+/// What the container has under a volume, and the unit in which it grows.
 struct Storage {
     backing: BackingMap,
     unit_bytes: u64,
-    comes_back: bool,
 }
 
 /// What the container has under a volume, in the ways in which a plan can count it, the one with more room first.
 ///
 /// An image can grow in units of its own, and the host's file in blocks where it has holes. A plan counts in one of them, and the other
-/// does not grow: in units if the image may grow by one; in blocks of the host where it has holes. Those do not come back: a unit goes
-/// back as a whole.
+/// does not grow: in units if the image may grow by one; in blocks of the host where it has holes, which go back as
+/// holes.
 fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec<Storage>> {
     use image::Backing as Found;
     use plan::defrag::Backing;
@@ -301,7 +294,6 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
         Storage {
             backing: extents.iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect(),
             unit_bytes: if is_in_units { unit_bytes } else { HOST_BLOCK_BYTES },
-            comes_back: is_in_units,
         }
     };
     let ways: &[bool] = if unit_bytes == HOST_BLOCK_BYTES || holes == 0 {

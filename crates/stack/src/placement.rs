@@ -117,15 +117,15 @@ mod tests {
             .map(VirtualOffset::new);
         assert_eq!(placement.len_bytes(), 17);
         assert_eq!(placement.first(), span(100, 2));
-        for start in 0..20 {
-            for len in 0..20 {
-                let asked = Span::new(VolumeOffset::new(start), len);
+        for start in 0..20_usize {
+            for len in 0..20_usize {
+                let asked = Span::new(VolumeOffset::new(start as u64), len as u64);
                 let mut found = Vec::new();
                 placement.each_on_disk(asked, |at, part| {
-                    assert_eq!(at.get(), start + found.len() as u64);
+                    assert_eq!(at.get(), (start + found.len()) as u64);
                     found.extend((0..part.len_bytes()).map(|byte| part.start().plus(byte)));
                 });
-                let all = expected.iter().copied().skip(start as usize).take(len as usize);
+                let all = expected.iter().copied().skip(start).take(len);
                 assert_eq!(found, all.collect::<Vec<_>>(), "{asked:?}");
             }
         }
