@@ -23,7 +23,7 @@ const KINDS: &[(&str, u64, &str)] = &[
     ("-F 12 -s 8 -f 1 -r 512", 8192, "fat12"),
     ("-F 12 -S 1024 -s 4", 12_001, "fat12"),
     ("-F 16", 16_384, "fat16"),
-    ("-F 16 -s 1 -f 3", 8192, "fat16"),
+    ("-F 16 -s 1 -f 1", 8192, "fat16"),
     ("-F 16 -s 4 -r 1024 -R 9", 32_767, "fat16"),
     ("-F 16 -S 4096 -s 1", 65_536, "fat16"),
     ("-F 16 -a", 16_385, "fat16"),
@@ -31,7 +31,7 @@ const KINDS: &[(&str, u64, &str)] = &[
     ("-F 32", 49_152, "fat32"),
     ("-F 32 -s 8 -R 64 -f 1", 300_001, "fat32"),
     ("-F 32 -S 2048 -s 2 -a", 280_000, "fat32"),
-    ("-F 32 -s 1 -b 3 -f 4 -M 0xf0 -h 2048", 36_000, "fat32"),
+    ("-F 32 -s 1 -b 3 -f 1 -M 0xf0 -h 2048", 36_000, "fat32"),
 ];
 
 fn open(path: &Path) -> Box<dyn FileSystem> {
@@ -54,7 +54,7 @@ fn mtools(program: &str, volume: &Path, args: &[&str]) {
 /// What fsck.fat says, and whether it is content.
 fn fsck(volume: &Path) -> (String, bool) {
     let output = Command::new("fsck.fat").args(["-n", "-v", text(volume)]).output().unwrap();
-    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success())
+    (String::from_utf8_lossy(&output.stdout).replace(text(volume), "it"), output.status.success())
 }
 
 /// Files with long and short names in directories within directories, some of them in pieces, until the volume is about so full; what
@@ -148,7 +148,7 @@ fn every_kind_is_copied_used_only_and_whole_to_its_tools() {
             compare_files(&*filesystem, &kept);
             for filler in [0, 0xff] {
                 copy_used(&volume, &copy, filler);
-                assert_eq!(fsck(&copy).0.replace("copy", "volume"), said, "{options}");
+                assert_eq!(fsck(&copy).0, said, "{options}");
                 for (path, contents) in &kept {
                     let _ = fs::remove_file(&back);
                     mtools("mcopy", &copy, &[path, text(&back)]);
@@ -202,7 +202,7 @@ fn what_is_in_doubt_is_whole() {
         ("-F 32 -s 1", 40_000, 65, &[2], "errors were met"),
         ("-F 32 -s 1", 40_000, 40, &[0x81], "not mirrored"),
         ("-F 32 -s 1", 40_000, 32 * 512 + 7, &[0x07], "not unmounted cleanly"),
-        ("-F 16 -s 4 -R 1", 32_768, 512 + 3, &[0x7f], "not unmounted cleanly"),
+        ("-F 16 -a -s 4 -R 1", 32_768, 512 + 3, &[0x7f], "not unmounted cleanly"),
         ("-F 32 -s 1", 40_000, 32 * 512 + 400, &[9], "FATs differ"),
         ("-F 32 -s 1", 40_000, 44, &[3], "copy differ"),
         ("-F 12", 1440, 512, &[0], "entry of cluster 0"),
@@ -222,7 +222,7 @@ fn what_is_in_doubt_is_whole() {
 fn what_nobody_owns_is_used_and_bad_clusters_are() {
     let dir = scratch();
     let volume = dir.path().join("volume");
-    make(&volume, "-F 16 -s 4 -R 1 -f 1", 32_768);
+    make(&volume, "-F 16 -a -s 4 -R 1 -f 1", 32_768);
     let before = open(&volume).facts().free_bytes.unwrap();
     // Clusters 100 and 101 are a chain that no entry names; 102 is bad.
     poke(&volume, 512 + 200, &[101, 0, 0xff, 0xff, 0xf7, 0xff]);
@@ -264,12 +264,7 @@ fn a_flipped_bit_never_makes_a_copy_worse() {
                 continue;
             }
             copy_used(&flipped, &copy, 0);
-            assert_eq!(
-                fsck(&copy).0.replace("copy", "flipped"),
-                fsck(&flipped).0,
-                "{options}, bit {} at {at:#x}",
-                index % 8
-            );
+            assert_eq!(fsck(&copy).0, fsck(&flipped).0, "{options}, bit {} at {at:#x}", index % 8);
             same += 1;
         }
         println!("{options}: {} flipped, {whole} whole, {same} the same to fsck.fat", places.len());

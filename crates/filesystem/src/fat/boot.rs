@@ -17,8 +17,8 @@ const FAT16_CLUSTERS_MIN: u64 = 4085;
 const FAT32_CLUSTERS_MIN: u64 = 65525;
 /// The most clusters of FAT32: numbers from 0x0ffffff7 on mean something else, and clusters count from 2.
 const FAT32_CLUSTERS_MAX: u64 = 0x0fff_fff5;
-/// The most FATs: as many as mkfs.fat makes.
-const FAT_COUNT_MAX: u8 = 4;
+/// The most FATs: fsck.fat takes no more.
+const FAT_COUNT_MAX: u8 = 2;
 
 /// The number of a cluster; the first one is 2.
 pub(super) type Cluster = u32;
