@@ -238,7 +238,7 @@ fn a_flipped_bit_never_makes_a_copy_worse() {
     let dir = scratch();
     let (volume, flipped, copy) =
         (dir.path().join("volume"), dir.path().join("flipped"), dir.path().join("copy"));
-    for (options, kib) in [("-F 12 -s 4", 1000), ("-F 16 -s 1 -r 64", 4_600), ("-F 32 -s 8 -R 16", 20_000)] {
+    for (options, kib) in [("-F 12 -s 4", 1000), ("-F 16 -s 1 -r 64", 4_600), ("-F 32 -s 1", 36_000)] {
         make(&volume, options, kib);
         fill(&volume, 5, dir.path());
         let good = fs::read(&volume).unwrap();
@@ -250,6 +250,9 @@ fn a_flipped_bit_never_makes_a_copy_worse() {
             let entry = stream.stream.file.0 * 32;
             places.extend([0, 3, 11, 20, 21, 26, 27, 28, 29, 30, 31].map(|at| entry + at));
         }
+        // Volumes of FAT32 are large.
+        let step = if options.contains("32") { 5 } else { 1 };
+        let places: Vec<_> = places.into_iter().step_by(step).collect();
         let (mut whole, mut same) = (0, 0);
         for (index, at) in places.iter().enumerate() {
             let mut bytes = good.clone();
@@ -268,6 +271,6 @@ fn a_flipped_bit_never_makes_a_copy_worse() {
             same += 1;
         }
         println!("{options}: {} flipped, {whole} whole, {same} the same to fsck.fat", places.len());
-        assert!(whole > 50 && same > 20, "{options}: {whole} whole, {same} the same");
+        assert!(whole > 50 / step && same > 20 / step, "{options}: {whole} whole, {same} the same");
     }
 }
