@@ -8,6 +8,7 @@
 
 mod client;
 mod files;
+mod lvm;
 pub mod sparse;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub use client::nbd;
 use extent::{Offset, Span, Volume};
 use filesystem::{Check, FileSystem, Source};
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
+pub use lvm::lvm;
 use sparse::unpack;
 
 /// The most windows that are mapped and read.

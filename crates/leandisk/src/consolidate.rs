@@ -10,7 +10,7 @@ use plan::Moved;
 use plan::defrag::{Backing, BackingMap, DefragOptions, Goal, Hints, plan_in_place};
 use stack::{Mode, Stack, UsedMaps, Volume};
 
-use crate::in_place::{BATCH_BYTES_MAX, Soundness, VolumePlan, plan_for_change};
+use crate::in_place::{BATCH_BYTES_MAX, Soundness, VolumePlan, plan_for_change, span_of};
 use crate::pack::read_layout;
 
 /// Uses are asked for in windows of this size.
@@ -62,7 +62,7 @@ fn plan_volume(stack: &Stack, mode: &Mode, gives: GivesBack, known: &Known, inde
             growth_bytes_max: 0,
             growth_left_bytes_max: 0,
             unit_bytes,
-            unit_skew_bytes: volume.span.start().get() % unit_bytes,
+            unit_skew_bytes: span_of(volume)?.start().get() % unit_bytes,
             batch_bytes_max: BATCH_BYTES_MAX,
             moves_anchored: false,
         };
@@ -79,9 +79,10 @@ fn backing(
     rearrange: &dyn Rearrange,
 ) -> Result<BackingMap> {
     let idle = idle(volume, map, rearrange)?;
-    let start = volume.span.start().get();
+    let span = span_of(volume)?;
+    let start = span.start().get();
     let mut all = BackingMap::new();
-    for extent in image::backing(chain, volume.span)? {
+    for extent in image::backing(chain, span)? {
         let at = VolumeOffset::new(extent.span.start().get() - start);
         let span: VolumeSpan = Span::new(at, extent.span.len_bytes());
         match extent.state {
@@ -112,7 +113,7 @@ fn idle(volume: &Volume, map: &dyn UsedMap, rearrange: &dyn Rearrange) -> Result
     let mut room = ExtentSet::new();
     rearrange.each_room(&mut |span| room.push(span))?;
     let mut idle = ExtentSet::new();
-    for window in Span::from_zero(volume.span.len_bytes()).split(WINDOW_BYTES) {
+    for window in Span::from_zero(volume.place.len_bytes()).split(WINDOW_BYTES) {
         for extent in map.uses(window)? {
             match extent.state {
                 Use::Swap => idle.push(extent.span),

@@ -17,7 +17,7 @@ use stack::{Stack, Survey, Volume};
 
 use crate::in_place::{
     BATCH_BYTES_MAX, CHECK_FIRST, ChangeOptions, ChangeOutcome, PlannedVolume, Soundness, VolumePlan,
-    carry_out, check_can_be_opened, is_thin, plan_for_change,
+    carry_out, check_can_be_opened, is_thin, plan_for_change, span_of,
 };
 use crate::machine::{Caching, Machine, ThisHost};
 use crate::open::{Location, OpenOptions, check_claims};
@@ -163,7 +163,7 @@ pub fn run_on(
     let volumes = stack.volumes().iter().enumerate().map(|(index, volume)| DefragVolume {
         index: index + 1,
         facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
-        size_bytes: volume.span.len_bytes(),
+        size_bytes: volume.place.len_bytes(),
         work: work(&survey, &plans[index], proof.as_ref(), index),
     });
     let mut document = defrag_document(&DefragSubject {
@@ -245,7 +245,7 @@ fn plan_volume(
                 growth_bytes_max: meanwhile,
                 growth_left_bytes_max,
                 unit_bytes,
-                unit_skew_bytes: volume.span.start().get() % unit_bytes,
+                unit_skew_bytes: span_of(volume)?.start().get() % unit_bytes,
                 batch_bytes_max: BATCH_BYTES_MAX,
                 moves_anchored: options.mft,
             };
@@ -279,8 +279,9 @@ struct Storage {
 fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec<Storage>> {
     use image::Backing as Found;
     use plan::defrag::Backing;
-    let start = volume.span.start().get();
-    let extents = image::backing(chain, volume.span)?;
+    let span = span_of(volume)?;
+    let start = span.start().get();
+    let extents = image::backing(chain, span)?;
     let unit_bytes = chain.facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
     let bytes = |state| {
         let those = extents.iter().filter(|extent| extent.state == state);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use block::{EditDisk, Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use claims::Seen;
 use engine::{RearrangeJob, RearrangeOutcome, SLOT_BYTES, journal_header};
-use extent::{ExtentSet, Span};
+use extent::{ExtentSet, Span, VirtualSpan};
 use filesystem::{FileSystem, Rearrange};
 use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget, Resolver};
@@ -77,6 +77,7 @@ pub(crate) fn plan_for_change(
         Error::unsupported(volume.doubt.clone().unwrap_or_else(|| "no known file system".into()))
     })?;
     let rearrange = filesystem.rearrange()?;
+    span_of(volume)?;
     let plan = plan(volume, filesystem, &*rearrange)?;
     if !plan.batches.is_empty() && soundness == Soundness::ToBeChecked {
         verify::volume::check(&volume.source)?;
@@ -84,6 +85,11 @@ pub(crate) fn plan_for_change(
     let mut free = ExtentSet::new();
     filesystem.each_free_span(&mut |span| free.push(span))?;
     Ok(PlannedVolume { rearrange, plan, free })
+}
+
+/// Where a volume lies whose files are to be moved. `Unsupported` if it is a logical volume.
+pub(crate) fn span_of(volume: &Volume) -> Result<VirtualSpan> {
+    volume.span().ok_or_else(|| Error::unsupported("the files of logical volumes are not moved"))
 }
 
 /// For a dry run: what keeps the disk's files from being opened for the plans would keep these from being carried out.
@@ -323,12 +329,12 @@ fn change(
         format: stack.chain().facts().format.name().to_owned(),
     };
     let PlannedVolume { rearrange, plan, .. } = planned;
-    let header = journal_header(&edit, volume.span, &**rearrange, &plan.batches, SLOT_BYTES, identity)?;
+    let header = journal_header(&edit, span_of(volume)?, &**rearrange, &plan.batches, SLOT_BYTES, identity)?;
     let (journal, disk) = begin(how, edit, header)?;
     let progress = how.observer.progress("move", plan.moved_bytes, cancelled);
     let job = RearrangeJob {
         disk: disk.disk(),
-        volume: volume.span,
+        volume: span_of(volume)?,
         rearrange: &**rearrange,
         batches: &plan.batches,
         releases: &plan.releases,

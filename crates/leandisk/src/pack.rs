@@ -21,6 +21,9 @@ pub(crate) fn pack(stack: &Stack, maps: &UsedMaps) -> Result<Packing> {
     let mut packing = Packing { arrangements: Vec::new(), layouts: Vec::new() };
     for (volume, mode) in stack.volumes().iter().zip(maps.modes()) {
         let packed = match (&volume.filesystem, mode.reason()) {
+            (Some(_), None) if volume.name.is_some() => {
+                Err("the files of logical volumes are not moved".into())
+            }
             (Some(filesystem), None) => pack_volume(&**filesystem, &volume.source)?,
             (_, reason) => Err(reason.unwrap_or("no known file system").to_owned()),
         };

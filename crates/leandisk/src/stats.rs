@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
 use report::{StatsDocument, stats_page};
-use serve::stats::{Answer, ExportStats, Question, query, socket_beside};
+use serve::stats::{Answer, Corrupt, ExportStats, Question, query, socket_beside};
 
 use crate::output::OutputFile;
 use crate::{Observer, recording};
@@ -71,7 +71,7 @@ fn measured(source: &Path, observer: &dyn Observer) -> Result<Vec<ExportStats>> 
             return Ok(vec![export]);
         }
         if metadata.len() > RECORDING_BYTES_MAX {
-            return Err(Error::corrupt("no recording is that large").path(source.display()));
+            return Err(Error::corrupt(Corrupt::TooLarge).path(source.display()));
         }
         let text = std::fs::read(source).map_err(|error| Error::io("read", error).path(source.display()))?;
         let document = StatsDocument::from_json(&String::from_utf8_lossy(&text));
@@ -127,7 +127,7 @@ fn unexpected(socket: &Path, answer: Answer) -> Error {
         Answer::Error(why) => why,
         Answer::Exports(_) | Answer::Text(_) => "the server answered something else".into(),
     };
-    Error::corrupt(format!("answer about statistics: {why}")).path(socket.display())
+    Error::corrupt(Corrupt::Answer(why)).path(socket.display())
 }
 
 /// A server of another version may measure other things.

@@ -79,7 +79,7 @@ fn a_disk_is_read_layer_by_layer() {
     assert!(runs.iter().any(|run| matches!(run.state, RunState::Data { .. })));
     assert_eq!(stack.volumes().len(), 1);
     let volume = &stack.volumes()[0];
-    assert_eq!(volume.span.start().get(), guest.volume_start);
+    assert_eq!(volume.span().unwrap().start().get(), guest.volume_start);
     assert_eq!(stack.used_maps(Check::Full).unwrap().modes()[0].reason(), None);
 
     // The boot sector's file lies where every NTFS has it, and says what it is.

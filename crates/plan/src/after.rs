@@ -32,8 +32,8 @@ impl Moved {
     }
 }
 
-/// `facts` after the moves on their volumes, whose spans on the disk are `volumes`.
-pub fn facts_after(facts: Vec<Fact>, volumes: &[(VirtualSpan, Moved)]) -> Vec<Fact> {
+/// `facts` after the moves on their volumes, whose spans on the disk are `volumes`: `None` where nothing can have moved.
+pub fn facts_after(facts: Vec<Fact>, volumes: &[(Option<VirtualSpan>, Moved)]) -> Vec<Fact> {
     let mut after = Vec::with_capacity(facts.len());
     for fact in facts {
         let (index, is_used) = match fact.role {
@@ -44,7 +44,10 @@ pub fn facts_after(facts: Vec<Fact>, volumes: &[(VirtualSpan, Moved)]) -> Vec<Fa
                 continue;
             }
         };
-        let (volume, moved) = &volumes[index];
+        let (Some(volume), moved) = &volumes[index] else {
+            after.push(fact);
+            continue;
+        };
         let (changed, role) = match is_used {
             true => (&moved.left, Role::Free(VolumeIndex(index))),
             false => (&moved.taken, Role::Used(VolumeIndex(index))),

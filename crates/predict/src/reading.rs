@@ -53,7 +53,7 @@ fn volume_cost(
         if stream.stream.kind != FileKind::Regular || stream.stream.name != StreamName::Main {
             continue;
         }
-        survey.layers.each_place_of(volume.span.start(), stream.extents(), |logical, place| {
+        survey.layers.each_place_of(&volume.place, stream.extents(), |logical, place| {
             let len_bytes = place.stored_bytes;
             let piece = Piece { logical: logical.get(), physical: place.address, len_bytes };
             whole_stack.iter_mut().for_each(|read| read.piece(piece));
@@ -140,7 +140,7 @@ fn volume_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], index: usi
         filesystem: facts.map_or("unknown", |facts| known_name(&facts.filesystem)),
         doubt,
         is_movable: found.catalog.is_some() && !has_shadow_copies,
-        start_bytes: volume.span.start().get(),
+        start_bytes: volume.place.first().start().get(),
         fragmented_files: files.fragmented,
         extra_fragments: files.extra_fragments,
         fragmented_bytes: files.fragmented_bytes,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::shadow_copies::ShadowCopyCare;
 use crate::text::{Palette, counted, human_bytes, painted, printable, wrapped};
+use crate::volume_groups;
 
 /// The document `leandisk.compact/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -70,6 +71,8 @@ impl CompactDocument {
 #[derive(Clone, Debug, Serialize)]
 struct VolumeCompact {
     index: usize,
+    /// `GROUP/VOLUME` of a logical volume.
+    name: Option<String>,
     filesystem: Option<String>,
     label: Option<String>,
     size_bytes: u64,
@@ -118,6 +121,8 @@ pub struct CompactSubject<'a> {
 pub struct CompactVolume<'a> {
     /// What is on it.
     pub facts: Option<&'a filesystem::Facts>,
+    /// Its name, if it is a logical volume.
+    pub name: Option<&'a str>,
     /// Its length.
     pub size_bytes: u64,
     /// Why all of it is kept.
@@ -193,6 +198,7 @@ fn volume_document(
 ) -> VolumeCompact {
     VolumeCompact {
         index,
+        name: volume.name.map(str::to_owned),
         filesystem: volume.facts.map(|facts| facts.filesystem.clone()),
         label: volume.facts.and_then(|facts| facts.label.clone()),
         size_bytes: volume.size_bytes,
@@ -274,7 +280,7 @@ fn figures_text(out: &mut String, document: &CompactDocument, palette: Palette) 
 }
 
 fn volume_text(out: &mut String, volume: &VolumeCompact, palette: Palette) {
-    let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+    let name = volume_groups::titled(volume.name.as_deref(), volume.filesystem.as_deref());
     let label = volume.label.as_ref().filter(|label| !label.is_empty());
     let label = label.map(|label| format!(" \"{}\"", printable(label))).unwrap_or_default();
     let size = human_bytes(volume.size_bytes);

@@ -12,6 +12,7 @@ use crate::bar::{Share, bar};
 use crate::defrag::Figures;
 use crate::shadow_copies::ShadowCopyCare;
 use crate::text::{Palette, counted, grouped, human_bytes, painted, printable, wrapped};
+use crate::volume_groups::{self, VolumeGroupEntry};
 
 /// Columns of the bar, which has a legend beside it.
 const PICTURE_COLUMNS: usize = 38;
@@ -50,6 +51,7 @@ pub struct CopyDocument {
     /// Why the disk as a whole was taken without regard to its volumes.
     doubt: Option<String>,
     volumes: Vec<VolumeCopy>,
+    volume_groups: Vec<VolumeGroupEntry>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -81,6 +83,8 @@ struct AvoidedBytes {
 #[derive(Clone, Debug, Serialize)]
 struct VolumeCopy {
     index: usize,
+    /// `GROUP/VOLUME` of a logical volume.
+    name: Option<String>,
     filesystem: Option<String>,
     label: Option<String>,
     size_bytes: u64,
@@ -193,6 +197,7 @@ pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
         dropped_bitmaps: dropped(stack, |extras| extras.bitmaps),
         doubt: stack.table().doubt.clone(),
         volumes: (0..stack.volumes().len()).map(|index| volume_copy(subject, index)).collect(),
+        volume_groups: volume_groups::entries(stack),
     }
 }
 
@@ -214,9 +219,10 @@ fn volume_copy(subject: &CopySubject<'_>, index: usize) -> VolumeCopy {
     let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
     VolumeCopy {
         index: index + 1,
+        name: volume.name.clone(),
         filesystem: facts.map(|facts| facts.filesystem.clone()),
         label: facts.and_then(|facts| facts.label.clone()),
-        size_bytes: volume.span.len_bytes(),
+        size_bytes: volume.place.len_bytes(),
         used_bytes: share.used_bytes,
         free_bytes: share.free_bytes,
         swap_bytes: share.swap_bytes,
@@ -350,7 +356,7 @@ fn speed(document: &CopyDocument) -> String {
 }
 
 fn volume_text(out: &mut String, volume: &VolumeCopy, palette: Palette) {
-    let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+    let name = volume_groups::titled(volume.name.as_deref(), volume.filesystem.as_deref());
     let label = volume.label.as_ref().filter(|label| !label.is_empty());
     let label = label.map(|label| format!(" \"{}\"", printable(label))).unwrap_or_default();
     let what = match &volume.reason {

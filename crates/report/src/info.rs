@@ -13,6 +13,7 @@ use volume::Scheme;
 use crate::bar::{Share, bar};
 use crate::shadow_copies::{self, ShadowCopyEntry};
 use crate::text::{Palette, WIDTH, human_bytes, painted, printable, wrapped};
+use crate::volume_groups::{self, VolumeGroupEntry};
 
 /// The document `leandisk.info/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +32,7 @@ pub struct InfoDocument {
     claims: Vec<ClaimInfo>,
     partition_table: TableInfo,
     volumes: Vec<VolumeInfo>,
+    volume_groups: Vec<VolumeGroupEntry>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -79,6 +81,8 @@ struct TableInfo {
 #[derive(Clone, Debug, Serialize)]
 struct VolumeInfo {
     index: usize,
+    /// `GROUP/VOLUME` of a logical volume.
+    name: Option<String>,
     start_bytes: u64,
     size_bytes: u64,
     /// Whether none of its clusters straddles two of the container's units or two 4096-byte sectors.
@@ -140,6 +144,7 @@ pub fn info_document(path: &str, stack: &Stack, maps: &UsedMaps, claims: &Claims
             warnings: table.warnings.clone(),
         },
         volumes: (0..stack.volumes().len()).map(|index| volume_info(stack, maps, index)).collect(),
+        volume_groups: volume_groups::entries(stack),
     })
 }
 
@@ -186,8 +191,9 @@ fn volume_info(stack: &Stack, maps: &UsedMaps, index: usize) -> VolumeInfo {
     });
     VolumeInfo {
         index: index + 1,
-        start_bytes: volume.span.start().get(),
-        size_bytes: volume.span.len_bytes(),
+        name: volume.name.clone(),
+        start_bytes: volume.place.first().start().get(),
+        size_bytes: volume.place.len_bytes(),
         aligned: is_aligned(stack, index),
         partition: volume.partition.as_ref().map(|partition| PartitionInfo {
             number: partition.number,
@@ -215,7 +221,7 @@ pub(crate) fn is_aligned(stack: &Stack, index: usize) -> bool {
     let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
     let cluster_bytes = facts.and_then(|facts| facts.cluster_bytes).unwrap_or(4096);
     let unit = stack.chain().facts().cluster_bytes.unwrap_or(4096).min(cluster_bytes).max(4096);
-    volume.span.start().get().is_multiple_of(unit)
+    volume.place.first().start().get().is_multiple_of(unit)
 }
 
 /// The document as a tree.
@@ -317,7 +323,7 @@ fn table_text(out: &mut String, document: &InfoDocument, palette: Palette) {
 
 fn volume_text(out: &mut String, volume: &VolumeInfo, is_last: bool, palette: Palette) {
     let (corner, below) = if is_last { ("└─", "     ") } else { ("├─", BELOW) };
-    let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+    let name = volume_groups::titled(volume.name.as_deref(), volume.filesystem.as_deref());
     let mut text = name;
     if let Some(label) = volume.label.as_ref().filter(|label| !label.is_empty()) {
         let _ = write!(text, " \"{}\"", printable(label));

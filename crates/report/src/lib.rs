@@ -21,6 +21,7 @@ mod shadow_copies;
 mod stats;
 mod stats_page;
 mod text;
+mod volume_groups;
 
 pub use self::bench::{
     Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument, FragmentationSubject,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serve::monitor::{Histogram, Latencies, Snapshot, Split};
-use serve::stats::ExportStats;
+use serve::stats::{Corrupt, ExportStats};
 
 use crate::bar::{Share, bar};
 use crate::text::{Palette, grouped, human_bytes, painted, percent, printable, wrapped};
@@ -32,9 +32,8 @@ impl StatsDocument {
 
     /// A document that was kept. `Corrupt` if it is none, or holds what no server measures.
     pub fn from_json(text: &str) -> Result<Self> {
-        let document: Self = serde_json::from_str(text).map_err(|error| {
-            Error::corrupt(format!("not a recording of 'leandisk stats --json': {error}"))
-        })?;
+        let document: Self = serde_json::from_str(text)
+            .map_err(|error| Error::corrupt(Corrupt::Document(error.to_string())))?;
         if document.schema != SCHEMA {
             return Err(Error::unsupported("recording").field("schema", document.schema, SCHEMA));
         }
@@ -79,7 +78,7 @@ fn check(snapshot: &Snapshot) -> Result<()> {
         && latencies.iter().all(|latencies| latencies.bins.len() <= LATENCY_BIN_COUNT_MAX);
     match has_bins && is_small {
         true => Ok(()),
-        false => Err(Error::corrupt("recording of statistics: its bins are not those of a server")),
+        false => Err(Error::corrupt(Corrupt::Bins)),
     }
 }
 
@@ -203,13 +202,11 @@ mod tests {
         let document = StatsDocument::new(vec![export]);
         let text = crate::to_json(&document);
         assert_eq!(StatsDocument::from_json(&text).unwrap().exports(), document.exports());
-        let kind = |text: &str| StatsDocument::from_json(text).err().unwrap().kind();
-        assert_eq!(kind("{}"), block::ErrorKind::Corrupt);
-        assert_eq!(kind(&text.replace("stats/1", "stats/9")), block::ErrorKind::Unsupported);
-        assert_eq!(
-            kind(&text.replacen("        0", &format!("        {}", u64::MAX), 40)),
-            block::ErrorKind::Corrupt
-        );
+        let error = |text: &str| StatsDocument::from_json(text).err().unwrap();
+        assert!(matches!(error("{}").cause(), Some(Corrupt::Document(_))));
+        assert_eq!(error(&text.replace("stats/1", "stats/9")).kind(), block::ErrorKind::Unsupported);
+        let counts = text.replacen("        0", &format!("        {}", u64::MAX), 40);
+        assert_eq!(error(&counts).cause(), Some(&Corrupt::Bins));
     }
 
     #[test]

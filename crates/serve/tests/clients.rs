@@ -223,15 +223,9 @@ fn qemu_nbd_says_the_same_of_a_file() {
     let served = Served::new(16 * MIB);
     run("qemu-io", &["-f", "raw", "-c", "write 1M 64k", "-c", "write 9M 1M", &served.uri()]);
     let socket = served.path("qemu.sock");
-    let mut qemu = std::process::Command::new("qemu-nbd")
-        .args(["-f", "raw", "-x", "disk", "-k", &socket, &served.path("disk.raw")])
-        .spawn()
-        .unwrap();
-    while !std::path::Path::new(&socket).exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    // It returns once it listens, and goes when its client took leave.
+    run("qemu-nbd", &["--fork", "-f", "raw", "-x", "disk", "-k", &socket, &served.path("disk.raw")]);
     let theirs = run("nbdinfo", &["--map", &format!("nbd+unix:///disk?socket={socket}")]);
-    let _ = qemu.wait();
     assert_eq!(run("nbdinfo", &["--map", &served.uri()]), theirs);
 }
 

@@ -6,13 +6,12 @@ mod common;
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::process::{Child, Command};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use block::ErrorKind;
 use common::Served;
-use serve::nbd::Client;
+use serve::nbd::{Client, Corrupt};
 
 /// Writes, trims and reads; the disk has 1 MiB.
 fn use_it(socket: &Path, name: &str) {
@@ -86,34 +85,28 @@ fn pages_that_are_lent_are_what_was_written() {
     assert_eq!(reads, 32, "each is counted once");
 }
 
-struct Qemu(Child);
-
-impl Drop for Qemu {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn it_uses_qemus_server() {
     let dir = testkit::scratch();
-    let (disk, socket) = (dir.path().join("disk.raw"), dir.path().join("socket"));
-    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
-    let child = Command::new("qemu-nbd")
-        .args(["--format=raw", "--discard=unmap"])
-        .arg(format!("--socket={}", socket.display()))
-        .arg(&disk)
-        .spawn()
-        .unwrap_or_else(|error| panic!("qemu-nbd: {error}; `make test` installs what the tests need"));
-    let mut qemu = Qemu(child);
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::File::create(path("disk.raw")).unwrap().set_len(1 << 20).unwrap();
+    // It returns once it listens.
+    testkit::run(
+        "qemu-nbd",
+        &[
+            "--fork",
+            "--format=raw",
+            "--discard=unmap",
+            &format!("--socket={}", path("socket")),
+            &path("disk.raw"),
+        ],
+    );
+    use_it(&dir.path().join("socket"), "");
     let started = Instant::now();
-    while !socket.exists() {
-        assert!(started.elapsed() < Duration::from_secs(30), "qemu-nbd does not listen");
+    while dir.path().join("socket").exists() {
+        assert!(started.elapsed() < Duration::from_secs(30), "it goes when its client took leave");
         std::thread::sleep(Duration::from_millis(5));
     }
-    use_it(&socket, "");
-    assert!(qemu.0.wait().unwrap().success(), "it goes when its client took leave");
 }
 
 #[test]
@@ -121,14 +114,19 @@ fn what_is_no_server_is_an_error() {
     let dir = testkit::scratch();
     let socket = dir.path().join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
-    for said in [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], b"NBDMAGIC", b""] {
+    let http = &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..];
+    let old = &b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53\x00\x00"[..];
+    for (said, cause) in
+        [(http, Some(Corrupt::Greeting)), (old, Some(Corrupt::Style)), (b"NBDMAGIC", None), (b"", None)]
+    {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
                 std::io::Write::write_all(&mut stream, said).unwrap();
             });
             let error = Client::connect(&socket, "").err().unwrap();
-            assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io), "{error}");
+            assert_eq!(error.cause(), cause.as_ref(), "{error}");
+            assert_eq!(error.kind(), cause.map_or(ErrorKind::Io, |_| ErrorKind::Corrupt), "{error}");
         });
     }
 }

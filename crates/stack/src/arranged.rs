@@ -15,7 +15,8 @@ use extent::{
 use filesystem::{Relocations, Rewritten, Use, UsedMap};
 use plan::{Fact, Role, VolumeIndex};
 
-use crate::facts::{WINDOW_BYTES, overlay, push_role, role_of, volume_roles};
+use crate::facts::{WINDOW_BYTES, overlay};
+use crate::regions::{push_role, role_of};
 use crate::{Mode, Stack, UsedMaps};
 
 /// Pieces that lie no further apart are read at once: less than a request costs on any storage.
@@ -38,9 +39,17 @@ pub struct Arranged<'a> {
 }
 
 impl<'a> Arranged<'a> {
-    /// `volumes` has one a volume, in the order of [`Stack::volumes`]; `None` for one that stays as it is.
+    /// `volumes` has one a volume, in the order of [`Stack::volumes`]; `None` for one that stays as it is, as logical volumes and
+    /// what they lie on all do.
     pub fn new(stack: &'a Stack, volumes: Vec<Option<Arrangement>>) -> Self {
         assert_eq!(stack.volumes().len(), volumes.len(), "one a volume");
+        let both = stack.volumes().iter().zip(&volumes);
+        let is_one_region =
+            |index: usize| stack.regions().iter().filter(|it| it.volume == index).count() == 1;
+        for (index, (volume, arrangement)) in both.enumerate() {
+            let is_possible = volume.span().is_some() && is_one_region(index);
+            assert!(arrangement.is_none() || is_possible, "an arranged volume lies in one piece");
+        }
         Self { stack, volumes }
     }
 
@@ -56,21 +65,22 @@ impl<'a> Arranged<'a> {
         let mut runs = Vec::new();
         let mut roles = Vec::new();
         let mut at = window.start();
-        for (index, volume) in self.stack.volumes().iter().enumerate() {
-            let Some(inside) = volume.span.intersect(&window) else { continue };
+        for region in self.stack.regions_within(window) {
+            let Some(inside) = region.span.intersect(&window) else { break };
+            let index = region.volume;
             let before = Span::between(at, inside.start());
             self.plain_runs(before, &mut runs)?;
             push_role(&mut roles, before, Role::Outside);
             let mode = &maps.modes()[index];
             match (&self.volumes[index], mode) {
                 (Some(arrangement), Mode::UsedOnly(map)) => {
-                    let part = Part { stack: self.stack, volume: volume.span, arrangement };
+                    let part = Part { stack: self.stack, volume: region.span, arrangement };
                     part.runs(inside, &mut runs)?;
                     part.roles(&**map, VolumeIndex(index), inside, &mut roles)?;
                 }
                 _ => {
                     self.plain_runs(inside, &mut runs)?;
-                    volume_roles(volume, mode, VolumeIndex(index), inside, &mut roles)?;
+                    region.roles(mode, inside, &mut roles)?;
                 }
             }
             at = inside.end();
@@ -100,11 +110,11 @@ impl ReadAt<Virtual> for Arranged<'_> {
         let mut pieces = Pieces::new(at);
         let mut done = at;
         for (volume, arrangement) in self.stack.volumes().iter().zip(&self.volumes) {
-            let (Some(inside), Some(arrangement)) = (volume.span.intersect(&asked), arrangement) else {
-                continue;
-            };
+            let span = volume.span();
+            let inside = span.and_then(|span| span.intersect(&asked));
+            let (Some(span), Some(inside), Some(arrangement)) = (span, inside, arrangement) else { continue };
             pieces.push(Span::between(done, inside.start()), done);
-            Part { stack: self.stack, volume: volume.span, arrangement }.read(inside, &mut pieces, buf)?;
+            Part { stack: self.stack, volume: span, arrangement }.read(inside, &mut pieces, buf)?;
             done = inside.end();
         }
         pieces.push(Span::between(done, asked.end()), done);

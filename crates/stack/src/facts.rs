@@ -1,11 +1,11 @@
 //! The container's map and the guest's used maps, laid over each other.
 
-use block::{ErrorKind, ReadAt, Result, Run};
-use extent::{Span, VirtualSpan, VolumeOffset};
-use filesystem::Use;
-use plan::{Fact, Role, VolumeIndex};
+use block::{ReadAt, Result, Run};
+use extent::{Span, VirtualSpan};
+use plan::{Fact, Role};
 
-use crate::{Mode, Stack, UsedMaps, Volume};
+use crate::regions::{Region, push_role};
+use crate::{Stack, UsedMaps};
 
 /// Facts are asked for in windows of this size, so that those of a badly fragmented disk fit in memory.
 pub(crate) const WINDOW_BYTES: u64 = 256 << 20;
@@ -29,63 +29,20 @@ impl Stack {
     fn roles(&self, maps: &UsedMaps, window: VirtualSpan) -> Result<Vec<(VirtualSpan, Role)>> {
         let mut roles = Vec::new();
         let mut at = window.start();
-        for (index, (volume, mode)) in self.volumes.iter().zip(maps.modes()).enumerate() {
-            let Some(inside) = volume.span.intersect(&window) else { continue };
+        for region in self.regions_within(window) {
+            let Some(inside) = region.span.intersect(&window) else { break };
             push_role(&mut roles, Span::between(at, inside.start()), Role::Outside);
-            volume_roles(volume, mode, VolumeIndex(index), inside, &mut roles)?;
+            region.roles(&maps.modes()[region.volume], inside, &mut roles)?;
             at = inside.end();
         }
         push_role(&mut roles, Span::between(at, window.end()), Role::Outside);
         Ok(roles)
     }
-}
 
-pub(crate) fn volume_roles(
-    volume: &Volume,
-    mode: &Mode,
-    index: VolumeIndex,
-    inside: VirtualSpan,
-    roles: &mut Vec<(VirtualSpan, Role)>,
-) -> Result<()> {
-    let Mode::UsedOnly(map) = mode else {
-        push_role(roles, inside, Role::Whole(index));
-        return Ok(());
-    };
-    let start = VolumeOffset::new(inside.start().get() - volume.span.start().get());
-    let asked = Span::new(start, inside.len_bytes());
-    let uses = match map.uses(asked) {
-        Ok(uses) => uses,
-        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-        // Of a map that was not checked. What is not understood of it is not free.
-        Err(_) => {
-            push_role(roles, inside, Role::Whole(index));
-            return Ok(());
-        }
-    };
-    let mut at = asked.start();
-    for extent in uses {
-        assert_eq!(extent.span.start(), at, "a used map covers what was asked, in order");
-        at = extent.span.end();
-        let span = Span::new(volume.span.start().plus(extent.span.start().get()), extent.span.len_bytes());
-        push_role(roles, span, role_of(extent.state, index));
-    }
-    assert_eq!(at, asked.end(), "a used map covers all that was asked");
-    Ok(())
-}
-
-/// What a use means on the disk.
-pub(crate) fn role_of(usage: Use, index: VolumeIndex) -> Role {
-    match usage {
-        Use::Used => Role::Used(index),
-        Use::Free => Role::Free(index),
-        Use::Swap => Role::Swap(index),
-        Use::EmptyLog(byte) => Role::EmptyLog(index, byte),
-    }
-}
-
-pub(crate) fn push_role(roles: &mut Vec<(VirtualSpan, Role)>, span: VirtualSpan, role: Role) {
-    if !span.is_empty() {
-        roles.push((span, role));
+    /// The regions that end behind the window's start.
+    pub(crate) fn regions_within(&self, window: VirtualSpan) -> &[Region] {
+        let first = self.regions.partition_point(|region| region.span.end() <= window.start());
+        &self.regions[first..]
     }
 }
 
@@ -112,6 +69,7 @@ mod tests {
     use super::*;
     use block::{FileIndex, RunState};
     use extent::{HostOffset, VirtualOffset};
+    use plan::VolumeIndex;
 
     fn span(start: u64, len: u64) -> VirtualSpan {
         Span::new(VirtualOffset::new(start), len)

@@ -6,9 +6,11 @@
 //!   has a part of one numbering for itself.
 
 use block::{FileIndex, HostExtent, HostFile, ReadAt, Result, RunState};
-use extent::{FileOffset, Span, VirtualOffset, VirtualSpan};
+use extent::{FileOffset, Span, VirtualSpan};
 use filesystem::{FileExtent, Fragments};
 use image::Chain;
+
+use crate::placement::Placement;
 
 /// The virtual disk is mapped in windows of this size.
 const WINDOW_BYTES: u64 = 64 << 30;
@@ -176,23 +178,25 @@ impl Layers {
     /// Where the bytes of a stream lie in the lowest layer that is known, each with its offset in the stream.
     pub fn each_place_of(
         &self,
-        volume_start: VirtualOffset,
+        volume: &Placement,
         extents: impl Iterator<Item = FileExtent>,
         mut each: impl FnMut(FileOffset, Place),
     ) {
         for extent in extents {
-            let Some(span) = on_disk(volume_start, &extent) else { continue };
-            self.each_place(span, |place| {
-                let skip = place.span.start().get() - span.start().get();
-                each(extent.logical.plus(skip), place);
+            volume.each_on_disk(extent.span, |at, span| {
+                let before = at.get() - extent.span.start().get();
+                self.each_place(span, |place| {
+                    let skip = before + (place.span.start().get() - span.start().get());
+                    each(extent.logical.plus(skip), place);
+                });
             });
         }
     }
 
-    /// How many runs a stream has in each layer; its volume begins at `volume_start`, and `guest` counts there.
+    /// How many runs a stream has in each layer; its volume lies at `volume`, and `guest` counts there.
     pub fn fragments(
         &self,
-        volume_start: VirtualOffset,
+        volume: &Placement,
         mut guest: Fragments,
         extents: impl Iterator<Item = FileExtent>,
     ) -> LayerFragments {
@@ -201,11 +205,16 @@ impl Layers {
         for extent in extents {
             let (logical, place) = (extent.logical.get(), extent.span.start().get());
             guest.push(logical, place, extent.span.len_bytes());
-            let Some(span) = on_disk(volume_start, &extent) else { continue };
-            self.each_image_run(span, |run| {
-                image.push(run.span.start().get(), self.image_address(&run), run.stored_bytes);
-                self.each_place_of_run(&run, &mut |place| {
-                    whole_stack.push(place.span.start().get(), place.address, place.stored_bytes);
+            volume.each_on_disk(extent.span, |at, span| {
+                // Runs follow each other where they do on the volume: what is striped is in pieces on the disk.
+                let on_volume = |run: VirtualSpan| {
+                    at.get().saturating_add(run.start().get().saturating_sub(span.start().get()))
+                };
+                self.each_image_run(span, |run| {
+                    image.push(on_volume(run.span), self.image_address(&run), run.stored_bytes);
+                    self.each_place_of_run(&run, &mut |place| {
+                        whole_stack.push(on_volume(place.span), place.address, place.stored_bytes);
+                    });
                 });
             });
         }
@@ -215,12 +224,6 @@ impl Layers {
 
 fn end_on_device(extent: &HostExtent) -> u64 {
     extent.device.get().saturating_add(extent.span.len_bytes())
-}
-
-/// Where an extent of a volume lies on the virtual disk.
-pub(crate) fn on_disk(volume_start: VirtualOffset, extent: &FileExtent) -> Option<VirtualSpan> {
-    let start = volume_start.checked_add(extent.span.start().get())?;
-    Span::checked(start, extent.span.len_bytes())
 }
 
 fn push_run(runs: &mut Vec<ImageRun>, run: ImageRun) {
@@ -293,6 +296,10 @@ mod tests {
         }
     }
 
+    fn whole() -> Placement {
+        Placement::of_span(Span::from_zero(1 << 20))
+    }
+
     fn layers() -> Layers {
         Layers {
             // 0..100 contiguous in file 0; 100..200 in the parent; 200..300 a hole; 300..400 back in file 0.
@@ -327,7 +334,7 @@ mod tests {
     fn runs_are_counted_in_each_layer() {
         let layers = layers();
         let count = |extents: &[FileExtent]| {
-            layers.fragments(Offset::new(0), Fragments::of_adjacent(), extents.iter().copied())
+            layers.fragments(&whole(), Fragments::of_adjacent(), extents.iter().copied())
         };
         // One run for the guest and in the image, two on the host.
         assert_eq!(count(&[piece(0, 40, 60)]), LayerFragments { guest: 1, image: 1, whole_stack: 2 });
@@ -347,7 +354,7 @@ mod tests {
             host_filesystem: None,
         };
         let extents = [piece(0, 0, 32), piece(32, 32, 160)];
-        let counts = layers.fragments(Offset::new(0), Fragments::of_adjacent(), extents.into_iter());
+        let counts = layers.fragments(&whole(), Fragments::of_adjacent(), extents.into_iter());
         assert_eq!(counts, LayerFragments { guest: 1, image: 2, whole_stack: 2 });
     }
 }

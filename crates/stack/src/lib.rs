@@ -11,6 +11,9 @@
 mod arranged;
 mod facts;
 mod layers;
+mod lvm;
+mod placement;
+mod regions;
 mod survey;
 mod view;
 
@@ -25,6 +28,9 @@ use volume::{Partition, Scheme, Table};
 
 pub use arranged::{Arranged, Arrangement};
 pub use layers::{ImageRun, LayerFragments, Layers, Place};
+pub use lvm::VolumeGroup;
+pub use placement::Placement;
+use regions::Region;
 pub use survey::{FreeSpace, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
 use view::VolumeView;
 
@@ -36,16 +42,21 @@ pub struct Stack {
     chain: Arc<Chain>,
     table: Table,
     volumes: Vec<Volume>,
+    groups: Vec<VolumeGroup>,
+    /// Which part of the disk is which part of which volume.
+    regions: Vec<Region>,
 }
 
 /// One volume and what is known of it.
 pub struct Volume {
     /// Where it lies on the virtual disk.
-    pub span: VirtualSpan,
+    pub place: Placement,
     /// Its bytes, read through a cache.
     pub source: Source,
     /// Its entry in the partition table; `None` for a disk without one.
     pub partition: Option<Partition>,
+    /// Its name, `GROUP/VOLUME`; `None` for what is no logical volume. Untrusted text.
+    pub name: Option<String>,
     /// What is on it, if that was recognised.
     pub filesystem: Option<Box<dyn FileSystem>>,
     /// Why it was not, if reading it failed.
@@ -91,18 +102,23 @@ impl Stack {
         let chain = Arc::new(chain);
         if chain.check_readable().is_err() {
             let table = no_table(chain.sector_bytes());
-            return Ok(Self { chain, table, volumes: Vec::new() });
+            return Ok(Self { chain, table, volumes: Vec::new(), groups: Vec::new(), regions: Vec::new() });
         }
         let cached = Cached::new(chain.clone(), CACHE_BYTES_MAX);
         let table = volume::read(&cached, chain.sector_bytes())?;
-        let (mut volumes, mut held) = (Vec::new(), Vec::new());
+        let (mut volumes, mut held, mut physical) = (Vec::new(), Vec::new(), Vec::new());
         for partition in &table.partitions {
             let (volume, holders) = open_volume(&chain, partition.span, Some(partition.clone()))?;
-            held.extend(holders.into_iter().map(|holder| (volume.span.start(), holder)));
+            physical.extend(lvm::is_candidate(&holders).then_some(volumes.len()));
+            held.extend(holders.into_iter().map(|holder| (partition.span.start(), holder)));
             volumes.push(volume);
         }
-        let mut stack = Self { chain, table, volumes };
-        stack.consider_the_whole_disk(&held)?;
+        let mut stack = Self { chain, table, volumes, groups: Vec::new(), regions: Vec::new() };
+        if let Some(is_physical) = stack.consider_the_whole_disk(&held)? {
+            physical = if is_physical { vec![0] } else { Vec::new() };
+        }
+        stack.groups = lvm::assemble(&stack.chain, &mut stack.volumes, &physical)?;
+        stack.regions = regions::regions(&stack.volumes);
         Ok(stack)
     }
 
@@ -116,9 +132,18 @@ impl Stack {
         &self.table
     }
 
-    /// The volumes by start.
+    /// The volumes: partitions by start, and behind them logical volumes.
     pub fn volumes(&self) -> &[Volume] {
         &self.volumes
+    }
+
+    /// The volume groups whose logical volumes are among the volumes.
+    pub fn groups(&self) -> &[VolumeGroup] {
+        &self.groups
+    }
+
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
     }
 
     /// Why the disk has no volumes, if it has none.
@@ -170,9 +195,11 @@ impl Stack {
     /// A disk without a table may be one volume. A disk with a table may be a member as a whole, `held` being what its
     /// partitions are members of by themselves; its partitions are then those of what it is a member of. A disk with a table whose first
     /// sectors also hold a file system's superblock is in doubt: one of the two is a leftover.
-    fn consider_the_whole_disk(&mut self, held: &[(VirtualOffset, Holder)]) -> Result<()> {
-        let span = Span::from_zero(self.chain.len_bytes());
-        let source = source_of(&self.chain, span);
+    ///
+    /// If the disk turns out to be one volume, or none: whether that is an LVM2 physical volume.
+    fn consider_the_whole_disk(&mut self, held: &[(VirtualOffset, Holder)]) -> Result<Option<bool>> {
+        let place = Placement::of_span(Span::from_zero(self.chain.len_bytes()));
+        let source = source_of(&self.chain, place.clone());
         let holders = holder::find(&source, Scope::Disk)?;
         if let Some(holder) = holders.iter().find(|holder| !is_of_a_partition(holder, held)) {
             let filesystem = Some(holder::hold(holder, &source)?);
@@ -180,23 +207,27 @@ impl Stack {
                 self.table.doubt = Some(holder.reason_of("the disk as a whole"));
                 self.table.partitions.clear();
             }
-            self.volumes = vec![Volume { span, source, partition: None, filesystem, doubt: None }];
-            return Ok(());
+            self.volumes =
+                vec![Volume { place, source, partition: None, name: None, filesystem, doubt: None }];
+            return Ok(Some(self.table.scheme == Scheme::None && lvm::is_candidate(&holders)));
         }
-        let whole = volume_of(span, source, None, filesystem::open_contents)?;
+        let whole = volume_of(place, source, None, filesystem::open_contents)?;
         let recognised = whole.filesystem.as_ref().map(|filesystem| filesystem.facts().filesystem.clone());
         match (self.table.scheme, recognised) {
-            (Scheme::None, Some(_)) => self.volumes = vec![whole],
+            (Scheme::None, Some(_)) => {
+                self.volumes = vec![whole];
+                Ok(Some(false))
+            }
             (Scheme::Mbr | Scheme::Gpt, Some(name)) if self.table.doubt.is_none() && name != "iso9660" => {
                 self.table.doubt = Some(format!(
                     "the disk has a partition table and, in the same place, an {name} superblock"
                 ));
                 self.table.partitions.clear();
                 self.volumes.clear();
+                Ok(Some(false))
             }
-            _ => {}
+            _ => Ok(None),
         }
-        Ok(())
     }
 }
 
@@ -226,6 +257,11 @@ impl UsedMaps {
 }
 
 impl Volume {
+    /// Where a partition, or a disk without a table, lies; `None` for a logical volume, whose place is its group's business.
+    pub fn span(&self) -> Option<VirtualSpan> {
+        self.name.is_none().then(|| self.place.first())
+    }
+
     /// How it is to be taken, and whether it says that the guest is hibernated.
     fn mode(&self, check: Check, shadow_copies: ShadowCopies) -> Result<(Mode, bool)> {
         let whole = |reason: String, is_hibernated| Ok((Mode::Whole(reason), is_hibernated));
@@ -254,10 +290,11 @@ fn open_volume(
     span: VirtualSpan,
     partition: Option<Partition>,
 ) -> Result<(Volume, Vec<Holder>)> {
-    let source = source_of(chain, span);
+    let place = Placement::of_span(span);
+    let source = source_of(chain, place.clone());
     let holders = holder::find(&source, Scope::Partition)?;
     let claim = partition.as_ref().filter(|partition| partition.is_member).map(|it| it.kind.clone());
-    let mut volume = volume_of(span, source, partition, |source| match holders.first() {
+    let mut volume = volume_of(place, source, partition, |source| match holders.first() {
         Some(holder) => holder::hold(holder, source).map(Some),
         None => filesystem::open_contents(source),
     })?;
@@ -275,13 +312,13 @@ fn open_volume(
     Ok((volume, holders))
 }
 
-fn source_of(chain: &Arc<Chain>, span: VirtualSpan) -> Source {
-    Arc::new(Cached::new(VolumeView::new(chain.clone(), span), CACHE_BYTES_MAX))
+fn source_of(chain: &Arc<Chain>, place: Placement) -> Source {
+    Arc::new(Cached::new(VolumeView::new(chain.clone(), place), CACHE_BYTES_MAX))
 }
 
 /// That its contents contradict themselves is a fact about the volume, not a failure; that they cannot be read is.
 fn volume_of(
-    span: VirtualSpan,
+    place: Placement,
     source: Source,
     partition: Option<Partition>,
     open: impl FnOnce(&Source) -> Result<Option<Box<dyn FileSystem>>>,
@@ -291,7 +328,7 @@ fn volume_of(
         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
         Err(error) => (None, Some(error.to_string())),
     };
-    Ok(Volume { span, source, partition, filesystem, doubt })
+    Ok(Volume { place, source, partition, name: None, filesystem, doubt })
 }
 
 fn no_table(sector_bytes: u32) -> Table {

@@ -282,7 +282,7 @@ fn count_fragments(
     survey.fragments.reserve_exact(catalog.streams().len());
     for stream in catalog.streams() {
         let rule: Fragments = filesystem.fragments();
-        let fragments = layers.fragments(volume.span.start(), rule, stream.extents());
+        let fragments = layers.fragments(&volume.place, rule, stream.extents());
         let allocated_bytes = stream.extents().map(|extent| extent.span.len_bytes()).sum();
         let totals = &mut survey.totals;
         let sum = match (stream.stream.name, stream.stream.kind) {

@@ -1,4 +1,4 @@
-//! Partition tables: what lies where on the virtual disk.
+//! Partition tables and logical volumes: what lies where on the virtual disk.
 //!
 //! Fail closed: a table that contradicts itself or the disk is no table, with the reason told, and the disk is
 //! then one piece that nothing is known of.
@@ -6,7 +6,9 @@
 //! Invariants: partitions listed are disjoint, on the disk, and apart from the table's own sectors. A GPT counts
 //! only behind an MBR that announces it, as for the systems that boot from it.
 //!
-//! Absent on purpose: writing; tables inside partitions (BSD disklabels); the volumes of LVM2 and of dynamic disks.
+//! The volumes of LVM2 are in [`lvm`].
+//!
+//! Absent on purpose: writing; tables inside partitions (BSD disklabels); the volumes of dynamic disks.
 
 use block::{ReadAt, Result, read_struct};
 use extent::{Offset, Virtual, VirtualSpan};
@@ -14,6 +16,7 @@ use extent::{Offset, Virtual, VirtualSpan};
 mod gpt;
 mod kinds;
 mod layout;
+pub mod lvm;
 mod mbr;
 
 use layout::BootRecord;

@@ -11,7 +11,7 @@
 //!
 //! Places and fields are those of the structs named at each recogniser; `blkid` is the oracle for all that it knows.
 //!
-//! Absent on purpose: assembling arrays, opening what is encrypted; the volumes of LVM2.
+//! Absent on purpose: assembling arrays, opening what is encrypted; the volumes of LVM2 (crates `volume` and `stack`).
 
 mod cache;
 mod ddf;

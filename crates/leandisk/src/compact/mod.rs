@@ -127,7 +127,8 @@ pub fn run_on(
     let volumes = candidate.stack.volumes().iter().zip(&candidate.trust).zip(care);
     let volumes = volumes.map(|((volume, trust), shadow_copies)| CompactVolume {
         facts: volume.filesystem.as_ref().map(|filesystem| filesystem.facts()),
-        size_bytes: volume.span.len_bytes(),
+        name: volume.name.as_deref(),
+        size_bytes: volume.place.len_bytes(),
         refused: trust.as_ref().err().cloned(),
         shadow_copies,
     });
@@ -231,7 +232,7 @@ fn refused(stack: &Stack, trust: &[Trust]) -> Option<String> {
 /// Facts in, plan out: of the volumes as they are, or as they will be once files have `moved`.
 fn plan(candidate: &Candidate, moved: Option<&[Moved]>, moves: Move) -> Result<CompactPlan> {
     let Candidate { stack, maps, trust, held, .. } = candidate;
-    let volumes = stack.volumes().iter().map(|volume| volume.span);
+    let volumes = stack.volumes().iter().map(stack::Volume::span);
     let moved: Option<Vec<_>> = moved.map(|moved| volumes.zip(moved.iter().cloned()).collect());
     let gives = gives_back(stack.chain());
     // Where units keep their places, the host's blocks within them can be given back as well.

@@ -16,6 +16,7 @@ use serde::Serialize;
 use stack::{FreeSpace, LayerFragments, Stack, Survey, Totals, UsedMaps, VolumeSurvey};
 
 use crate::shadow_copies::{self, ShadowCopyEntry};
+use crate::volume_groups::{self, VolumeGroupEntry};
 
 pub use files::write_file_lines;
 pub use page::analyze_page;
@@ -32,6 +33,7 @@ pub struct AnalyzeDocument {
     format: String,
     virtual_bytes: u64,
     volumes: Vec<VolumeAnalysis>,
+    volume_groups: Vec<VolumeGroupEntry>,
     image: ImageAnalysis,
     /// `None` where the stack ends at the image: on a block device, or where the host does not tell.
     host: Option<HostAnalysis>,
@@ -113,6 +115,8 @@ struct AdviceCost {
 #[derive(Clone, Debug, Serialize)]
 struct VolumeAnalysis {
     index: usize,
+    /// `GROUP/VOLUME` of a logical volume.
+    name: Option<String>,
     filesystem: Option<String>,
     label: Option<String>,
     state: Option<&'static str>,
@@ -235,6 +239,7 @@ pub fn analyze_document(subject: &AnalyzeSubject<'_>) -> Result<AnalyzeDocument>
         volumes: (0..survey.volumes.len())
             .map(|index| volume_analysis(subject, index))
             .collect::<Result<_>>()?,
+        volume_groups: volume_groups::entries(stack),
         image: ImageAnalysis {
             format: facts.format.name().to_owned(),
             unit_bytes: survey.waste.unit_bytes,
@@ -303,13 +308,14 @@ fn volume_analysis(subject: &AnalyzeSubject<'_>, index: usize) -> Result<VolumeA
         .filter(|_| facts.is_none_or(|facts| facts.filesystem != "swap" || facts.state.doubt().is_some()));
     Ok(VolumeAnalysis {
         index: index + 1,
+        name: volume.name.clone(),
         filesystem: facts.map(|facts| facts.filesystem.clone()),
         label: facts.and_then(|facts| facts.label.clone()),
         state: facts.map(|facts| facts.state.word()),
         reason,
         cluster_bytes: facts.and_then(|facts| facts.cluster_bytes),
-        size_bytes: volume.span.len_bytes(),
-        start_bytes: volume.span.start().get(),
+        size_bytes: volume.place.len_bytes(),
+        start_bytes: volume.place.first().start().get(),
         aligned: crate::info::is_aligned(stack, index),
         free_bytes: free.as_ref().map(|free| free.bytes).or_else(|| facts.and_then(|facts| facts.free_bytes)),
         files: listed(|totals| totals.files.count),

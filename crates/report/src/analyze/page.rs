@@ -5,6 +5,7 @@ use super::{AdviceEntry, AnalyzeDocument, CostFigures, VolumeAnalysis};
 use crate::html::{Advice, Column, Histogram, HistogramBin, ReportPage, Table, report_html};
 use crate::map::DiskMap;
 use crate::text::{counted, grouped, human_bytes, percent, seconds};
+use crate::volume_groups;
 
 /// The whole analysis as one page that stands alone, with the map.
 pub fn analyze_page(document: &AnalyzeDocument, map: &DiskMap) -> String {
@@ -122,7 +123,7 @@ fn said(parts: [(bool, String); 3]) -> Vec<String> {
 fn volumes(document: &AnalyzeDocument) -> Table {
     let or_dash = |value: Option<u64>| value.map_or("–".to_owned(), grouped);
     let row = |volume: &VolumeAnalysis| {
-        let name = volume.filesystem.clone().unwrap_or_else(|| "unknown".to_owned());
+        let name = volume_groups::titled(volume.name.as_deref(), volume.filesystem.as_deref());
         let label = volume.label.as_ref().filter(|label| !label.is_empty());
         vec![
             volume.index.to_string(),

@@ -9,6 +9,7 @@ use crate::shadow_copies;
 use crate::text::{
     Palette, WIDTH, counted, grouped, human_bytes, lines_of, painted, percent, printable, seconds, wrapped,
 };
+use crate::volume_groups;
 
 /// What is left of a line for a file's path.
 const PATH_WIDTH: usize = 38;
@@ -52,7 +53,7 @@ fn heading(document: &AnalyzeDocument, palette: Palette) -> String {
 }
 
 fn volume_summary(volume: &VolumeAnalysis) -> String {
-    let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+    let name = volume_groups::titled(volume.name.as_deref(), volume.filesystem.as_deref());
     let mut text = format!("{name}, {}", human_bytes(volume.size_bytes));
     if let Some(free) = volume.free_bytes {
         let _ = write!(text, ", {} free", human_bytes(free));
@@ -61,6 +62,7 @@ fn volume_summary(volume: &VolumeAnalysis) -> String {
         let _ = write!(text, ", {}", shadow_copies::counted(volume.shadow_copies.len()));
     }
     match (volume.fragmented_files, volume.files) {
+        (_, Some(0)) if volume.directories == Some(0) => {}
         (_, Some(0)) => text.push_str(", no files"),
         (Some(fragmented), Some(files)) => {
             let files = counted(files, "file", "files");
@@ -140,7 +142,7 @@ pub fn analyze_full_text(document: &AnalyzeDocument, map: Option<&str>, palette:
 }
 
 fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
-    let name = volume.filesystem.as_deref().map_or("unknown contents".into(), printable);
+    let name = volume_groups::titled(volume.name.as_deref(), volume.filesystem.as_deref());
     let mut line = name;
     if let Some(label) = volume.label.as_ref().filter(|label| !label.is_empty()) {
         let _ = write!(line, " \"{}\"", printable(label));
@@ -158,6 +160,7 @@ fn volume_text(out: &mut String, volume: &VolumeAnalysis, palette: Palette) {
     }
     if let (Some(files), Some(directories), Some(fragmented), Some(fragments)) =
         (volume.files, volume.directories, volume.fragmented_files, volume.fragments)
+        && files + directories > 0
     {
         let mut text = format!(
             "{}, {}",

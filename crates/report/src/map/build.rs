@@ -19,7 +19,7 @@ pub fn disk_map(title: &str, stack: &Stack, maps: &UsedMaps, survey: &Survey) ->
         let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
         MapVolume {
             index: index + 1,
-            span: volume.span,
+            span: volume.place.first(),
             filesystem: facts.map(|facts| facts.filesystem.clone()),
             label: facts.and_then(|facts| facts.label.clone()),
         }
@@ -61,12 +61,10 @@ fn file_pieces(stack: &Stack, survey: &Survey, owners: &mut MapOwners) -> Vec<Ma
                 (false, false) => PieceClass::Contiguous,
             };
             for extent in stream.extents() {
-                let start = volume.span.start().checked_add(extent.span.start().get());
-                let span = start.and_then(|start| Span::checked(start, extent.span.len_bytes()));
                 // What a broken volume claims past its end is nobody's.
-                if let Some(span) = span.and_then(|span| span.intersect(&volume.span)) {
-                    pieces.push(MapPiece { span, class, owner });
-                }
+                volume
+                    .place
+                    .each_on_disk(extent.span, |_, span| pieces.push(MapPiece { span, class, owner }));
             }
         }
     }

@@ -15,6 +15,7 @@ use block::{Error, FieldValue, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::PAYLOAD_BYTES_MAX;
+use super::corrupt::Corrupt;
 use super::layout::{
     Greeting, IHAVEOPT, InfoExport, NBDMAGIC, OptionHeader, OptionReplyHeader, REP_MAGIC, REQUEST_MAGIC,
     RequestHeader, SIMPLE_REPLY_MAGIC, SimpleReply, cmd, export_flag, handshake_flag, info, option, rep,
@@ -87,8 +88,8 @@ impl Client {
     pub fn finish(&mut self, buf: &mut [u8]) -> Result<()> {
         let len = self.pending.take().ok_or_else(|| Error::invalid("no request is under way"))?;
         let reply: SimpleReply = self.receive()?;
-        expect("the start of a reply", reply.magic.get().into(), SIMPLE_REPLY_MAGIC.into())?;
-        expect("the cookie of a reply", reply.cookie.get(), self.cookie)?;
+        expect(Corrupt::Reply, reply.magic.get().into(), SIMPLE_REPLY_MAGIC.into())?;
+        expect(Corrupt::Cookie, reply.cookie.get(), self.cookie)?;
         if reply.error.get() != 0 {
             let code = i32::try_from(reply.error.get()).unwrap_or(i32::MAX);
             return Err(Error::io("the server refused a request", io::Error::from_raw_os_error(code)));
@@ -99,8 +100,8 @@ impl Client {
 
     fn negotiate(&mut self, name: &str) -> Result<()> {
         let greeting: Greeting = self.receive()?;
-        expect("the greeting", greeting.magic.get(), NBDMAGIC)?;
-        expect("the kind of negotiation", greeting.style.get(), IHAVEOPT)?;
+        expect(Corrupt::Greeting, greeting.magic.get(), NBDMAGIC)?;
+        expect(Corrupt::Style, greeting.style.get(), IHAVEOPT)?;
         let known = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         self.send(u32::from(greeting.flags.get() & known).to_be_bytes().as_slice())?;
         let name_len = u32::try_from(name.len()).map_err(|_| Error::invalid("name of an export"))?;
@@ -113,11 +114,11 @@ impl Client {
         let mut is_told = false;
         for _ in 0..REPLY_COUNT_MAX {
             let reply: OptionReplyHeader = self.receive()?;
-            expect("the start of a reply to an option", reply.magic.get(), REP_MAGIC)?;
+            expect(Corrupt::OptionReply, reply.magic.get(), REP_MAGIC)?;
             let len_bytes = reply.len_bytes.get();
             if len_bytes > REPLY_BYTES_MAX {
                 let limit = format!("at most {REPLY_BYTES_MAX}");
-                return Err(Error::corrupt("a reply to an option").field("length", len_bytes, limit));
+                return Err(Error::corrupt(Corrupt::OptionReply).field("length", len_bytes, limit));
             }
             let mut data = vec![0; len_bytes as usize];
             self.stream.read_exact(&mut data).map_err(lost)?;
@@ -133,7 +134,7 @@ impl Client {
                 }
             }
         }
-        Err(Error::corrupt("a negotiation that does not end"))
+        Err(Error::corrupt(Corrupt::Endless))
     }
 
     /// Whether this told what the export is.
@@ -192,7 +193,7 @@ fn lost(error: io::Error) -> Error {
     Error::io("talk to the server", error)
 }
 
-fn expect(what: &str, found: u64, expected: u64) -> Result<()> {
+fn expect(what: Corrupt, found: u64, expected: u64) -> Result<()> {
     if found == expected {
         return Ok(());
     }

@@ -5,6 +5,7 @@
 
 mod client;
 mod connection;
+mod corrupt;
 mod exports;
 mod input;
 mod layout;
@@ -19,6 +20,7 @@ mod tls;
 mod transport;
 
 pub use client::Client;
+pub use corrupt::Corrupt;
 pub use server::{Event, Listener, Options, Server};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

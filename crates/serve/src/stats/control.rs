@@ -10,6 +10,7 @@ use std::time::Instant;
 use block::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use super::corrupt::Corrupt;
 use super::csv::vscsi_stats;
 use super::endpoint::{CLIENT_TIME_MAX, Endpoint, Listening, Stream, read_until};
 use super::export_stats::ExportStats;
@@ -132,5 +133,5 @@ pub fn query(path: &Path, question: &Question) -> Result<Answer> {
     let mut answer = Vec::new();
     BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_until(b'\n', &mut answer).map_err(failed)?;
     serde_json::from_slice(&answer)
-        .map_err(|error| Error::corrupt(format!("answer about statistics: {error}")).path(path.display()))
+        .map_err(|error| Error::corrupt(Corrupt::Answer(error.to_string())).path(path.display()))
 }

@@ -1,12 +1,14 @@
 //! Tells what was measured: to `leandisk stats` over a socket, to Prometheus, in vscsiStats' own table.
 
 mod control;
+mod corrupt;
 mod csv;
 mod endpoint;
 mod export_stats;
 mod prometheus;
 
 pub use control::{Answer, Question, StatsServer, query, socket_beside};
+pub use corrupt::Corrupt;
 pub use csv::vscsi_stats;
 pub use export_stats::ExportStats;
 pub use prometheus::{MetricsServer, metrics};

@@ -15,6 +15,7 @@ use block::{Error, FieldValue, Result};
 use zerocopy::native_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use super::corrupt::Corrupt;
 use super::read_up_to;
 use crate::monitor::{Completion, Direction, Io, Recorder, Snapshot};
 
@@ -92,7 +93,7 @@ impl<R: Read> Stream<R> {
         if len < bytes.len() {
             return Ok(());
         }
-        let record = Record::read_from_bytes(&bytes).map_err(|_| Error::corrupt("blktrace record"))?;
+        let record = Record::read_from_bytes(&bytes).map_err(|_| Error::corrupt(Corrupt::Blktrace))?;
         let step = self.decode(&record)?;
         let pdu_len = u64::from(self.fix16(record.pdu_len.get()));
         let skipped = io::copy(&mut self.from.by_ref().take(pdu_len), &mut io::sink())
@@ -108,7 +109,7 @@ impl<R: Read> Stream<R> {
             *self.is_swapped.get_or_insert(magic.swap_bytes() & MAGIC_MASK == MAGIC & MAGIC_MASK);
         let magic = self.fix32(magic);
         if magic & MAGIC_MASK != MAGIC & MAGIC_MASK {
-            return Err(Error::corrupt("blktrace record").field(
+            return Err(Error::corrupt(Corrupt::Blktrace).field(
                 "magic",
                 FieldValue::hex(magic),
                 format!("{MAGIC:#x}"),

@@ -4,6 +4,7 @@
 //! Absent on purpose: contents of requests.
 
 pub mod blktrace;
+mod corrupt;
 mod layout;
 mod measure;
 mod reader;
@@ -16,6 +17,7 @@ use std::io::{self, Read};
 
 use block::{Error, Result};
 
+pub use corrupt::Corrupt;
 pub use layout::MAGIC;
 pub use measure::measure;
 pub use reader::TraceReader;

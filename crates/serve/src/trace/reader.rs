@@ -5,6 +5,7 @@ use std::io::Read;
 use block::{Error, Result};
 use zerocopy::FromBytes;
 
+use super::corrupt::Corrupt;
 use super::layout::{BLOCK_HEADER_BYTES, BLOCK_MAGIC, BlockHeader, HEADER_BYTES, Header, MAGIC, VERSION};
 use super::record::Decoder;
 use super::{Event, TraceFacts, read_up_to};
@@ -30,26 +31,22 @@ impl<R: Read> TraceReader<R> {
     pub fn new(mut from: R) -> Result<Self> {
         let mut bytes = [0; HEADER_BYTES];
         if read_up_to(&mut from, &mut bytes, WHAT)? < HEADER_BYTES {
-            return Err(Error::corrupt("recording is shorter than its header"));
+            return Err(Error::corrupt(Corrupt::Short));
         }
-        let header = Header::read_from_bytes(&bytes).map_err(|_| Error::corrupt("recording header"))?;
+        let header = Header::read_from_bytes(&bytes).map_err(|_| Error::corrupt(Corrupt::Header))?;
         if header.magic != MAGIC {
-            return Err(Error::corrupt("not a recording of Leandisk"));
+            return Err(Error::corrupt(Corrupt::Foreign));
         }
         let (version, header_bytes) = (header.version.get(), header.header_bytes.get());
         if version != VERSION {
             return Err(Error::unsupported("recording").field("version", version, VERSION));
         }
         if header_bytes != 64 {
-            return Err(Error::corrupt("recording").field("header length", header_bytes, 64));
+            return Err(Error::corrupt(Corrupt::Header).field("header length", header_bytes, 64));
         }
         let checksum = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
         if header.checksum.get() != checksum {
-            return Err(Error::corrupt("recording header").field(
-                "checksum",
-                header.checksum.get(),
-                checksum,
-            ));
+            return Err(Error::corrupt(Corrupt::Header).field("checksum", header.checksum.get(), checksum));
         }
         Ok(Self {
             from,
@@ -89,14 +86,14 @@ impl<R: Read> TraceReader<R> {
     pub fn next_event(&mut self) -> Result<Option<Event>> {
         while self.left == 0 {
             if !self.records.is_at_end() {
-                return Err(Error::corrupt("recording: a block holds more than its records"));
+                return Err(Error::corrupt(Corrupt::Surplus));
             }
             if !self.next_block()? {
                 return Ok(None);
             }
         }
         self.left -= 1;
-        self.records.decode().map(Some).ok_or_else(|| Error::corrupt("recording: malformed record"))
+        self.records.decode().map(Some).ok_or_else(|| Error::corrupt(Corrupt::Record))
     }
 
     fn next_block(&mut self) -> Result<bool> {
@@ -106,13 +103,13 @@ impl<R: Read> TraceReader<R> {
             self.is_truncated = len > 0;
             return Ok(false);
         }
-        let header = BlockHeader::read_from_bytes(&bytes).map_err(|_| Error::corrupt("recording block"))?;
+        let header = BlockHeader::read_from_bytes(&bytes).map_err(|_| Error::corrupt(Corrupt::Block))?;
         if header.magic.get() != BLOCK_MAGIC {
-            return Err(Error::corrupt("recording block").field("magic", header.magic.get(), BLOCK_MAGIC));
+            return Err(Error::corrupt(Corrupt::Block).field("magic", header.magic.get(), BLOCK_MAGIC));
         }
         let payload_bytes = header.payload_bytes.get() as usize;
         if payload_bytes > BLOCK_BYTES_MAX {
-            return Err(Error::corrupt("recording block").field("length", payload_bytes, "at most 1 MiB"));
+            return Err(Error::corrupt(Corrupt::Block).field("length", payload_bytes, "at most 1 MiB"));
         }
         let mut records = vec![0; payload_bytes];
         if read_up_to(&mut self.from, &mut records, WHAT)? < payload_bytes {
@@ -122,7 +119,7 @@ impl<R: Read> TraceReader<R> {
         }
         let checksum = crc32c::crc32c(&records);
         if checksum != header.checksum.get() {
-            return Err(Error::corrupt("recording block").field("checksum", header.checksum.get(), checksum));
+            return Err(Error::corrupt(Corrupt::Block).field("checksum", header.checksum.get(), checksum));
         }
         self.left = header.record_count.get();
         self.records = Decoder::new(records, header.base_us.get());

@@ -100,6 +100,22 @@ fn write(at: u64) -> Event {
 }
 
 #[test]
+fn what_is_broken_is_told_apart() {
+    let (bytes, _) = record(&[write(0), write(1)], TraceOptions::default());
+    let cause = |bytes: &[u8]| read(bytes).unwrap_err().cause::<Corrupt>().copied();
+    let flipped = |at: usize| {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        cause(&flipped)
+    };
+    assert_eq!(cause(&bytes[..HEADER_BYTES - 1]), Some(Corrupt::Short));
+    assert_eq!(flipped(0), Some(Corrupt::Foreign));
+    assert_eq!(flipped(HEADER_BYTES - 1), Some(Corrupt::Header));
+    assert_eq!(flipped(HEADER_BYTES), Some(Corrupt::Block));
+    assert_eq!(flipped(HEADER_BYTES + BLOCK_HEADER_BYTES), Some(Corrupt::Block), "its checksum");
+}
+
+#[test]
 fn a_recording_stays_below_its_limit_and_says_what_is_missing() {
     let events: Vec<Event> = (0..5000).map(write).collect();
     let (bytes, totals) = record(&events, TraceOptions { bytes_max: 4000, queue_count: 10_000 });

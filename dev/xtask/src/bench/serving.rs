@@ -26,7 +26,7 @@ case $1 in
 esac
 server=$!
 trap 'kill $server; wait $server || :; rm -f "$socket"' EXIT
-until [ -S "$socket" ]; do sleep 0.02; done
+until nbdinfo --size "nbd+unix:///?socket=$socket" > /dev/null 2>&1; do sleep 0.02; done
 shift 4
 "#;
 
