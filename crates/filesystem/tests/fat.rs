@@ -70,8 +70,9 @@ fn fill(volume: &Path, percent: u64, dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let places = ["::/", "::/DIR/", "::/DIR/a directory with a longer name/"];
     for index in 0..count {
         let len = usize::try_from((budget / count).saturating_sub(cluster / 2) + index % 3).unwrap();
-        let contents: Vec<u8> =
-            (0..len).map(|at| u8::try_from((at / 7 + 31 * index as usize) % 255 + 1).unwrap()).collect();
+        let contents: Vec<u8> = (0..len)
+            .map(|at| u8::try_from((at / 7 + 31 * usize::try_from(index).unwrap()) % 255 + 1).unwrap())
+            .collect();
         let local = dir.join("local");
         fs::write(&local, &contents).unwrap();
         let name = if index % 2 == 0 {
@@ -82,7 +83,7 @@ fn fill(volume: &Path, percent: u64, dir: &Path) -> BTreeMap<String, Vec<u8>> {
         let path = format!("{}{name}", places[usize::try_from(index).unwrap() % 3]);
         mtools("mcopy", volume, &[text(&local), &path]);
         if index % 4 == 1 {
-            gone.push(path.clone())
+            gone.push(path.clone());
         }
         kept.insert(path, contents);
     }
