@@ -21,17 +21,21 @@ pub use probe::Scope;
 pub use rearrange::{Edits, Mobility, Patch, Rearrange, Relocation, Relocations, Rewritten, StreamVisitor};
 pub use shadow_copy::ShadowCopy;
 
+mod bits;
 mod catalog;
 mod doubtful;
 pub mod ext;
+pub mod fat;
 mod files;
 pub mod holder;
 pub mod ntfs;
+mod pieces;
 mod probe;
 mod rearrange;
 mod shadow_copy;
 pub mod signature;
 pub mod swap;
+mod utf16;
 
 /// A volume to read from: cached by the caller, so that small reads are cheap. Structures that are read once
 /// and in bulk (the MFT, inode tables) may be read in large pieces.
@@ -86,7 +90,7 @@ impl State {
 /// What is known of a volume from a few reads.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// `ntfs`, `ext2`, `ext3`, `ext4`, `swap`, or a name such as `xfs`, `luks2`, `bitlocker`.
+    /// `ntfs`, `ext2`, `ext3`, `ext4`, `fat12`, `fat16`, `fat32`, `swap`, or a name such as `xfs`, `luks2`, `bitlocker`.
     pub filesystem: String,
     /// Its label. Untrusted text.
     pub label: Option<String>,
@@ -212,7 +216,7 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
 
 /// As [`open`], of a volume that nothing holds: whoever calls it has asked [`holder::find`].
 pub fn open_contents(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
-    for open in [ntfs::open, ext::open, swap::open] {
+    for open in [ntfs::open, ext::open, swap::open, fat::open] {
         let Some(found) = open(source)? else { continue };
         let Some(other) = beside(source, &found.facts().filesystem)? else { return Ok(Some(found)) };
         let reason = format!("it has superblocks of both {} and {other}", found.facts().filesystem);
@@ -231,6 +235,11 @@ fn beside(source: &Source, found: &str) -> Result<Option<String>> {
     }
     if found != "swap" && swap::has_signature(source, swap::PAGE_BYTES_MAX)? {
         return Ok(Some("swap".into()));
+    }
+    if !found.starts_with("fat")
+        && let Some(name) = fat::boot_sector(source)?
+    {
+        return Ok(Some(name.into()));
     }
     signature::beside(source)
 }

@@ -7,7 +7,6 @@
 //! Offsets are those of the structs named at each recogniser; `blkid` is the oracle for all of them.
 
 mod apple;
-mod fat;
 mod linux;
 mod others;
 mod windows;
@@ -73,5 +72,4 @@ const RECOGNISERS: &[(Beside, Recogniser)] = &[
     (Beside::Ambiguous, others::ufs),
     (Beside::Tolerated, others::udf),
     (Beside::Tolerated, others::iso9660),
-    (Beside::Ambiguous, fat::fat),
 ];

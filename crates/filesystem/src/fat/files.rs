@@ -1,0 +1,103 @@
+//! All files of a volume, for analysis.
+//!
+//! FAT has no numbers of files: a file is told by where its entry lies on the volume, in units of 32 bytes. The root directory, which
+//! has no entry, is 0.
+
+use std::collections::HashMap;
+
+use block::{Error, ErrorKind, Result};
+use extent::Offset;
+
+use super::Volume;
+use super::boot::Geometry;
+use super::check::follow_file;
+use super::layout::ENTRY_BYTES;
+use super::table::{Chains, Run};
+use super::walk::{self, Node, Visitor};
+use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
+
+/// The number of the file whose entry lies at `entry`.
+pub(super) fn id_of(entry: u64) -> FileId {
+    FileId(entry / ENTRY_BYTES as u64)
+}
+
+/// Where runs of clusters lie, as extents of a file from its beginning on.
+pub(super) fn extents_of(runs: &[Run], geometry: &Geometry) -> Vec<FileExtent> {
+    let mut logical = 0;
+    let extent = |run: &Run| {
+        let span = geometry.span_of(run.first, run.count);
+        let extent = FileExtent { logical: Offset::new(logical), span, state: PieceState::Written };
+        logical += span.len_bytes();
+        extent
+    };
+    runs.iter().map(extent).collect()
+}
+
+/// Shows `visitor` all files.
+pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()> {
+    visitor.name(FileName { file: FileId(0), parent: FileId(0), name: b"" });
+    let mut files = Files { visitor, nodes: Vec::new(), directories: HashMap::new() };
+    let Volume { source, geometry, .. } = volume;
+    walk::walk(source, geometry, &mut files)?;
+    let Files { visitor, mut nodes, directories, .. } = files;
+    nodes.sort_unstable_by_key(|node| node.entry);
+    let mut chains = Chains::new(source, geometry);
+    for run in directories.values().flatten() {
+        chains.claim(*run);
+    }
+    for node in nodes {
+        let file = id_of(node.entry);
+        let (runs, wrong) = match directories.get(&node.entry) {
+            Some(runs) => (runs.clone(), Ok(())),
+            None => follow_file(&mut chains, &node, geometry.cluster_bytes),
+        };
+        if let Err(error) = wrong {
+            tolerate(visitor, file, error)?;
+        }
+        let extents = extents_of(&runs, geometry);
+        let allocated = runs.iter().map(|run| u64::from(run.count) * geometry.cluster_bytes).sum();
+        let (kind, size_bytes) = match node.is_directory {
+            true if node.entry == 0 && runs.is_empty() => (FileKind::Directory, geometry.root_bytes),
+            true => (FileKind::Directory, allocated),
+            false => (FileKind::Regular, node.size_bytes),
+        };
+        let is_inline = extents.is_empty();
+        visitor.stream(FileStream { file, kind, name: StreamName::Main, size_bytes, is_inline }, &extents);
+    }
+    Ok(())
+}
+
+fn tolerate(visitor: &mut dyn FileVisitor, file: FileId, error: Error) -> Result<()> {
+    if error.kind() == ErrorKind::Io {
+        return Err(error);
+    }
+    visitor.doubt(Some(file), error.to_string());
+    Ok(())
+}
+
+/// Gathers files, and directories with their clusters.
+struct Files<'a> {
+    visitor: &'a mut dyn FileVisitor,
+    nodes: Vec<Node>,
+    directories: HashMap<u64, Vec<Run>>,
+}
+
+impl Visitor for Files<'_> {
+    fn directory(&mut self, node: &Node, runs: &[Run]) {
+        self.nodes.push(*node);
+        self.directories.insert(node.entry, runs.to_vec());
+    }
+
+    fn entry(&mut self, _chains: &mut Chains<'_>, node: &Node, parent: u64, name: &[u8]) -> Result<()> {
+        self.visitor.name(FileName { file: id_of(node.entry), parent: id_of(parent), name });
+        // Directories are shown once they are walked.
+        if !node.is_directory {
+            self.nodes.push(*node);
+        }
+        Ok(())
+    }
+
+    fn wrong(&mut self, entry: u64, error: Error) -> Result<()> {
+        tolerate(self.visitor, id_of(entry), error)
+    }
+}
