@@ -18,11 +18,13 @@ use extent::Volume;
 
 mod bits;
 mod ext;
+mod fat;
 mod ntfs;
 mod snapshot;
 mod tally;
 
 pub use ext::CorruptExt;
+pub use fat::CorruptFat;
 pub use ntfs::CorruptNtfs;
 pub use snapshot::{Contents, Snapshot};
 
@@ -32,7 +34,7 @@ pub type Source = Arc<dyn ReadAt<Volume>>;
 /// What a volume that passed was found to hold.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct VolumeReport {
-    /// `ntfs`, or `ext` for ext2, ext3 and ext4.
+    /// `ntfs`, `ext` for ext2, ext3 and ext4, or `fat`.
     pub filesystem: &'static str,
     /// Files that are no directories, those that the file system keeps for itself included.
     pub files: u64,
@@ -72,9 +74,12 @@ fn check_scope(source: &Source, scope: Scope) -> Result<VolumeReport> {
     if ext::is_ext(source)? {
         return ext::check::check(source, scope);
     }
+    if fat::is_fat(source)? {
+        return fat::check(source);
+    }
     Err(unknown())
 }
 
 fn unknown() -> Error {
-    Error::unsupported("the volume is neither NTFS nor ext, and cannot be checked")
+    Error::unsupported("the volume is not NTFS, ext or FAT, and cannot be checked")
 }

@@ -12,7 +12,7 @@ use block::{Error, Result};
 use extent::VolumeOffset;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::{Source, ext, ntfs, unknown};
+use super::{Source, ext, fat, ntfs, unknown};
 
 /// Whose contents are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +110,8 @@ impl Snapshot {
             ntfs::snapshot::collect(source, &mut collector)?;
         } else if ext::is_ext(source)? {
             ext::snapshot::collect(source, &mut collector)?;
+        } else if fat::is_fat(source)? {
+            fat::collect(source, &mut collector)?;
         } else {
             return Err(unknown());
         }
