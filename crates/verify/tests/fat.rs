@@ -64,6 +64,18 @@ fn sound_volumes_of_all_kinds_pass() {
     }
 }
 
+/// As fsck.fat takes them; mtools do not.
+#[test]
+fn fat32_may_have_few_clusters() {
+    let dir = scratch();
+    let path = dir.path().join("volume");
+    fs::File::create(&path).unwrap().set_len(8 << 20).unwrap();
+    run("mkfs.fat", &["-F", "32", text(&path)]);
+    run("fsck.fat", &["-n", text(&path)]);
+    let report = check(&source(fs::read(&path).unwrap())).unwrap();
+    assert_eq!((report.files, report.directories, report.used_bytes), (0, 1, 512));
+}
+
 #[test]
 fn chains_that_cannot_be_are_told_apart() {
     let (_dir, path) = volume("16", 32);

@@ -60,12 +60,13 @@ impl<'a> Geometry<'a> {
         let root_sectors = (root_entries * 32).div_ceil(sector);
         let data_sector = reserved + table_count * table_sectors + root_sectors;
         let count = sectors.saturating_sub(data_sector) / sectors_a_cluster;
-        let bits = match count {
-            0..4085 => 12,
-            4085..65525 => 16,
-            _ => 32,
-        };
         let is_32 = number(&boot, 22, 2) == 0;
+        // As Linux, Windows and fsck.fat tell FAT32, however few clusters it has.
+        let bits = match count {
+            _ if is_32 => 32,
+            0..4085 => 12,
+            _ => 16,
+        };
         let table_bytes = table_sectors * sector;
         let root_cluster = if is_32 { number(&boot, 44, 4) } else { 0 };
         // Numbers from 0x0ffffff7 on mean something else (page 16).
@@ -73,7 +74,7 @@ impl<'a> Geometry<'a> {
             (1..0x0fff_fff5).contains(&count) && (!is_32 || (2..count + 2).contains(&root_cluster));
         let end = u32::try_from(count + 2).ok().filter(|_| is_possible);
         let fits = (count + 2) * u64::from(bits) <= table_bytes * 8 && sectors * sector <= source.len_bytes();
-        let Some(cluster_end) = end.filter(|_| fits && is_32 == (bits == 32)) else {
+        let Some(cluster_end) = end.filter(|_| fits && (is_32 || count < 65525)) else {
             return Err(Error::corrupt(CorruptFat::Boot).field("clusters", count, "what its FAT can hold"));
         };
         Ok(Some(Self {
