@@ -12,6 +12,9 @@
 mod corrupt;
 mod group;
 mod layout;
+mod reader;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use block::{Error, ReadAt, Result, read_struct};
