@@ -111,7 +111,7 @@ impl Snapshot {
         } else if ext::is_ext(source)? {
             ext::snapshot::collect(source, &mut collector)?;
         } else if fat::is_fat(source)? {
-            fat::collect(source, &mut collector)?;
+            fat::snapshot::collect(source, &mut collector)?;
         } else {
             return Err(unknown());
         }

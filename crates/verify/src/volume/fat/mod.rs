@@ -4,12 +4,12 @@
 
 mod corrupt;
 mod geometry;
+pub(super) mod snapshot;
 
 use block::{Error, Result, read_vec};
 use extent::VolumeOffset;
 
 use super::bits::Bits;
-use super::snapshot::{Aspect, Collector};
 use super::{Source, VolumeReport};
 pub use corrupt::CorruptFat;
 use geometry::{Geometry, Piece};
@@ -63,28 +63,6 @@ pub(super) fn check(source: &Source) -> Result<VolumeReport> {
         0 => Ok(report),
         _ => Err(Error::corrupt(CorruptFat::Orphans(orphans))),
     }
-}
-
-/// Tells `collector` every file.
-pub(super) fn collect(source: &Source, collector: &mut Collector<'_>) -> Result<()> {
-    let mut geometry = geometry(source)?;
-    walk(&mut geometry, &mut |geometry, node| {
-        let file = node.entry_at / ENTRY_BYTES;
-        let parent = (node.parent_at / ENTRY_BYTES).to_le_bytes();
-        collector.tell(file, Aspect::Head, &[&node.entry]);
-        collector.tell(file, Aspect::Names, &[&parent, &node.long_name]);
-        let mut logical = 0;
-        for (first, count) in &node.pieces {
-            collector.tell(file, Aspect::Layout, &[&first.to_le_bytes(), &count.to_le_bytes()]);
-            let len = u64::from(*count) * geometry.cluster_bytes;
-            if collector.contents.includes(file) {
-                collector.piece(file, 0, logical, geometry.place_of(*first), len)?;
-            }
-            logical += len;
-        }
-        Ok(())
-    })
-    .map(drop)
 }
 
 fn check_tables(geometry: &Geometry<'_>) -> Result<()> {
