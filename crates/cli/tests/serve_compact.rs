@@ -106,6 +106,16 @@ fn to_raw(image: &Path, format: &str, name: &str) -> PathBuf {
     raw
 }
 
+/// Each sector of `disk` is what it is in `source`, or zeros.
+fn assert_same_or_zeros(disk: &Path, source: &Path) {
+    let [disk, source] = [disk, source].map(|path| fs::read(path).unwrap());
+    let sectors = disk.chunks(512).zip(source.chunks(512)).enumerate();
+    for (number, (is, was)) in sectors {
+        assert!(is == was || is.iter().all(|&byte| byte == 0), "sector {number}");
+    }
+    assert!(disk.len() >= source.len());
+}
+
 #[test]
 fn what_the_guest_does_not_use_goes_when_the_disk_is_closed() {
     for (guest, inside) in Guest::both().into_iter().zip(["one guest", "the other"]) {
@@ -126,8 +136,9 @@ fn what_the_guest_does_not_use_goes_when_the_disk_is_closed() {
             assert!(before.0 - after.0 > 10 * MIB, "{file} {inside}: it gave back {before:?} {after:?}");
             assert!(after.0 <= of_model.0 + 2 * MIB, "{file} {inside}: {after:?} {of_model:?}");
             assert_eq!(after.1 < before.1, gets_shorter, "{file} {inside}: {before:?} {after:?}");
-            let [raw, of_model] = [&disk, &model].map(|image| to_raw(image, format, "back.raw"));
-            common::assert_same_bytes(&raw, &of_model);
+            // What the guest does not use may be gone or not: that depends on what the host's cache holds of the image's file.
+            let raw = to_raw(&disk, format, "back.raw");
+            assert_same_or_zeros(&raw, &guest.disk);
             guest.check(&raw);
             if !["raw", "vpc"].contains(&format) {
                 run("qemu-img", &["check", "-q", "-f", format, arg(&disk)]);
