@@ -1,4 +1,6 @@
-//! What layers that do not fit each other say, as values.
+//! What images, their tables in use and layers that do not fit each other say, as values.
+
+use crate::Format;
 
 /// The longest chain followed. Hypervisors warn far below it.
 pub(crate) const LAYER_COUNT_MAX: usize = 128;
@@ -34,4 +36,36 @@ pub enum BrokenChain {
         /// What it must be.
         expected: String,
     },
+}
+
+/// Why a file that is to be an image of a format is none.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokenImage {
+    /// It bears the format's signature, and its header contradicts the format.
+    #[error("{format} image with a broken header: {reason}")]
+    Header {
+        /// The format.
+        format: Format,
+        /// What is wrong with the header. The error that the parser found is the source of the error that this is the cause of.
+        reason: String,
+    },
+    /// Its name ends as an image's of that format does, and nothing in it says that it is one.
+    #[error("{format} image with a broken header: its signature is missing")]
+    NoSignature {
+        /// The format.
+        format: Format,
+    },
+}
+
+/// How the tables of a disk in use contradict what was read of them when it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokenTables {
+    /// An entry does not lie within one page of its table, as tables begin at multiples of the size of an entry.
+    #[error("table entry across pages")]
+    EntryAcrossPages,
+    /// A unit is marked as compressed, in an image of a format or with a header that knows no compression.
+    #[error("compressed unit in an image without compression")]
+    UnexpectedCompression,
 }

@@ -8,7 +8,7 @@ use block::{
 };
 use extent::{Offset, Span, Virtual, VirtualOffset, VirtualSpan};
 
-use crate::broken_chain::{BrokenChain, LAYER_COUNT_MAX};
+use crate::broken_chain::{BrokenChain, BrokenImage, LAYER_COUNT_MAX};
 use crate::foreign::{self, Foreign};
 use crate::{Facts, Format, Found, Layer, ParentReference, Probe, Purpose, Resolver, probe};
 use crate::{qcow2, raw, vdi, vhd, vhdx, vmdk};
@@ -311,7 +311,7 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
     let mut broken: Vec<_> = verdicts.into_iter().filter_map(broken).collect();
     if let Some(index) = broken.iter().position(|(format, _)| Some(*format) == promised) {
         let (format, error) = broken.swap_remove(index);
-        return Err(broken_header(format, &error).because(error));
+        return Err(broken_header(format, error));
     }
     if let Some(format) = yes {
         if file.is_block_device() {
@@ -323,10 +323,10 @@ fn find_format(file: &dyn HostFile) -> Result<(Format, Found, Option<Format>)> {
         return Ok((format, Found::ByHeader, None));
     }
     if let Some((format, error)) = broken.into_iter().next() {
-        return Err(broken_header(format, &error).because(error));
+        return Err(broken_header(format, error));
     }
     if let Some(format) = promised.filter(|format| *format != Format::Raw) {
-        return Err(broken_header(format, &"its signature is missing"));
+        return Err(broken_image(BrokenImage::NoSignature { format }));
     }
     refuse(foreign::recognise_text(file)?)?;
     Ok((Format::Raw, Found::ByElimination, None))
@@ -361,7 +361,10 @@ fn broken((format, verdict): (Format, Probe)) -> Option<(Format, Error)> {
     }
 }
 
-fn broken_header(format: Format, reason: &dyn std::fmt::Display) -> Error {
-    Error::corrupt(format!("{format} image with a broken header: {reason}"))
-        .hint("if this is a raw disk, say so with -f raw")
+fn broken_header(format: Format, error: Error) -> Error {
+    broken_image(BrokenImage::Header { format, reason: error.to_string() }).because(error)
+}
+
+fn broken_image(what: BrokenImage) -> Error {
+    Error::corrupt(what).hint("if this is a raw disk, say so with -f raw")
 }

@@ -36,7 +36,7 @@ pub mod vhd;
 pub mod vhdx;
 pub mod vmdk;
 
-pub use broken_chain::BrokenChain;
+pub use broken_chain::{BrokenChain, BrokenImage, BrokenTables};
 pub use chain::{Chain, Link, OpenOptions};
 pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use block::{ErrorKind, Memory, ReadAt};
 use image::vhd::Corrupt;
-use image::{BrokenChain, Chain, Format, OpenOptions, Probe, create};
+use image::{BrokenChain, BrokenImage, Chain, Format, OpenOptions, Probe, create};
 use testkit::{TestFile, TestResolver, check_hostile, real_image, run, scratch, write_image};
 use vhd_shared::{
     check_reads_as, contents, libvhdi_reads, open, open_and_read, open_as, options, qemu_info, qemu_raw,
@@ -328,6 +328,26 @@ fn another_parent_is_refused() {
     let error = open(&path).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(matches!(error.cause(), Some(BrokenChain::NotItsParent { .. })), "{error}");
+}
+
+#[test]
+fn what_is_named_as_an_image_and_is_none_says_why() {
+    let dir = scratch();
+    let path = dir.path().join("disk.vhd");
+    fs::write(&path, vec![1; 4096]).unwrap();
+    let error = open(&path).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(error.cause(), Some(&BrokenImage::NoSignature { format: Format::Vhd }), "{error}");
+    let (mut image, _) = dynamic_bytes();
+    let footer = image.len() - 512;
+    for at in [0, footer] {
+        image[at + 64] ^= 1;
+    }
+    fs::write(&path, &image).unwrap();
+    let error = open(&path).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let is_vhd = |cause: &BrokenImage| matches!(cause, BrokenImage::Header { format: Format::Vhd, .. });
+    assert!(error.cause().is_some_and(is_vhd), "{error}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ use block::{Error, Result, TargetFile};
 use extent::{HostOffset, HostSpan, Span};
 
 use super::broken;
+use crate::BrokenTables;
 
 /// The unit of reading and of keeping.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -211,7 +212,7 @@ impl Tables {
         page.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         let from = index(at % PAGE_BYTES);
         let bytes = page.bytes.get(from..from + N).and_then(|bytes| bytes.try_into().ok());
-        bytes.ok_or_else(|| Error::corrupt("table entry across pages").at(HostOffset::new(at)).into())
+        bytes.ok_or_else(|| Error::corrupt(BrokenTables::EntryAcrossPages).at(HostOffset::new(at)).into())
     }
 
     /// As [`Tables::get`], loading the page if need be.

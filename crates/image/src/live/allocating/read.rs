@@ -11,6 +11,7 @@ use block::{
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use super::{AllocatingDisk, Container, Unit};
+use crate::BrokenTables;
 use crate::live::Missed;
 use crate::live::tables::index;
 
@@ -106,7 +107,7 @@ impl<C: Container> AllocatingDisk<C> {
 
     pub(super) fn expanded(&self, at: HostOffset, len_bytes: u64) -> Result<Vec<u8>> {
         let Some(expander) = &self.shape.expander else {
-            return Err(Error::corrupt("compressed unit in an image without compression").at(at));
+            return Err(Error::corrupt(BrokenTables::UnexpectedCompression).at(at));
         };
         let mut data = vec![0; index(len_bytes)];
         self.read_file(at, &mut data)?;
