@@ -5,6 +5,7 @@
 
 mod cases;
 mod compacting;
+mod earlier;
 mod inputs;
 mod measure;
 mod moving;
@@ -47,6 +48,9 @@ pub(crate) struct Arguments {
     /// The program to measure
     #[arg(long, default_value = "target/release/leandisk")]
     program: PathBuf,
+    /// An earlier build of the program, which does the same work in turns with it: a change is no slower than what was before it
+    #[arg(long, value_name = "PROGRAM")]
+    before: Option<PathBuf>,
     /// Where disks and targets are put. A fast disk of its own gives the steadiest figures
     #[arg(long, default_value = "target/bench")]
     dir: PathBuf,
@@ -71,11 +75,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let inputs = Inputs::new(&arguments.dir, Scale(scale));
     let mut documents = Vec::new();
     let mut missed = 0;
-    for case in all_cases(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
+    let mut ratios = Vec::new();
+    for mut case in all_cases(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
+        let count = case.contenders.len();
+        if let Some(before) = &arguments.before {
+            let before = before.canonicalize().context("there is no earlier program")?;
+            case.contenders.extend(earlier::contenders(&before, &inputs, &case.name));
+        }
         let results = measure_case(&case, runs).with_context(|| case.name.clone())?;
-        let verdicts = if arguments.smoke { Vec::new() } else { (case.judge)(&results) };
+        let (own, others) = results.split_at(count);
+        let verdicts = if arguments.smoke { Vec::new() } else { (case.judge)(own) };
         missed += verdicts.iter().filter(|verdict| !verdict.met()).count();
         show(&results, &verdicts);
+        ratios.extend(earlier::show(own, others));
         documents.push(document(&case, &results, &verdicts));
     }
     inputs.remove_targets()?;
@@ -85,6 +97,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match arguments.smoke {
         true => println!("\nall cases ran; figures of a smoke run mean nothing"),
         false => println!("\n{missed} bars missed; all figures in {}", path.display()),
+    }
+    if !ratios.is_empty() {
+        println!(
+            "time to that of the earlier program, over {} works: median {:.3}",
+            ratios.len(),
+            median(ratios)
+        );
     }
     Ok(())
 }
