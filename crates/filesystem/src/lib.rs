@@ -24,6 +24,7 @@ pub use shadow_copy::ShadowCopy;
 mod bits;
 mod catalog;
 mod doubtful;
+pub mod exfat;
 pub mod ext;
 pub mod fat;
 mod files;
@@ -90,7 +91,7 @@ impl State {
 /// What is known of a volume from a few reads.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// `ntfs`, `ext2`, `ext3`, `ext4`, `fat12`, `fat16`, `fat32`, `swap`, or a name such as `xfs`, `luks2`, `bitlocker`.
+    /// `ntfs`, `ext2`, `ext3`, `ext4`, `fat12`, `fat16`, `fat32`, `exfat`, `swap`, or a name such as `xfs`, `luks2`, `bitlocker`.
     pub filesystem: String,
     /// Its label. Untrusted text.
     pub label: Option<String>,
@@ -216,7 +217,7 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
 
 /// As [`open`], of a volume that nothing holds: whoever calls it has asked [`holder::find`].
 pub fn open_contents(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
-    for open in [ntfs::open, ext::open, swap::open, fat::open] {
+    for open in [ntfs::open, ext::open, swap::open, fat::open, exfat::open] {
         let Some(found) = open(source)? else { continue };
         let Some(other) = beside(source, &found.facts().filesystem)? else { return Ok(Some(found)) };
         let reason = format!("it has superblocks of both {} and {other}", found.facts().filesystem);
@@ -240,6 +241,9 @@ fn beside(source: &Source, found: &str) -> Result<Option<String>> {
         && let Some(name) = fat::boot_sector(source)?
     {
         return Ok(Some(name.into()));
+    }
+    if found != "exfat" && exfat::has_boot_sector(source)? {
+        return Ok(Some("exfat".into()));
     }
     signature::beside(source)
 }

@@ -66,7 +66,6 @@ const RECOGNISERS: &[(Beside, Recogniser)] = &[
     (Beside::Ambiguous, linux::ocfs2),
     (Beside::Ambiguous, linux::nilfs2),
     (Beside::Ambiguous, windows::refs),
-    (Beside::Ambiguous, windows::exfat),
     (Beside::Ambiguous, apple::apfs),
     (Beside::Tolerated, apple::hfs),
     (Beside::Ambiguous, others::ufs),
