@@ -17,12 +17,14 @@ use block::{Error, ReadAt, Result};
 use extent::Volume;
 
 mod bits;
+mod exfat;
 mod ext;
 mod fat;
 mod ntfs;
 mod snapshot;
 mod tally;
 
+pub use exfat::CorruptExFat;
 pub use ext::CorruptExt;
 pub use fat::CorruptFat;
 pub use ntfs::CorruptNtfs;
@@ -34,7 +36,7 @@ pub type Source = Arc<dyn ReadAt<Volume>>;
 /// What a volume that passed was found to hold.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct VolumeReport {
-    /// `ntfs`, `ext` for ext2, ext3 and ext4, or `fat`.
+    /// `ntfs`, `ext` for ext2, ext3 and ext4, `fat` or `exfat`.
     pub filesystem: &'static str,
     /// Files that are no directories, those that the file system keeps for itself included.
     pub files: u64,
@@ -77,9 +79,12 @@ fn check_scope(source: &Source, scope: Scope) -> Result<VolumeReport> {
     if fat::is_fat(source)? {
         return fat::check(source);
     }
+    if exfat::is_exfat(source)? {
+        return exfat::check(source);
+    }
     Err(unknown())
 }
 
 fn unknown() -> Error {
-    Error::unsupported("the volume is not NTFS, ext or FAT, and cannot be checked")
+    Error::unsupported("the volume is not NTFS, ext, FAT or exFAT, and cannot be checked")
 }

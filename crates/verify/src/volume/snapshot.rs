@@ -12,7 +12,7 @@ use block::{Error, Result};
 use extent::VolumeOffset;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::{Source, ext, fat, ntfs, unknown};
+use super::{Source, exfat, ext, fat, ntfs, unknown};
 
 /// Whose contents are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +112,8 @@ impl Snapshot {
             ext::snapshot::collect(source, &mut collector)?;
         } else if fat::is_fat(source)? {
             fat::snapshot::collect(source, &mut collector)?;
+        } else if exfat::is_exfat(source)? {
+            exfat::snapshot::collect(source, &mut collector)?;
         } else {
             return Err(unknown());
         }
