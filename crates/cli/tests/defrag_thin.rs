@@ -84,3 +84,8 @@ fn check(format: &str) {
 fn dynamic_vhdx() {
     check("vhdx");
 }
+
+#[test]
+fn qcow2() {
+    check("qcow2");
+}

@@ -15,7 +15,7 @@ use super::files;
 use crate::defrag::moves::clear_what_fits;
 use crate::defrag::moves::slide::{largest_free, slide};
 use crate::defrag::plan::DefragPlan;
-use crate::defrag::state::{Cells, Effort, Purpose, Work};
+use crate::defrag::state::{Cells, Effort, Growth, Purpose, Work};
 
 /// The goal is reached when this much of the movable free space is in one piece.
 const ENOUGH_PERCENT: u64 = 95;
@@ -46,7 +46,7 @@ pub(crate) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
         if left == 0 {
             break;
         }
-        files::place_left(work)?;
+        files::place_left(work, Growth::Limited)?;
         consolidate(work)?;
         let before = std::mem::replace(&mut left, work.fragmented().len());
         if left == before {
