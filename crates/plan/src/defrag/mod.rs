@@ -83,12 +83,16 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
         return Ok(best(plans, |plan| (plan.left.len(), plan.after.fragments, plan.moved_bytes)));
     }
     // What more is asked for must not leave more in pieces.
-    if is_thin {
-        plans.push(plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?);
-    }
     let largest = |plan: &DefragPlan| plan.after.largest_free_extent_bytes;
+    let mut least = 0;
+    if is_thin {
+        let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
+        // Free space is no less whole than it is without asking for it.
+        least = if options.goal == Goal::Free { largest(&files) } else { 0 };
+        plans.push(files);
+    }
     let most = plans.iter().map(largest).max().unwrap_or(0);
-    let is_scattered = |plan: &DefragPlan| largest(plan) < most - most / AS_GOOD_PART;
+    let is_scattered = |plan: &DefragPlan| largest(plan) < least.max(most - most / AS_GOOD_PART);
     // Of plans that sort, the one with more room sorts better.
     let moved_bytes = |plan: &DefragPlan| if options.goal == Goal::Free { plan.moved_bytes } else { 0 };
     Ok(best(plans, |plan| (plan.after.fragments, is_scattered(plan), moved_bytes(plan))))

@@ -83,7 +83,7 @@ pub(crate) fn gather(work: &mut Work<'_>, options: &DefragOptions) -> Result<()>
             }
             let mut trial = work.clone();
             let loan = trial.space.borrow(options.growth_bytes_max / way.part);
-            effort = gather_once(&mut trial, options, loan, way, effort)?;
+            effort = gather_once(&mut trial, options, &loan, way, effort)?;
             let trial_rank = (trial.fragmented().len(), trial.space.growth_bytes());
             if is_small_enough(&trial, options) && trial_rank < rank {
                 rank = trial_rank;
@@ -115,11 +115,12 @@ fn is_small_enough(work: &Work<'_>, options: &DefragOptions) -> bool {
 fn gather_once(
     work: &mut Work<'_>,
     options: &DefragOptions,
-    loan: Option<VolumeSpan>,
+    loan: &[VolumeSpan],
     way: Way,
     effort: Effort,
 ) -> Result<Effort> {
-    let mut exchange = Exchange { loan, left: BTreeMap::new(), effort };
+    let parking = loan.first().copied();
+    let mut exchange = Exchange { parking, left: BTreeMap::new(), effort };
     let small_bytes = work.space.held().total_bytes() / SMALL_PART;
     for whole_bytes_max in [0, small_bytes].into_iter().filter(|_| way.exchanges) {
         exchange.fill_regions(work, whole_bytes_max)?;
@@ -129,7 +130,7 @@ fn gather_once(
     }
     work.space.end_loan();
     work.give_back();
-    if let Some(loan) = loan {
+    if !loan.is_empty() {
         give_back_windows(work, loan, options, &mut exchange.effort)?;
         give_back(work, options)?;
         tidy(work, options)?;
@@ -140,7 +141,7 @@ fn gather_once(
 /// Empties windows, whichever has the container give back most, until it is as small as it has to be.
 fn give_back_windows(
     work: &mut Work<'_>,
-    loan: VolumeSpan,
+    loan: &[VolumeSpan],
     options: &DefragOptions,
     effort: &mut Effort,
 ) -> Result<()> {
@@ -150,7 +151,7 @@ fn give_back_windows(
             break;
         }
         let cells = Cells::of(work, Purpose::Fill, effort);
-        let mut windows = vec![loan];
+        let mut windows: Vec<_> = loan.iter().copied().take(WINDOWS_MAX).collect();
         for part in WINDOW_PARTS {
             let units = (growth_bytes / part).div_ceil(options.unit_bytes).saturating_add(1);
             let found =
@@ -179,8 +180,8 @@ fn give_back_windows(
 }
 
 struct Exchange {
-    /// What the container has storage for meanwhile.
-    loan: Option<VolumeSpan>,
+    /// Where others go meanwhile: the largest of what is borrowed.
+    parking: Option<VolumeSpan>,
     /// Fragmented streams, and their bytes.
     left: BTreeMap<usize, u64>,
     effort: Effort,
@@ -215,8 +216,8 @@ impl Exchange {
                 all.insert(span);
             }
         }
-        if let Some(loan) = self.loan {
-            all.remove_within(loan);
+        if let Some(parking) = self.parking {
+            all.remove_within(parking);
         }
         self.effort.spend(lookup_effort(work.layout.extent_count()));
         all.iter().filter(|region| region.len_bytes() >= least_bytes).collect()
@@ -252,8 +253,8 @@ impl Exchange {
         let window = VolumeSpan::new(rest.start(), longest);
         let mut count = own_bytes.len();
         let there = work.extents_within(window).map(|extent| (extent, true));
-        let borrowed = self.loan.into_iter().flat_map(|loan| work.extents_within(loan));
-        for (extent, is_there) in there.chain(borrowed.map(|extent| (extent, false))) {
+        let parked = self.parking.into_iter().flat_map(|parking| work.extents_within(parking));
+        for (extent, is_there) in there.chain(parked.map(|extent| (extent, false))) {
             count += 1;
             let stream = work.owner(extent);
             let Some(sum) = own_bytes.get_mut(&stream) else { continue };

@@ -305,20 +305,27 @@ impl Space {
         VolumeSpan::between(at(start), at(end))
     }
 
-    /// Takes storage for free space that has none, in one piece of whole units and no more than `bytes_max` or than the container may grow
-    /// by. It is as good as what is allocated until [`Self::end_loan`], and nothing is given back meanwhile. `None` if there is none
-    /// to be had.
-    pub(crate) fn borrow(&mut self, bytes_max: u64) -> Option<VolumeSpan> {
-        self.held.as_ref()?;
-        self.loan = Some(Spans::default());
-        let rest = self.growth_bytes_max.saturating_sub(self.growth_bytes).min(bytes_max);
-        let thin = self.free.iter().flat_map(|free| self.thin.within(free));
-        let largest = thin.map(|thin| self.units_within(thin)).max_by_key(VolumeSpan::len_bytes)?;
-        let len_bytes = largest.len_bytes().min(rest / self.unit_bytes * self.unit_bytes);
-        let loan = Some(span_at(largest.start().get(), len_bytes)).filter(|loan| !loan.is_empty())?;
-        self.grow(loan);
-        self.loan = Some([loan].into_iter().collect());
-        Some(loan)
+    /// Takes storage for free space that has none, in whole units, the largest pieces first, and no more than `bytes_max` or than the
+    /// container may grow by. It is as good as what is allocated until [`Self::end_loan`], and nothing is given back meanwhile. Answers
+    /// the pieces.
+    pub(crate) fn borrow(&mut self, bytes_max: u64) -> Vec<VolumeSpan> {
+        if self.held.is_none() {
+            return Vec::new();
+        }
+        let mut rest = self.growth_bytes_max.saturating_sub(self.growth_bytes).min(bytes_max);
+        let mut pieces = Vec::new();
+        for free in self.free.fitting(self.unit_bytes).rev().take(LOOKED_AT_MAX) {
+            let thin = self.thin.within(free).map(|thin| self.units_within(thin));
+            let Some(largest) = thin.max_by_key(VolumeSpan::len_bytes) else { continue };
+            let len_bytes = largest.len_bytes().min(rest / self.unit_bytes * self.unit_bytes);
+            if len_bytes > 0 {
+                pieces.push(span_at(largest.start().get(), len_bytes));
+                rest -= len_bytes;
+            }
+        }
+        pieces.iter().for_each(|piece| self.grow(*piece));
+        self.loan = Some(pieces.iter().copied().collect());
+        pieces
     }
 
     /// Counts that `span`, which was taken, is really written: the container has storage for it from now on.

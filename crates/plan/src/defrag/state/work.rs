@@ -397,7 +397,7 @@ impl<'a> Work<'a> {
         let now = self.layout.places();
         let bound = bound(self.layout, &self.at, self.growth_bytes_max);
         let trimmed: Vec<_> = if self.trims { self.gaps().iter().collect() } else { Vec::new() };
-        let trimmed_bytes = trimmed.iter().map(|span| span.len_bytes()).sum();
+        let trimmed_bytes = trimmed.iter().map(VolumeSpan::len_bytes).sum();
         let destinations = self.batches.iter().flat_map(Relocations::by_source).map(|each| each.to_span());
         DefragPlan {
             before: figures(self.layout, &now),
