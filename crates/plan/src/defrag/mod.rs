@@ -66,7 +66,7 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
     let is_thin = layout.is_thin() && options.growth_bytes_max > 0;
     let is_enough = match options.goal {
         Goal::Files => sparing.is_complete(),
-        Goal::Free => !is_thin && sparing.is_complete(),
+        Goal::Free => !is_thin && sparing.is_complete() && free::is_together(&sparing),
         Goal::Pack => !is_thin,
         Goal::Units => true,
     };
@@ -83,14 +83,11 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
         return Ok(best(plans, |plan| (plan.left.len(), plan.after.fragments, plan.moved_bytes)));
     }
     // What more is asked for must not leave more in pieces.
+    let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
     let largest = |plan: &DefragPlan| plan.after.largest_free_extent_bytes;
-    let mut least = 0;
-    if is_thin {
-        let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
-        // Free space is no less whole than it is without asking for it.
-        least = if options.goal == Goal::Free { largest(&files) } else { 0 };
-        plans.push(files);
-    }
+    // Free space is no less whole than it is without asking for it.
+    let least = if options.goal == Goal::Free { largest(&files) } else { 0 };
+    plans.push(files);
     let most = plans.iter().map(largest).max().unwrap_or(0);
     let is_scattered = |plan: &DefragPlan| largest(plan) < least.max(most - most / AS_GOOD_PART);
     // Of plans that sort, the one with more room sorts better.
