@@ -2,7 +2,8 @@
 //! a new one.
 //!
 //! Each format is a folder: `layout.rs` (the on-disk structs alone), `parse.rs` (raw to validated), `map.rs`
-//! (virtual to physical runs), `write.rs` (the layout of a new image), `mod.rs` (what it offers).
+//! (virtual to physical runs), `write.rs` (the layout of a new image), `live` (a disk in use),
+//! `corrupt.rs` (what can be wrong, as values), `mod.rs` (what it offers).
 //!
 //! Invariants:
 //! - opening and reading never write: a pending log is replayed in memory ([`block::Overlay`]);

@@ -277,6 +277,14 @@ impl EditSession {
         }
     }
 
+    /// Moves what lies past `length_bytes` of the image's file into gaps below, as far as there are any.
+    fn shorten(&self, length_bytes: u64) -> Result<()> {
+        match self {
+            Self::Fixed(_) => Ok(()),
+            Self::Thin(live) => engine::shorten(&**live, length_bytes, u64::MAX).map(drop),
+        }
+    }
+
     pub(crate) fn close(&self) -> Result<()> {
         match self {
             Self::Fixed(edit) => edit.flush(),
@@ -330,14 +338,16 @@ fn change(
     };
     let PlannedVolume { rearrange, plan, .. } = planned;
     let header = journal_header(&edit, span_of(volume)?, &**rearrange, &plan.batches, SLOT_BYTES, identity)?;
+    let length_bytes = edit.chain().files()[0].len_bytes();
     let (journal, disk) = begin(how, edit, header)?;
+    let releases = plan.all_releases();
     let progress = how.observer.progress("move", plan.moved_bytes, cancelled);
     let job = RearrangeJob {
         disk: disk.disk(),
         volume: span_of(volume)?,
         rearrange: &**rearrange,
         batches: &plan.batches,
-        releases: &plan.releases,
+        releases: &releases,
         journal: journal.file(),
         thread_count: how.disk.machine.thread_count(),
         slot_bytes: SLOT_BYTES,
@@ -345,6 +355,12 @@ fn change(
     match job.run(&*progress) {
         Ok(outcome) => {
             progress.finish();
+            if !outcome.is_cancelled
+                && let Err(error) = disk.shorten(length_bytes)
+            {
+                // If the disk failed by it, closing says so.
+                how.observer.note(&format!("the image's file stays longer than it was: {error}"));
+            }
             end(&disk, journal)?;
             if outcome.is_cancelled {
                 return Err(Error::interrupted().hint("the disk is whole; what was moved stays moved"));

@@ -12,6 +12,9 @@
 //! | let others use it | [`serve::run`], [`stats::run`] |
 //! | measure a storage | [`bench::first_write`], [`bench::fragmentation`] |
 //!
+//! Where to look for how it is done: [`compact::run`], for one, takes facts from [`stack::Stack::facts`], has [`plan::compact`] plan with them, and has
+//! [`engine::CompactJob`] write. `ARCHITECTURE.md` has the map of all crates.
+//!
 //! ```no_run
 //! use leandisk::{Unwatched, copy, info};
 //!

@@ -246,6 +246,7 @@ mod tests {
             releases: vec![Vec::new(); 2],
             growth_bytes: 0,
             growth_left_bytes: 0,
+            trimmed: Vec::new(),
             movable_free_bytes: 0,
             changed_block_bytes: 0,
             emptied: Emptied::default(),

@@ -7,7 +7,7 @@
 //! Rooms import downwards alone, and so do the files of a room:
 //!
 //! ```text
-//! goals    pack, free -> files; units; anchored
+//! goals    pack, free, exchange -> files; units; anchored
 //!   |
 //! moves    give_back -> clear -> ways, widen; roll -> widen -> aside; slide
 //!   |
@@ -31,9 +31,9 @@ mod tests;
 
 use block::Result;
 
-use goals::{anchored, files, free, pack, units};
+use goals::{anchored, exchange, files, free, pack, units};
 use moves::give_back;
-use state::{Storage, Work};
+use state::{Growth, Storage, Work};
 
 pub use packed::{Packed, plan_packed};
 pub use plan::{
@@ -64,19 +64,32 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
 fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
     let sparing = plan_sparing(layout, options, hints)?;
     let is_thin = layout.is_thin() && options.growth_bytes_max > 0;
-    if options.goal == Goal::Units || !is_thin || (options.goal == Goal::Files && sparing.is_complete()) {
+    let is_enough = match options.goal {
+        Goal::Files => sparing.is_complete(),
+        Goal::Free => !is_thin && sparing.is_complete() && free::is_together(&sparing),
+        Goal::Pack => !is_thin,
+        Goal::Units => true,
+    };
+    if is_enough {
         return Ok(sparing);
     }
-    let mut plans: Vec<_> = plan_lavish(layout, options, hints)?.into_iter().collect();
+    let lavish = if is_thin { plan_lavish(layout, options, hints)? } else { None };
+    let mut plans: Vec<_> = lavish.into_iter().collect();
     plans.push(sparing);
+    if options.goal != Goal::Pack && !plans.iter().any(DefragPlan::is_complete) {
+        plans.extend(plan_exchange(layout, options, hints)?);
+    }
     if options.goal == Goal::Files {
-        return Ok(best(plans, |plan| (plan.left.len(), plan.moved_bytes)));
+        return Ok(best(plans, |plan| (plan.left.len(), plan.after.fragments, plan.moved_bytes)));
     }
     // What more is asked for must not leave more in pieces.
-    plans.push(plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?);
+    let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
     let largest = |plan: &DefragPlan| plan.after.largest_free_extent_bytes;
+    // Free space is no less whole than it is without asking for it.
+    let least = if options.goal == Goal::Free { largest(&files) } else { 0 };
+    plans.push(files);
     let most = plans.iter().map(largest).max().unwrap_or(0);
-    let is_scattered = |plan: &DefragPlan| largest(plan) < most - most / AS_GOOD_PART;
+    let is_scattered = |plan: &DefragPlan| largest(plan) < least.max(most - most / AS_GOOD_PART);
     // Of plans that sort, the one with more room sorts better.
     let moved_bytes = |plan: &DefragPlan| if options.goal == Goal::Free { plan.moved_bytes } else { 0 };
     Ok(best(plans, |plan| (plan.after.fragments, is_scattered(plan), moved_bytes(plan))))
@@ -105,9 +118,22 @@ fn plan_lavish(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> R
     files::counting_room(&mut work, |work| {
         files::gather(work)?;
         free::consolidate_and_gather(work)?;
-        files::place_left(work)
+        files::place_left(work, Growth::Limited)
     })?;
     schedule::within_growth(layout, options, &finish(work, options)?)
+}
+
+/// Plans with streams that exchange places. No plan if too much of the growth would be left in the end.
+fn plan_exchange(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<Option<DefragPlan>> {
+    let mut work = Work::new(layout, options, hints, Storage::Counted);
+    files::counting_room(&mut work, |work| exchange::gather(work, options))?;
+    if options.goal == Goal::Free {
+        free::consolidate_and_gather(&mut work)?;
+    }
+    let mut plan = finish(work, options)?;
+    let (growth_max, left_max) = (options.growth_bytes_max, options.growth_left_bytes_max);
+    plan.left.iter_mut().for_each(|(_, why)| why.stays(growth_max, left_max));
+    Ok((plan.growth_left_bytes <= left_max).then_some(plan))
 }
 
 /// Plans with what the container holds, and with growth where that is not enough.

@@ -112,6 +112,9 @@ pub struct DefragPlan {
     pub made_room_bytes: u64,
     /// After each batch: what is free then, and given back to the container, because the batch or one before took as much.
     pub releases: Vec<Vec<VolumeSpan>>,
+    /// What is free in the end within units of which another part is needed, and is given back after the last batch, to the host if the
+    /// container cannot have it.
+    pub trimmed: Vec<VolumeSpan>,
     /// How many bytes more than before the container takes at the most, at any moment.
     pub growth_bytes: u64,
     /// How many bytes more it takes in the end: what could not be given back, for lack of whole units.
@@ -144,6 +147,13 @@ impl WhyLeft {
 }
 
 impl DefragPlan {
+    /// What is given back after each batch, with what is [`trimmed`](Self::trimmed) after the last.
+    pub fn all_releases(&self) -> Vec<Vec<VolumeSpan>> {
+        let mut releases = self.releases.clone();
+        releases.last_mut().into_iter().for_each(|last| last.extend(&self.trimmed));
+        releases
+    }
+
     /// Whether nothing is left that could be reached: all that stays fragmented must not move.
     pub(crate) fn is_complete(&self) -> bool {
         self.left.iter().all(|(_, why)| matches!(why, WhyLeft::Pinned(_)))

@@ -4,3 +4,4 @@ mod examples;
 mod model;
 mod oracle;
 mod random;
+mod turns;

@@ -53,7 +53,7 @@ pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
     place_cheaply(work, left, &mut effort)?;
     loop {
         let before = left.len();
-        place_directly(work, left)?;
+        place_directly(work, left, Growth::Limited)?;
         work.close()?;
         if left.is_empty() {
             return Ok(());
@@ -70,18 +70,18 @@ pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
     work.close()?;
     // What that left may hold one of them after all, which then moves a second time.
     let moved_bytes = work.moved_bytes();
-    place_left(work)?;
+    place_left(work, Growth::Limited)?;
     work.made_room_bytes += work.moved_bytes() - moved_bytes;
     Ok(())
 }
 
 /// Places the fragmented streams that fit into what is free, with what others leave.
-pub(crate) fn place_left(work: &mut Work<'_>) -> Result<()> {
+pub(crate) fn place_left(work: &mut Work<'_>, growth: Growth) -> Result<()> {
     let mut left = largest_first(work);
     let mut before = usize::MAX;
     while left.len() < before {
         before = left.len();
-        place_directly(work, &mut left)?;
+        place_directly(work, &mut left, growth)?;
         work.close()?;
     }
     Ok(())
@@ -149,9 +149,10 @@ fn finish_clearing(work: &mut Work<'_>, cleared: Vec<Placement>) -> Result<()> {
 }
 
 /// Places what fits into what is free.
-fn place_directly(work: &mut Work<'_>, left: &mut Vec<usize>) -> Result<()> {
+fn place_directly(work: &mut Work<'_>, left: &mut Vec<usize>, growth: Growth) -> Result<()> {
     let growths = [Growth::Never, Growth::Limited];
-    let growths = if work.space.may_grow() { &growths[..] } else { &growths[..1] };
+    let may_grow = growth == Growth::Limited && work.space.may_grow();
+    let growths = if may_grow { &growths[..] } else { &growths[..1] };
     let mut rest = Vec::new();
     for &stream in left.iter() {
         let mut is_placed = false;

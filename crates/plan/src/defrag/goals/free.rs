@@ -15,7 +15,7 @@ use super::files;
 use crate::defrag::moves::clear_what_fits;
 use crate::defrag::moves::slide::{largest_free, slide};
 use crate::defrag::plan::DefragPlan;
-use crate::defrag::state::{Cells, Effort, Purpose, Work};
+use crate::defrag::state::{Cells, Effort, Growth, Purpose, Work};
 
 /// The goal is reached when this much of the movable free space is in one piece.
 const ENOUGH_PERCENT: u64 = 95;
@@ -46,7 +46,7 @@ pub(crate) fn consolidate_and_gather(work: &mut Work<'_>) -> Result<()> {
         if left == 0 {
             break;
         }
-        files::place_left(work)?;
+        files::place_left(work, Growth::Limited)?;
         consolidate(work)?;
         let before = std::mem::replace(&mut left, work.fragmented().len());
         if left == before {
@@ -101,10 +101,14 @@ fn consolidate_by(work: &mut Work<'_>, shares: &[u64]) -> Result<()> {
 /// Whether a plan does what it says: no more fragments than before, and the free space in one piece, or in fewer and larger ones.
 pub(crate) fn serves(plan: &DefragPlan) -> bool {
     let DefragPlan { before, after, .. } = plan;
-    let is_together = after.largest_free_extent_bytes >= percent(plan.movable_free_bytes, ENOUGH_PERCENT);
     let is_better = after.free_extents <= before.free_extents
         && after.largest_free_extent_bytes >= before.largest_free_extent_bytes;
-    after.fragments <= before.fragments && (is_together || is_better)
+    after.fragments <= before.fragments && (is_together(plan) || is_better)
+}
+
+/// Whether a plan leaves what could be free in one piece so, nearly.
+pub(crate) fn is_together(plan: &DefragPlan) -> bool {
+    plan.after.largest_free_extent_bytes >= percent(plan.movable_free_bytes, ENOUGH_PERCENT)
 }
 
 fn percent(bytes: u64, percent: u64) -> u64 {

@@ -7,10 +7,14 @@ mod clear;
 mod give_back;
 mod roll;
 pub(crate) mod slide;
+mod tidy;
 mod ways;
 mod widen;
 
+pub(crate) use aside::{Misfits, free_within, runs_within};
 pub(crate) use clear::{Away, clear, clear_what_fits, fill};
 pub(crate) use give_back::give_back;
-pub(crate) use roll::roll;
+pub(crate) use roll::{roll, waiting};
+pub(crate) use tidy::tidy;
 pub(crate) use ways::{Placement, can_clear, ways};
+pub(crate) use widen::widen;

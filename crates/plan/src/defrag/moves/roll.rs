@@ -296,7 +296,7 @@ fn moving_bytes(work: &Work<'_>, stream: usize, window: VolumeSpan) -> Option<u6
 }
 
 /// The runs of a stream that are not in their place in `window` yet.
-fn waiting(work: &Work<'_>, stream: usize, window: VolumeSpan) -> Vec<(Run, VolumeSpan)> {
+pub(crate) fn waiting(work: &Work<'_>, stream: usize, window: VolumeSpan) -> Vec<(Run, VolumeSpan)> {
     let mut at = window.start();
     let mut all = Vec::new();
     for run in work.runs(stream) {

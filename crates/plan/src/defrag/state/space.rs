@@ -59,6 +59,8 @@ pub(crate) struct Space {
     /// What is not allocated, free or not.
     thin: Spans,
     aside: Option<Aside>,
+    /// What was borrowed and not written yet. Nothing is given back while something is borrowed.
+    loan: Option<Spans>,
     /// How much more the container takes by now.
     growth_bytes: u64,
     /// How many bytes more than it had taken were given back, since it gives back whole units.
@@ -90,6 +92,7 @@ impl Space {
             held,
             thin: thin.iter().collect(),
             aside: None,
+            loan: None,
             growth_bytes: 0,
             spare_bytes: 0,
             peak_bytes: 0,
@@ -254,11 +257,30 @@ impl Space {
         }
     }
 
+    /// Places for `len_bytes` at both ends of free extents, whether the container holds them or not.
+    pub(crate) fn places_for(&self, len_bytes: u64) -> impl Iterator<Item = VolumeSpan> + '_ {
+        self.free.fitting(len_bytes).take(LOOKED_AT_MAX).flat_map(move |span| {
+            [span.start().get(), span.end().get() - len_bytes].map(|start| span_at(start, len_bytes))
+        })
+    }
+
+    /// Bytes of units in which nothing is needed once `span` was left.
+    pub(crate) fn units_left_by(&self, span: VolumeSpan) -> u64 {
+        let before = span.start().get().checked_sub(1).and_then(|at| self.free.around(VolumeOffset::new(at)));
+        let after = self.free.around(span.end());
+        let start = before.map_or(span.start(), |before| before.start());
+        let end = after.map_or(span.end(), |after| after.end());
+        let units = |span| self.units_within(span).len_bytes();
+        let before_bytes: u64 = before.into_iter().chain(after).map(units).sum();
+        units(VolumeSpan::between(start, end)).saturating_sub(before_bytes)
+    }
+
     fn affords(&self, growth_bytes: u64) -> bool {
         self.growth_bytes.checked_add(growth_bytes).is_some_and(|sum| sum <= self.growth_bytes_max)
     }
 
-    fn growth_of(&self, span: VolumeSpan) -> u64 {
+    /// By how much the container grows if `span` is written.
+    pub(crate) fn growth_of(&self, span: VolumeSpan) -> u64 {
         if self.held.is_some() { self.thin.bytes_within(self.units_around(span)) } else { 0 }
     }
 
@@ -283,11 +305,59 @@ impl Space {
         VolumeSpan::between(at(start), at(end))
     }
 
+    /// Takes storage for free space that has none, in whole units, the largest pieces first, and no more than `bytes_max` or than the
+    /// container may grow by. It is as good as what is allocated until [`Self::end_loan`], and nothing is given back meanwhile. Answers
+    /// the pieces.
+    pub(crate) fn borrow(&mut self, bytes_max: u64) -> Vec<VolumeSpan> {
+        if self.held.is_none() {
+            return Vec::new();
+        }
+        let mut rest = self.growth_bytes_max.saturating_sub(self.growth_bytes).min(bytes_max);
+        let mut pieces = Vec::new();
+        for free in self.free.fitting(self.unit_bytes).rev().take(LOOKED_AT_MAX) {
+            let thin = self.thin.within(free).map(|thin| self.units_within(thin));
+            let Some(largest) = thin.max_by_key(VolumeSpan::len_bytes) else { continue };
+            let len_bytes = largest.len_bytes().min(rest / self.unit_bytes * self.unit_bytes);
+            if len_bytes > 0 {
+                pieces.push(span_at(largest.start().get(), len_bytes));
+                rest -= len_bytes;
+            }
+        }
+        pieces.iter().for_each(|piece| self.grow(*piece));
+        self.loan = Some(pieces.iter().copied().collect());
+        pieces
+    }
+
+    /// Counts that `span`, which was taken, is really written: the container has storage for it from now on.
+    pub(crate) fn written(&mut self, span: VolumeSpan) {
+        let around = self.units_around(span);
+        if let Some(loan) = &mut self.loan {
+            loan.remove_within(around);
+        }
+    }
+
+    /// What was borrowed can be given back from now on; of what was never written nothing was taken.
+    pub(crate) fn end_loan(&mut self) {
+        let unwritten = self.loan.take();
+        for span in unwritten.iter().flat_map(Spans::iter) {
+            if let Some(held) = &mut self.held {
+                held.remove_within(span);
+            }
+            self.thin.insert(span);
+            self.count_given(span.len_bytes());
+        }
+    }
+
+    fn count_given(&mut self, len_bytes: u64) {
+        self.spare_bytes += len_bytes.saturating_sub(self.growth_bytes);
+        self.growth_bytes = self.growth_bytes.saturating_sub(len_bytes);
+    }
+
     /// Gives free units back to the container until it takes no more than before. To be called when all that is free is
     /// free on the volume, too. Answers what is given back.
     pub(crate) fn shrink(&mut self) -> Vec<VolumeSpan> {
         let mut given = Vec::new();
-        while self.growth_bytes > 0 {
+        while self.growth_bytes > 0 && self.loan.is_none() {
             let Some(held) = &self.held else { break };
             // What is set aside is to be free in the end, and need not be held.
             let aside = self.aside.as_ref().and_then(|aside| aside.held.as_ref());
@@ -300,8 +370,7 @@ impl Space {
                 held.remove_within(span);
             }
             self.thin.insert(span);
-            self.spare_bytes += span.len_bytes().saturating_sub(self.growth_bytes);
-            self.growth_bytes = self.growth_bytes.saturating_sub(span.len_bytes());
+            self.count_given(span.len_bytes());
             given.push(span);
         }
         given

@@ -77,7 +77,7 @@ impl Spans {
     }
 
     /// All spans of at least `len_bytes`, the shortest first.
-    pub(crate) fn fitting(&self, len_bytes: u64) -> impl Iterator<Item = VolumeSpan> + '_ {
+    pub(crate) fn fitting(&self, len_bytes: u64) -> impl DoubleEndedIterator<Item = VolumeSpan> + '_ {
         self.by_len.range((len_bytes, 0)..).map(|(len, start)| span_at(*start, *len))
     }
 

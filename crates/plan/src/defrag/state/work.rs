@@ -56,6 +56,8 @@ pub(crate) struct Work<'a> {
     moved_bytes: u64,
     pub(crate) made_room_bytes: u64,
     pub(crate) emptied: Emptied,
+    /// Whether what is free within units goes back after the last batch.
+    trims: bool,
 }
 
 #[derive(Clone, Default)]
@@ -98,6 +100,7 @@ impl<'a> Work<'a> {
             moved_bytes: 0,
             made_room_bytes: 0,
             emptied: Emptied::default(),
+            trims: false,
         };
         let stays = |stream| {
             layout.is_anchored(stream) || work.pinned(stream).is_some() || !work.moves_in_steps(stream)
@@ -295,6 +298,7 @@ impl<'a> Work<'a> {
         self.batch.bytes += from.len_bytes();
         self.batch.vacated.push(from);
         self.moved_bytes += from.len_bytes();
+        self.space.written(Span::new(to, from.len_bytes()));
         self.moved_in[extent] = self.batch_number();
         self.at[extent] = to;
         self.by_place.remove(&from.start().get());
@@ -369,11 +373,31 @@ impl<'a> Work<'a> {
         self.by_place.range(..at.get()).next_back().map(|(_, extent)| *extent as usize)
     }
 
+    /// How many bytes more than before are needed by now, if what is free within units could go back as well.
+    pub(crate) fn growth_without_gaps(&self) -> u64 {
+        let gaps_bytes: u64 = self.gaps().iter().map(|gap| gap.len_bytes()).sum();
+        self.space.growth_bytes().saturating_sub(gaps_bytes)
+    }
+
+    /// What is free and held by now, and was not so before.
+    fn gaps(&self) -> ExtentSet<Volume> {
+        let (_, allocated) = self.layout.writable();
+        let held: ExtentSet<Volume> = self.space.held().iter().collect();
+        held.subtract(&self.layout.room().intersect(&allocated))
+    }
+
+    /// Has what is free within units given back after the last batch.
+    pub(crate) fn trim(&mut self) {
+        self.trims = true;
+    }
+
     /// The plan, after the last batch was closed, of which so much free space could be in one piece.
     pub(crate) fn finish(self, movable_free_bytes: u64) -> DefragPlan {
         assert!(self.batch.relocations.is_empty(), "the last batch was closed");
         let now = self.layout.places();
         let bound = bound(self.layout, &self.at, self.growth_bytes_max);
+        let trimmed: Vec<_> = if self.trims { self.gaps().iter().collect() } else { Vec::new() };
+        let trimmed_bytes = trimmed.iter().map(VolumeSpan::len_bytes).sum();
         let destinations = self.batches.iter().flat_map(Relocations::by_source).map(|each| each.to_span());
         DefragPlan {
             before: figures(self.layout, &now),
@@ -381,12 +405,13 @@ impl<'a> Work<'a> {
             moved_bytes: self.moved_bytes,
             made_room_bytes: self.made_room_bytes,
             growth_bytes: self.space.peak_bytes(),
-            growth_left_bytes: self.space.growth_bytes(),
+            growth_left_bytes: self.space.growth_bytes().saturating_sub(trimmed_bytes),
             movable_free_bytes,
             changed_block_bytes: changed_block_bytes(destinations),
             emptied: self.emptied,
             unmet: None,
             left: left(self.layout, &self.at, |stream| self.pinned(stream), bound),
+            trimmed,
             batches: self.batches,
             releases: self.releases,
         }

@@ -332,6 +332,12 @@ impl Model {
             }
             growth -= now.release(release, options);
         }
+        // The host has back what is free within units, which the container keeps.
+        for at in plan.trimmed.iter().flat_map(|span| clusters(*span)) {
+            assert_eq!((now.cells[at], now.backing[at]), (Cell::Free, Backing::Allocated));
+            assert!((self.cells[at], self.backing[at]) != (Cell::Free, Backing::Allocated));
+            growth -= 1;
+        }
         assert_eq!(plan.growth_left_bytes, u64::try_from(growth.max(0)).unwrap() * CLUSTER);
         assert_eq!(plan.before, self.figures());
         assert_eq!(plan.after, now.figures());

@@ -1,0 +1,137 @@
+//! Files that were written in turns, on containers that must not grow by much.
+
+use super::model::{CLUSTER, Cell, Model, options, planned};
+use crate::defrag::*;
+
+/// The clusters of a unit: 64 KiB.
+const UNIT: u64 = 16;
+/// The clusters of a volume.
+const LEN: u64 = 20_000;
+
+/// A volume of `len` clusters, on which files grew in turns until so much of it was full. File `n` of `count` has `sizes[n % ..]`: pieces of
+/// so many clusters, so many times.
+fn in_turns(len: u64, count: usize, sizes: &[(u64, u64)]) -> Model {
+    let mut model = Model::new(usize::try_from(len).unwrap());
+    model.keep(0..24);
+    let mut pieces = vec![Vec::new(); count];
+    let mut at = 24;
+    let rounds = sizes.iter().map(|(_, times)| *times).max().unwrap();
+    for round in 0..rounds {
+        for (file, pieces) in pieces.iter_mut().enumerate() {
+            let (piece, times) = sizes[file % sizes.len()];
+            if round < times {
+                pieces.push((at, piece));
+                at += piece;
+            }
+        }
+    }
+    pieces.iter().for_each(|pieces| _ = model.add_dense(pieces));
+    let used = usize::try_from(at.div_ceil(UNIT) * UNIT).unwrap();
+    model.backing[used..].fill(Backing::Unallocated);
+    model
+}
+
+fn thin_options(len: u64) -> DefragOptions {
+    DefragOptions {
+        growth_bytes_max: len * CLUSTER / 50,
+        growth_left_bytes_max: len * CLUSTER / 1000,
+        unit_bytes: UNIT * CLUSTER,
+        batch_bytes_max: 64 << 20,
+        ..options(Goal::Files)
+    }
+}
+
+/// As [`in_turns`], with whole files, gaps, and what stays strewn among them, by a rule that `seed` varies.
+fn in_turns_among_others(len: u64, used: u64, seed: u64) -> Model {
+    let mut state = seed;
+    let mut any = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut model = Model::new(usize::try_from(len).unwrap());
+    model.keep(0..24);
+    let mut pieces = vec![Vec::new(); 24];
+    let mut whole = Vec::new();
+    let mut at = 24;
+    while at < used {
+        match any(200) {
+            0..5 => {
+                let size = 1 + any(600);
+                whole.push((at, size));
+                at += size;
+            }
+            5..10 => at += 1 + any(30),
+            10 => {
+                let start = usize::try_from(at).unwrap();
+                model.keep(start..start + 1);
+                at += 1;
+            }
+            _ => {
+                let size = 1 + any(24);
+                let file = usize::try_from(any(24)).unwrap();
+                pieces[file].push((at, size));
+                at += size;
+            }
+        }
+    }
+    pieces.iter().filter(|pieces| !pieces.is_empty()).for_each(|pieces| _ = model.add_dense(pieces));
+    whole.into_iter().for_each(|piece| _ = model.add_dense(&[piece]));
+    model
+}
+
+/// As if the container had storage for no unit in which nothing lies.
+fn without_free_units(mut model: Model) -> Model {
+    let unit = usize::try_from(UNIT).unwrap();
+    for start in (0..model.cells.len() - unit).step_by(unit) {
+        let range = start..start + unit;
+        if model.cells[range.clone()].iter().all(|cell| *cell == Cell::Free) {
+            model.backing[range].fill(Backing::Unallocated);
+        }
+    }
+    model
+}
+
+#[test]
+fn files_come_together_where_next_to_nothing_is_free() {
+    for seed in 0..8 {
+        let model = in_turns_among_others(LEN, LEN * 88 / 100, seed);
+        let (plan, _) = planned(&model, &thin_options(LEN));
+        assert!(plan.before.fragmented_files >= 23, "{seed}: {:?}", plan.before);
+        assert_eq!(plan.left, [], "{seed}");
+    }
+}
+
+/// Little of what is strewn on a thin disk with units of many clusters stays in pieces, and the disk is as small as it was.
+#[test]
+fn most_files_come_together_among_others_on_a_thin_disk() {
+    let (mut left, mut all) = (0, 0);
+    for seed in 0..8 {
+        let model = without_free_units(in_turns_among_others(LEN, LEN * 75 / 100, seed));
+        let options = thin_options(LEN);
+        let (plan, _) = planned(&model, &options);
+        assert!(plan.growth_left_bytes <= options.growth_left_bytes_max);
+        left += plan.left.len() as u64;
+        all += plan.before.fragmented_files;
+    }
+    assert!(left <= all / 4, "{left} of {all}");
+}
+
+#[test]
+fn files_written_in_turns_come_together_on_a_thin_disk() {
+    for sizes in [
+        &[(16, 48), (32, 16)][..],
+        &[(16, 40)],
+        &[(1, 50), (3, 30), (7, 20)],
+        &[(5, 40), (16, 20), (40, 10)],
+        &[(2, 100), (64, 8), (1, 160)],
+    ] {
+        let total: u64 =
+            (0..64).map(|file| sizes[file % sizes.len()]).map(|(piece, times)| piece * times).sum();
+        let len = total * 100 / 78;
+        let options = thin_options(len);
+        let (plan, _) = planned(&in_turns(len, 64, sizes), &options);
+        assert_eq!(plan.before.fragmented_files, 64, "{sizes:?}");
+        assert_eq!(plan.left, [], "{sizes:?}");
+        assert!(plan.moved_bytes <= 2 * plan.before.fragmented_bytes, "{sizes:?}: each moves aside and in");
+    }
+}
