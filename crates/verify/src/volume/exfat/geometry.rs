@@ -44,7 +44,7 @@ fn check_regions(source: &Source, sector: u64) -> Result<()> {
         let body = bytes.len() / 12 * 11;
         for (at, byte) in bytes[..body].iter().enumerate() {
             if !(at == 106 || at == 107 || at == 112) {
-                sum = (sum >> 1 | sum << 31).wrapping_add(u32::from(*byte));
+                sum = sum.rotate_right(1).wrapping_add(u32::from(*byte));
             }
         }
         if bytes[body..].chunks(4).any(|stored| number(stored, 0, 4) != u64::from(sum)) {

@@ -120,7 +120,7 @@ fn node(geometry: &mut Geometry<'_>, parent_at: u64, at: u64, set: Vec<u8>) -> R
     let wrong = || Error::corrupt(CorruptExFat::Set(at));
     let mut sum = 0_u16;
     for (_, byte) in set.iter().enumerate().filter(|(index, _)| !(2..4).contains(index)) {
-        sum = (sum >> 1 | sum << 15).wrapping_add(u16::from(*byte));
+        sum = sum.rotate_right(1).wrapping_add(u16::from(*byte));
     }
     let is_sound = set.len() >= 96
         && u64::from(sum) == number(&set, 2, 2)
