@@ -3,11 +3,11 @@
 use block::{Error, Result};
 
 use super::Volume;
-use super::boot::{self};
+use super::boot;
 use super::corrupt::Corrupt;
 use super::layout::MEDIA_ENTRY;
-use super::root::Upcase;
 use super::table::{Chains, Run, Table};
+use super::upcase::Upcase;
 use super::walk::{self, Node, Visitor};
 
 /// Fails with the first contradiction. Clusters that the bitmap has in use and nobody owns are none: they are used.
@@ -19,7 +19,8 @@ pub(super) fn check(volume: &Volume) -> Result<()> {
         let expected = format!("{MEDIA_ENTRY:#x}");
         return Err(Error::corrupt(Corrupt::Entry { cluster: 0 }).field("value", media, expected));
     }
-    let upcase = Upcase::read(source, geometry, tables)?;
+    let upcase_at = geometry.span_of(tables.upcase.first, tables.upcase.count).start();
+    let upcase = Upcase::read(source, upcase_at, tables.upcase_bytes, tables.upcase_sum)?;
     let mut chains = Chains::within(source, geometry, tables.bitmap_at)?;
     chains.claim(tables.bitmap, 0)?;
     chains.claim(tables.upcase, 0)?;

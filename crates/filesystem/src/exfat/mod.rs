@@ -28,6 +28,7 @@ mod layout;
 mod map;
 mod root;
 mod table;
+mod upcase;
 mod walk;
 
 pub use corrupt::Corrupt;

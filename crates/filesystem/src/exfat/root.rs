@@ -1,6 +1,6 @@
 //! What the root directory alone names: the allocation bitmap, the up-case table (sections 7.1 and 7.2), and the label (section 7.3).
 
-use block::{Error, Result, read_vec};
+use block::{Error, Result};
 use extent::VolumeOffset;
 use zerocopy::FromBytes;
 
@@ -21,8 +21,8 @@ pub(super) struct Tables {
     pub(super) bitmap_at: VolumeOffset,
     pub(super) bitmap: Run,
     pub(super) upcase: Run,
-    upcase_bytes: u64,
-    upcase_sum: u32,
+    pub(super) upcase_bytes: u64,
+    pub(super) upcase_sum: u32,
     pub(super) label: Option<String>,
 }
 
@@ -96,44 +96,4 @@ fn label_of(bytes: &[u8; ENTRY_BYTES]) -> Option<String> {
     let mut text = Vec::new();
     push_utf8(&mut text, &bytes[2..2 + 2 * count]);
     Some(String::from_utf8_lossy(&text).into_owned()).filter(|label| !label.is_empty())
-}
-
-/// The upper case of every unit of UTF-16.
-pub(super) struct Upcase(Vec<u16>);
-
-impl Upcase {
-    /// Reads the table, whose checksum must agree. `0xffff` stands before a count of units that are their own upper case.
-    pub(super) fn read(source: &Source, geometry: &Geometry, tables: &Tables) -> Result<Self> {
-        let at = geometry.span_of(tables.upcase.first, tables.upcase.count).start();
-        let bytes = read_vec(source, at, tables.upcase_bytes, "exFAT up-case table")?;
-        let sum = bytes.iter().fold(0_u32, |sum, byte| sum.rotate_right(1).wrapping_add(u32::from(*byte)));
-        if sum != tables.upcase_sum {
-            let expected = format!("{:#010x}", tables.upcase_sum);
-            return Err(Error::corrupt(Corrupt::Table("up-case table")).field("checksum", sum, expected));
-        }
-        let mut upper: Vec<u16> = (0..=u16::MAX).collect();
-        let (units, _) = bytes.as_chunks::<2>();
-        let mut units = units.iter().map(|unit| u16::from_le_bytes(*unit));
-        let mut at = 0;
-        while let Some(unit) = units.next() {
-            match (unit, upper.get_mut(at)) {
-                (0xffff, _) => at += usize::from(units.next().unwrap_or(0)),
-                (unit, Some(place)) => {
-                    *place = unit;
-                    at += 1;
-                }
-                (_, None) => break,
-            }
-        }
-        Ok(Self(upper))
-    }
-
-    /// `NameHash` (section 7.6.4) of a name in UTF-16.
-    pub(super) fn hash(&self, name: &[u8]) -> u16 {
-        let (units, _) = name.as_chunks::<2>();
-        let upper = units.iter().map(|unit| self.0[usize::from(u16::from_le_bytes(*unit))]);
-        upper
-            .flat_map(u16::to_le_bytes)
-            .fold(0, |hash: u16, byte| hash.rotate_right(1).wrapping_add(u16::from(byte)))
-    }
 }

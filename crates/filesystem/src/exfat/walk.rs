@@ -11,8 +11,8 @@ use super::corrupt::Corrupt;
 use super::layout::{
     ALLOCATION_POSSIBLE, DIRECTORY, ENTRY_BYTES, FileEntry, NAME_UNITS, NO_FAT_CHAIN, StreamEntry, entry_type,
 };
-use super::root::Upcase;
 use super::table::{Chains, Run};
+use super::upcase::Upcase;
 use crate::Source;
 use crate::utf16::push_utf8;
 
