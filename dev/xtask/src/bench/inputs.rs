@@ -331,6 +331,29 @@ umount "$mnt"
 chmod a+r "$disk"
 "#;
 
+/// NTFS, so full, with files that grew in turns: MiB of the volume, percent, the number of files, KiB of each turn.
+const IN_TURNS: &str = r#"
+mib=$1 percent=$2 files=$3 kib=$4
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+mkntfs -qQF -c 4096 "$disk" >/dev/null 2>&1
+mount -t ntfs-3g "$disk" "$mnt"
+python3 - "$mnt" "$percent" "$files" "$kib" <<'END'
+import os, sys
+root, percent, count, kib = sys.argv[1], *map(int, sys.argv[2:])
+files = [open(f"{root}/{number}.log", "wb", buffering=0) for number in range(count)]
+def is_full():
+    state = os.statvfs(root)
+    return (state.f_blocks - state.f_bfree) * 100 >= state.f_blocks * percent
+while not is_full():
+    for file in files:
+        file.write(os.urandom(kib << 10))
+END
+sync -f "$mnt"
+umount "$mnt"
+chmod a+r "$disk"
+"#;
+
 const CONVERTED: &str = r#"
 qemu-img convert -f raw -O "$2" "$1" "$disk"
 chmod a+r "$disk"
@@ -468,6 +491,11 @@ impl Inputs {
         let args: Vec<_> = numbers.iter().map(ToString::to_string).collect();
         let path = self.dir.join(format!("fragmented-ntfs-{}.raw", args.join("-")));
         Input { path, script: FRAGMENTED_NTFS, args, needs: None }
+    }
+
+    /// NTFS of 2 GiB, 78 % full, with 64 files that were written in turns by 64 KiB.
+    pub(super) fn in_turns(&self) -> Input {
+        self.input("in-turns", "raw", IN_TURNS, &[self.scale.mib(2048, 96), 78, self.scale.mib(64, 8), 64])
     }
 
     /// ext4 of 512 MiB with 352 MiB in 22 fragmented files.

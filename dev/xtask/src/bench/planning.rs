@@ -10,7 +10,8 @@ use super::moving::{as_predicted, e4defrag, nothing_left, on_a_copy, planned, vo
 
 /// Every case.
 pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
-    let mut cases = vec![fragmented_files(program, inputs), grown_files(program, inputs)];
+    let mut cases =
+        vec![fragmented_files(program, inputs), in_turns(program, inputs), grown_files(program, inputs)];
     for kind in ["ntfs", "ext4"] {
         cases.push(small_files_sorted(program, inputs, kind));
         cases.push(in_qcow2(program, inputs, kind));
@@ -38,6 +39,59 @@ fn fragmented_files(program: &Path, inputs: &Inputs) -> Case {
         }),
         input,
     }
+}
+
+/// Files that lie among each other in images that have no more storage than they hold, and on a disk that has all of it.
+fn in_turns(program: &Path, inputs: &Inputs) -> Case {
+    let input = inputs.in_turns();
+    let mut around = on_a_copy(&text(program), &input);
+    around.before = around.before.replace("--sparse=always", "--sparse=never");
+    let allocated = raw(program, inputs, "files", "raw in turns allocated", around);
+    let thin = ["raw", "qcow2", "vhdx"].map(|format| thin(program, inputs, &input, format));
+    Case {
+        name: "64 files in turns, thin and allocated, in place".into(),
+        contenders: thin.into_iter().chain([allocated]).collect(),
+        judge: Box::new(|results| {
+            let of = |result: &Measured| {
+                let left = done(result, "/volumes/0/left");
+                let found = |pointer: &str| {
+                    let found = result.last().found.pointer(pointer);
+                    found.and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
+                };
+                let growth = result.last().target_bytes / found("/held_before_bytes");
+                let mut verdicts = vec![Verdict { what: "fragmented files left", value: left, bar: 0.0 }];
+                if growth.is_finite() {
+                    verdicts.push(Verdict { what: "storage to that before", value: growth, bar: 1.001 });
+                }
+                verdicts.extend(as_predicted(result));
+                verdicts
+            };
+            results.iter().flat_map(of).collect()
+        }),
+        input,
+    }
+}
+
+/// A thin image of `input`; what it holds before is found as `held_before_bytes`.
+fn thin(program: &Path, inputs: &Inputs, input: &Input, format: &str) -> Contender {
+    let target = inputs.target(&format!("in-turns.{format}"));
+    let (program, disk, source) = (text(program), text(&target), text(&input.path));
+    let command = words(&[&[&program, "defrag", &disk, "-f", format, "--json"]]);
+    let add = "import json, sys; found = json.load(sys.stdin); \
+        print(json.dumps({**found, \"held_before_bytes\": int(open(sys.argv[1]).read())}))";
+    let around = Around {
+        before: format!(
+            "qemu-img convert -f raw -O {format} '{source}' \"$1\"; sync; echo $(($(stat -c %b \"$1\") * 512)) > \"$1.held\""
+        ),
+        after: format!(
+            "{{ if [ {format} != raw ]; then qemu-img check -q -f {format} \"$1\"; fi; '{program}' analyze -f {format} --json \"$1\"; }} \
+             | python3 -c '{add}' \"$1.held\""
+        ),
+        // It is not mounted.
+        reading_by: None,
+    };
+    let around = Some(planned(around, &program, format, "files"));
+    Contender { name: format!("leandisk, thin {format}"), command, target, as_root: true, around }
 }
 
 /// Files that grew in turns, beside e4defrag, which leaves some of them on a volume so full.
