@@ -231,8 +231,7 @@ fn conditional(work: Work) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompile
 
 /// The priorities of other threads, processes and users: a thread may lower its own.
 fn own_priority() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    let process = u64::from(libc::PRIO_PROCESS);
-    Ok(vec![is(0, SeccompCmpOp::Ne, process)?, is(1, SeccompCmpOp::Ne, 0)?])
+    Ok(vec![is(0, SeccompCmpOp::Ne, PRIO_PROCESS)?, is(1, SeccompCmpOp::Ne, 0)?])
 }
 
 fn compare(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, seccompiler::BackendError> {
@@ -243,6 +242,9 @@ fn compare(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, 
 fn is(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     SeccompRule::new(vec![compare(index, op, value)?])
 }
+
+/// setpriority(2), the kernel's `include/uapi/linux/resource.h`. The C libraries differ in whether theirs has a sign.
+const PRIO_PROCESS: u64 = 0;
 
 /// fcntl(2), the kernel's `include/uapi/asm-generic/fcntl.h`.
 const F_SETOWN_EX: u64 = 15;
