@@ -201,6 +201,7 @@ impl ServeArguments {
             listen: self.listen,
             passed_sockets: true,
             read_only: self.read_only,
+            lean: self.lean,
             provision: self.provision.map(Into::into),
             placement: self.placement.into(),
             compact_at_close: self.compact_at_close,

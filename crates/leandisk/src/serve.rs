@@ -11,6 +11,7 @@
 //! Absent on purpose: disks that come and go while others are served.
 
 mod compacting;
+mod lean;
 mod listening;
 mod made;
 mod opened;
@@ -57,6 +58,8 @@ pub struct Options {
     pub passed_sockets: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether what the guest does not use reads as zeros. For disks that are only read.
+    pub lean: bool,
     /// What each disk keeps of its space; `None` for what it was created with.
     pub provision: Option<Provision>,
     /// Where the units of thin disks go that are written for the first time.
@@ -176,6 +179,11 @@ fn check_told_apart(options: &Options) -> Result<()> {
     if options.disks.is_empty() {
         return Err(Error::invalid("there is no disk to serve"));
     }
+    if options.lean && !options.read_only {
+        return Err(Error::invalid(
+            "--lean needs --read-only: what a client wrote could not be told from what it did not use",
+        ));
+    }
     for (index, second) in options.disks.iter().enumerate() {
         for first in &options.disks[..index] {
             check_pair(first, second, options.read_only)?;
@@ -229,7 +237,7 @@ impl<'a> InUse<'a> {
         let mut disks: Vec<Self> = Vec::new();
         for (served, held) in held {
             let monitor = Monitor::new();
-            match held.into_use(&monitor) {
+            match held.into_use(&monitor, observer) {
                 Ok(opened) => {
                     let (disk, export) = (&served.disk, served.export_name());
                     tracing::info!(?disk, ?export, bytes = opened.disk.len_bytes(), "disk taken into use");

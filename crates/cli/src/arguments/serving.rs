@@ -30,6 +30,10 @@ pub(crate) struct ServeArguments {
     /// Refuse all writes
     #[arg(long, help_heading = CHANGE)]
     pub(crate) read_only: bool,
+    /// Let free space, page files and swap read as zeros, as 'leandisk copy' leaves them out, so that programs that copy or back up the
+    /// disk need not read them. A volume that is not understood is served whole
+    #[arg(long, requires = "read_only", help_heading = CHANGE)]
+    pub(crate) lean: bool,
     /// How much of its space the disk keeps when the guest discards data [default: as the disk was created]
     #[arg(long, value_enum, value_name = "WHEN", help_heading = CHANGE)]
     pub(crate) provision: Option<Provision>,

@@ -29,10 +29,11 @@ impl Serving {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.split_whitespace().find(|word| word.starts_with("nbd"));
-        let address = address.unwrap_or_else(|| panic!("no address in: {line}")).to_owned();
+        // Notes may come first.
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let is_address = |word: &&str| word.starts_with("nbd+") || word.starts_with("nbd:");
+        let address = |line: String| line.split_whitespace().find(is_address).map(str::to_owned);
+        let address = lines.filter_map(address).next().expect("it says where it serves");
         Self { child, address, socket }
     }
 

@@ -17,8 +17,10 @@ use image::live::{Arrangement, LiveOptions};
 use image::{Chain, Format, Purpose, Resolver};
 use os::{HostMachine, LiveFile, PreallocatedFile, ReadLock, StoragePromise};
 use serve::monitor::Monitor;
+use stack::Stack;
 
 use super::Options;
+use super::lean::Lean;
 use super::rehearsal::Rehearsed;
 use crate::machine::Caching;
 use crate::open::{Location, OpenOptions, check_claims};
@@ -56,8 +58,8 @@ struct UseOptions {
 
 /// A disk whose files are locked, and of which no byte was changed.
 pub(super) enum Held {
-    /// Which is all that it takes.
-    ToRead(OpenForUse),
+    /// To be read.
+    ToRead(HeldToRead),
     /// To be taken into use.
     ToWrite(HeldToWrite),
 }
@@ -68,7 +70,7 @@ impl Held {
         let chain = location.open_chain_at_rest(Caching::PageCache)?;
         let resolver = location.resolver()?;
         if options.read_only {
-            return Ok(Self::ToRead(OpenForUse::read_only(&chain, &*resolver)?));
+            return Ok(Self::ToRead(HeldToRead::of(&chain, &*resolver, options.lean)?));
         }
         let kept = options.provision.map_or_else(|| os::kept(path), Provision::kept);
         let how =
@@ -85,11 +87,54 @@ impl Held {
     }
 
     /// Takes it into use. That may put its image in order: a log is replayed, a last cluster completed.
-    pub(super) fn into_use(self, monitor: &Arc<Monitor>) -> Result<OpenForUse> {
+    pub(super) fn into_use(self, monitor: &Arc<Monitor>, observer: &dyn Observer) -> Result<OpenForUse> {
         match self {
-            Self::ToRead(open) => Ok(open),
+            Self::ToRead(held) => held.into_use(observer),
             Self::ToWrite(held) => held.into_use(monitor),
         }
+    }
+}
+
+/// A disk that is only read.
+pub(super) struct HeldToRead {
+    chain: Chain,
+    locks: Vec<LockedFile>,
+    /// What its guest does not use is to read as zeros.
+    is_lean: bool,
+}
+
+impl HeldToRead {
+    fn of(chain: &Chain, resolver: &dyn Resolver, is_lean: bool) -> Result<Self> {
+        check_claims(chain, resolver, Act::Read)?;
+        let locks = lock_for_reading(chain.files())?;
+        // What was parsed before the locks may have changed since.
+        let chain = Chain::open(chain.files()[0].clone(), same_format(chain), resolver)?;
+        chain.check_readable()?;
+        check_all_held(&chain, &locks, &[])?;
+        Ok(Self { chain, locks, is_lean })
+    }
+
+    fn into_use(self, observer: &dyn Observer) -> Result<OpenForUse> {
+        let Self { chain, locks, is_lean } = self;
+        let format = chain.facts().format;
+        let disk: Arc<dyn LiveDisk> = match is_lean {
+            true => {
+                let stack = Stack::open(chain)?;
+                let disk = Arc::new(ReadOnly(stack.chain().clone()));
+                Arc::new(Lean::of(&stack, disk, observer)?)
+            }
+            false => Arc::new(ReadOnly(Arc::new(chain))),
+        };
+        Ok(OpenForUse {
+            format,
+            disk,
+            files: Vec::new(),
+            own: Vec::new(),
+            keeps_storage: true,
+            is_to_be_short: false,
+            writes_zeros: false,
+            _locks: locks.into_iter().map(|held| held.lock).collect(),
+        })
     }
 }
 
@@ -178,25 +223,6 @@ pub(super) struct OpenForUse {
 }
 
 impl OpenForUse {
-    fn read_only(chain: &Chain, resolver: &dyn Resolver) -> Result<Self> {
-        check_claims(chain, resolver, Act::Read)?;
-        let locks = lock_for_reading(chain.files())?;
-        // What was parsed before the locks may have changed since.
-        let chain = Chain::open(chain.files()[0].clone(), same_format(chain), resolver)?;
-        chain.check_readable()?;
-        check_all_held(&chain, &locks, &[])?;
-        Ok(Self {
-            format: chain.facts().format,
-            disk: Arc::new(ReadOnly(chain)),
-            files: Vec::new(),
-            own: Vec::new(),
-            keeps_storage: true,
-            is_to_be_short: false,
-            writes_zeros: false,
-            _locks: locks.into_iter().map(|held| held.lock).collect(),
-        })
-    }
-
     /// Closes the image, and gives back what was reserved for it and not used.
     pub(super) fn close(&self, observer: &dyn Observer) -> Result<()> {
         if let Err(error) = self.shorten() {
@@ -353,7 +379,7 @@ impl Resolver for OwnFilesFirst<'_> {
 }
 
 /// A disk that is read, and refuses every change.
-struct ReadOnly(Chain);
+struct ReadOnly(Arc<Chain>);
 
 impl ReadOnly {
     fn refuse<T>(&self) -> Result<T> {

@@ -4,7 +4,7 @@
 //! - what is moved away are whole runs, to places that are free and allocated: it is in no more pieces than before;
 //! - a window is cleared in full or nothing of it moves; until it is filled nobody else is given a part of it.
 //!
-//! Absent on purpose: making room for what makes room, but for gaps that are joined ([`super::widen`]).
+//! Absent on purpose: making room for what makes room, but for gaps that are joined ([`mod@super::widen`]).
 
 use block::Result;
 use extent::{VolumeOffset, VolumeSpan};
