@@ -157,6 +157,7 @@ pub(crate) unsafe fn opening(
         Ok(OpenOptions {
             format: format(image_format, "format")?,
             allow_path: strings(allow_paths, allow_path_count, "allow_paths")?,
+            ..OpenOptions::default()
         })
     }
 }

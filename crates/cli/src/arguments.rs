@@ -147,6 +147,9 @@ pub(crate) struct OpenArguments {
     /// opened only from the image's own folder. May be repeated
     #[arg(long, value_name = "PATH", help_heading = OPENING)]
     pub(crate) allow_path: Vec<PathBuf>,
+    /// Another disk, on which logical volumes of LVM2 that lie on this one have parts. It is only read. May be repeated
+    #[arg(long, value_name = "DISK", help_heading = OPENING)]
+    pub(crate) with: Vec<PathBuf>,
 }
 
 /// Whether the program is closed in while it reads the disk.

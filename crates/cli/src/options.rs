@@ -18,7 +18,7 @@ use crate::arguments::{
 
 impl OpenArguments {
     fn options(&self) -> OpenOptions {
-        OpenOptions { format: self.format, allow_path: self.allow_path.clone() }
+        OpenOptions { format: self.format, allow_path: self.allow_path.clone(), with: self.with.clone() }
     }
 }
 

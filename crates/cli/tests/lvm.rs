@@ -299,6 +299,121 @@ fn what_is_on_another_disk_too_is_whole() {
     check_whole(&scene, "is not on this disk");
 }
 
+/// A volume group on two disks, each a physical volume in the same place as on the scene's disk.
+struct TwoDisks {
+    scene: Scene,
+    disks: [PathBuf; 2],
+}
+
+impl TwoDisks {
+    fn new() -> Self {
+        let commands = "lvcreate -an -Zn -Wn -i 2 -I 64k -n striped -l 16 vg0
+lvcreate -an -Zn -Wn -n root -l 10 vg0
+lvcreate -an -Zn -Wn -n data -l 12 vg0
+lvextend -l +8 vg0/root
+";
+        let scene = Scene::with_table(&[120, 100], commands);
+        let disks = [0, 1].map(|own| {
+            let disk = scene.path(&format!("disk {own}.raw"));
+            let (from, to) = (File::open(&scene.disk).unwrap(), File::create(&disk).unwrap());
+            let len_bytes = from.metadata().unwrap().len();
+            to.set_len(len_bytes).unwrap();
+            for (start, len) in [(0, MIB), scene.parts[own], (len_bytes - MIB, MIB)] {
+                let mut bytes = vec![0; len as usize];
+                from.read_exact_at(&mut bytes, start).unwrap();
+                to.write_all_at(&bytes, start).unwrap();
+            }
+            run("sfdisk", &["-q", "--delete", arg(&disk), &(2 - own).to_string()]);
+            disk
+        });
+        Self { scene, disks }
+    }
+
+    /// One disk as it would be of these two.
+    fn joined(&self, disks: [&Path; 2]) -> PathBuf {
+        let joined = self.scene.path("joined.raw");
+        fs::copy(disks[0], &joined).unwrap();
+        let (start, len) = self.scene.parts[1];
+        let mut bytes = vec![0; len as usize];
+        File::open(disks[1]).unwrap().read_exact_at(&mut bytes, start).unwrap();
+        File::options().write(true).open(&joined).unwrap().write_all_at(&bytes, start).unwrap();
+        joined
+    }
+
+    fn check(&self, joined: &Path) {
+        ["striped", "root", "data"].iter().for_each(|name| self.scene.check_files(joined, name));
+        self.scene.check_nothing_stale(joined);
+        // The group is looked for in both parts.
+        fs::copy(joined, &self.scene.disk).unwrap();
+        self.scene.check_group(&self.scene.disk);
+    }
+}
+
+#[test]
+fn logical_volumes_on_two_disks_are_taken_by_what_they_use() {
+    let two = TwoDisks::new();
+    let before = two.disks.clone().map(|disk| fs::read(disk).unwrap());
+    let mut targets = Vec::new();
+    for own in [0, 1] {
+        let (disk, other) = (arg(&two.disks[own]), arg(&two.disks[1 - own]));
+        let alone = document("leandisk.info/1", &["info", disk]);
+        assert_eq!(alone["volumes"][0]["mode"], "whole", "{alone}");
+        let info = document("leandisk.info/1", &["info", disk, "--with", other]);
+        two.scene.check_figures(&info);
+        let striped = volume(&info, "vg0/striped");
+        assert_eq!((&striped["mode"], &striped["size_bytes"]), (&json!("used-only"), &json!(64 * MIB)));
+        let target = two.scene.path(&format!("target {own}.raw"));
+        let copied = document("leandisk.copy/1", &["copy", disk, "--with", other, arg(&target), "--verify"]);
+        assert!(number(&copied, "/read_bytes") < 40 * MIB, "{copied}");
+        targets.push(target);
+    }
+    assert!(before == two.disks.clone().map(|disk| fs::read(disk).unwrap()), "nothing was written");
+    two.check(&two.joined([&targets[0], &targets[1]]));
+}
+
+#[test]
+fn files_of_a_volume_on_two_disks_are_listed_with_both() {
+    let two = TwoDisks::new();
+    let [disk, other] = [arg(&two.disks[0]), arg(&two.disks[1])];
+    let analyzed = document("leandisk.analyze/1", &["analyze", disk, "--with", other]);
+    let alone =
+        document("leandisk.analyze/1", &["analyze", arg(&two.scene.path("striped.img")), "-f", "raw"]);
+    let (found, expected) = (volume(&analyzed, "vg0/striped"), &alone["volumes"][0]);
+    for name in ["files", "fragmented_files", "fragments", "free_extents", "free_bytes"] {
+        assert_eq!(found[name], expected[name], "{name}");
+    }
+    let page = two.scene.path("map.svg");
+    succeed(&["map", disk, "--with", other, "-o", arg(&page)]);
+}
+
+#[test]
+fn compact_gives_back_what_volumes_on_two_disks_do_not_use() {
+    let two = TwoDisks::new();
+    let images: Vec<_> = [0, 1]
+        .map(|own| {
+            let image = two.scene.path(&format!("image {own}.qcow2"));
+            run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", arg(&two.disks[own]), arg(&image)]);
+            image
+        })
+        .into();
+    let mut raws = Vec::new();
+    for own in [0, 1] {
+        let (image, other) = (arg(&images[own]), arg(&images[1 - own]));
+        let untouched = fs::read(&images[1 - own]).unwrap();
+        let done = document("leandisk.compact/1", &["compact", image, "--with", other, "--verify"]);
+        assert_eq!(volume(&done, "vg0/striped")["refused"], Value::Null, "{done}");
+        assert!(untouched == fs::read(&images[1 - own]).unwrap(), "the other disk is only read");
+        assert!(fs::metadata(&images[own]).unwrap().len() < 50 * MIB, "{done}");
+        run("qemu-img", &["check", "-q", image]);
+    }
+    for (own, image) in images.iter().enumerate() {
+        let raw = two.scene.path(&format!("compacted {own}.raw"));
+        run("qemu-img", &["convert", "-O", "raw", arg(image), arg(&raw)]);
+        raws.push(raw);
+    }
+    two.check(&two.joined([&raws[0], &raws[1]]));
+}
+
 #[test]
 fn a_file_system_in_the_place_of_a_physical_volume_is_a_doubt() {
     let scene = Scene::with_table(&[300], LINEAR);

@@ -69,7 +69,7 @@ fn trace_files(path: &std::path::Path) -> Vec<PathBuf> {
 
 fn disk(disk: &std::path::Path, open: &OpenOptions) -> ConfinedNames {
     ConfinedNames {
-        disks: vec![disk.to_owned()],
+        disks: std::iter::once(disk).chain(open.with.iter().map(PathBuf::as_path)).map(Into::into).collect(),
         allow_paths: open.allow_path.clone(),
         ..ConfinedNames::default()
     }

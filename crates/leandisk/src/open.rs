@@ -21,6 +21,8 @@ pub struct OpenOptions {
     pub format: Option<Format>,
     /// Files that the image may refer to, and folders with such files, besides the image's own folder.
     pub allow_path: Vec<PathBuf>,
+    /// Other disks, on which logical volumes of this one have parts. They are only read.
+    pub with: Vec<PathBuf>,
 }
 
 /// An open disk: its images, volumes and file systems. Nothing of it is ever written through this.
@@ -86,7 +88,26 @@ impl<'a> Location<'a> {
 
     /// Opens all layers. `Refused` if a change of one of its files in place was interrupted.
     pub(crate) fn open(self, caching: Caching) -> Result<OpenDisk> {
-        Ok(OpenDisk { stack: Stack::open(self.open_chain_at_rest(caching)?)? })
+        let chain = self.open_chain_at_rest(caching)?;
+        let others = self.options.with.iter().map(|path| self.open_other(path, caching));
+        Ok(OpenDisk { stack: Stack::open_with(chain, others.collect::<Result<_>>()?)? })
+    }
+
+    /// Opens the container of a disk that was named with this one. `Refused` if another program writes to it.
+    pub(crate) fn open_other(self, path: &Path, caching: Caching) -> Result<Chain> {
+        let options = OpenOptions { allow_path: self.options.allow_path.clone(), ..OpenOptions::default() };
+        let other = Location { machine: self.machine, path, options: &options };
+        let open = || {
+            let chain = other.open_chain_at_rest(caching)?;
+            check_claims(&chain, &*self.resolver_of_other(path)?, Act::Read)?;
+            Ok(chain)
+        };
+        open().map_err(|error| name_disk(error, path))
+    }
+
+    /// What opens the files that a disk named with this one refers to.
+    pub(crate) fn resolver_of_other(self, path: &Path) -> Result<Box<dyn Resolver>> {
+        self.machine.resolver(path, &self.options.allow_path)
     }
 
     /// Opens the container alone. `Refused` if a change of one of its files in place was interrupted.

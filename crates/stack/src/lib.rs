@@ -28,11 +28,13 @@ use volume::{Partition, Scheme, Table};
 
 pub use arranged::{Arranged, Arrangement};
 pub use layers::{ImageRun, LayerFragments, Layers, Place};
+use lvm::Elsewhere;
 pub use lvm::VolumeGroup;
+use placement::DiskIndex;
 pub use placement::Placement;
 use regions::Region;
 pub use survey::{FreeSpace, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
-use view::VolumeView;
+use view::{Disks, VolumeView};
 
 /// Memory for a volume's metadata pages.
 const CACHE_BYTES_MAX: u64 = 8 << 20;
@@ -99,10 +101,33 @@ impl Stack {
     /// Reads the partition table and the volumes' superblocks. A disk whose contents cannot be read (encrypted
     /// as a whole) has no volumes.
     pub fn open(chain: Chain) -> Result<Self> {
-        let chain = Arc::new(chain);
+        Self::open_with(chain, Vec::new())
+    }
+
+    /// The same where logical volumes may have parts on `others`. Of these nothing else is told.
+    pub fn open_with(chain: Chain, others: Vec<Chain>) -> Result<Self> {
+        let others: Vec<_> = others.into_iter().map(Arc::new).collect();
+        let (mut stack, physical) = Self::open_alone(Arc::new(chain))?;
+        let mut elsewhere = Vec::new();
+        for (number, other) in others.iter().enumerate() {
+            let disk = DiskIndex(number + 1);
+            let (other, physical) = Self::open_alone(other.clone())?;
+            let volumes = other.volumes.into_iter().enumerate();
+            let volumes = volumes.filter(|(index, _)| physical.contains(index));
+            elsewhere.extend(volumes.map(|(_, volume)| Elsewhere { disk, volume }));
+        }
+        let disks = Disks::new(stack.chain.clone(), others.into_iter());
+        stack.groups = lvm::assemble(&disks, &mut stack.volumes, &physical, &elsewhere)?;
+        stack.regions = regions::regions(&stack.volumes);
+        Ok(stack)
+    }
+
+    /// Without volume groups, and which of the volumes are held by LVM2 alone.
+    fn open_alone(chain: Arc<Chain>) -> Result<(Self, Vec<usize>)> {
         if chain.check_readable().is_err() {
             let table = no_table(chain.sector_bytes());
-            return Ok(Self { chain, table, volumes: Vec::new(), groups: Vec::new(), regions: Vec::new() });
+            let stack = Self { chain, table, volumes: Vec::new(), groups: Vec::new(), regions: Vec::new() };
+            return Ok((stack, Vec::new()));
         }
         let cached = Cached::new(chain.clone(), CACHE_BYTES_MAX);
         let table = volume::read(&cached, chain.sector_bytes())?;
@@ -117,9 +142,7 @@ impl Stack {
         if let Some(is_physical) = stack.consider_the_whole_disk(&held)? {
             physical = if is_physical { vec![0] } else { Vec::new() };
         }
-        stack.groups = lvm::assemble(&stack.chain, &mut stack.volumes, &physical)?;
-        stack.regions = regions::regions(&stack.volumes);
-        Ok(stack)
+        Ok((stack, physical))
     }
 
     /// The container.
@@ -199,7 +222,7 @@ impl Stack {
     /// If the disk turns out to be one volume, or none: whether that is an LVM2 physical volume.
     fn consider_the_whole_disk(&mut self, held: &[(VirtualOffset, Holder)]) -> Result<Option<bool>> {
         let place = Placement::of_span(Span::from_zero(self.chain.len_bytes()));
-        let source = source_of(&self.chain, place.clone());
+        let source = source_of(&Disks::new(self.chain.clone(), std::iter::empty()), place.clone());
         let holders = holder::find(&source, Scope::Disk)?;
         if let Some(holder) = holders.iter().find(|holder| !is_of_a_partition(holder, held)) {
             let filesystem = Some(holder::hold(holder, &source)?);
@@ -291,7 +314,7 @@ fn open_volume(
     partition: Option<Partition>,
 ) -> Result<(Volume, Vec<Holder>)> {
     let place = Placement::of_span(span);
-    let source = source_of(chain, place.clone());
+    let source = source_of(&Disks::new(chain.clone(), std::iter::empty()), place.clone());
     let holders = holder::find(&source, Scope::Partition)?;
     let claim = partition.as_ref().filter(|partition| partition.is_member).map(|it| it.kind.clone());
     let mut volume = volume_of(place, source, partition, |source| match holders.first() {
@@ -312,8 +335,8 @@ fn open_volume(
     Ok((volume, holders))
 }
 
-fn source_of(chain: &Arc<Chain>, place: Placement) -> Source {
-    Arc::new(Cached::new(VolumeView::new(chain.clone(), place), CACHE_BYTES_MAX))
+fn source_of(disks: &Disks, place: Placement) -> Source {
+    Arc::new(Cached::new(VolumeView::new(disks.clone(), place), CACHE_BYTES_MAX))
 }
 
 /// That its contents contradict themselves is a fact about the volume, not a failure; that they cannot be read is.

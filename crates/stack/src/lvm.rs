@@ -1,19 +1,19 @@
-//! Volume groups of LVM2, put together from the physical volumes of the disk.
+//! Volume groups of LVM2, put together from the physical volumes of the disk and of those that were named with it.
 //!
 //! Invariants:
-//! - a group counts only if every physical volume that it lists is on the disk, once, and as long as it says;
+//! - a group counts only if every physical volume that it lists is on the disks, once, and as long as it says;
 //! - a physical volume that shows anything else besides its label is a doubt: one of the two is a leftover.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use block::{ErrorKind, Result};
-use extent::{Extent, ExtentSet, Span, VirtualSpan, Volume as VolumeSpace, VolumeSpan};
+use extent::{Extent, ExtentSet, Span, Volume as VolumeSpace, VolumeSpan};
 use filesystem::{Check, Facts, FileSystem, FileVisitor, Scope, State, Use, UsedMap, holder};
-use image::Chain;
 use volume::lvm::{self, Group, Layout, LogicalVolume, PhysicalVolume};
 
-use crate::placement::Placement;
+use crate::placement::{Column, DiskIndex, Placement};
+use crate::view::Disks;
 use crate::{Volume, source_of, volume_of};
 
 /// What the holder of a physical volume is called.
@@ -32,34 +32,60 @@ pub struct VolumeGroup {
     pub free_bytes: u64,
 }
 
-/// A physical volume that was found: which of the disk's volumes it is.
+/// A physical volume that was found.
 struct Found {
-    volume: usize,
+    /// Which of the disk's volumes it is; `None` if it is on another disk.
+    volume: Option<usize>,
+    /// Where it lies.
+    place: Column,
     physical: PhysicalVolume,
 }
 
-/// Puts the groups together. `candidates` are the volumes that LVM2 alone holds. Their file systems become what is known of
-/// them, and the logical volumes come behind all others.
+/// A volume of another disk that LVM2 alone holds.
+pub(crate) struct Elsewhere {
+    pub(crate) disk: DiskIndex,
+    pub(crate) volume: Volume,
+}
+
+/// Puts the groups together of which a part is on the disk. `candidates` are its volumes that LVM2 alone holds, `elsewhere` those of the
+/// other disks. The file systems of the former become what is known of them, and the logical volumes come behind all others.
 pub(crate) fn assemble(
-    chain: &Arc<Chain>,
+    disks: &Disks,
     volumes: &mut Vec<Volume>,
     candidates: &[usize],
+    elsewhere: &[Elsewhere],
 ) -> Result<Vec<VolumeGroup>> {
     let mut found = Vec::new();
     for &index in candidates {
         match read(&volumes[index]) {
-            Ok(physical) => found.push(Found { volume: index, physical }),
+            Ok(physical) => {
+                let place = Column { disk: DiskIndex::OWN, span: volumes[index].place.first() };
+                found.push(Found { volume: Some(index), place, physical });
+            }
             Err(error) if error.kind() == ErrorKind::Io => return Err(error),
             Err(error) => doubt(&mut volumes[index], &error.to_string()),
+        }
+    }
+    for Elsewhere { disk, volume } in elsewhere {
+        let place = Column { disk: *disk, span: volume.place.first() };
+        match read(volume) {
+            Ok(physical) => found.push(Found { volume: None, place, physical }),
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            // It is missing where it is needed.
+            Err(_) => {}
         }
     }
     let (newest, mut groups) = (newest(&found, volumes), Vec::new());
     let claims = newest.iter().flat_map(|group| group.members.iter().map(|member| member.id.as_str()));
     let claims: Vec<_> = claims.collect();
     for group in &newest {
-        match members(group, &found, volumes, &claims) {
+        let is_here = |it: &Found| it.volume.is_some() && lists(group, it);
+        if !found.iter().any(is_here) {
+            continue;
+        }
+        match members(group, &found, &claims) {
             Ok(members) => {
-                add(chain, volumes, group, &members)?;
+                add(disks, volumes, group, &members)?;
                 groups.push(VolumeGroup {
                     name: group.name.clone(),
                     extent_bytes: group.extent_bytes,
@@ -68,20 +94,26 @@ pub(crate) fn assemble(
                 });
             }
             Err(reason) => {
-                let listed = |it: &&Found| group.members.iter().any(|member| member.id == it.physical.id);
-                found.iter().filter(listed).for_each(|it| doubt(&mut volumes[it.volume], &reason));
+                let listed = found.iter().filter(|it| lists(group, it)).filter_map(|it| it.volume);
+                listed.for_each(|volume| doubt(&mut volumes[volume], &reason));
             }
         }
     }
     for it in &found {
-        let is_known = volumes[it.volume].filesystem.as_ref().is_some_and(|filesystem| {
+        let Some(volume) = it.volume else { continue };
+        let is_known = volumes[volume].filesystem.as_ref().is_some_and(|filesystem| {
             filesystem.facts().state == State::Clean || it.physical.group.is_some()
         });
         if !is_known {
-            doubt(&mut volumes[it.volume], "it has no copy of the metadata of its volume group");
+            doubt(&mut volumes[volume], "it has no copy of the metadata of its volume group");
         }
     }
     Ok(groups)
+}
+
+/// Whether a physical volume is one of those of the group.
+fn lists(group: &Group, found: &Found) -> bool {
+    group.members.iter().any(|member| member.id == found.physical.id)
 }
 
 /// The physical volume, unless there is something else in the same place.
@@ -111,20 +143,15 @@ fn newest(found: &[Found], volumes: &mut [Volume]) -> Vec<Group> {
     }
     for it in found {
         let id = it.physical.group.as_ref().map(|group| &group.id);
-        if id.is_some_and(|id| groups[id].is_none()) {
-            doubt(&mut volumes[it.volume], "copies of the metadata of its volume group differ");
+        if let (Some(volume), Some(None)) = (it.volume, id.map(|id| &groups[id])) {
+            doubt(&mut volumes[volume], "copies of the metadata of its volume group differ");
         }
     }
     groups.into_values().flatten().collect()
 }
 
-/// Which of the disk's volumes each member is, or why the group is not to be relied on.
-fn members(
-    group: &Group,
-    found: &[Found],
-    volumes: &[Volume],
-    claims: &[&str],
-) -> Result<Vec<usize>, String> {
+/// Which of those that were found each member is, or why the group is not to be relied on.
+fn members<'a>(group: &Group, found: &'a [Found], claims: &[&str]) -> Result<Vec<&'a Found>, String> {
     if let Some(doubt) = &group.doubt {
         return Err(doubt.clone());
     }
@@ -132,7 +159,9 @@ fn members(
         let mut with_id = found.iter().filter(|it| it.physical.id == member.id);
         let name = &group.name;
         let Some(first) = with_id.next() else {
-            return Err(format!("a part of its volume group {name} is not on this disk"));
+            return Err(format!(
+                "a part of its volume group {name} is not on this disk, nor on one named by --with"
+            ));
         };
         if with_id.next().is_some() {
             return Err("another physical volume has the same identifier".to_owned());
@@ -142,17 +171,18 @@ fn members(
         if is_other || is_claimed_twice {
             return Err("two volume groups claim it".to_owned());
         }
-        let len_bytes = volumes[first.volume].place.len_bytes();
+        let len_bytes = first.place.span.len_bytes();
         if member.len_bytes > len_bytes || first.physical.len_bytes > len_bytes {
             return Err(format!("it is to have {} bytes, and has {len_bytes}", member.len_bytes));
         }
-        Ok(first.volume)
+        Ok(first)
     };
     group.members.iter().map(member).collect()
 }
 
-fn add(chain: &Arc<Chain>, volumes: &mut Vec<Volume>, group: &Group, members: &[usize]) -> Result<()> {
-    for (member, &index) in members.iter().enumerate() {
+fn add(disks: &Disks, volumes: &mut Vec<Volume>, group: &Group, members: &[&Found]) -> Result<()> {
+    for (member, found) in members.iter().enumerate() {
+        let Some(index) = found.volume else { continue };
         let volume = &mut volumes[index];
         let areas: ExtentSet<VolumeSpace> =
             group.areas().filter(|area| area.member == member).map(|area| group.span_of(area)).collect();
@@ -163,22 +193,22 @@ fn add(chain: &Arc<Chain>, volumes: &mut Vec<Volume>, group: &Group, members: &[
             volume.filesystem = Some(Box::new(Physical::new(held.facts(), group, areas.total_bytes(), free)));
         }
     }
-    let starts: Vec<_> = members.iter().map(|&index| volumes[index].place.first().start()).collect();
-    let on_disk = |area: lvm::Area| -> VirtualSpan {
-        let span = group.span_of(area);
-        Span::new(starts[area.member].plus(span.start().get()), span.len_bytes())
+    let on_disk = |area: lvm::Area| {
+        let (span, Column { disk, span: whole }) = (group.span_of(area), members[area.member].place);
+        Column { disk, span: Span::new(whole.start().plus(span.start().get()), span.len_bytes()) }
     };
     for logical in &group.volumes {
-        volumes.push(logical_volume(chain, group, logical, &on_disk)?);
+        let volume = logical_volume(disks, group, logical, &on_disk)?;
+        volumes.extend(volume.place.is_on_disk().then_some(volume));
     }
     Ok(())
 }
 
 fn logical_volume(
-    chain: &Arc<Chain>,
+    disks: &Disks,
     group: &Group,
     logical: &LogicalVolume,
-    on_disk: &impl Fn(lvm::Area) -> VirtualSpan,
+    on_disk: &impl Fn(lvm::Area) -> Column,
 ) -> Result<Volume> {
     let name = Some(format!("{}/{}", group.name, logical.name));
     let spans = |areas: &[lvm::Area]| areas.iter().map(|area| on_disk(*area)).collect::<Vec<_>>();
@@ -186,7 +216,7 @@ fn logical_volume(
         Layout::Segments(segments) => {
             let pieces = segments.iter().map(|segment| (segment.stripe_bytes, spans(&segment.areas)));
             let place = Placement::of_pieces(pieces);
-            let source = source_of(chain, place.clone());
+            let source = source_of(disks, place.clone());
             let volume = volume_of(place, source, None, |source| {
                 match holder::find(source, Scope::Partition)?.first() {
                     Some(holder) => holder::hold(holder, source).map(Some),
@@ -196,9 +226,9 @@ fn logical_volume(
             Ok(Volume { name, ..volume })
         }
         Layout::Other(reason, areas) => {
-            let pieces = spans(areas).into_iter().map(|span| (span.len_bytes(), vec![span]));
+            let pieces = spans(areas).into_iter().map(|column| (column.span.len_bytes(), vec![column]));
             let place = Placement::of_pieces(pieces);
-            let source = source_of(chain, place.clone());
+            let source = source_of(disks, place.clone());
             let doubt = Some(format!("it is a logical volume of which more must be known: {reason}"));
             Ok(Volume { place, source, partition: None, name, filesystem: None, doubt })
         }

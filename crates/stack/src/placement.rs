@@ -1,6 +1,7 @@
-//! Where a volume lies on the virtual disk: a partition in one piece, a logical volume in segments and stripes.
+//! Where a volume lies on the virtual disk: a partition in one piece, a logical volume in segments and stripes, of which some may lie on
+//! other disks.
 //!
-//! Invariants: pieces follow each other on the volume without gaps; no two lie in the same place of the disk.
+//! Invariants: pieces follow each other on the volume without gaps; no two lie in the same place of one disk.
 
 use extent::{Span, VirtualSpan, VolumeOffset, VolumeSpan};
 
@@ -10,6 +11,29 @@ pub struct Placement {
     pieces: Vec<Piece>,
 }
 
+/// One of the disks that a volume lies on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct DiskIndex(pub(crate) usize);
+
+impl DiskIndex {
+    /// The disk that was opened; the others are those that were named with it.
+    pub(crate) const OWN: Self = Self(0);
+}
+
+/// A part of one of the disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Column {
+    pub(crate) disk: DiskIndex,
+    pub(crate) span: VirtualSpan,
+}
+
+impl Column {
+    /// On the disk that was opened.
+    fn own(self) -> Option<VirtualSpan> {
+        (self.disk == DiskIndex::OWN).then_some(self.span)
+    }
+}
+
 /// A part of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
@@ -17,13 +41,13 @@ pub(crate) struct Piece {
     pub(crate) start: VolumeOffset,
     /// How much goes to one column before the next one's turn comes.
     pub(crate) stripe_bytes: u64,
-    /// Equally long parts of the disk, one if nothing is striped. Each a multiple of the stripe's length if there are more.
-    pub(crate) columns: Vec<VirtualSpan>,
+    /// Equally long parts of disks, one if nothing is striped. Each a multiple of the stripe's length if there are more.
+    pub(crate) columns: Vec<Column>,
 }
 
 impl Piece {
     fn len_bytes(&self) -> u64 {
-        self.columns.iter().map(VirtualSpan::len_bytes).sum()
+        self.columns.iter().map(|column| column.span.len_bytes()).sum()
     }
 
     fn span(&self) -> VolumeSpan {
@@ -31,10 +55,11 @@ impl Piece {
     }
 
     /// Calls `each` with the parts of `inside`, which lies within the piece, in order.
-    fn each(&self, inside: VolumeSpan, each: &mut impl FnMut(VolumeOffset, VirtualSpan)) {
-        if let [column] = self.columns.as_slice() {
+    fn each(&self, inside: VolumeSpan, each: &mut impl FnMut(VolumeOffset, Column)) {
+        if let [Column { disk, span }] = *self.columns.as_slice() {
             let skip = inside.start().get() - self.start.get();
-            each(inside.start(), Span::new(column.start().plus(skip), inside.len_bytes()));
+            let span = Span::new(span.start().plus(skip), inside.len_bytes());
+            each(inside.start(), Column { disk, span });
             return;
         }
         let count = self.columns.len() as u64;
@@ -42,23 +67,25 @@ impl Piece {
         while at < end {
             let (stripe, within) = (at / self.stripe_bytes, at % self.stripe_bytes);
             let len_bytes = (self.stripe_bytes - within).min(end - at);
-            let column = self.columns[usize::try_from(stripe % count).expect("fewer than the columns")];
-            let on_disk = column.start().plus(stripe / count * self.stripe_bytes + within);
-            each(self.start.plus(at), Span::new(on_disk, len_bytes));
+            let Column { disk, span } =
+                self.columns[usize::try_from(stripe % count).expect("fewer than the columns")];
+            let on_disk = span.start().plus(stripe / count * self.stripe_bytes + within);
+            each(self.start.plus(at), Column { disk, span: Span::new(on_disk, len_bytes) });
             at += len_bytes;
         }
     }
 }
 
 impl Placement {
-    /// In one piece.
+    /// In one piece, on the disk that was opened.
     pub(crate) fn of_span(span: VirtualSpan) -> Self {
-        let piece = Piece { start: VolumeOffset::ZERO, stripe_bytes: span.len_bytes(), columns: vec![span] };
+        let columns = vec![Column { disk: DiskIndex::OWN, span }];
+        let piece = Piece { start: VolumeOffset::ZERO, stripe_bytes: span.len_bytes(), columns };
         Self { pieces: vec![piece] }
     }
 
     /// One piece behind the other: of each the length of a stripe and the columns.
-    pub(crate) fn of_pieces(pieces: impl Iterator<Item = (u64, Vec<VirtualSpan>)>) -> Self {
+    pub(crate) fn of_pieces(pieces: impl Iterator<Item = (u64, Vec<Column>)>) -> Self {
         let mut placement = Self { pieces: Vec::new() };
         for (stripe_bytes, columns) in pieces {
             let start = VolumeOffset::new(placement.len_bytes());
@@ -79,18 +106,32 @@ impl Placement {
         self.pieces.last().map_or(0, |last| last.span().end().get())
     }
 
-    /// Where its first bytes lie, as far as they lie in one piece.
+    /// Where the first bytes of it that the disk has lie, as far as they lie in one piece.
     pub fn first(&self) -> VirtualSpan {
-        let first = self.pieces.first().map(|piece| match piece.columns.as_slice() {
-            [column] => *column,
-            columns => Span::new(columns[0].start(), piece.stripe_bytes),
+        let first = self.pieces.iter().find_map(|piece| {
+            let own = piece.columns.iter().find_map(|column| column.own())?;
+            Some(if piece.columns.len() == 1 { own } else { Span::new(own.start(), piece.stripe_bytes) })
         });
         first.unwrap_or(Span::from_zero(0))
     }
 
+    /// Whether a part of it lies on the disk that was opened.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.pieces.iter().flat_map(|piece| &piece.columns).any(|column| column.own().is_some())
+    }
+
     /// Calls `each` with the parts of `span` in the volume's order, each with where it begins on the volume. What lies past the
-    /// volume's end is nowhere.
+    /// volume's end is nowhere. What lies on other disks is left out.
     pub fn each_on_disk(&self, span: VolumeSpan, mut each: impl FnMut(VolumeOffset, VirtualSpan)) {
+        self.each_part(span, |at, column| {
+            if let Some(own) = column.own() {
+                each(at, own);
+            }
+        });
+    }
+
+    /// The same with the parts of all disks.
+    pub(crate) fn each_part(&self, span: VolumeSpan, mut each: impl FnMut(VolumeOffset, Column)) {
         let first = self.pieces.partition_point(|piece| piece.span().end() <= span.start());
         for piece in &self.pieces[first..] {
             let Some(inside) = piece.span().intersect(&span) else { break };
@@ -111,8 +152,9 @@ mod tests {
     #[test]
     fn every_byte_of_a_striped_volume_is_where_it_belongs() {
         // 12 bytes in three columns of stripes of 2, then 5 in one piece.
-        let striped = vec![span(100, 4), span(300, 4), span(200, 4)];
-        let placement = Placement::of_pieces([(2, striped), (5, vec![span(0, 5)])].into_iter());
+        let own = |span| Column { disk: DiskIndex::OWN, span };
+        let striped = [span(100, 4), span(300, 4), span(200, 4)].map(own).to_vec();
+        let placement = Placement::of_pieces([(2, striped), (5, vec![own(span(0, 5))])].into_iter());
         let expected = [100, 101, 300, 301, 200, 201, 102, 103, 302, 303, 202, 203, 0, 1, 2, 3, 4]
             .map(VirtualOffset::new);
         assert_eq!(placement.len_bytes(), 17);
@@ -129,5 +171,36 @@ mod tests {
                 assert_eq!(found, all.collect::<Vec<_>>(), "{asked:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_lies_on_another_disk_is_not_on_this_one() {
+        // 8 bytes in stripes of 2 over two disks, 4 on the other, 4 on this one.
+        let column = |disk, start, len| Column { disk: DiskIndex(disk), span: span(start, len) };
+        let pieces = [
+            (2, vec![column(1, 50, 4), column(0, 10, 4)]),
+            (4, vec![column(1, 0, 4)]),
+            (4, vec![column(0, 90, 4)]),
+        ];
+        let placement = Placement::of_pieces(pieces.into_iter());
+        let all = Span::new(VolumeOffset::ZERO, 16);
+        let (mut own, mut parts) = (Vec::new(), Vec::new());
+        placement.each_on_disk(all, |at, part| own.push((at.get(), part)));
+        placement.each_part(all, |at, part| parts.push((at.get(), part)));
+        assert_eq!(own, [(2, span(10, 2)), (6, span(12, 2)), (12, span(90, 4))]);
+        let expected = [
+            (0, column(1, 50, 2)),
+            (2, column(0, 10, 2)),
+            (4, column(1, 52, 2)),
+            (6, column(0, 12, 2)),
+            (8, column(1, 0, 4)),
+            (12, column(0, 90, 4)),
+        ];
+        assert_eq!(parts, expected);
+        assert_eq!(placement.first(), span(10, 2));
+        assert!(placement.is_on_disk());
+        let elsewhere = Placement::of_pieces([(4, vec![column(1, 0, 4)])].into_iter());
+        assert!(!elsewhere.is_on_disk());
+        assert!(elsewhere.first().is_empty());
     }
 }

@@ -7,6 +7,7 @@ use extent::{Extent, Span, VirtualSpan, Volume as VolumeSpace, VolumeOffset};
 use filesystem::{Use, UsedMap};
 use plan::{Role, VolumeIndex};
 
+use crate::placement::{Column, DiskIndex};
 use crate::{Mode, Volume};
 
 /// A part of the disk that is a part of a volume.
@@ -46,7 +47,8 @@ fn of_logical(index: usize, volume: &Volume) -> Vec<Region> {
     let pieces = volume.place.pieces().iter();
     let regions = pieces.flat_map(|piece| {
         let columns = piece.columns.len() as u64;
-        piece.columns.iter().zip(0..).map(move |(span, column)| {
+        let own = piece.columns.iter().zip(0..).filter(|(column, _)| column.disk == DiskIndex::OWN);
+        own.map(move |(Column { span, .. }, column)| {
             let shape = match columns {
                 1 => Shape::Straight(piece.start),
                 _ => {

@@ -1,4 +1,4 @@
-//! A part of a virtual disk as a volume of its own.
+//! A part of a virtual disk, or of several, as a volume of its own.
 
 use std::sync::Arc;
 
@@ -6,17 +6,31 @@ use block::{ReadAt, Result, check_bounds};
 use extent::{Span, Volume, VolumeOffset};
 use image::Chain;
 
-use crate::placement::Placement;
+use crate::placement::{Column, DiskIndex, Placement};
 
 pub(crate) struct VolumeView {
-    chain: Arc<Chain>,
+    disks: Disks,
     place: Placement,
 }
 
 impl VolumeView {
-    /// `place` lies on the disk.
-    pub(crate) fn new(chain: Arc<Chain>, place: Placement) -> Self {
-        Self { chain, place }
+    /// `place` lies on the disks.
+    pub(crate) fn new(disks: Disks, place: Placement) -> Self {
+        Self { disks, place }
+    }
+}
+
+/// The disk that was opened, and behind it those that were named with it: a volume may lie on several.
+#[derive(Clone)]
+pub(crate) struct Disks(Arc<[Arc<Chain>]>);
+
+impl Disks {
+    pub(crate) fn new(own: Arc<Chain>, others: impl Iterator<Item = Arc<Chain>>) -> Self {
+        Self(std::iter::once(own).chain(others).collect())
+    }
+
+    fn of(&self, disk: DiskIndex) -> &Chain {
+        &self.0[disk.0]
     }
 }
 
@@ -28,12 +42,12 @@ impl ReadAt<Volume> for VolumeView {
     fn read_at(&self, at: VolumeOffset, buf: &mut [u8]) -> Result<()> {
         check_bounds(at, buf.len(), self.place.len_bytes())?;
         let mut parts = Vec::new();
-        self.place.each_on_disk(Span::new(at, buf.len() as u64), |_, part| parts.push(part));
+        self.place.each_part(Span::new(at, buf.len() as u64), |_, part| parts.push(part));
         let mut rest = buf;
-        for part in parts {
-            let len = usize::try_from(part.len_bytes()).unwrap_or(usize::MAX).min(rest.len());
+        for Column { disk, span } in parts {
+            let len = usize::try_from(span.len_bytes()).unwrap_or(usize::MAX).min(rest.len());
             let (now, later) = rest.split_at_mut(len);
-            self.chain.read_at(part.start(), now)?;
+            self.disks.of(disk).read_at(span.start(), now)?;
             rest = later;
         }
         Ok(())

@@ -67,7 +67,7 @@ impl Attempt {
         copy::Options {
             source: SOURCE.into(),
             target: TARGET.into(),
-            open: leandisk::OpenOptions { format: Some(Format::Raw), allow_path: Vec::new() },
+            open: leandisk::OpenOptions { format: Some(Format::Raw), ..leandisk::OpenOptions::default() },
             target_format: Some(self.kind.format),
             target_option: self.kind.options.iter().map(option).collect(),
             compress: self.kind.is_compressed,

@@ -134,7 +134,7 @@ impl UseCase {
     }
 
     fn open_options(&self) -> leandisk::OpenOptions {
-        leandisk::OpenOptions { format: Some(self.kind.format), allow_path: Vec::new() }
+        leandisk::OpenOptions { format: Some(self.kind.format), ..leandisk::OpenOptions::default() }
     }
 
     /// Whether a batch was finished.

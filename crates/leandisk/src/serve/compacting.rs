@@ -26,7 +26,7 @@ use crate::{Observer, OpenOptions};
 pub(super) fn compact(files: &[Arc<LiveFile>], format: Format, observer: &dyn Observer) -> Result<()> {
     let Some(top) = files.first() else { return Ok(()) };
     let moves = if format == Format::Vdi { Move::Never } else { Move::Auto };
-    let open = OpenOptions { format: Some(format), allow_path: Vec::new() };
+    let open = OpenOptions { format: Some(format), ..OpenOptions::default() };
     let options =
         compact::Options { disk: top.path().to_owned(), open, moves, ..compact::Options::default() };
     let machine = FilesInHand { files: files.to_vec() };

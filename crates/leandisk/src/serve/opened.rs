@@ -28,7 +28,7 @@ use crate::{Observer, Provision, Unwatched};
 
 /// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
 pub(crate) fn open_direct(path: &Path, format: Format) -> Result<Box<dyn DiskInUse>> {
-    let open = OpenOptions { format: Some(format), allow_path: Vec::new() };
+    let open = OpenOptions { format: Some(format), ..OpenOptions::default() };
     let location = Location::here(path, &open);
     let chain = location.open_chain(Caching::Metadata)?;
     let how =
@@ -70,7 +70,11 @@ impl Held {
         let chain = location.open_chain_at_rest(Caching::PageCache)?;
         let resolver = location.resolver()?;
         if options.read_only {
-            return Ok(Self::ToRead(HeldToRead::of(&chain, &*resolver, options.lean)?));
+            let mut held = HeldToRead::of(&chain, &*resolver, options.lean)?;
+            if options.lean {
+                options.open.with.iter().try_for_each(|other| held.add_other(location, other))?;
+            }
+            return Ok(Self::ToRead(held));
         }
         let kept = options.provision.map_or_else(|| os::kept(path), Provision::kept);
         let how =
@@ -98,6 +102,8 @@ impl Held {
 /// A disk that is only read.
 pub(super) struct HeldToRead {
     chain: Chain,
+    /// Disks that logical volumes of this one have parts on.
+    others: Vec<Chain>,
     locks: Vec<LockedFile>,
     /// What its guest does not use is to read as zeros.
     is_lean: bool,
@@ -111,15 +117,24 @@ impl HeldToRead {
         let chain = Chain::open(chain.files()[0].clone(), same_format(chain), resolver)?;
         chain.check_readable()?;
         check_all_held(&chain, &locks, &[])?;
-        Ok(Self { chain, locks, is_lean })
+        Ok(Self { chain, others: Vec::new(), locks, is_lean })
+    }
+
+    /// Holds another disk as well, without which its logical volumes are not whole. It is named with the disk at `location`.
+    fn add_other(&mut self, location: Location<'_>, path: &Path) -> Result<()> {
+        let chain = location.open_other(path, Caching::PageCache)?;
+        let held = Self::of(&chain, &*location.resolver_of_other(path)?, self.is_lean)?;
+        self.others.push(held.chain);
+        self.locks.extend(held.locks);
+        Ok(())
     }
 
     fn into_use(self, observer: &dyn Observer) -> Result<OpenForUse> {
-        let Self { chain, locks, is_lean } = self;
+        let Self { chain, others, locks, is_lean } = self;
         let format = chain.facts().format;
         let disk: Arc<dyn LiveDisk> = match is_lean {
             true => {
-                let stack = Stack::open(chain)?;
+                let stack = Stack::open_with(chain, others)?;
                 let disk = Arc::new(ReadOnly(stack.chain().clone()));
                 Arc::new(Lean::of(&stack, disk, observer)?)
             }
