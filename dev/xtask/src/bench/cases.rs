@@ -32,7 +32,7 @@ impl Verdict {
 }
 
 /// A target format: our arguments, QEMU's arguments.
-struct Format {
+pub(super) struct Format {
     name: &'static str,
     ours: &'static [&'static str],
     qemu: &'static [&'static str],
@@ -56,7 +56,7 @@ const FORMATS: [Format; 7] = [
     format("vdi", &["-O", "vdi"], &["-O", "vdi"]),
 ];
 const RAW: &Format = &FORMATS[0];
-const QCOW2: &Format = &FORMATS[5];
+pub(super) const QCOW2: &Format = &FORMATS[5];
 const ZSTD: Format = format(
     "qcow2",
     &["-O", "qcow2", "--compress", "-o", "compression=zstd"],
@@ -64,7 +64,7 @@ const ZSTD: Format = format(
 );
 
 /// The settings of qemu-img that people recommend; the fastest counts. Past the page cache it knows no compression.
-const QEMU_SETTINGS: [&[&str]; 4] = [
+pub(super) const QEMU_SETTINGS: [&[&str]; 4] = [
     &[],
     &["-W", "-m", "16"],
     &["-T", "none", "-t", "none"],
@@ -362,7 +362,7 @@ pub(super) fn time(what: &'static str, results: &[Measured], others: &[Measured]
     Verdict { what, value: results[0].seconds() / best, bar }
 }
 
-fn memory(results: &[Measured]) -> Verdict {
+pub(super) fn memory(results: &[Measured]) -> Verdict {
     Verdict {
         what: "peak memory in bytes",
         value: results[0].median(|sample| sample.peak_memory_bytes),
@@ -378,14 +378,20 @@ pub(super) fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn leandisk(program: &Path, inputs: &Inputs, source: &Path, format: &Format) -> Contender {
+pub(super) fn leandisk(program: &Path, inputs: &Inputs, source: &Path, format: &Format) -> Contender {
     let target: PathBuf = inputs.target("leandisk");
     let (program, source, to) = (text(program), text(source), text(&target));
     let command = words(&[&[&program, "copy", &source, &to, "--json"], format.ours]);
     Contender { name: "leandisk".into(), command, target, as_root: false, around: None }
 }
 
-fn qemu(inputs: &Inputs, from: &str, source: &Path, format: &Format, settings: &[&str]) -> Contender {
+pub(super) fn qemu(
+    inputs: &Inputs,
+    from: &str,
+    source: &Path,
+    format: &Format,
+    settings: &[&str],
+) -> Contender {
     let target = inputs.target("qemu");
     let (source, to) = (text(source), text(&target));
     let command = words(&[&["qemu-img", "convert", "-f", from], settings, format.qemu, &[&source, &to]]);

@@ -17,6 +17,11 @@ pub(super) fn contenders(before: &Path, inputs: &Inputs, case: &str) -> Vec<Cont
     found.map(|contender| Contender { name: format!("{MARK}{}", contender.name), ..contender }).collect()
 }
 
+/// Whether a contender is the earlier program: it may not know yet what it is asked to do.
+pub(super) fn is_earlier(name: &str) -> bool {
+    name.starts_with(MARK)
+}
+
 /// Shows the ratios of a case, and answers them.
 pub(super) fn show(own: &[Measured], earlier: &[Measured]) -> Vec<f64> {
     let of = |earlier: &Measured| {

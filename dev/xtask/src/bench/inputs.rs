@@ -19,6 +19,15 @@ impl Scale {
     }
 }
 
+/// Bytes of a MiB.
+pub(super) const MIB: u64 = 1 << 20;
+
+/// A disk with a file system half of whose files were deleted, and the size of that.
+pub(super) struct Stale {
+    pub(super) input: Input,
+    pub(super) len_bytes: u64,
+}
+
 /// The folder of the disks.
 pub(crate) struct Inputs {
     dir: PathBuf,
@@ -95,6 +104,55 @@ for i in $(seq "$count"); do fill "$mnt/$i" 16; done
 sync
 for i in $(seq 1 2 "$count"); do rm "$mnt/$i"; done
 umount "$mnt"
+chmod a+r "$disk"
+"#;
+
+/// The like of the file system `$1` on `$2` MiB, with `$3` files.
+const HALF_STALE: &str = r#"
+kind=$1 mib=$2 count=$3
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+loop=$(losetup --show -f "$disk")
+case $kind in
+    exfat) mkfs.exfat "$loop" > /dev/null; mount.exfat-fuse "$loop" "$mnt" > /dev/null 2>&1 ;;
+    *) "mkfs.$kind" -q "$loop"; mount "$loop" "$mnt" ;;
+esac
+for i in $(seq "$count"); do fill "$mnt/$i" 16; done
+sync
+for i in $(seq 1 2 "$count"); do rm "$mnt/$i"; done
+umount "$mnt"
+release
+chmod a+r "$disk"
+"#;
+
+/// A disk of `$1` MiB with a volume group on its one partition: ext4 on `$2` MiB, with `$3` files of 16 MiB of which half were deleted,
+/// and `$4` MiB of swap, all of it written once.
+const HALF_STALE_LVM: &str = r#"
+mib=$1 root=$2 count=$3 swap=$4
+rm -f "$disk"
+truncate -s "${mib}M" "$disk"
+printf 'label: gpt\nstart=2048, size=%s, type=E6D6D379-F507-44C2-A23C-238F2A3DF928\n' $(((mib - 2) * 2048)) | sfdisk -q "$disk"
+loop=$(losetup --show -f -o 1M --sizelimit $(((mib - 2) << 20)) "$disk")
+config="devices { dir=\"/dev\" scan_lvs=0 use_devicesfile=0 filter=[\"a|^$loop\$|\",\"r|.*|\"] }
+activation { udev_sync=0 udev_rules=0 monitoring=0 } global { use_lvmlockd=0 use_lvmpolld=0 } backup { backup=0 archive=0 }"
+export LVM_SUPPRESS_FD_WARNINGS=1
+tool() { "$@" --config "$config" --driverloaded n > /dev/null 2>&1; }
+tool vgcreate -q --dataalignment 1m vg0 "$loop"
+tool lvcreate -an -Zn -Wn -n root -L "${root}m" vg0
+tool lvcreate -an -Zn -Wn -n swap -L "${swap}m" vg0
+losetup -d "$loop"
+loop=$(losetup --show -f -o $(((root + 2) << 20)) --sizelimit $((swap << 20)) "$disk")
+head -c "${swap}M" /dev/urandom > "$loop"
+mkswap "$loop" > /dev/null 2>&1
+losetup -d "$loop"
+loop=$(losetup --show -f -o 2M --sizelimit $((root << 20)) "$disk")
+mkfs.ext4 -q "$loop"
+mount "$loop" "$mnt"
+for i in $(seq "$count"); do fill "$mnt/$i" 16; done
+sync
+for i in $(seq 1 2 "$count"); do rm "$mnt/$i"; done
+umount "$mnt"
+release
 chmod a+r "$disk"
 "#;
 
@@ -405,6 +463,27 @@ impl Inputs {
     pub(super) fn stale(&self) -> Input {
         let mib = self.scale.mib(20 << 10, 160);
         self.input("stale-ext4", "raw", STALE, &[mib, mib / 16 * 3 / 5])
+    }
+
+    /// 8 GiB of the file system `kind`, of which three fifths were written, and half of that deleted.
+    pub(super) fn half_stale(&self, kind: &str) -> Stale {
+        let mib = self.scale.mib(8 << 10, 320);
+        let args = vec![kind.to_owned(), mib.to_string(), (mib / 16 * 3 / 5).to_string()];
+        let path = self.dir.join(format!("stale-{}.raw", args.join("-")));
+        Stale {
+            input: Input { path, script: HALF_STALE, args, needs: None },
+            len_bytes: u64::from(mib) * MIB,
+        }
+    }
+
+    /// 20 GiB with ext4 like this on a logical volume, and 1 GiB of swap on another.
+    pub(super) fn half_stale_lvm(&self) -> Stale {
+        let (mib, swap) = (self.scale.mib(20 << 10, 160) / 4 * 4, self.scale.mib(1024, 8) / 4 * 4);
+        let root = mib - swap - 16;
+        Stale {
+            input: self.input("stale-lvm", "raw", HALF_STALE_LVM, &[mib, root, mib / 16 * 3 / 5, swap]),
+            len_bytes: u64::from(root) * MIB,
+        }
     }
 
     /// 4 GiB of fixed VHD, 30 MB of files.

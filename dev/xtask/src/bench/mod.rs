@@ -12,6 +12,7 @@ mod moving;
 mod planning;
 mod processor;
 mod serving;
+mod volumes;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,7 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Every case.
 fn all_cases(program: &Path, inputs: &Inputs) -> Vec<Case> {
-    [cases::all, moving::all, planning::all, serving::all, processor::all, compacting::all]
+    [cases::all, moving::all, planning::all, serving::all, processor::all, compacting::all, volumes::all]
         .into_iter()
         .flat_map(|all| all(program, inputs))
         .collect()
@@ -157,11 +158,21 @@ fn measure_case(case: &Case, runs: usize) -> Result<Vec<Measured>> {
         .iter()
         .map(|contender| Measured { name: contender.name.clone(), samples: Vec::new() })
         .collect();
-    for _ in 0..runs {
+    for run in 0..runs {
         for (contender, result) in case.contenders.iter().zip(&mut results) {
-            result.samples.push(contender.run().with_context(|| contender.name.clone())?);
+            if run > 0 && result.samples.is_empty() {
+                continue;
+            }
+            match contender.run() {
+                Ok(sample) => result.samples.push(sample),
+                Err(error) if run == 0 && earlier::is_earlier(&contender.name) => {
+                    println!("  {} cannot do this, and is not compared: {error:#}", contender.name);
+                }
+                Err(error) => return Err(error.context(contender.name.clone())),
+            }
         }
     }
+    results.retain(|result| !result.samples.is_empty());
     case.contenders.iter().try_for_each(Contender::clean)?;
     Ok(results)
 }
