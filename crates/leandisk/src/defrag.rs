@@ -266,9 +266,8 @@ struct Storage {
 
 /// What the container has under a volume, in the ways in which a plan can count it, the one with more room first.
 ///
-/// An image can grow in units of its own, and the host's file in blocks where it has holes. A plan counts in one of them, and the other
-/// does not grow: in units if the image may grow by one; in blocks of the host where it has holes, which go back as
-/// holes.
+/// An image can grow in units of its own, and the host's file in blocks where it has holes. A plan counts both; or, where the image must
+/// not grow by a unit, and where the first plan leaves something, blocks of the host alone.
 fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec<Storage>> {
     use image::Backing as Found;
     use plan::defrag::Backing;
@@ -276,11 +275,7 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
     let start = span.start().get();
     let extents = image::backing(chain, span)?;
     let unit_bytes = chain.facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
-    let bytes = |state| {
-        let those = extents.iter().filter(|extent| extent.state == state);
-        those.map(|extent| extent.span.len_bytes()).sum::<u64>()
-    };
-    let (absent, holes) = (bytes(Found::Absent), bytes(Found::Unallocated));
+    let has = |state| extents.iter().any(|extent| extent.state == state);
     let on_volume = |span: extent::VirtualSpan| {
         Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes())
     };
@@ -288,22 +283,21 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
         let state = |backing| match backing {
             Found::Allocated => Backing::Allocated,
             Found::Absent if is_in_units => Backing::Unallocated,
-            Found::Unallocated if !is_in_units || unit_bytes == HOST_BLOCK_BYTES => Backing::Unallocated,
-            Found::Absent | Found::Unallocated | Found::Fixed => Backing::Fixed,
+            Found::Unallocated if is_in_units && unit_bytes > HOST_BLOCK_BYTES => Backing::Hole,
+            Found::Unallocated => Backing::Unallocated,
+            Found::Absent | Found::Fixed => Backing::Fixed,
         };
         Storage {
             backing: extents.iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect(),
             unit_bytes: if is_in_units { unit_bytes } else { HOST_BLOCK_BYTES },
         }
     };
-    let ways: &[bool] = if unit_bytes == HOST_BLOCK_BYTES || holes == 0 {
+    let ways: &[bool] = if unit_bytes == HOST_BLOCK_BYTES || !has(Found::Unallocated) {
         &[true]
-    } else if unit_bytes > growth_bytes_max || absent == 0 {
+    } else if unit_bytes > growth_bytes_max || !has(Found::Absent) {
         &[false]
-    } else if absent > holes {
-        &[true, false]
     } else {
-        &[false, true]
+        &[true, false]
     };
     Ok(ways.iter().map(|is_in_units| storage(*is_in_units)).collect())
 }

@@ -36,6 +36,9 @@ pub enum Backing {
     Allocated,
     /// Nothing: writing there makes the container or the host file larger.
     Unallocated,
+    /// A place of its own that the host's file does not hold yet: writing there makes the host's file larger by what is written, however
+    /// large the container's unit is, and it can go back in parts of a unit.
+    Hole,
     /// Something that must not be written: it belongs to a parent, is shared or compressed.
     Fixed,
 }

@@ -189,19 +189,30 @@ impl Layout {
         self.room.iter().copied().collect()
     }
 
-    /// Whether the container lacks a part of it.
+    /// Whether the container or the host lacks a part of it.
     pub(crate) fn is_thin(&self) -> bool {
-        self.backing.iter().any(|(_, backing)| *backing == Backing::Unallocated)
+        self.backing.iter().any(|(_, backing)| matches!(backing, Backing::Unallocated | Backing::Hole))
     }
 
-    /// The clusters that can be written, and those of them that the container holds in full already.
+    /// The clusters that can be written, and those of them that are stored in full already.
     pub(crate) fn writable(&self) -> (ExtentSet<Volume>, ExtentSet<Volume>) {
+        let (writable, _, allocated) = self.backed_clusters();
+        (writable, allocated)
+    }
+
+    /// The clusters that can be written; those of them for which the container has a place; and those of them that are stored in full.
+    pub(crate) fn backed_clusters(&self) -> (ExtentSet<Volume>, ExtentSet<Volume>, ExtentSet<Volume>) {
         let backed = |by: &dyn Fn(Backing) -> bool| {
             let spans = self.backing.iter().filter(|(_, backing)| by(*backing)).map(|(span, _)| *span);
             let whole = |span| self.whole_clusters(span);
             spans.collect::<ExtentSet<Volume>>().iter().map(whole).collect::<ExtentSet<Volume>>()
         };
-        (backed(&|backing| backing != Backing::Fixed), backed(&|backing| backing == Backing::Allocated))
+        let has_place = |backing| matches!(backing, Backing::Allocated | Backing::Hole);
+        (
+            backed(&|backing| backing != Backing::Fixed),
+            backed(&has_place),
+            backed(&|backing| backing == Backing::Allocated),
+        )
     }
 
     /// What the container has like this, to the byte.

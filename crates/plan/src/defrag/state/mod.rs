@@ -11,6 +11,7 @@ mod layout;
 mod space;
 mod spans;
 mod units;
+mod unstored;
 mod work;
 
 pub(crate) use cells::{Cells, Purpose, TRIED_MAX};

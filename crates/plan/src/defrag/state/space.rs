@@ -2,13 +2,16 @@
 //!
 //! Invariants:
 //! - what the container holds for others is never in it;
-//! - what is not allocated is taken by whole units of the container, and only within the limit;
-//! - what was taken is made good once a batch is closed, by giving back free units, the smallest free extents first.
+//! - what is not stored is taken by whole units of the container, or blocks of the host where that has holes, and only within the limit;
+//! - what was taken is made good once a batch is closed, by giving back free units, the smallest free extents first. Where holes were
+//!   filled, parts of units go back as well.
 
-use extent::{ExtentSet, VolumeOffset, VolumeSpan};
+use block::HOST_BLOCK_BYTES;
+use extent::{VolumeOffset, VolumeSpan};
 
 use super::layout::{Layout, span_at};
 use super::spans::Spans;
+use super::unstored::Unstored;
 use crate::defrag::plan::DefragOptions;
 
 /// How many free extents are looked at where one choice differs from another in what it costs.
@@ -56,20 +59,21 @@ pub(crate) struct Space {
     free: Spans,
     /// What of it is allocated in the container. `None` if that is all.
     held: Option<Spans>,
-    /// What is not allocated, free or not.
-    thin: Spans,
+    /// What is not stored, free or not.
+    thin: Unstored,
     aside: Option<Aside>,
     /// What was borrowed and not written yet. Nothing is given back while something is borrowed.
     loan: Option<Spans>,
     /// How much more the container takes by now.
     growth_bytes: u64,
+    /// How much of that are holes of the host's file that were filled: so much can go back in parts of a unit.
+    filled_bytes: u64,
     /// How many bytes more than it had taken were given back, since it gives back whole units.
     spare_bytes: u64,
     /// The most that it took.
     peak_bytes: u64,
     growth_bytes_max: u64,
     unit_bytes: u64,
-    unit_skew_bytes: u64,
     /// What is larger does not move.
     step_bytes_max: u64,
 }
@@ -82,23 +86,23 @@ impl Space {
     pub(crate) fn with_storage(layout: &Layout, options: &DefragOptions, storage: Storage) -> Self {
         let (writable, allocated) = layout.writable();
         let thin = match storage {
-            Storage::Counted => writable.subtract(&allocated),
-            Storage::Ignored | Storage::InSteps => ExtentSet::new(),
+            Storage::Counted => Unstored::new(layout, options),
+            Storage::Ignored | Storage::InSteps => Unstored::nothing(options),
         };
         let free = layout.room().intersect(&writable);
-        let held = (!thin.is_empty()).then(|| free.subtract(&thin).iter().collect());
+        let held = (!thin.is_empty()).then(|| free.intersect(&allocated).iter().collect());
         Self {
             free: free.iter().collect(),
             held,
-            thin: thin.iter().collect(),
+            thin,
             aside: None,
             loan: None,
             growth_bytes: 0,
+            filled_bytes: 0,
             spare_bytes: 0,
             peak_bytes: 0,
             growth_bytes_max: options.growth_bytes_max,
             unit_bytes: options.unit_bytes.max(1),
-            unit_skew_bytes: options.unit_skew_bytes,
             step_bytes_max: match storage {
                 Storage::Counted | Storage::Ignored => u64::MAX,
                 Storage::InSteps => step_bytes_max(options),
@@ -163,7 +167,7 @@ impl Space {
 
     /// Whether a part of `span` is not allocated, free or not.
     pub(crate) fn is_thin(&self, span: VolumeSpan) -> bool {
-        self.thin.within(span).next().is_some()
+        !self.thin.within(span).is_empty()
     }
 
     /// Whether writing `span` makes the container grow by so little that there could be many of its kind.
@@ -270,7 +274,7 @@ impl Space {
         let after = self.free.around(span.end());
         let start = before.map_or(span.start(), |before| before.start());
         let end = after.map_or(span.end(), |after| after.end());
-        let units = |span| self.units_within(span).len_bytes();
+        let units = |span| self.thin.units_within(span).len_bytes();
         let before_bytes: u64 = before.into_iter().chain(after).map(units).sum();
         units(VolumeSpan::between(start, end)).saturating_sub(before_bytes)
     }
@@ -281,28 +285,7 @@ impl Space {
 
     /// By how much the container grows if `span` is written.
     pub(crate) fn growth_of(&self, span: VolumeSpan) -> u64 {
-        if self.held.is_some() { self.thin.bytes_within(self.units_around(span)) } else { 0 }
-    }
-
-    /// The units that `span` touches.
-    fn units_around(&self, span: VolumeSpan) -> VolumeSpan {
-        let skewed = |at: VolumeOffset| at.get().saturating_add(self.unit_skew_bytes);
-        let start = skewed(span.start()) / self.unit_bytes * self.unit_bytes;
-        let end = skewed(span.end()).div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
-        self.unskewed(start, end)
-    }
-
-    /// The units that lie in `span` in full.
-    fn units_within(&self, span: VolumeSpan) -> VolumeSpan {
-        let skewed = |at: VolumeOffset| at.get().saturating_add(self.unit_skew_bytes);
-        let start = skewed(span.start()).div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
-        let end = skewed(span.end()) / self.unit_bytes * self.unit_bytes;
-        self.unskewed(start, end.max(start))
-    }
-
-    fn unskewed(&self, start: u64, end: u64) -> VolumeSpan {
-        let at = |at: u64| VolumeOffset::new(at.saturating_sub(self.unit_skew_bytes));
-        VolumeSpan::between(at(start), at(end))
+        if self.held.is_some() { self.thin.growth_of(span) } else { 0 }
     }
 
     /// Takes storage for free space that has none, in whole units, the largest pieces first, and no more than `bytes_max` or than the
@@ -315,7 +298,7 @@ impl Space {
         let mut rest = self.growth_bytes_max.saturating_sub(self.growth_bytes).min(bytes_max);
         let mut pieces = Vec::new();
         for free in self.free.fitting(self.unit_bytes).rev().take(LOOKED_AT_MAX) {
-            let thin = self.thin.within(free).map(|thin| self.units_within(thin));
+            let thin = self.thin.absent_units_within(free);
             let Some(largest) = thin.max_by_key(VolumeSpan::len_bytes) else { continue };
             let len_bytes = largest.len_bytes().min(rest / self.unit_bytes * self.unit_bytes);
             if len_bytes > 0 {
@@ -330,7 +313,7 @@ impl Space {
 
     /// Counts that `span`, which was taken, is really written: the container has storage for it from now on.
     pub(crate) fn written(&mut self, span: VolumeSpan) {
-        let around = self.units_around(span);
+        let around = self.thin.units_around(span);
         if let Some(loan) = &mut self.loan {
             loan.remove_within(around);
         }
@@ -343,7 +326,7 @@ impl Space {
             if let Some(held) = &mut self.held {
                 held.remove_within(span);
             }
-            self.thin.insert(span);
+            self.thin.remove_units(span);
             self.count_given(span.len_bytes());
         }
     }
@@ -351,29 +334,48 @@ impl Space {
     fn count_given(&mut self, len_bytes: u64) {
         self.spare_bytes += len_bytes.saturating_sub(self.growth_bytes);
         self.growth_bytes = self.growth_bytes.saturating_sub(len_bytes);
+        self.filled_bytes = self.filled_bytes.min(self.growth_bytes);
     }
 
-    /// Gives free units back to the container until it takes no more than before. To be called when all that is free is
-    /// free on the volume, too. Answers what is given back.
+    /// Gives free units back to the container, and free parts of units back to the host where holes were filled, until no more is taken
+    /// than before. To be called when all that is free is free on the volume, too. Answers what is given back.
     pub(crate) fn shrink(&mut self) -> Vec<VolumeSpan> {
         let mut given = Vec::new();
         while self.growth_bytes > 0 && self.loan.is_none() {
-            let Some(held) = &self.held else { break };
-            // What is set aside is to be free in the end, and need not be held.
-            let aside = self.aside.as_ref().and_then(|aside| aside.held.as_ref());
-            let units = aside.and_then(|held| self.whole_units(held)).or_else(|| self.whole_units(held));
-            let Some(units) = units else { break };
-            let wanted = self.growth_bytes.div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
-            let span = span_at(units.start().get(), units.len_bytes().min(wanted));
+            let Some(span) = self.next_units().or_else(|| self.next_blocks()) else { break };
             let aside = self.aside.as_mut().and_then(|aside| aside.held.as_mut());
             for held in self.held.iter_mut().chain(aside) {
                 held.remove_within(span);
             }
-            self.thin.insert(span);
             self.count_given(span.len_bytes());
             given.push(span);
         }
         given
+    }
+
+    /// Units that the container gives back next. It has no place for them from now on.
+    fn next_units(&mut self) -> Option<VolumeSpan> {
+        let units = self.of_held(|held| self.whole_units(held))?;
+        let wanted = self.growth_bytes.div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
+        let span = span_at(units.start().get(), units.len_bytes().min(wanted));
+        self.thin.remove_units(span);
+        Some(span)
+    }
+
+    /// What the host has back next. It is a hole of its file from now on.
+    fn next_blocks(&mut self) -> Option<VolumeSpan> {
+        let wanted = self.filled_bytes.div_ceil(HOST_BLOCK_BYTES).saturating_mul(HOST_BLOCK_BYTES);
+        let blocks = self.of_held(|held| self.whole_blocks(held)).filter(|_| wanted > 0)?;
+        let span = span_at(blocks.start().get(), blocks.len_bytes().min(wanted));
+        self.thin.remove_blocks(span);
+        self.filled_bytes = self.filled_bytes.saturating_sub(span.len_bytes());
+        Some(span)
+    }
+
+    /// Something of what is free and stored: of what is set aside, which is to be free in the end and need not be held, if there is any.
+    fn of_held(&self, find: impl Fn(&Spans) -> Option<VolumeSpan>) -> Option<VolumeSpan> {
+        let aside = self.aside.as_ref().and_then(|aside| aside.held.as_ref());
+        aside.and_then(&find).or_else(|| self.held.as_ref().and_then(&find))
     }
 
     /// Whole units of the container in the smallest of `held` that has some.
@@ -381,7 +383,13 @@ impl Space {
         // Twice the unit holds one for sure.
         let sure = held.fitting(self.unit_bytes.saturating_mul(2)).take(1);
         let mut fitting = held.fitting(self.unit_bytes).take(LOOKED_AT_MAX).chain(sure);
-        fitting.find_map(|span| Some(self.units_within(span)).filter(|units| !units.is_empty()))
+        fitting.find_map(|span| Some(self.thin.units_within(span)).filter(|units| !units.is_empty()))
+    }
+
+    /// Whole blocks of the host in the smallest of `held` that has some which can go back alone.
+    fn whole_blocks(&self, held: &Spans) -> Option<VolumeSpan> {
+        let mut parts = held.fitting(HOST_BLOCK_BYTES).take(LOOKED_AT_MAX);
+        parts.find_map(|span| self.thin.blocks_within(span))
     }
 
     /// Takes what is free of `span`, to keep others from it. It must not be written unless it is allocated.
@@ -404,8 +412,9 @@ impl Space {
 
     /// Counts what the container takes for `span`. What lies beside it in the same units is allocated then, too.
     fn grow(&mut self, span: VolumeSpan) {
-        let around = self.units_around(span);
-        for taken in self.thin.remove_within(around) {
+        let (absent, holes) = self.thin.store(span);
+        self.filled_bytes += holes.iter().map(VolumeSpan::len_bytes).sum::<u64>();
+        for taken in absent.into_iter().chain(holes) {
             let spare_bytes = self.spare_bytes.min(taken.len_bytes());
             self.spare_bytes -= spare_bytes;
             self.growth_bytes = self.growth_bytes.saturating_add(taken.len_bytes() - spare_bytes);
@@ -415,6 +424,7 @@ impl Space {
             let Some(Aside { free, held: Some(held), .. }) = &mut self.aside else { continue };
             free.within(taken).for_each(|span| held.insert(span));
         }
+        self.filled_bytes = self.filled_bytes.min(self.growth_bytes);
         self.peak_bytes = self.peak_bytes.max(self.growth_bytes);
     }
 
@@ -441,7 +451,7 @@ fn step_bytes_max(options: &DefragOptions) -> u64 {
     growth_bytes_max.saturating_sub(options.unit_bytes.saturating_mul(2)).max(growth_bytes_max / 2)
 }
 
-fn give_to(free: &mut Spans, held: Option<&mut Spans>, thin: &Spans, span: VolumeSpan) {
+fn give_to(free: &mut Spans, held: Option<&mut Spans>, thin: &Unstored, span: VolumeSpan) {
     free.insert(span);
     let Some(held) = held else { return };
     let mut at = span.start();

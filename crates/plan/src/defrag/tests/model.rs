@@ -256,14 +256,20 @@ impl Model {
         }
     }
 
-    /// Takes the units under a batch's destinations; answers how many clusters of them were not allocated.
+    /// Takes the units and the holes under a batch's destinations; answers how many clusters of them were not allocated.
     fn allocate(&mut self, batch: &Relocations, options: &DefragOptions) -> i64 {
         let unit = |at: usize| (at as u64 * CLUSTER + options.unit_skew_bytes) / options.unit_bytes;
-        let touched: std::collections::BTreeSet<_> =
-            batch.by_source().flat_map(|each| clusters(each.to_span())).map(unit).collect();
+        let written: std::collections::BTreeSet<_> =
+            batch.by_source().flat_map(|each| clusters(each.to_span())).collect();
+        let touched: std::collections::BTreeSet<_> = written.iter().map(|at| unit(*at)).collect();
         let mut grown = 0;
         for at in 0..self.backing.len() {
-            if self.backing[at] == Backing::Unallocated && touched.contains(&unit(at)) {
+            let is_stored_now = match self.backing[at] {
+                Backing::Unallocated => touched.contains(&unit(at)),
+                Backing::Hole => written.contains(&at),
+                Backing::Allocated | Backing::Fixed => false,
+            };
+            if is_stored_now {
                 self.backing[at] = Backing::Allocated;
                 grown += 1;
             }
@@ -271,19 +277,24 @@ impl Model {
         grown
     }
 
-    /// Gives back what is whole units, allocated, and free.
-    fn release(&mut self, spans: &[VolumeSpan], options: &DefragOptions) -> i64 {
-        let is_border = |at: extent::VolumeOffset| {
+    /// Gives back what is whole units, allocated, and free. Parts of a unit go back to the host.
+    fn release(&mut self, spans: &[VolumeSpan], options: &DefragOptions, has_holes: bool) -> i64 {
+        let is_aligned = |at: extent::VolumeOffset| {
             (at.get() + options.unit_skew_bytes).is_multiple_of(options.unit_bytes)
-                || at.get() == 0
-                || at.get() == self.cells.len() as u64 * CLUSTER
         };
-        assert!(spans.iter().all(|span| is_border(span.start()) && is_border(span.end())), "{spans:?}");
+        let is_border = |at: extent::VolumeOffset| {
+            is_aligned(at) || at.get() == 0 || at.get() == self.cells.len() as u64 * CLUSTER
+        };
         let mut given = 0;
-        for at in spans.iter().flat_map(|span| clusters(*span)) {
-            assert_eq!((self.cells[at], self.backing[at]), (Cell::Free, Backing::Allocated));
-            self.backing[at] = Backing::Unallocated;
-            given += 1;
+        for span in spans {
+            let is_whole = is_border(span.start()) && is_border(span.end());
+            assert!(is_whole || has_holes, "{span:?} are parts of units");
+            let is_units = !has_holes || (is_aligned(span.start()) && is_aligned(span.end()));
+            for at in clusters(*span) {
+                assert_eq!((self.cells[at], self.backing[at]), (Cell::Free, Backing::Allocated));
+                self.backing[at] = if is_units { Backing::Unallocated } else { Backing::Hole };
+                given += 1;
+            }
         }
         given
     }
@@ -330,7 +341,7 @@ impl Model {
             for at in batch.by_source().flat_map(|each| clusters(each.to_span())) {
                 blocks.insert(at as u64 * CLUSTER / 65536);
             }
-            growth -= now.release(release, options);
+            growth -= now.release(release, options, self.backing.contains(&Backing::Hole));
         }
         // The host has back what is free within units, which the container keeps.
         for at in plan.trimmed.iter().flat_map(|span| clusters(*span)) {

@@ -19,6 +19,7 @@ struct Kind {
     spans_holes: bool,
     fixed_percent: u64,
     thin_percent: u64,
+    holes: u64,
 }
 
 fn any_kind() -> impl Strategy<Value = Kind> {
@@ -29,9 +30,10 @@ fn any_kind() -> impl Strategy<Value = Kind> {
         any::<bool>(),
         prop::sample::select(vec![0, 0, 10]),
         prop::sample::select(vec![0, 0, 30]),
+        prop::sample::select(vec![0, 0, 3, 20]),
     );
     (shape, rest).prop_map(|((seed, len, fill_percent, extents_max, extent_len_max), rest)| {
-        let (pinned_percent, kept, spans_holes, fixed_percent, thin_percent) = rest;
+        let (pinned_percent, kept, spans_holes, fixed_percent, thin_percent, holes) = rest;
         Kind {
             seed,
             len,
@@ -43,6 +45,7 @@ fn any_kind() -> impl Strategy<Value = Kind> {
             spans_holes,
             fixed_percent,
             thin_percent,
+            holes,
         }
     })
 }
@@ -84,6 +87,12 @@ impl Kind {
                 model.backing[at..end].fill(Backing::Unallocated);
             }
             at = end;
+        }
+        for _ in 0..self.holes {
+            let start = usize::try_from(dice.roll(self.len as u64)).unwrap();
+            let end = start + 1 + usize::try_from(dice.roll(12)).unwrap();
+            let those = model.backing[start..end.min(self.len)].iter_mut();
+            those.filter(|at| **at == Backing::Allocated).for_each(|at| *at = Backing::Hole);
         }
         let free_goal = self.len as u64 * (100 - self.fill_percent) / 100;
         let mut file = 10;
@@ -252,10 +261,11 @@ proptest! {
         let largest_run = (0..whole.streams.len()).map(|stream| whole.clusters_of(stream)).max().unwrap_or(0);
         let free: u64 = now.free_runs().iter().map(|(_, len)| len).sum();
         // Nothing slides past a sparse run whose pieces lie as far apart as its holes.
-        let is_plain = kind.thin_percent == 0
+        let is_stored = kind.thin_percent == 0 && kind.holes == 0;
+        let is_plain = is_stored
             && !kind.spans_holes
             && longest_region(&model) == model.cells.len() as u64;
-        if kind.thin_percent == 0 && plan.left.is_empty() {
+        if is_stored && plan.left.is_empty() {
             let again = plan_in_place(&now.layout(), &options, &Hints::default()).unwrap();
             let is_enough = plan.after.largest_free_extent_bytes >= plan.movable_free_bytes * 95 / 100;
             prop_assert!(again.batches.is_empty() || !is_enough, "{again:?}");
@@ -283,7 +293,7 @@ proptest! {
     fn what_is_small_and_movable_takes_as_few_units_as_it_can(kind in any_kind()) {
         let kind = Kind {
             fill_percent: kind.fill_percent - 40, extents_max: 1, extent_len_max: 1, pinned_percent: 0, kept: 0, fixed_percent: 0,
-            thin_percent: 0, ..kind
+            thin_percent: 0, holes: 0, ..kind
         };
         let mut model = kind.model();
         model.streams.iter_mut().for_each(|stream| stream.moves_together = false);
@@ -314,7 +324,7 @@ proptest! {
     #[test]
     fn with_enough_room_all_is_sorted_and_stays_so(kind in any_kind()) {
         let len = 200 + kind.len;
-        let kind = Kind { len, fill_percent: 50, pinned_percent: 0, kept: 0, fixed_percent: 0, thin_percent: 0, ..kind };
+        let kind = Kind { len, fill_percent: 50, pinned_percent: 0, kept: 0, fixed_percent: 0, thin_percent: 0, holes: 0, ..kind };
         let mut model = kind.model();
         // What moves together may be too large to get out of the way.
         model.streams.iter_mut().for_each(|stream| stream.moves_together = false);
