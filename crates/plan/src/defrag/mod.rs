@@ -88,7 +88,10 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
     // Free space is no less whole than it is without asking for it.
     let least = if options.goal == Goal::Free { largest(&files) } else { 0 };
     plans.push(files);
-    let most = plans.iter().map(largest).max().unwrap_or(0);
+    // A plan that leaves more in pieces is no measure.
+    let fewest = plans.iter().map(|plan| plan.after.fragments).min();
+    let most =
+        plans.iter().filter(|plan| Some(plan.after.fragments) == fewest).map(largest).max().unwrap_or(0);
     let is_scattered = |plan: &DefragPlan| largest(plan) < least.max(most - most / AS_GOOD_PART);
     // Of plans that sort, the one with more room sorts better.
     let moved_bytes = |plan: &DefragPlan| if options.goal == Goal::Free { plan.moved_bytes } else { 0 };
