@@ -37,6 +37,7 @@ mod shadow_copy;
 pub mod signature;
 pub mod swap;
 mod utf16;
+pub mod xfs;
 
 /// A volume to read from: cached by the caller, so that small reads are cheap. Structures that are read once
 /// and in bulk (the MFT, inode tables) may be read in large pieces.
@@ -91,7 +92,7 @@ impl State {
 /// What is known of a volume from a few reads.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// `ntfs`, `ext2`, `ext3`, `ext4`, `fat12`, `fat16`, `fat32`, `exfat`, `swap`, or a name such as `xfs`, `luks2`, `bitlocker`.
+    /// `ntfs`, `ext2`, `ext3`, `ext4`, `fat12`, `fat16`, `fat32`, `exfat`, `xfs`, `swap`, or a name such as `btrfs`, `luks2`, `bitlocker`.
     pub filesystem: String,
     /// Its label. Untrusted text.
     pub label: Option<String>,
@@ -217,7 +218,7 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
 
 /// As [`open`], of a volume that nothing holds: whoever calls it has asked [`holder::find`].
 pub fn open_contents(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
-    for open in [ntfs::open, ext::open, swap::open, fat::open, exfat::open] {
+    for open in [ntfs::open, ext::open, swap::open, fat::open, exfat::open, xfs::open] {
         let Some(found) = open(source)? else { continue };
         let Some(other) = beside(source, &found.facts().filesystem)? else { return Ok(Some(found)) };
         let reason = format!("it has superblocks of both {} and {other}", found.facts().filesystem);
@@ -244,6 +245,9 @@ fn beside(source: &Source, found: &str) -> Result<Option<String>> {
     }
     if found != "exfat" && exfat::has_boot_sector(source)? {
         return Ok(Some("exfat".into()));
+    }
+    if found != "xfs" && xfs::has_superblock(source)? {
+        return Ok(Some("xfs".into()));
     }
     signature::beside(source)
 }

@@ -45,10 +45,16 @@ static MOUNTING: Mutex<()> = Mutex::new(());
 impl Mounted {
     /// Mounts the ext volume in a file through the kernel, which needs root.
     pub fn ext(volume: &Path, options: &str) -> Self {
+        Self::kernel("ext4", volume, options)
+    }
+
+    /// Mounts the volume in a file through the kernel, as the file system of this name, which needs root.
+    pub fn kernel(filesystem: &str, volume: &Path, options: &str) -> Self {
         let alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = scratch();
         let options = format!("loop,{options}");
-        run("mount", &["-t", "ext4", "-o", &options, volume.to_str().unwrap(), dir.path().to_str().unwrap()]);
+        let (volume, at) = (volume.to_str().unwrap(), dir.path().to_str().unwrap());
+        run("mount", &["-t", filesystem, "-o", &options, volume, at]);
         Self { dir, server: None, _alone: alone }
     }
 

@@ -5,19 +5,6 @@ use block::Result;
 use super::{Probe, Told};
 use crate::{Facts, State};
 
-/// XFS (XFS Algorithms & Data Structures, `xfs_sb`).
-pub(super) fn xfs(probe: &Probe) -> Result<Option<Facts>> {
-    let Some(superblock) = probe.with_magic(0, 512, 0, b"XFSB")? else { return Ok(None) };
-    let facts = probe.unread("xfs").sized(superblock.u32_be(4).into(), superblock.u64_be(8));
-    Ok(Some(
-        facts
-            .free(superblock.u64_be(144))
-            .uuid(superblock.uuid(32))
-            .label(superblock.text(108, 12))
-            .detail("version", superblock.u16_be(100) & 0xf),
-    ))
-}
-
 /// Btrfs (Linux, `struct btrfs_super_block`).
 pub(crate) fn btrfs(probe: &Probe) -> Result<Option<Facts>> {
     let Some(superblock) = probe.with_magic(64 << 10, 4096, 64, b"_BHRfS_M")? else { return Ok(None) };

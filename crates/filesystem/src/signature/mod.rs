@@ -55,7 +55,6 @@ enum Beside {
 type Recogniser = fn(&Probe) -> Result<Option<Facts>>;
 
 const RECOGNISERS: &[(Beside, Recogniser)] = &[
-    (Beside::Ambiguous, linux::xfs),
     (Beside::Ambiguous, btrfs),
     (Beside::Ambiguous, linux::f2fs),
     (Beside::Ambiguous, linux::squashfs),

@@ -1,5 +1,5 @@
 # Lists everything on the volume mounted at argv[1], a line each: path in hexadecimal, kind, inode, size; then, of files
-# and directories, how many extents filefrag counts, and where those lie that it shows, in bytes (a `u` for unwritten).
+# and directories, how many extents filefrag counts, and where those lie that it shows, in bytes (a `u` for unwritten). argv[2] says of which kinds.
 # Names are never shown to filefrag, whose output they could confuse: it gets open files.
 import os
 import re
@@ -72,13 +72,15 @@ def line_of(path):
     return kind, "%s %s %d %d" % (name.hex(), kind, status.st_ino, status.st_size)
 
 
+# Some file systems do not tell where a directory lies.
+kinds_with_extents = sys.argv[2].split(",")
 batch = []
 for folder, folders, files in os.walk(root):
     for path in [folder] + [os.path.join(folder, name) for name in files + folders]:
         kind, line = line_of(path)
         if kind == "directory" and path != folder:
             continue
-        if kind not in ("file", "directory"):
+        if kind not in kinds_with_extents:
             print(line)
             continue
         batch.append((path, line))

@@ -193,7 +193,12 @@ pub type Listing = BTreeMap<Vec<u8>, String>;
 /// What the kernel and filefrag say of the volume.
 pub fn list_mounted(volume: &Path) -> Listing {
     let mount = Mount::new(volume, &volume.with_extension("mounted"), "ro,noload");
-    let lines = run("python3", &["-c", include_str!("list.py"), text(&mount.at)]);
+    list_tree(&mount.at, "file,directory")
+}
+
+/// What the kernel says of what is mounted there, and filefrag of those of some kinds.
+pub fn list_tree(at: &Path, kinds_with_extents: &str) -> Listing {
+    let lines = run("python3", &["-c", include_str!("list.py"), text(at), kinds_with_extents]);
     let listing: Listing = lines
         .lines()
         .map(|line| {

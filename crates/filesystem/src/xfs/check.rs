@@ -1,0 +1,357 @@
+//! The full check: every block of the volume is free or has its owners, all trees and counters agree.
+
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+use block::{Error, Result, read_vec};
+
+use super::corrupt::Corrupt;
+use super::fork::{self, Met as ForkMet};
+use super::group::{self, Free, Inodes};
+use super::inode::{self, Fork, Inode, mode};
+use super::ledger::Ledger;
+use super::space::{self, Blocks, Chunk, Met};
+use super::superblock::{self, GroupBlock, GroupNumber, Superblock};
+use super::tree::{self, Root, Step};
+use crate::Source;
+
+/// Inodes are read in pieces of at most this size.
+const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// Headers of a group: superblock, `AGF`, `AGI`, `AGFL`.
+const HEADER_SECTORS: u32 = 4;
+
+/// Fails with the first contradiction.
+pub(super) fn check(source: &Source, superblock: &Superblock) -> Result<()> {
+    let ledger = Ledger::new(superblock)?;
+    let mut check = Check { source, superblock, ledger, sums: Sums::default(), chunks: Vec::new() };
+    for group in 0..superblock.group_count {
+        check.group(group)?;
+    }
+    if let Some((first, count)) = superblock.log {
+        check.ledger.own(first, count.into(), || "the log".into())?;
+    }
+    check.sums.check(superblock)?;
+    for (group, chunk) in std::mem::take(&mut check.chunks) {
+        check.inodes(group, chunk)?;
+    }
+    check.ledger.check()
+}
+
+/// What all groups have.
+#[derive(Default)]
+struct Sums {
+    free_blocks: u64,
+    inodes: u64,
+    free_inodes: u64,
+}
+
+impl Sums {
+    fn check(&self, superblock: &Superblock) -> Result<()> {
+        for (name, found, sum) in [
+            ("fdblocks", superblock.free_blocks, self.free_blocks),
+            ("icount", superblock.inode_count, self.inodes),
+            ("ifree", superblock.free_inode_count, self.free_inodes),
+        ] {
+            if found != sum {
+                let expected = format!("{sum}, as all groups count");
+                return Err(Error::corrupt(Corrupt::Superblock).field(name, found, expected));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A set of records, whatever their order, as a number; and how many they are.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Digest(u64, u64);
+
+impl Digest {
+    fn add(&mut self, record: impl std::hash::Hash) {
+        self.0 = self.0.wrapping_add(BuildHasherDefault::<DefaultHasher>::default().hash_one(record));
+        self.1 += 1;
+    }
+}
+
+struct Check<'a> {
+    source: &'a Source,
+    superblock: &'a Superblock,
+    ledger: Ledger,
+    sums: Sums,
+    chunks: Vec<(GroupNumber, Chunk)>,
+}
+
+fn disagree(group: GroupNumber, what: &'static str, found: u64, expected: u64) -> Error {
+    Error::corrupt(Corrupt::Disagree { what, group }).field("count", found, expected)
+}
+
+impl Check<'_> {
+    fn group(&mut self, group: GroupNumber) -> Result<()> {
+        let (source, superblock) = (self.source, self.superblock);
+        if group > 0 {
+            superblock::check_copy(source, superblock, group)?;
+        }
+        let headers = (HEADER_SECTORS * superblock.sector_bytes).div_ceil(superblock.block_bytes);
+        self.own(group, Blocks { first: 0, count: headers }, "the headers")?;
+        let free = group::read_free(source, superblock, group)?;
+        for block in &free.kept {
+            self.own(group, Blocks { first: *block, count: 1 }, "the free list")?;
+        }
+        let by_place = self.free(group, free.by_place, true)?;
+        let by_length = self.free(group, free.by_length, false)?;
+        if by_place.digest != by_length.digest {
+            let what = "the trees of free space by place and by length differ";
+            return Err(disagree(group, what, by_length.digest.1, by_place.digest.1));
+        }
+        self.check_counts(group, &free, &by_place, &by_length)?;
+        self.references(group, &free)?;
+        self.inode_trees(group, &group::read_inodes(source, superblock, group)?)
+    }
+
+    fn own(&mut self, group: GroupNumber, blocks: Blocks, what: &str) -> Result<()> {
+        let first = self.superblock.in_group(group, blocks.first);
+        let first = first.filter(|first| self.superblock.holds(*first, blocks.count.into()));
+        let first = first.ok_or_else(|| disagree(group, "blocks past its end", blocks.end().into(), 0))?;
+        self.ledger.own(first, blocks.count.into(), || format!("{what} of group {group}"))
+    }
+
+    fn own_node(&mut self, group: GroupNumber, block: GroupBlock, root: Root) -> Result<()> {
+        self.own(group, Blocks { first: block, count: 1 }, root.kind.name)
+    }
+
+    /// A tree of free space. What is free is claimed once.
+    fn free(&mut self, group: GroupNumber, root: Root, claims: bool) -> Result<FreeSums> {
+        let (source, superblock) = (self.source, self.superblock);
+        let mut sums = FreeSums::default();
+        space::each_free(source, superblock, group, root, &mut |met| match met {
+            Met::Node(block) => {
+                sums.nodes += 1;
+                self.own_node(group, block, root)
+            }
+            Met::Record(blocks) => {
+                sums.digest.add((blocks.first, blocks.count));
+                sums.blocks += u64::from(blocks.count);
+                sums.longest = sums.longest.max(blocks.count);
+                if claims { self.own(group, blocks, "the free space") } else { Ok(()) }
+            }
+        })?;
+        Ok(sums)
+    }
+
+    fn check_counts(
+        &mut self,
+        group: GroupNumber,
+        free: &Free,
+        by_place: &FreeSums,
+        by_length: &FreeSums,
+    ) -> Result<()> {
+        let mut nodes = by_place.nodes + by_length.nodes - 2;
+        if let Some(root) = free.reverse_map {
+            nodes += self.reverse_map(group, root)? - 1;
+        }
+        for (what, found, expected) in [
+            ("freeblks is not what its tree has", u64::from(free.free_blocks), by_place.blocks),
+            ("longest is not what its tree has", free.longest.into(), by_place.longest.into()),
+            ("btreeblks is not what its trees have", free.tree_blocks.into(), nodes),
+        ] {
+            if found != expected {
+                return Err(disagree(group, what, found, expected));
+            }
+        }
+        self.sums.free_blocks += by_place.blocks + free.kept.len() as u64 + nodes;
+        Ok(())
+    }
+
+    /// Answers how many blocks the tree has.
+    fn reverse_map(&mut self, group: GroupNumber, root: Root) -> Result<u64> {
+        let mut nodes = 0;
+        tree::walk(self.source, self.superblock, group, root, &mut |step| {
+            let Step::Node(block) = step else { return Ok(()) };
+            nodes += 1;
+            self.own_node(group, block, root)
+        })?;
+        Ok(nodes)
+    }
+
+    fn references(&mut self, group: GroupNumber, free: &Free) -> Result<()> {
+        let Some(root) = free.references else { return Ok(()) };
+        let (source, superblock) = (self.source, self.superblock);
+        let mut nodes = 0;
+        space::each_references(source, superblock, group, root, &mut |met| match met {
+            Met::Node(block) => {
+                nodes += 1;
+                self.own_node(group, block, root)
+            }
+            Met::Record(found) if found.is_staging => {
+                self.own(group, found.blocks, "what is staged for writes")
+            }
+            Met::Record(found) => {
+                let first = superblock.in_group(group, found.blocks.first).unwrap_or_default();
+                self.ledger.share(first, found.blocks.count.into(), found.count)
+            }
+        })?;
+        let counted = u64::from(free.reference_blocks);
+        if nodes == counted {
+            Ok(())
+        } else {
+            Err(disagree(group, "refcount_blocks is not what its tree has", counted, nodes))
+        }
+    }
+
+    fn inode_trees(&mut self, group: GroupNumber, inodes: &Inodes) -> Result<()> {
+        let all = self.inode_tree(group, inodes.all)?;
+        if let Some(root) = inodes.with_free {
+            let with_free = self.inode_tree(group, root)?;
+            if with_free.free != all.free {
+                let what = "the trees of inodes and of free inodes differ";
+                return Err(disagree(group, what, with_free.free.1, all.free.1));
+            }
+        }
+        for (what, found, expected) in [
+            ("count is not what its tree has", inodes.count, all.inodes),
+            ("freecount is not what its tree has", inodes.free_count, all.free_inodes),
+        ] {
+            if u64::from(found) != expected {
+                return Err(disagree(group, what, found.into(), expected));
+            }
+        }
+        self.sums.inodes += all.inodes;
+        self.sums.free_inodes += all.free_inodes;
+        Ok(())
+    }
+
+    fn inode_tree(&mut self, group: GroupNumber, root: Root) -> Result<InodeSums> {
+        let (source, superblock) = (self.source, self.superblock);
+        let mut sums = InodeSums::default();
+        space::each_chunk(source, superblock, group, root, &mut |met| match met {
+            Met::Node(block) => self.own_node(group, block, root),
+            Met::Record(chunk) => {
+                sums.inodes += u64::from(chunk.there.count_ones());
+                sums.free_inodes += u64::from(chunk.free.count_ones());
+                if chunk.free != 0 {
+                    sums.free.add((chunk.first, chunk.there, chunk.free));
+                }
+                if space::lists_all(root) { self.chunk(group, chunk) } else { Ok(()) }
+            }
+        })?;
+        Ok(sums)
+    }
+
+    /// Claims the blocks of a chunk; its inodes are read later.
+    fn chunk(&mut self, group: GroupNumber, chunk: Chunk) -> Result<()> {
+        self.chunks.push((group, chunk));
+        blocks_of(self.superblock, chunk).try_for_each(|block| match block {
+            Some(first) => self.own(group, Blocks { first, count: 1 }, "inodes"),
+            None => {
+                let first = chunk.first.into();
+                Err(disagree(group, "a part of a block of inodes is missing", first, first))
+            }
+        })
+    }
+
+    fn inodes(&mut self, group: GroupNumber, chunk: Chunk) -> Result<()> {
+        each_inode(self.source, self.superblock, group, chunk, &mut |found| {
+            let number = found.number;
+            match (found.is_free, inode::parse(found.bytes, self.superblock, number)?) {
+                (true, None) => Ok(()),
+                (true, Some(_)) => Err(inode::wrong(number, "mode", 1_u64, "0 of an inode that is free")),
+                (false, None) => Err(inode::wrong(number, "mode", 0_u64, "that of a file")),
+                (false, Some(inode)) => self.inode(&inode),
+            }
+        })
+    }
+
+    fn inode(&mut self, inode: &Inode) -> Result<()> {
+        let may_share = inode.kind == mode::REGULAR;
+        let mut blocks = self.fork(inode, &inode.data, may_share)?;
+        if let Some(fork) = &inode.attributes {
+            blocks += self.fork(inode, fork, false)?;
+        }
+        if blocks == inode.blocks {
+            return Ok(());
+        }
+        Err(inode::wrong(
+            inode.number,
+            "nblocks",
+            inode.blocks,
+            &format!("{blocks}, as its extents and their trees"),
+        ))
+    }
+
+    fn fork(&mut self, inode: &Inode, fork: &Fork, may_share: bool) -> Result<u64> {
+        let Self { source, superblock, ledger, .. } = self;
+        let owner = || format!("inode {}", inode.number);
+        fork::walk(source, superblock, inode, fork, &mut |met| match met {
+            ForkMet::Node(block) => ledger.own(block, 1, owner),
+            ForkMet::Extent(extent) if may_share => ledger.refer(extent.first, extent.count, owner),
+            ForkMet::Extent(extent) => ledger.own(extent.first, extent.count, owner),
+        })
+    }
+}
+
+#[derive(Default)]
+struct FreeSums {
+    digest: Digest,
+    nodes: u64,
+    blocks: u64,
+    longest: u32,
+}
+
+#[derive(Default)]
+struct InodeSums {
+    inodes: u64,
+    free_inodes: u64,
+    /// The chunks with free inodes.
+    free: Digest,
+}
+
+/// The blocks of a chunk; `None` for one of which only some inodes are there.
+fn blocks_of(superblock: &Superblock, chunk: Chunk) -> impl Iterator<Item = Option<GroupBlock>> {
+    let (log, first) = (superblock.inode_log, chunk.first >> superblock.inode_log);
+    let each = 1_u32 << log;
+    let mask = if each >= 64 { u64::MAX } else { (1 << each) - 1 };
+    (0..64 / each).filter_map(move |index| {
+        let there = chunk.there >> (index * each) & mask;
+        match there {
+            0 => None,
+            _ if there == mask => Some(Some(first + index)),
+            _ => Some(None),
+        }
+    })
+}
+
+/// An inode as it lies there.
+pub(super) struct Found<'a> {
+    pub(super) number: u64,
+    pub(super) is_free: bool,
+    pub(super) bytes: &'a [u8],
+}
+
+/// Calls `each` with the inodes of a chunk that are there.
+pub(super) fn each_inode(
+    source: &Source,
+    superblock: &Superblock,
+    group: GroupNumber,
+    chunk: Chunk,
+    each: &mut dyn FnMut(Found<'_>) -> Result<()>,
+) -> Result<()> {
+    let size = u64::from(superblock.inode_bytes);
+    let start = superblock.header_at(group, 0);
+    let mut index = 0;
+    while index < 64 {
+        let there = chunk.there >> index;
+        if there & 1 == 0 {
+            index += 1;
+            continue;
+        }
+        let count = u64::from((!there).trailing_zeros()).min(64 - index).min(PIECE_BYTES_MAX / size);
+        let at = start.plus((u64::from(chunk.first) + index) * size);
+        let bytes = read_vec(&**source, at, count * size, "XFS inodes")?;
+        for (bytes, offset) in bytes.chunks_exact(superblock.inode_bytes as usize).zip(0..) {
+            let bit = index + offset;
+            let number = superblock.inode_name(group, chunk.first + u32::try_from(bit).expect("below 64"));
+            let is_free = chunk.free >> bit & 1 == 1;
+            each(Found { number, is_free, bytes }).map_err(|error| error.at(at.plus(offset * size)))?;
+        }
+        index += count;
+    }
+    Ok(())
+}

@@ -1,0 +1,327 @@
+//! The on-disk structs of XFS version 5, all big-endian but the checksums.
+//!
+//! Source: "XFS Algorithms & Data Structures", third edition; names are those of `fs/xfs/libxfs/xfs_format.h` of Linux 6.18 without their
+//! prefixes. "Block" is the file system's block, "sector" its sector, and addresses in `blkno` count 512 bytes.
+
+use std::mem::offset_of;
+
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::little_endian::U32 as LeU32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What stands for no block of a group.
+pub(super) const NO_BLOCK: u32 = u32::MAX;
+/// What stands for no inode, and for no block of the volume.
+pub(super) const NONE: u64 = u64::MAX;
+
+/// `XFS_SB_MAGIC`.
+pub(super) const SUPERBLOCK_MAGIC: [u8; 4] = *b"XFSB";
+
+/// `struct xfs_dsb`, as far as it is the same in all versions of Linux.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawSuperblock {
+    pub(super) magicnum: [u8; 4],
+    pub(super) blocksize: U32,
+    pub(super) dblocks: U64,
+    pub(super) rblocks: U64,
+    pub(super) rextents: U64,
+    pub(super) uuid: [u8; 16],
+    pub(super) logstart: U64,
+    pub(super) rootino: U64,
+    pub(super) rbmino: U64,
+    pub(super) rsumino: U64,
+    pub(super) rextsize: U32,
+    pub(super) agblocks: U32,
+    pub(super) agcount: U32,
+    pub(super) rbmblocks: U32,
+    pub(super) logblocks: U32,
+    /// The version in the lower four bits, and bits of [`version`].
+    pub(super) versionnum: U16,
+    pub(super) sectsize: U16,
+    pub(super) inodesize: U16,
+    pub(super) inopblock: U16,
+    pub(super) fname: [u8; 12],
+    pub(super) blocklog: u8,
+    pub(super) sectlog: u8,
+    pub(super) inodelog: u8,
+    pub(super) inopblog: u8,
+    pub(super) agblklog: u8,
+    pub(super) rextslog: u8,
+    pub(super) inprogress: u8,
+    pub(super) imax_pct: u8,
+    pub(super) icount: U64,
+    pub(super) ifree: U64,
+    pub(super) fdblocks: U64,
+    pub(super) frextents: U64,
+    pub(super) uquotino: U64,
+    pub(super) gquotino: U64,
+    pub(super) qflags: U16,
+    pub(super) flags: u8,
+    pub(super) shared_vn: u8,
+    pub(super) inoalignmt: U32,
+    pub(super) unit: U32,
+    pub(super) width: U32,
+    pub(super) dirblklog: u8,
+    pub(super) logsectlog: u8,
+    pub(super) logsectsize: U16,
+    pub(super) logsunit: U32,
+    pub(super) features2: U32,
+    pub(super) bad_features2: U32,
+    pub(super) features_compat: U32,
+    /// Bits of [`ro_compat`].
+    pub(super) features_ro_compat: U32,
+    /// Bits of [`incompat`].
+    pub(super) features_incompat: U32,
+    pub(super) features_log_incompat: U32,
+    pub(super) crc: LeU32,
+    pub(super) spino_align: U32,
+    pub(super) pquotino: U64,
+    pub(super) lsn: U64,
+    pub(super) meta_uuid: [u8; 16],
+}
+
+const _: () = assert!(size_of::<RawSuperblock>() == 264 && offset_of!(RawSuperblock, crc) == 224);
+
+/// Bits of `versionnum`.
+pub(super) mod version {
+    pub(crate) const NUMBER: u16 = 0xf;
+}
+
+/// Bits of `features_ro_compat`.
+pub(super) mod ro_compat {
+    pub(crate) const FINOBT: u32 = 1;
+    pub(crate) const RMAPBT: u32 = 1 << 1;
+    pub(crate) const REFLINK: u32 = 1 << 2;
+    pub(crate) const INOBTCNT: u32 = 1 << 3;
+    pub(crate) const KNOWN: u32 = FINOBT | RMAPBT | REFLINK | INOBTCNT;
+}
+
+/// Bits of `features_incompat`.
+pub(super) mod incompat {
+    pub(crate) const FTYPE: u32 = 1;
+    pub(crate) const SPINODES: u32 = 1 << 1;
+    pub(crate) const META_UUID: u32 = 1 << 2;
+    pub(crate) const BIGTIME: u32 = 1 << 3;
+    pub(crate) const NEEDSREPAIR: u32 = 1 << 4;
+    pub(crate) const NREXT64: u32 = 1 << 5;
+    pub(crate) const EXCHRANGE: u32 = 1 << 6;
+    pub(crate) const PARENT: u32 = 1 << 7;
+    pub(crate) const KNOWN: u32 =
+        FTYPE | SPINODES | META_UUID | BIGTIME | NEEDSREPAIR | NREXT64 | EXCHRANGE | PARENT;
+}
+
+/// `struct xfs_agf`, in the second sector of a group: its free space.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawFree {
+    pub(super) magicnum: [u8; 4],
+    pub(super) versionnum: U32,
+    pub(super) seqno: U32,
+    pub(super) length: U32,
+    /// Of the trees by place, by length, and of the reverse map.
+    pub(super) roots: [U32; 3],
+    pub(super) levels: [U32; 3],
+    pub(super) flfirst: U32,
+    pub(super) fllast: U32,
+    pub(super) flcount: U32,
+    pub(super) freeblks: U32,
+    pub(super) longest: U32,
+    pub(super) btreeblks: U32,
+    pub(super) uuid: [u8; 16],
+    pub(super) rmap_blocks: U32,
+    pub(super) refcount_blocks: U32,
+    pub(super) refcount_root: U32,
+    pub(super) refcount_level: U32,
+    pub(super) spare64: [U64; 14],
+    pub(super) lsn: U64,
+    pub(super) crc: LeU32,
+    pub(super) spare2: U32,
+}
+
+const _: () = assert!(size_of::<RawFree>() == 224 && offset_of!(RawFree, crc) == 216);
+
+/// `struct xfs_agi`, in the third sector of a group: its inodes.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawInodes {
+    pub(super) magicnum: [u8; 4],
+    pub(super) versionnum: U32,
+    pub(super) seqno: U32,
+    pub(super) length: U32,
+    pub(super) count: U32,
+    pub(super) root: U32,
+    pub(super) level: U32,
+    pub(super) freecount: U32,
+    pub(super) newino: U32,
+    pub(super) dirino: U32,
+    pub(super) unlinked: [U32; 64],
+    pub(super) uuid: [u8; 16],
+    pub(super) crc: LeU32,
+    pub(super) pad32: U32,
+    pub(super) lsn: U64,
+    pub(super) free_root: U32,
+    pub(super) free_level: U32,
+    pub(super) iblocks: U32,
+    pub(super) fblocks: U32,
+}
+
+const _: () = assert!(size_of::<RawInodes>() == 344 && offset_of!(RawInodes, crc) == 312);
+
+/// `struct xfs_agfl`, in the fourth sector of a group: blocks kept for its trees. Their numbers follow up to the end of the sector.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawFreeList {
+    pub(super) magicnum: [u8; 4],
+    pub(super) seqno: U32,
+    pub(super) uuid: [u8; 16],
+    pub(super) lsn: U64,
+    pub(super) crc: LeU32,
+}
+
+const _: () = assert!(size_of::<RawFreeList>() == 36 && offset_of!(RawFreeList, crc) == 32);
+
+/// The header of a block of a group's tree (`struct xfs_btree_block_shdr`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawShortNode {
+    pub(super) magic: [u8; 4],
+    pub(super) level: U16,
+    pub(super) numrecs: U16,
+    pub(super) leftsib: U32,
+    pub(super) rightsib: U32,
+    pub(super) blkno: U64,
+    pub(super) lsn: U64,
+    pub(super) uuid: [u8; 16],
+    pub(super) owner: U32,
+    pub(super) crc: LeU32,
+}
+
+const _: () = assert!(size_of::<RawShortNode>() == 56 && offset_of!(RawShortNode, crc) == 52);
+
+/// The header of a block of an inode's tree of extents (`struct xfs_btree_block_lhdr`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawLongNode {
+    pub(super) magic: [u8; 4],
+    pub(super) level: U16,
+    pub(super) numrecs: U16,
+    pub(super) leftsib: U64,
+    pub(super) rightsib: U64,
+    pub(super) blkno: U64,
+    pub(super) lsn: U64,
+    pub(super) uuid: [u8; 16],
+    pub(super) owner: U64,
+    pub(super) crc: LeU32,
+    pub(super) pad: U32,
+}
+
+const _: () = assert!(size_of::<RawLongNode>() == 72 && offset_of!(RawLongNode, crc) == 64);
+
+/// `struct xfs_dinode` of version 3, as long as every inode is at the least.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawInode {
+    pub(super) magic: [u8; 2],
+    pub(super) mode: U16,
+    pub(super) version: u8,
+    /// Of [`format`].
+    pub(super) format: u8,
+    pub(super) onlink: U16,
+    pub(super) uid: U32,
+    pub(super) gid: U32,
+    pub(super) nlink: U32,
+    pub(super) projid: [U16; 2],
+    /// With large extent counters: how many extents the data fork has.
+    pub(super) big_nextents: U64,
+    pub(super) times: [U64; 3],
+    pub(super) size: U64,
+    pub(super) nblocks: U64,
+    pub(super) extsize: U32,
+    /// How many extents the data fork has; with large extent counters, the attribute fork.
+    pub(super) nextents: U32,
+    /// How many extents the attribute fork has, without them.
+    pub(super) anextents: U16,
+    /// Where the attribute fork begins behind this struct, in units of 8 bytes; 0 if there is none.
+    pub(super) forkoff: u8,
+    pub(super) aformat: u8,
+    pub(super) dmevmask: U32,
+    pub(super) dmstate: U16,
+    pub(super) flags: U16,
+    pub(super) gen_: U32,
+    pub(super) next_unlinked: U32,
+    pub(super) crc: LeU32,
+    pub(super) changecount: U64,
+    pub(super) lsn: U64,
+    pub(super) flags2: U64,
+    pub(super) cowextsize: U32,
+    pub(super) pad2: [u8; 12],
+    pub(super) crtime: U64,
+    pub(super) ino: U64,
+    pub(super) uuid: [u8; 16],
+}
+
+const _: () = assert!(size_of::<RawInode>() == 176 && offset_of!(RawInode, crc) == 100);
+
+/// Of a block that is all of a directory.
+pub(super) const DIRECTORY_BLOCK_MAGIC: [u8; 4] = *b"XDB3";
+/// Of one of several blocks with entries.
+pub(super) const DIRECTORY_DATA_MAGIC: [u8; 4] = *b"XDD3";
+
+/// The header of a block of a directory with entries (`struct xfs_dir3_data_hdr`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawDirectoryBlock {
+    pub(super) magic: [u8; 4],
+    pub(super) crc: LeU32,
+    pub(super) blkno: U64,
+    pub(super) lsn: U64,
+    pub(super) uuid: [u8; 16],
+    pub(super) owner: U64,
+    /// The longest places where nothing is.
+    pub(super) best_free: [[U16; 2]; 3],
+    pub(super) pad: U32,
+}
+
+const _: () = assert!(size_of::<RawDirectoryBlock>() == 64 && offset_of!(RawDirectoryBlock, crc) == 4);
+
+/// How a fork is kept.
+pub(super) mod format {
+    pub(crate) const DEVICE: u8 = 0;
+    pub(crate) const LOCAL: u8 = 1;
+    pub(crate) const EXTENTS: u8 = 2;
+    pub(crate) const BTREE: u8 = 3;
+}
+
+/// Bits of an inode's `flags`.
+pub(super) const REALTIME: u16 = 1;
+/// Bits of an inode's `flags2`.
+pub(super) const NREXT64: u64 = 1 << 4;
+
+/// `XLOG_HEADER_MAGIC_NUM`.
+pub(super) const LOG_MAGIC: u32 = 0xfeed_babe;
+/// Bits of an operation's `flags`.
+pub(super) const LOG_UNMOUNT: u8 = 0x20;
+/// The client that unmounts (`XFS_LOG`).
+pub(super) const LOG_CLIENT: u8 = 0xaa;
+
+/// `struct xlog_rec_header`.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawLogRecord {
+    pub(super) magicno: U32,
+    pub(super) cycle: U32,
+    pub(super) version: U32,
+    pub(super) len: U32,
+    pub(super) lsn: U64,
+    pub(super) tail_lsn: U64,
+    pub(super) crc: LeU32,
+    pub(super) prev_block: U32,
+    pub(super) num_logops: U32,
+    pub(super) cycle_data: [U32; 64],
+    pub(super) fmt: U32,
+    pub(super) fs_uuid: [u8; 16],
+    pub(super) size: U32,
+}
+
+const _: () = assert!(size_of::<RawLogRecord>() == 324 && offset_of!(RawLogRecord, crc) == 32);

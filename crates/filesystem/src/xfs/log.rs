@@ -1,0 +1,150 @@
+//! The log: whether it ends with the record that is written when a volume is unmounted.
+//!
+//! Only then is all that the volume says in its place. Where the log ends is found as the kernel finds it (`xlog_find_head`): each sector
+//! bears the number of the turn in which it was written, and the log ends where that goes down by one. What would have the kernel look further
+//! is taken for a log that must be replayed.
+
+use std::mem::offset_of;
+
+use block::{Result, read_vec};
+use extent::VolumeOffset;
+use zerocopy::FromBytes;
+use zerocopy::big_endian::U32;
+
+use super::layout::{LOG_CLIENT, LOG_MAGIC, LOG_UNMOUNT, RawLogRecord};
+use super::superblock::Superblock;
+use crate::Source;
+
+/// The log counts in these, whatever the sectors are.
+const SECTOR_BYTES: u64 = 512;
+/// So much may be under way at once (`XLOG_MAX_ICLOGS` of the largest size): what lies around the end is looked at that far.
+const UNDER_WAY_SECTORS: u64 = 8 * (256 << 10) / SECTOR_BYTES;
+/// A header has the turns of so many bytes behind it.
+const HEADER_COVERS_BYTES: u32 = 32 << 10;
+/// The longest record, with its headers: the log's largest buffer.
+const RECORD_SECTORS_MAX: u64 = (256 << 10) / SECTOR_BYTES + 9;
+/// What counts of a further header (`struct xlog_rec_ext_header`): a turn, and 64 words.
+const FURTHER_HEADER_BYTES: usize = 260;
+/// Of `version`: the log may have more than one sector of headers.
+const VERSION_2: u32 = 2;
+
+/// Why the log must be replayed before the volume can be relied on; `None` if it was unmounted.
+pub(super) fn why_unclean(source: &Source, superblock: &Superblock) -> Result<Option<&'static str>> {
+    let Some((first, count)) = superblock.log else { return Ok(Some("its log is on another device")) };
+    let start = superblock.offset_of(first);
+    let sectors = u64::from(count) * u64::from(superblock.block_bytes) / SECTOR_BYTES;
+    let log = Log { source, start, sectors };
+    let Some(head) = log.head()? else { return Ok(Some("where its log ends is not certain")) };
+    log.why_not_unmounted(head, superblock)
+}
+
+struct Log<'a> {
+    source: &'a Source,
+    start: VolumeOffset,
+    sectors: u64,
+}
+
+/// The turn of a sector: its first word, but of a record's header the second.
+fn turn_of(sector: &[u8]) -> u32 {
+    let word = |at: usize| U32::read_from_bytes(&sector[at..at + 4]).expect("4 bytes").get();
+    if word(0) == LOG_MAGIC { word(4) } else { word(0) }
+}
+
+impl Log<'_> {
+    fn read(&self, sector: u64, count: u64) -> Result<Vec<u8>> {
+        read_vec(&**self.source, self.start.plus(sector * SECTOR_BYTES), count * SECTOR_BYTES, "XFS log")
+    }
+
+    fn turn(&self, sector: u64) -> Result<u32> {
+        Ok(turn_of(&self.read(sector, 1)?))
+    }
+
+    /// Whether all of these sectors are of one turn.
+    fn all_of_turn(&self, from: u64, end: u64, turn: u32) -> Result<bool> {
+        if from >= end {
+            return Ok(true);
+        }
+        let bytes = self.read(from, end - from)?;
+        Ok(bytes.chunks_exact(512).all(|sector| turn_of(sector) == turn))
+    }
+
+    /// The sector behind the last that was written; `None` if the turns around it do not fit together.
+    fn head(&self) -> Result<Option<u64>> {
+        if self.sectors < 2 {
+            return Ok(None);
+        }
+        let (first, last) = (self.turn(0)?, self.turn(self.sectors - 1)?);
+        if first == 0 || (first != last && last != first - 1) {
+            // Of a log that was never written to its end, what is left reads as zeros.
+            if first == 0 || last != 0 {
+                return Ok(None);
+            }
+        }
+        let head = if first == last { self.sectors } else { self.first_of_turn(last)? };
+        let (from, end) =
+            (head.saturating_sub(UNDER_WAY_SECTORS), (head + UNDER_WAY_SECTORS).min(self.sectors));
+        let is_even = self.all_of_turn(from, head, first)? && self.all_of_turn(head, end, last)?;
+        // What comes before the start of the log is its end, one turn earlier.
+        let behind = UNDER_WAY_SECTORS.saturating_sub(head).min(self.sectors - head);
+        let is_even = is_even && self.all_of_turn(self.sectors - behind, self.sectors, last)?;
+        Ok(Some(head).filter(|_| is_even))
+    }
+
+    /// The first sector of the `last` turn, of which the last sector is and the first is not.
+    fn first_of_turn(&self, last: u32) -> Result<u64> {
+        let (mut low, mut high) = (0, self.sectors - 1);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.turn(middle)? == last { high = middle } else { low = middle }
+        }
+        Ok(high)
+    }
+
+    fn why_not_unmounted(&self, head: u64, superblock: &Superblock) -> Result<Option<&'static str>> {
+        const MUST: Option<&str> = Some("its log must be replayed: mount it, and unmount it");
+        // The record that unmounts is short, but may be filled up to a stripe.
+        let from = head.saturating_sub(RECORD_SECTORS_MAX);
+        let bytes = self.read(from, head - from)?;
+        let sectors: Vec<_> = bytes.chunks_exact(512).collect();
+        let is_header = |sector: &&[u8]| sector.starts_with(&LOG_MAGIC.to_be_bytes());
+        let Some(at) = sectors.iter().rposition(is_header) else { return Ok(MUST) };
+        let (raw, _) = RawLogRecord::read_from_prefix(sectors[at]).expect("a sector is longer");
+        let headers = match raw.version.get() & VERSION_2 != 0 {
+            true => raw.size.get().div_ceil(HEADER_COVERS_BYTES).max(1),
+            false => 1,
+        };
+        let (headers, len) = (headers as usize, raw.len.get() as usize);
+        let is_last = len > 0
+            && at.checked_add(headers).and_then(|data| data.checked_add(len.div_ceil(512)))
+                == Some(sectors.len());
+        if !is_last || raw.fs_uuid != superblock.uuid || raw.num_logops.get() != 1 {
+            return Ok(MUST);
+        }
+        let data = sectors[at + headers];
+        let (client, flags) = (data[8], data[9]);
+        if client != LOG_CLIENT || flags & LOG_UNMOUNT == 0 {
+            return Ok(MUST);
+        }
+        let data = &bytes[(at + headers) * 512..];
+        match crc_holds(&sectors[at..at + headers], &data[..len.min(data.len())], raw.crc.get()) {
+            true => Ok(None),
+            false => Ok(Some("the last record of its log is broken")),
+        }
+    }
+}
+
+/// Whether a record's checksum is right: that of its header, which is longer on machines of 64 bits than on others, of the further headers that
+/// the data need, and of the data. `mkfs.xfs` writes none.
+fn crc_holds(headers: &[&[u8]], data: &[u8], crc: u32) -> bool {
+    const AT: usize = offset_of!(RawLogRecord, crc);
+    let (first, further) = (headers[0], data.len().div_ceil(HEADER_COVERS_BYTES as usize).max(1));
+    let is_right = |len: usize| {
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&first[..AT]), &[0; 4]);
+        let sum = crc32c::crc32c_append(sum, &first[AT + 4..len]);
+        let further = headers.iter().take(further).skip(1);
+        let sum =
+            further.fold(sum, |sum, header| crc32c::crc32c_append(sum, &header[..FURTHER_HEADER_BYTES]));
+        crc32c::crc32c_append(sum, data) == crc
+    };
+    crc == 0 || [328, 324].into_iter().any(is_right)
+}

@@ -1,0 +1,85 @@
+//! The used map: what the trees of free space by place call free, and the blocks that are kept for the trees.
+
+use std::sync::{Arc, Mutex};
+
+use block::Result;
+use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
+
+use super::group;
+use super::space::{self, Blocks};
+use super::superblock::{GroupNumber, Superblock};
+use crate::{Source, Use, UsedMap};
+
+/// Answers from the trees, a group at a time.
+pub(super) struct Map {
+    source: Source,
+    superblock: Arc<Superblock>,
+    /// The group that was looked at last: callers ask window by window.
+    last: Mutex<Option<(GroupNumber, Arc<Vec<Blocks>>)>>,
+}
+
+impl Map {
+    pub(super) fn new(source: Source, superblock: Arc<Superblock>) -> Self {
+        Self { source, superblock, last: Mutex::default() }
+    }
+
+    fn free(&self, number: GroupNumber) -> Result<Arc<Vec<Blocks>>> {
+        if let Some((last, free)) = &*self.last.lock().expect("no reader panicked")
+            && *last == number
+        {
+            return Ok(free.clone());
+        }
+        let found = Arc::new(free_of(&self.source, &self.superblock, number)?);
+        *self.last.lock().expect("no reader panicked") = Some((number, found.clone()));
+        Ok(found)
+    }
+}
+
+/// What is free of a group, in order.
+pub(super) fn free_of(source: &Source, superblock: &Superblock, number: GroupNumber) -> Result<Vec<Blocks>> {
+    space::free_of(source, superblock, number, &group::read_free(source, superblock, number)?)
+}
+
+/// Where blocks of a group lie.
+pub(super) fn span_of(superblock: &Superblock, number: GroupNumber, blocks: Blocks) -> VolumeSpan {
+    let start = u64::from(number) * u64::from(superblock.group_blocks);
+    superblock.span_of(start + u64::from(blocks.first), blocks.count.into())
+}
+
+impl UsedMap for Map {
+    fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
+        let superblock = &self.superblock;
+        let group_bytes = u64::from(superblock.group_blocks) * u64::from(superblock.block_bytes);
+        let (mut uses, mut at) = (Vec::new(), span.start());
+        while at < span.end() {
+            let number = at.get() / group_bytes;
+            let number = u32::try_from(number).ok().filter(|number| *number < superblock.group_count);
+            let Some(number) = number else { break };
+            let end = span.end().min(Offset::new((u64::from(number) + 1) * group_bytes));
+            let free = self.free(number)?;
+            let window = Span::between(at, end);
+            let first = free.partition_point(|blocks| span_of(superblock, number, *blocks).end() <= at);
+            for blocks in &free[first..] {
+                let Some(part) = span_of(superblock, number, *blocks).intersect(&window) else { break };
+                push(&mut uses, at, part.start(), Use::Used);
+                push(&mut uses, part.start(), part.end(), Use::Free);
+                at = part.end();
+            }
+            push(&mut uses, at, end, Use::Used);
+            at = end;
+        }
+        push(&mut uses, at, span.end(), Use::Used);
+        Ok(uses)
+    }
+}
+
+/// Appends a span, if there is anything between `start` and `end`, joining it to the last one if that is the same.
+fn push(uses: &mut Vec<Extent<Volume, Use>>, start: VolumeOffset, end: VolumeOffset, state: Use) {
+    if start >= end {
+        return;
+    }
+    match uses.last_mut() {
+        Some(last) if last.state == state => last.span = Span::between(last.span.start(), end),
+        _ => uses.push(Extent::new(Span::between(start, end), state)),
+    }
+}

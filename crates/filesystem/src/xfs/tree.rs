@@ -1,0 +1,159 @@
+//! The trees of a group: B+trees whose records have a fixed length.
+//!
+//! Invariants: a walk meets no more blocks than the group has, whatever they say; records come in the order of the tree, and each
+//! block was checked for its checksum, its place, its owner and its neighbours.
+
+use std::mem::offset_of;
+
+use block::{Error, Result, read_vec};
+use zerocopy::FromBytes;
+use zerocopy::big_endian::U32;
+
+use super::corrupt::Corrupt;
+use super::layout::{NO_BLOCK, RawShortNode};
+use super::seal::crc_holds;
+use super::superblock::{GroupBlock, GroupNumber, Superblock};
+use crate::Source;
+
+const HEADER_BYTES: usize = size_of::<RawShortNode>();
+const POINTER_BYTES: usize = 4;
+
+/// A kind of tree.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    magic: [u8; 4],
+    record_bytes: usize,
+    /// Of all keys that a block has for another one.
+    key_bytes: usize,
+}
+
+const fn kind(name: &'static str, magic: [u8; 4], record_bytes: usize, key_bytes: usize) -> Kind {
+    Kind { name, magic, record_bytes, key_bytes }
+}
+
+pub(super) static BY_PLACE: Kind = kind("tree of free space by place", *b"AB3B", 8, 8);
+pub(super) static BY_LENGTH: Kind = kind("tree of free space by length", *b"AB3C", 8, 8);
+pub(super) static REVERSE_MAP: Kind = kind("reverse map", *b"RMB3", 24, 40);
+pub(super) static REFERENCES: Kind = kind("tree of reference counts", *b"R3FC", 12, 4);
+pub(super) static INODES: Kind = kind("tree of inodes", *b"IAB3", 16, 4);
+pub(super) static INODES_WITH_FREE: Kind = kind("tree of free inodes", *b"FIB3", 16, 4);
+
+/// Where a tree begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Root {
+    pub(super) kind: &'static Kind,
+    pub(super) block: GroupBlock,
+    /// 1 if the root is a leaf.
+    pub(super) levels: u32,
+}
+
+/// What a walk meets.
+pub(super) enum Step<'a> {
+    /// A block of the tree.
+    Node(GroupBlock),
+    /// A record.
+    Record(&'a [u8]),
+}
+
+/// Calls `each` with every block of a tree and every record, in order.
+pub(super) fn walk(
+    source: &Source,
+    superblock: &Superblock,
+    group: GroupNumber,
+    root: Root,
+    each: &mut dyn FnMut(Step<'_>) -> Result<()>,
+) -> Result<()> {
+    let levels = usize::try_from(root.levels).expect("at most 9");
+    let mut walk =
+        Walk { source, superblock, group, kind: root.kind, each, before: vec![None; levels], met: 0 };
+    walk.node(root.block, root.levels - 1)?;
+    match walk.before.iter().flatten().find(|(_, right)| *right != NO_BLOCK) {
+        Some((block, right)) => {
+            Err(walk.wrong(*block, "rightsib", *right, "none of the last block of a level"))
+        }
+        None => Ok(()),
+    }
+}
+
+struct Walk<'a, 'b> {
+    source: &'a Source,
+    superblock: &'a Superblock,
+    group: GroupNumber,
+    kind: &'static Kind,
+    each: &'b mut dyn FnMut(Step<'_>) -> Result<()>,
+    /// Of each level, from the leaves up: the block that was met last, and which it says comes next.
+    before: Vec<Option<(GroupBlock, GroupBlock)>>,
+    met: u32,
+}
+
+impl Walk<'_, '_> {
+    fn wrong(&self, block: GroupBlock, name: &str, found: impl Into<u64>, expected: &str) -> Error {
+        let what = Corrupt::Node { what: self.kind.name, group: self.group, block };
+        Error::corrupt(what).field(name, found.into(), expected)
+    }
+
+    fn node(&mut self, block: GroupBlock, level: u32) -> Result<()> {
+        let Self { source, superblock, group, kind, .. } = *self;
+        let at = superblock.in_group(group, block).filter(|_| self.met < superblock.blocks_of(group));
+        let at =
+            at.ok_or_else(|| self.wrong(block, "place", block, "a block of the group that was not met yet"))?;
+        self.met += 1;
+        let bytes = read_vec(&**source, superblock.offset_of(at), superblock.block_bytes.into(), kind.name)?;
+        let count = self.check(block, level, &bytes)?;
+        (self.each)(Step::Node(block))?;
+        let body = &bytes[HEADER_BYTES..];
+        if level == 0 {
+            return body
+                .chunks_exact(kind.record_bytes)
+                .take(count)
+                .try_for_each(|record| (self.each)(Step::Record(record)));
+        }
+        let pointers = &body[self.count_max(level) * kind.key_bytes..];
+        for pointer in pointers.chunks_exact(POINTER_BYTES).take(count) {
+            self.node(U32::read_from_bytes(pointer).expect("4 bytes").get(), level - 1)?;
+        }
+        Ok(())
+    }
+
+    fn count_max(&self, level: u32) -> usize {
+        let body = usize::try_from(self.superblock.block_bytes).expect("at most 64 KiB") - HEADER_BYTES;
+        let each = if level == 0 { self.kind.record_bytes } else { self.kind.key_bytes + POINTER_BYTES };
+        body / each
+    }
+
+    /// Checks a block's header; answers how many records it has.
+    fn check(&mut self, block: GroupBlock, level: u32, bytes: &[u8]) -> Result<usize> {
+        let (raw, _) = RawShortNode::read_from_prefix(bytes).expect("a block is longer");
+        let number = self.superblock.in_group(self.group, block).unwrap_or_default();
+        if raw.magic != self.kind.magic || !crc_holds(bytes, offset_of!(RawShortNode, crc)) {
+            return Err(self.wrong(block, "crc", 0_u32, "that of the block, and its magic number before it"));
+        }
+        if raw.uuid != self.superblock.meta_uuid || raw.owner.get() != self.group {
+            return Err(self.wrong(block, "owner", raw.owner.get(), "the group, and the volume's UUID"));
+        }
+        if raw.blkno.get() != self.superblock.daddr_of(number) {
+            return Err(self.wrong(block, "blkno", raw.blkno.get(), "its own place"));
+        }
+        if u32::from(raw.level.get()) != level {
+            return Err(self.wrong(block, "level", raw.level.get(), "one less than that of the block above"));
+        }
+        let count = usize::from(raw.numrecs.get());
+        let is_root = self.before.len() == usize::try_from(level).expect("at most 9") + 1;
+        if count > self.count_max(level) || (count == 0 && !(is_root && level == 0)) {
+            return Err(self.wrong(block, "numrecs", raw.numrecs.get(), "what a block holds"));
+        }
+        let place = &mut self.before[usize::try_from(level).expect("at most 9")];
+        let (left, expected) = place.map_or((NO_BLOCK, block), |(left, right)| (left, right));
+        *place = Some((block, raw.rightsib.get()));
+        if raw.leftsib.get() != left || expected != block {
+            return Err(self.wrong(
+                block,
+                "leftsib",
+                raw.leftsib.get(),
+                "the block before it, which names it as the next",
+            ));
+        }
+        Ok(count)
+    }
+}
