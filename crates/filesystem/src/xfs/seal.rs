@@ -8,5 +8,5 @@ pub(super) fn crc_holds(bytes: &[u8], crc_at: usize) -> bool {
     let Some((before, rest)) = bytes.split_at_checked(crc_at) else { return false };
     let Ok((stored, behind)) = U32::read_from_prefix(rest) else { return false };
     let sum = crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(before), &[0; 4]), behind);
-    stored.get() == sum
+    cfg!(fuzzing) || stored.get() == sum
 }
