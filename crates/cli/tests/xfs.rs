@@ -69,7 +69,7 @@ impl Scene {
 }
 
 #[test]
-fn a_disk_with_xfs_is_copied_by_what_it_uses() {
+fn a_disk_with_xfs_is_copied_and_compacted() {
     let scene = Scene::new();
     let before = fs::read(&scene.disk).unwrap();
     let info = document("leandisk.info/1", &["info", arg(&scene.disk)]);
@@ -87,6 +87,13 @@ fn a_disk_with_xfs_is_copied_by_what_it_uses() {
         let bytes = scene.check(&raw);
         let stale = bytes.chunks(4096).filter(|block| block.iter().all(|byte| *byte == STALE));
         assert_eq!(stale.count(), 0);
+        let image = scene.path(&format!("compact.{format}"));
+        run("qemu-img", &["convert", "-O", format, "-S", "0", arg(&scene.disk), arg(&image)]);
+        let done = document("leandisk.compact/1", &["compact", arg(&image), "-f", format, "--verify"]);
+        assert!(done["volumes"][0]["refused"].is_null(), "{done}");
+        assert!(number(&done, "/freed_bytes") > 150 * MIB, "{done}");
+        run("qemu-img", &["convert", "-f", format, "-O", "raw", arg(&image), arg(&raw)]);
+        scene.check(&raw);
     }
     let analyzed = document("leandisk.analyze/1", &["analyze", arg(&scene.disk)]);
     assert_eq!(analyzed["volumes"][0]["files"], 10);
@@ -95,7 +102,7 @@ fn a_disk_with_xfs_is_copied_by_what_it_uses() {
 }
 
 #[test]
-fn what_would_change_xfs_is_refused_by_name() {
+fn defrag_refuses_xfs_by_name() {
     let scene = Scene::new();
     let before = fs::read(&scene.disk).unwrap();
     let said = fail(3, &["defrag", arg(&scene.disk), "-f", "raw"]);

@@ -110,6 +110,7 @@ fn fill(volume: &Path, percent: u64, has_reflinks: bool) {
         pieces.write_all_at(&[u8::try_from(index % 250 + 1).unwrap(); 4096], index * 8192).unwrap();
     }
     pieces.sync_all().unwrap();
+    drop(pieces);
     run("xfs_io", &["-f", "-c", "falloc 0 600k", "-c", "pwrite -q 100k 50k", text(&at("reserved"))]);
     if has_reflinks {
         let copies = [at("pieces"), at("shared"), at("part")];

@@ -23,12 +23,14 @@ mod fat;
 mod ntfs;
 mod snapshot;
 mod tally;
+mod xfs;
 
 pub use exfat::CorruptExFat;
 pub use ext::CorruptExt;
 pub use fat::CorruptFat;
 pub use ntfs::CorruptNtfs;
 pub use snapshot::{Contents, Snapshot};
+pub use xfs::CorruptXfs;
 
 /// Where a volume is read from.
 pub type Source = Arc<dyn ReadAt<Volume>>;
@@ -36,7 +38,7 @@ pub type Source = Arc<dyn ReadAt<Volume>>;
 /// What a volume that passed was found to hold.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct VolumeReport {
-    /// `ntfs`, `ext` for ext2, ext3 and ext4, `fat` or `exfat`.
+    /// `ntfs`, `ext` for ext2, ext3 and ext4, `fat`, `exfat` or `xfs`.
     pub filesystem: &'static str,
     /// Files that are no directories, those that the file system keeps for itself included.
     pub files: u64,
@@ -82,9 +84,12 @@ fn check_scope(source: &Source, scope: Scope) -> Result<VolumeReport> {
     if exfat::is_exfat(source)? {
         return exfat::check(source);
     }
+    if xfs::is_xfs(source)? {
+        return xfs::check(source, scope);
+    }
     Err(unknown())
 }
 
 fn unknown() -> Error {
-    Error::unsupported("the volume is not NTFS, ext, FAT or exFAT, and cannot be checked")
+    Error::unsupported("the volume is not NTFS, ext, FAT, exFAT or XFS, and cannot be checked")
 }

@@ -12,7 +12,7 @@ use block::{Error, Result};
 use extent::VolumeOffset;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::{Source, exfat, ext, fat, ntfs, unknown};
+use super::{Source, exfat, ext, fat, ntfs, unknown, xfs};
 
 /// Whose contents are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +114,8 @@ impl Snapshot {
             fat::snapshot::collect(source, &mut collector)?;
         } else if exfat::is_exfat(source)? {
             exfat::snapshot::collect(source, &mut collector)?;
+        } else if xfs::is_xfs(source)? {
+            xfs::snapshot::collect(source, &mut collector)?;
         } else {
             return Err(unknown());
         }

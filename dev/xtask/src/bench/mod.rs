@@ -43,9 +43,9 @@ pub(crate) struct Arguments {
     /// Runs of each contender
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Only the cases whose name contains this
+    /// Only the cases whose name contains this. May be repeated
     #[arg(long)]
-    only: Option<String>,
+    only: Vec<String>,
     /// The program to measure
     #[arg(long, default_value = "target/release/leandisk")]
     program: PathBuf,
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let scale = if arguments.smoke { 1.0 / 128.0 } else { arguments.scale };
     let runs = if arguments.smoke { 1 } else { arguments.runs.max(1) };
     fs::create_dir_all(&arguments.dir)?;
-    let needed = scale * if arguments.only.is_some() { FULL_CASE_BYTES } else { FULL_SIZE_BYTES };
+    let needed = scale * if arguments.only.is_empty() { FULL_SIZE_BYTES } else { FULL_CASE_BYTES };
     let free = free_bytes(&arguments.dir)?;
     ensure!(
         free >= needed,
@@ -72,7 +72,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         scale * free / needed * 0.9
     );
     let program = arguments.program.canonicalize().context("the program is not built")?;
-    let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let is_named = |name: &str| arguments.only.iter().any(|only| name.contains(only.as_str()));
+    let wanted = |name: &str| arguments.only.is_empty() || is_named(name);
     let inputs = Inputs::new(&arguments.dir, Scale(scale));
     let mut documents = Vec::new();
     let mut missed = 0;
