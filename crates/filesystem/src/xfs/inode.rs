@@ -40,7 +40,7 @@ pub(super) struct Inode {
 /// Where something of an inode lies: in the inode, or in extents.
 #[derive(Clone, Debug)]
 pub(super) struct Fork {
-    /// Of [`format`].
+    /// Of [`mod@format`].
     pub(super) format: u8,
     pub(super) extent_count: u64,
     pub(super) bytes: Vec<u8>,

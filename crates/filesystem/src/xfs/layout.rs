@@ -225,7 +225,7 @@ pub(super) struct RawInode {
     pub(super) magic: [u8; 2],
     pub(super) mode: U16,
     pub(super) version: u8,
-    /// Of [`format`].
+    /// Of [`mod@format`].
     pub(super) format: u8,
     pub(super) onlink: U16,
     pub(super) uid: U32,
