@@ -22,7 +22,9 @@ pub use rearrange::{Edits, Mobility, Patch, Rearrange, Relocation, Relocations, 
 pub use shadow_copy::ShadowCopy;
 
 mod bits;
+pub mod btrfs;
 mod catalog;
+mod digest;
 mod doubtful;
 pub mod exfat;
 pub mod ext;
@@ -92,7 +94,7 @@ impl State {
 /// What is known of a volume from a few reads.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// `ntfs`, `ext2`, `ext3`, `ext4`, `fat12`, `fat16`, `fat32`, `exfat`, `xfs`, `swap`, or a name such as `btrfs`, `luks2`, `bitlocker`.
+    /// `ntfs`, `ext2`, `ext3`, `ext4`, `fat12`, `fat16`, `fat32`, `exfat`, `xfs`, `btrfs`, `swap`, or a name such as `luks2`, `bitlocker`.
     pub filesystem: String,
     /// Its label. Untrusted text.
     pub label: Option<String>,
@@ -218,7 +220,7 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
 
 /// As [`open`], of a volume that nothing holds: whoever calls it has asked [`holder::find`].
 pub fn open_contents(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
-    for open in [ntfs::open, ext::open, swap::open, fat::open, exfat::open, xfs::open] {
+    for open in [ntfs::open, ext::open, swap::open, fat::open, exfat::open, xfs::open, btrfs::open] {
         let Some(found) = open(source)? else { continue };
         let Some(other) = beside(source, &found.facts().filesystem)? else { return Ok(Some(found)) };
         let reason = format!("it has superblocks of both {} and {other}", found.facts().filesystem);
@@ -248,6 +250,9 @@ fn beside(source: &Source, found: &str) -> Result<Option<String>> {
     }
     if found != "xfs" && xfs::has_superblock(source)? {
         return Ok(Some("xfs".into()));
+    }
+    if found != "btrfs" && btrfs::has_superblock(source)? {
+        return Ok(Some("btrfs".into()));
     }
     signature::beside(source)
 }

@@ -3,8 +3,8 @@
 use block::Result;
 
 use super::Holder;
+use crate::btrfs;
 use crate::probe::{Probe, Told};
-use crate::signature;
 
 /// BlueStore, a device of Ceph (Ceph, `os/bluestore/BlueStore.cc`, `_write_bdev_label`).
 pub(super) fn bluestore(probe: &Probe) -> Result<Option<Holder>> {
@@ -32,18 +32,14 @@ pub(super) fn vmfs(probe: &Probe) -> Result<Option<Holder>> {
     Ok(None)
 }
 
-/// Btrfs of several devices, or that is a seed of another one (Linux, `struct btrfs_super_block`).
+/// Btrfs of several devices, or that is a seed of another one.
 pub(super) fn btrfs(probe: &Probe) -> Result<Option<Holder>> {
-    const SUPERBLOCK_AT: u64 = 64 << 10;
-    /// `BTRFS_SUPER_FLAG_SEEDING`.
-    const SEEDING: u64 = 1 << 32;
-    let Some(facts) = signature::btrfs(probe)? else { return Ok(None) };
-    let Some(superblock) = probe.at(SUPERBLOCK_AT, 256)? else { return Ok(None) };
-    let what = match superblock.u64_le(136) {
-        1 if superblock.u64_le(56) & SEEDING == 0 => return Ok(None),
+    let Some(superblock) = btrfs::read_superblock(probe.source())? else { return Ok(None) };
+    let what = match superblock.device_count() {
+        1 if !superblock.is_seed() => return Ok(None),
         1 => "is a seed device, on which other btrfs stand".to_owned(),
         device_count => format!("is one of the {device_count} devices of a btrfs"),
     };
-    let holder = Holder::new(probe, "btrfs", SUPERBLOCK_AT, what);
-    Ok(Some(holder.told(|held| crate::Facts { state: held.state, ..facts })))
+    let holder = Holder::new(probe, "btrfs", btrfs::SUPERBLOCK_AT, what);
+    Ok(Some(holder.told(|held| crate::Facts { state: held.state, ..superblock.facts(probe) })))
 }

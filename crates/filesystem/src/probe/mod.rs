@@ -35,6 +35,10 @@ impl<'a> Probe<'a> {
         Self::new(source, Scope::Partition)
     }
 
+    pub(crate) fn source(&self) -> &'a Source {
+        self.source
+    }
+
     pub(crate) fn scope(&self) -> Scope {
         self.scope
     }

@@ -3,24 +3,7 @@
 use block::Result;
 
 use super::{Probe, Told};
-use crate::{Facts, State};
-
-/// Btrfs (Linux, `struct btrfs_super_block`).
-pub(crate) fn btrfs(probe: &Probe) -> Result<Option<Facts>> {
-    let Some(superblock) = probe.with_magic(64 << 10, 4096, 64, b"_BHRfS_M")? else { return Ok(None) };
-    let (total_bytes, used_bytes) = (superblock.u64_le(112), superblock.u64_le(120));
-    let device_count = superblock.u64_le(136);
-    let mut facts = probe.unread("btrfs").uuid(superblock.uuid(32)).label(superblock.text(299, 256));
-    facts.cluster_bytes = Some(superblock.u32_le(144).into());
-    // The sizes are those of all devices together.
-    if device_count == 1 {
-        facts.size_bytes = total_bytes;
-        facts.free_bytes = total_bytes.checked_sub(used_bytes);
-    } else {
-        facts.state = State::Unsupported(format!("is one of the {device_count} devices of a btrfs"));
-    }
-    Ok(Some(facts.detail("devices", device_count)))
-}
+use crate::Facts;
 
 /// F2FS (Linux, `struct f2fs_super_block`).
 pub(super) fn f2fs(probe: &Probe) -> Result<Option<Facts>> {

@@ -17,8 +17,6 @@ use crate::doubtful::Doubtful;
 use crate::probe::{Probe, Told};
 use crate::{Facts, FileSystem, Source};
 
-pub(crate) use linux::btrfs;
-
 /// Names what is on the volume, if it can.
 pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     let probe = Probe::of_partition(source);
@@ -55,7 +53,6 @@ enum Beside {
 type Recogniser = fn(&Probe) -> Result<Option<Facts>>;
 
 const RECOGNISERS: &[(Beside, Recogniser)] = &[
-    (Beside::Ambiguous, btrfs),
     (Beside::Ambiguous, linux::f2fs),
     (Beside::Ambiguous, linux::squashfs),
     (Beside::Ambiguous, linux::erofs),

@@ -1,7 +1,5 @@
 //! The full check: every block of the volume is free or has its owners, all trees and counters agree.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-
 use block::{Error, Result, read_vec};
 
 use super::corrupt::Corrupt;
@@ -13,6 +11,7 @@ use super::space::{self, Blocks, Chunk, Met};
 use super::superblock::{self, GroupBlock, GroupNumber, Superblock};
 use super::tree::{self, Root, Step};
 use crate::Source;
+use crate::digest::Digest;
 
 /// Inodes are read in pieces of at most this size.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
@@ -60,17 +59,6 @@ impl Sums {
     }
 }
 
-/// A set of records, whatever their order, as a number; and how many they are.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-struct Digest(u64, u64);
-
-impl Digest {
-    fn add(&mut self, record: impl std::hash::Hash) {
-        self.0 = self.0.wrapping_add(BuildHasherDefault::<DefaultHasher>::default().hash_one(record));
-        self.1 += 1;
-    }
-}
-
 struct Check<'a> {
     source: &'a Source,
     superblock: &'a Superblock,
@@ -99,7 +87,7 @@ impl Check<'_> {
         let by_length = self.free(group, free.by_length, false)?;
         if by_place.digest != by_length.digest {
             let what = "the trees of free space by place and by length differ";
-            return Err(disagree(group, what, by_length.digest.1, by_place.digest.1));
+            return Err(disagree(group, what, by_length.digest.count(), by_place.digest.count()));
         }
         self.check_counts(group, &free, &by_place, &by_length)?;
         self.references(group, &free)?;
@@ -202,7 +190,7 @@ impl Check<'_> {
             let with_free = self.inode_tree(group, root)?;
             if with_free.free != all.free {
                 let what = "the trees of inodes and of free inodes differ";
-                return Err(disagree(group, what, with_free.free.1, all.free.1));
+                return Err(disagree(group, what, with_free.free.count(), all.free.count()));
             }
         }
         for (what, found, expected) in [

@@ -1,0 +1,65 @@
+//! Where a part of a file lies.
+
+use block::Result;
+use zerocopy::FromBytes;
+
+use super::layout::{RawFileExtent, RawFileExtentPlace, file_extent};
+use super::tree::Key;
+
+/// A part of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FileExtentItem<'a> {
+    /// Its bytes are in the item.
+    Inline { bytes: &'a [u8], is_compressed: bool },
+    /// Nothing is there.
+    Hole,
+    /// It lies in an extent of data.
+    Data(Data),
+}
+
+/// A part of a file that lies in an extent of data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Data {
+    /// Where the extent begins, and how long it is.
+    pub(super) logical: u64,
+    pub(super) len_bytes: u64,
+    /// Where in the extent the file's part begins, and how long that is: of the bytes once they are decompressed.
+    pub(super) offset: u64,
+    pub(super) part_bytes: u64,
+    pub(super) is_compressed: bool,
+    /// It was preallocated, and not written to.
+    pub(super) is_unwritten: bool,
+}
+
+/// Reads an item.
+pub(super) fn parse(key: Key, bytes: &[u8]) -> Result<FileExtentItem<'_>> {
+    let short = || key.wrong("size", bytes.len() as u64, "that of a file extent");
+    let (raw, rest) = RawFileExtent::read_from_prefix(bytes).map_err(|_| short())?;
+    let is_compressed = raw.compression != 0;
+    let is_unwritten = match raw.type_ {
+        file_extent::INLINE => return Ok(FileExtentItem::Inline { bytes: rest, is_compressed }),
+        file_extent::REGULAR => false,
+        file_extent::PREALLOCATED => true,
+        other => return Err(key.wrong("type", other, "inline, regular or preallocated")),
+    };
+    let place = RawFileExtentPlace::read_from_bytes(rest).map_err(|_| short())?;
+    let data = Data {
+        logical: place.disk_bytenr.get(),
+        len_bytes: place.disk_num_bytes.get(),
+        offset: place.offset.get(),
+        part_bytes: place.num_bytes.get(),
+        is_compressed,
+        is_unwritten,
+    };
+    if data.logical == 0 {
+        return Ok(FileExtentItem::Hole);
+    }
+    let whole = if is_compressed { raw.ram_bytes.get() } else { data.len_bytes };
+    let is_within = data.offset.checked_add(data.part_bytes).is_some_and(|end| end <= whole);
+    let has_end = data.logical.checked_add(data.len_bytes).is_some()
+        && key.offset.checked_add(data.part_bytes).is_some();
+    if !is_within || !has_end || data.part_bytes == 0 {
+        return Err(key.wrong("num_bytes", data.part_bytes, "at least 1, and an end within the extent"));
+    }
+    Ok(FileExtentItem::Data(data))
+}

@@ -1,0 +1,141 @@
+//! The used map: what the extent tree does not list, and no log refers to, is free.
+
+use std::sync::{Arc, Mutex};
+
+use block::Result;
+use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
+
+use super::chunk::{self, Chunk};
+use super::extents::{self, Met};
+use super::layout::{RESERVED_BYTES, SUPERBLOCK_BYTES, SUPERBLOCKS_AT};
+use super::log::Stretches;
+use super::tree::{Reader, Root};
+use crate::{Use, UsedMap};
+
+/// How many chunks are kept that were looked at last: callers ask window by window, and of chunks with two copies twice.
+const KEPT: usize = 4;
+
+/// Answers from the extent tree, a chunk at a time.
+pub(super) struct Map {
+    reader: Reader,
+    extent_tree: Root,
+    logs: Stretches,
+    /// Copies of chunks by where they lie.
+    places: Vec<(VolumeSpan, usize)>,
+    last: Mutex<Vec<(usize, Arc<Stretches>)>>,
+}
+
+impl Map {
+    pub(super) fn new(reader: Reader, extent_tree: Root, logs: Stretches) -> Result<Self> {
+        let places = chunk::by_place(&reader.chunks)?;
+        Ok(Self { reader, extent_tree, logs, places, last: Mutex::default() })
+    }
+
+    fn free(&self, index: usize) -> Result<Arc<Stretches>> {
+        let mut last = self.last.lock().expect("no reader panicked");
+        if let Some((_, free)) = last.iter().find(|(kept, _)| *kept == index) {
+            return Ok(free.clone());
+        }
+        let found = Arc::new(self.free_of(&self.reader.chunks.all()[index])?);
+        if last.len() == KEPT {
+            last.remove(0);
+        }
+        last.push((index, found.clone()));
+        Ok(found)
+    }
+
+    /// What is free of a chunk: addresses from its beginning.
+    fn free_of(&self, chunk: &Chunk) -> Result<Stretches> {
+        let (mut free, mut at) = (Stretches::new(), chunk.logical);
+        let mut logs = self.logs[self.logs.partition_point(|log| log.1 <= chunk.logical)..].iter().peekable();
+        let mut take = |start: u64, end: u64, at: &mut u64| {
+            if start > *at {
+                free.push((*at - chunk.logical, start.min(chunk.end()) - chunk.logical));
+            }
+            *at = (*at).max(end);
+        };
+        extents::each(&self.reader, self.extent_tree, chunk.logical, chunk.end(), &mut |met| {
+            if let Met::Extent { extent, .. } = met {
+                while let Some(log) = logs.next_if(|log| log.0 < extent.logical) {
+                    take(log.0, log.1, &mut at);
+                }
+                take(extent.logical, extent.end(), &mut at);
+            }
+            Ok(())
+        })?;
+        for log in logs.take_while(|log| log.0 < chunk.end()) {
+            take(log.0, log.1, &mut at);
+        }
+        take(chunk.end(), chunk.end(), &mut at);
+        Ok(free)
+    }
+
+    /// Enters a part of the volume where nothing lies but what the volume keeps for itself.
+    fn push_unallocated(&self, uses: &mut Uses, end: VolumeOffset) {
+        let device_end = Offset::new(self.reader.superblock.device_bytes);
+        uses.push(end.min(device_end), Use::Free);
+        uses.push(end, Use::Used);
+    }
+}
+
+/// What is kept for boot loaders, and superblocks.
+fn kept() -> impl Iterator<Item = VolumeSpan> {
+    let superblock = |at: u64| Span::new(Offset::new(at), SUPERBLOCK_BYTES);
+    std::iter::once(Span::from_zero(RESERVED_BYTES)).chain(SUPERBLOCKS_AT.map(superblock))
+}
+
+/// Spans that follow each other.
+struct Uses {
+    at: VolumeOffset,
+    found: Vec<Extent<Volume, Use>>,
+}
+
+impl Uses {
+    /// Appends what lies before `end`, joining it to the last one if that is the same.
+    fn push(&mut self, end: VolumeOffset, state: Use) {
+        if self.at >= end {
+            return;
+        }
+        let span = Span::between(self.at, end);
+        self.at = end;
+        match self.found.last_mut() {
+            Some(last) if last.state == state => last.span = Span::between(last.span.start(), end),
+            _ => self.found.push(Extent::new(span, state)),
+        }
+    }
+
+    /// The same with `span` used.
+    fn with_used(self, span: VolumeSpan) -> Self {
+        let Some(first) = self.found.first() else { return self };
+        let mut uses = Self { at: first.span.start(), found: Vec::with_capacity(self.found.len() + 2) };
+        for part in self.found {
+            uses.push(part.span.end().min(span.start()), part.state);
+            uses.push(part.span.end().min(span.end()), Use::Used);
+            uses.push(part.span.end(), part.state);
+        }
+        uses
+    }
+}
+
+impl UsedMap for Map {
+    fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
+        let mut uses = Uses { at: span.start(), found: Vec::new() };
+        let first = self.places.partition_point(|(place, _)| place.end() <= span.start());
+        for (place, index) in &self.places[first..] {
+            let Some(part) = place.intersect(&span) else { break };
+            self.push_unallocated(&mut uses, part.start());
+            let free = self.free(*index)?;
+            let behind = part.start().get() - place.start().get();
+            for (start, end) in &free[free.partition_point(|(_, end)| *end <= behind)..] {
+                if place.start().plus(*start) >= part.end() {
+                    break;
+                }
+                uses.push(place.start().plus(*start), Use::Used);
+                uses.push(place.start().plus(*end).min(part.end()), Use::Free);
+            }
+            uses.push(part.end(), Use::Used);
+        }
+        self.push_unallocated(&mut uses, span.end());
+        Ok(kept().filter(|kept| kept.intersect(&span).is_some()).fold(uses, Uses::with_used).found)
+    }
+}
