@@ -65,7 +65,8 @@ fn mount(volume: &Path, options: &str) -> Mounted {
 
 /// What `btrfs check` says of it, and whether it is content.
 fn check(volume: &Path) -> (String, bool) {
-    let output = Command::new("btrfs").args(["check", "--readonly", "--force", text(volume)]).output().unwrap();
+    let output =
+        Command::new("btrfs").args(["check", "--readonly", "--force", text(volume)]).output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).replace(text(volume), "it");
     (said, output.status.success())
 }
@@ -102,7 +103,8 @@ fn fill(volume: &Path, percent: u64) {
     subvolume(&["create", text(&at("sub/nested"))]);
     for index in 0..60 {
         fs::write(at(&format!("sub/file {index}")), contents(index * 700, index)).unwrap();
-        fs::hard_link(at("sub/file 0"), at(&format!("sub/{}{index}", "link of a long name ".repeat(9)))).unwrap();
+        fs::hard_link(at("sub/file 0"), at(&format!("sub/{}{index}", "link of a long name ".repeat(9))))
+            .unwrap();
     }
     fs::write(at("sub/nested/file"), contents(50_000, 5)).unwrap();
     subvolume(&["snapshot", text(&at("sub")), text(&at("snapshot"))]);
@@ -270,7 +272,11 @@ fn check_files(volume: &Path, filesystem: &dyn FileSystem, what: &str) {
                 let theirs = theirs.get_mut(&path).unwrap();
                 let mut words: Vec<_> = theirs.split(' ').map(str::to_owned).collect();
                 words[3] = "compressed".into();
-                words[4] = words[4].split(',').map(|extent| extent.rsplit_once(':').unwrap().0).collect::<Vec<_>>().join(",");
+                words[4] = words[4]
+                    .split(',')
+                    .map(|extent| extent.rsplit_once(':').unwrap().0)
+                    .collect::<Vec<_>>()
+                    .join(",");
                 *theirs = words.join(" ");
             }
             assert_eq!(ours.insert(path, line.clone()), None, "every path once");
@@ -296,7 +302,11 @@ fn check_files(volume: &Path, filesystem: &dyn FileSystem, what: &str) {
 }
 
 /// As `list_tree` writes it.
-fn extents_of(filesystem: &dyn FileSystem, stream: &filesystem::CatalogStream<'_>, is_compressed: bool) -> String {
+fn extents_of(
+    filesystem: &dyn FileSystem,
+    stream: &filesystem::CatalogStream<'_>,
+    is_compressed: bool,
+) -> String {
     if stream.stream.is_inline {
         return " 0 inline".into();
     }
@@ -304,10 +314,13 @@ fn extents_of(filesystem: &dyn FileSystem, stream: &filesystem::CatalogStream<'_
     let mut pieces: Vec<(u64, u64, u64, &str)> = Vec::new();
     for extent in stream.extents() {
         let state = if extent.state == PieceState::Unwritten { "u" } else { "" };
-        let (logical, physical, len) = (extent.logical.get(), extent.span.start().get(), extent.span.len_bytes());
+        let (logical, physical, len) =
+            (extent.logical.get(), extent.span.start().get(), extent.span.len_bytes());
         fragments.push(logical, physical, len);
         match pieces.last_mut() {
-            Some(last) if (last.0 + last.2, last.1 + last.2, last.3) == (logical, physical, state) => last.2 += len,
+            Some(last) if (last.0 + last.2, last.1 + last.2, last.3) == (logical, physical, state) => {
+                last.2 += len;
+            }
             _ => pieces.push((logical, physical, len, state)),
         }
     }

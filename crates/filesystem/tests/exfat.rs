@@ -62,7 +62,14 @@ impl Mounted {
 impl Drop for Mounted {
     /// Ends once the device is gone, and all that was written is in the file.
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        // Whoever looks at all mounts of the machine may hold it for a moment.
+        let is_mounted = |_: &u32| {
+            let done = Command::new("umount").arg(&self.0).output();
+            let is_done = done.is_ok_and(|output| output.status.success());
+            std::thread::sleep(std::time::Duration::from_millis(if is_done { 0 } else { 20 }));
+            !is_done
+        };
+        let _ = (0..500).take_while(is_mounted).count();
         let _ = Command::new("losetup").args(["-d", &self.2]).status();
         let is_held = |_: &u32| {
             std::thread::sleep(std::time::Duration::from_millis(10));

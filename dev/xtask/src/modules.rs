@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 /// Pairs that may import each other, each with its crate.
-const EXCEPTIONS: [(&str, &str, &str); 9] = [
+const EXCEPTIONS: [(&str, &str, &str); 10] = [
     // `live::open` takes a disk of any format into use; how a format does that is its own, on what all of them share.
     ("image", "live", "qcow2"),
     ("image", "live", "vdi"),
@@ -23,6 +23,7 @@ const EXCEPTIONS: [(&str, &str, &str); 9] = [
     ("verify", "volume::ext", "volume::snapshot"),
     ("verify", "volume::fat", "volume::snapshot"),
     ("verify", "volume::ntfs", "volume::snapshot"),
+    ("verify", "volume::snapshot", "volume::xfs"),
 ];
 
 /// A module by its path below the crate.

@@ -12,9 +12,10 @@ use super::chunk::{self, Chunk};
 use super::corrupt::Corrupt;
 use super::extents::{self, Extent, Met, Reference};
 use super::file_extent::{self, Data, FileExtentItem};
+use super::key::{Key, everything};
 use super::layout::{RawDeviceExtent, group, item, object};
 use super::roots::{self, Tree};
-use super::tree::{Expected, Key, Node, Reader, everything};
+use super::tree::{Expected, Node, Reader};
 use crate::digest::Digest;
 
 /// Blocks of trees are read in pieces of at most this size.

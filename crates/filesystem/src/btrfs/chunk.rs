@@ -5,9 +5,9 @@ use extent::{Offset, Span, VolumeSpan};
 use zerocopy::FromBytes;
 
 use super::corrupt::Corrupt;
+use super::key::Key;
 use super::layout::{RawChunk, RawKey, RawStripe, group, item, object};
 use super::superblock::Superblock;
-use super::tree::Key;
 
 /// A stretch of addresses that lies in one place, or in two.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,9 +8,10 @@ use zerocopy::FromBytes;
 
 use super::file_extent::{self, FileExtentItem};
 use super::files::{self, shown};
+use super::key::Key;
 use super::layout::{RawInode, item, mode};
 use super::roots::{self, Tree};
-use super::tree::{Key, Reader};
+use super::tree::Reader;
 use crate::files::{FileId, StreamName};
 use crate::pieces::Pieces;
 

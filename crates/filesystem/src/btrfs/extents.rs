@@ -4,10 +4,11 @@ use block::Result;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use super::key::{Key, Root};
 use super::layout::{
     RawBlockGroup, RawDataReference, RawExtent, TREE_BLOCK_INFO_BYTES, extent_flag, item, object,
 };
-use super::tree::{Key, Reader, Root};
+use super::tree::Reader;
 
 /// What refers to an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

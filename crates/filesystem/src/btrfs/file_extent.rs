@@ -3,8 +3,8 @@
 use block::Result;
 use zerocopy::FromBytes;
 
+use super::key::Key;
 use super::layout::{RawFileExtent, RawFileExtentPlace, file_extent};
-use super::tree::Key;
 
 /// A part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

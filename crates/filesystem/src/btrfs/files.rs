@@ -10,9 +10,10 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U64};
 
 use super::file_extent::{self, Data, FileExtentItem};
+use super::key::{Key, Root, everything, is_subvolume};
 use super::layout::{RawInode, item, mode, object};
 use super::roots::Tree;
-use super::tree::{Key, Reader, Root, everything, is_subvolume};
+use super::tree::Reader;
 use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
 
 /// Bits of a file's number within its subvolume.

@@ -4,9 +4,10 @@
 use block::{Error, Result};
 
 use super::file_extent::{self, FileExtentItem};
+use super::key::Root;
 use super::layout::item;
 use super::roots;
-use super::tree::{Expected, Reader, Root};
+use super::tree::{Expected, Reader};
 
 /// The most stretches that logs may refer to: 64 MiB.
 const STRETCHES_MAX: usize = 1 << 22;

@@ -7,9 +7,10 @@ use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 
 use super::chunk::{self, Chunk};
 use super::extents::{self, Met};
+use super::key::Root;
 use super::layout::{RESERVED_BYTES, SUPERBLOCK_BYTES, SUPERBLOCKS_AT};
 use super::log::Stretches;
-use super::tree::{Reader, Root};
+use super::tree::Reader;
 use crate::{Use, UsedMap};
 
 /// How many chunks are kept that were looked at last: callers ask window by window, and of chunks with two copies twice.

@@ -1,7 +1,6 @@
 //! Btrfs on one device: what guests with Fedora and SUSE have.
 //!
-//! Layers, each on the one before: [`layout`] (what is on the disk) and [`checksum`], [`superblock`], [`chunk`] (addresses), [`tree`]
-//! (blocks and keys), [`roots`], [`extents`] (the extent tree) and [`file_extent`]; then what is made of them: [`log`], [`map`], [`check`],
+//! Layers, each on the one before: [`layout`] (what is on the disk) with [`key`] and [`checksum`], [`superblock`], [`chunk`] (addresses), [`tree`], [`roots`], [`extents`] (the extent tree) and [`file_extent`]; then what is made of them: [`log`], [`map`], [`check`],
 //! [`files`] and [`contents`].
 //!
 //! Invariants:
@@ -30,6 +29,7 @@ mod corrupt;
 mod extents;
 mod file_extent;
 mod files;
+mod key;
 mod layout;
 mod log;
 mod map;
@@ -41,11 +41,12 @@ pub use corrupt::Corrupt;
 pub(crate) use superblock::read_raw as read_superblock;
 
 use chunk::Chunks;
+use key::{Key, everything};
 use layout::{group, item, object};
 use map::Map;
 use roots::Tree;
 use superblock::Superblock;
-use tree::{Key, Reader, everything};
+use tree::Reader;
 
 /// Where the first superblock lies.
 pub(crate) const SUPERBLOCK_AT: u64 = layout::SUPERBLOCKS_AT[0];

@@ -4,8 +4,9 @@ use block::{Error, Result};
 use zerocopy::FromBytes;
 
 use super::corrupt::Corrupt;
+use super::key::{Key, Root, everything};
 use super::layout::{RawRoot, item, object};
-use super::tree::{Key, Reader, Root, everything};
+use super::tree::Reader;
 
 /// A tree that the tree of roots names.
 #[derive(Clone, Debug)]

@@ -6,10 +6,10 @@ use zerocopy::IntoBytes;
 
 use super::checksum::Checksum;
 use super::corrupt::Corrupt;
+use super::key::Root;
 use super::layout::{
     MAGIC, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCKS_AT, compat_ro, incompat, object, super_flag,
 };
-use super::tree::Root;
 use crate::probe::Probe;
 use crate::probe::fields::uuid_text;
 use crate::{Facts, Source, State};
