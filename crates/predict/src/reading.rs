@@ -154,7 +154,7 @@ fn volume_facts(stack: &Stack, survey: &Survey, costs: &[VolumeCost], index: usi
 
 /// Names of file systems whose files can be listed; advice says nothing of what a guest wrote.
 fn known_name(name: &str) -> &'static str {
-    ["ntfs", "ext2", "ext3", "ext4", "fat12", "fat16", "fat32", "exfat", "xfs", "swap"]
+    ["ntfs", "ext2", "ext3", "ext4", "fat12", "fat16", "fat32", "exfat", "xfs", "btrfs", "swap"]
         .into_iter()
         .find(|known| *known == name)
         .unwrap_or("other")

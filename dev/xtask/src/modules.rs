@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 /// Pairs that may import each other, each with its crate.
-const EXCEPTIONS: [(&str, &str, &str); 10] = [
+const EXCEPTIONS: [(&str, &str, &str); 11] = [
     // `live::open` takes a disk of any format into use; how a format does that is its own, on what all of them share.
     ("image", "live", "qcow2"),
     ("image", "live", "vdi"),
@@ -19,6 +19,7 @@ const EXCEPTIONS: [(&str, &str, &str); 10] = [
     ("image", "live", "vhdx"),
     ("image", "live", "vmdk"),
     // A snapshot is collected by the file system's own code, into what all of them share.
+    ("verify", "volume::btrfs", "volume::snapshot"),
     ("verify", "volume::exfat", "volume::snapshot"),
     ("verify", "volume::ext", "volume::snapshot"),
     ("verify", "volume::fat", "volume::snapshot"),

@@ -171,6 +171,14 @@ struct Wanted {
     deleted_to: Option<(Key, u8)>,
 }
 
+/// Blocks of one level that are to be looked at.
+#[derive(Default)]
+struct Level {
+    wanted: Vec<Wanted>,
+    /// Which trees refer to which of them.
+    trees: HashSet<(u64, u64)>,
+}
+
 /// Meets every block of every tree once, level by level, from the top.
 struct Sweep<'a> {
     reader: &'a Reader,
@@ -178,7 +186,7 @@ struct Sweep<'a> {
     met: Digest,
     visited: HashSet<u64>,
     /// By level, the blocks to come.
-    levels: Vec<Vec<Wanted>>,
+    levels: Vec<Level>,
 }
 
 impl Sweep<'_> {
@@ -191,19 +199,21 @@ impl Sweep<'_> {
         let Expected { logical, level, .. } = wanted.expected;
         let len_bytes = self.reader.superblock.node_bytes.into();
         self.met.add((Extent { logical, len_bytes, level: Some(level) }, reference));
-        if !self.visited.insert(logical) {
-            return;
-        }
         let level = usize::from(level);
-        while self.levels.len() <= level {
-            self.levels.push(Vec::new());
+        if self.levels.len() <= level {
+            self.levels.resize_with(level + 1, Level::default);
         }
-        self.levels[level].push(wanted);
+        if let Reference::Tree { tree } = reference {
+            self.levels[level].trees.insert((logical, tree));
+        }
+        if self.visited.insert(logical) {
+            self.levels[level].wanted.push(wanted);
+        }
     }
 
     fn run(&mut self) -> Result<()> {
         for level in (0..self.levels.len()).rev() {
-            let wanted = std::mem::take(&mut self.levels[level]);
+            let Level { wanted, trees } = std::mem::take(&mut self.levels[level]);
             let deleted: Vec<_> = wanted
                 .iter()
                 .filter_map(|wanted| Some((wanted.expected.logical, wanted.deleted_to?)))
@@ -211,6 +221,10 @@ impl Sweep<'_> {
             let mut blocks: Vec<Expected> = wanted.into_iter().map(|wanted| wanted.expected).collect();
             let reader = self.reader;
             reader.each_node(&mut blocks, PIECE_BYTES_MAX, &mut |_, node| {
+                if !self.is_shared(&node) && !trees.contains(&(node.logical, node.owner)) {
+                    let error = Error::corrupt(Corrupt::Node { logical: node.logical });
+                    return Err(error.field("owner", node.owner, "a tree that refers to it".to_owned()));
+                }
                 let deleted_to = deleted.iter().find(|(logical, _)| *logical == node.logical);
                 self.node(&node, deleted_to.map(|(_, deleted_to)| *deleted_to))
             })?;
@@ -218,8 +232,12 @@ impl Sweep<'_> {
         Ok(())
     }
 
+    fn is_shared(&self, node: &Node<'_>) -> bool {
+        self.shared.binary_search(&node.logical).is_ok()
+    }
+
     fn node(&mut self, node: &Node<'_>, deleted_to: Option<(Key, u8)>) -> Result<()> {
-        let is_shared = self.shared.binary_search(&node.logical).is_ok();
+        let is_shared = self.is_shared(node);
         let reference = match is_shared {
             true => Reference::SharedTree { parent: node.logical },
             false => Reference::Tree { tree: node.owner },
@@ -230,7 +248,9 @@ impl Sweep<'_> {
             self.want(Wanted { expected, deleted_to }, reference);
         }
         for (key, bytes) in node.items().filter(|(key, _)| key.kind == item::EXTENT_DATA) {
-            let FileExtentItem::Data(data) = file_extent::parse(key, bytes)? else { continue };
+            let FileExtentItem::Data(data) = file_extent::parse(&self.reader.superblock, key, bytes)? else {
+                continue;
+            };
             let Data { logical, len_bytes, offset, .. } = data;
             let reference = match is_shared {
                 true => Reference::SharedFile { parent: node.logical },

@@ -58,7 +58,7 @@ pub(super) fn open(
                 let is_regular = raw.mode.get() & mode::MASK == mode::REGULAR;
                 size_bytes = is_regular.then_some(raw.size.get());
             }
-            item::EXTENT_DATA => match file_extent::parse(key, bytes)? {
+            item::EXTENT_DATA => match file_extent::parse(&reader.superblock, key, bytes)? {
                 FileExtentItem::Hole => {}
                 FileExtentItem::Inline { is_compressed: true, .. } => {
                     return Err(unread("it is compressed"));

@@ -143,6 +143,9 @@ fn parse<'a>(reader: &Reader, key: Key, bytes: &'a [u8]) -> Result<(Extent, RawE
     if is_metadata && !reader.superblock.has_skinny_metadata() {
         return Err(key.wrong("type", key.kind, "one that the volume's features allow"));
     }
+    if !(1..=reader.superblock.generation).contains(&raw.generation.get()) {
+        return Err(key.wrong("generation", raw.generation.get(), "at most that of the superblock"));
+    }
     let node_bytes = u64::from(reader.superblock.node_bytes);
     let len_bytes = if is_metadata { node_bytes } else { key.offset };
     let sector = u64::from(reader.superblock.sector_bytes);

@@ -5,6 +5,7 @@ use zerocopy::FromBytes;
 
 use super::key::Key;
 use super::layout::{RawFileExtent, RawFileExtentPlace, file_extent};
+use super::superblock::Superblock;
 
 /// A part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,10 +33,18 @@ pub(super) struct Data {
 }
 
 /// Reads an item.
-pub(super) fn parse(key: Key, bytes: &[u8]) -> Result<FileExtentItem<'_>> {
+pub(super) fn parse<'a>(superblock: &Superblock, key: Key, bytes: &'a [u8]) -> Result<FileExtentItem<'a>> {
     let short = || key.wrong("size", bytes.len() as u64, "that of a file extent");
     let (raw, rest) = RawFileExtent::read_from_prefix(bytes).map_err(|_| short())?;
     let is_compressed = raw.compression != 0;
+    // What is in a log is of the commit to come.
+    if raw.generation.get() > superblock.generation + 1 {
+        return Err(key.wrong(
+            "generation",
+            raw.generation.get(),
+            "at most one more than that of the superblock",
+        ));
+    }
     let is_unwritten = match raw.type_ {
         file_extent::INLINE => return Ok(FileExtentItem::Inline { bytes: rest, is_compressed }),
         file_extent::REGULAR => false,
@@ -51,6 +60,17 @@ pub(super) fn parse(key: Key, bytes: &[u8]) -> Result<FileExtentItem<'_>> {
         is_compressed,
         is_unwritten,
     };
+    for (name, value) in [
+        ("key.offset", key.offset),
+        ("disk_bytenr", data.logical),
+        ("disk_num_bytes", data.len_bytes),
+        ("offset", data.offset),
+        ("num_bytes", data.part_bytes),
+    ] {
+        if !value.is_multiple_of(superblock.sector_bytes.into()) {
+            return Err(key.wrong(name, value, "whole sectors"));
+        }
+    }
     if data.logical == 0 {
         return Ok(FileExtentItem::Hole);
     }

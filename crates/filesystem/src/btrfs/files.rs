@@ -167,7 +167,7 @@ impl Files<'_> {
             item::INODE_EXTREF => self.names(file, key, bytes, true),
             item::EXTENT_DATA => {
                 let Some(open) = self.open.as_mut().filter(|open| open.file == file) else { return Ok(()) };
-                match file_extent::parse(key, bytes)? {
+                match file_extent::parse(&self.reader.superblock, key, bytes)? {
                     FileExtentItem::Hole => Ok(()),
                     FileExtentItem::Inline { .. } => {
                         open.is_inline = true;

@@ -48,7 +48,7 @@ impl Log<'_> {
                             roots.push(Root { tree: root.tree, ..log });
                         }
                         item::EXTENT_DATA => {
-                            let extent = file_extent::parse(key, bytes)?;
+                            let extent = file_extent::parse(&reader.superblock, key, bytes)?;
                             if let FileExtentItem::Data(data) = extent {
                                 reader.chunks.holding(data.logical, data.len_bytes)?;
                                 found.push((data.logical, data.logical + data.len_bytes));

@@ -17,6 +17,7 @@ use block::{Error, ReadAt, Result};
 use extent::Volume;
 
 mod bits;
+mod btrfs;
 mod exfat;
 mod ext;
 mod fat;
@@ -25,6 +26,7 @@ mod snapshot;
 mod tally;
 mod xfs;
 
+pub use btrfs::CorruptBtrfs;
 pub use exfat::CorruptExFat;
 pub use ext::CorruptExt;
 pub use fat::CorruptFat;
@@ -38,7 +40,7 @@ pub type Source = Arc<dyn ReadAt<Volume>>;
 /// What a volume that passed was found to hold.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct VolumeReport {
-    /// `ntfs`, `ext` for ext2, ext3 and ext4, `fat`, `exfat` or `xfs`.
+    /// `ntfs`, `ext` for ext2, ext3 and ext4, `fat`, `exfat`, `xfs` or `btrfs`.
     pub filesystem: &'static str,
     /// Files that are no directories, those that the file system keeps for itself included.
     pub files: u64,
@@ -87,9 +89,12 @@ fn check_scope(source: &Source, scope: Scope) -> Result<VolumeReport> {
     if xfs::is_xfs(source)? {
         return xfs::check(source, scope);
     }
+    if btrfs::is_btrfs(source)? {
+        return btrfs::check(source, scope);
+    }
     Err(unknown())
 }
 
 fn unknown() -> Error {
-    Error::unsupported("the volume is not NTFS, ext, FAT, exFAT or XFS, and cannot be checked")
+    Error::unsupported("the volume is not NTFS, ext, FAT, exFAT, XFS or Btrfs, and cannot be checked")
 }

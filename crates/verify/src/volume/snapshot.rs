@@ -12,7 +12,7 @@ use block::{Error, Result};
 use extent::VolumeOffset;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-use super::{Source, exfat, ext, fat, ntfs, unknown, xfs};
+use super::{Source, btrfs, exfat, ext, fat, ntfs, unknown, xfs};
 
 /// Whose contents are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,6 +116,8 @@ impl Snapshot {
             exfat::snapshot::collect(source, &mut collector)?;
         } else if xfs::is_xfs(source)? {
             xfs::snapshot::collect(source, &mut collector)?;
+        } else if btrfs::is_btrfs(source)? {
+            btrfs::snapshot::collect(source, &mut collector)?;
         } else {
             return Err(unknown());
         }
