@@ -107,8 +107,7 @@ impl<'a> Geometry<'a> {
     /// Takes a chunk: those of the superblock are met twice.
     pub(super) fn add_chunk(&mut self, start: u64, item: &[u8]) -> Result<()> {
         let (len, profile, copies) = (number(item, 0, 8), number(item, 24, 8) & !7, number(item, 44, 2));
-        let is_known =
-            (profile == 0 && copies == 1) || (profile == 8 && copies == 1) || (profile == 32 && copies == 2);
+        let is_known = matches!((profile, copies), (0 | 8, 1) | (32, 2));
         if !is_known {
             return Err(Error::unsupported("Btrfs with chunks that cannot be checked"));
         }
