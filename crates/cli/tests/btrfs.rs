@@ -105,6 +105,16 @@ fn a_disk_with_btrfs_is_copied_and_compacted() {
     }
     let analyzed = document("leandisk.analyze/1", &["analyze", arg(&scene.disk)]);
     assert_eq!(analyzed["volumes"][0]["files"], 10 + 12);
+    let lines = scene.path("files");
+    succeed(&["analyze", arg(&scene.disk), "--files", arg(&lines)]);
+    let shared = |path: &str| {
+        let lines = fs::read_to_string(&lines).unwrap();
+        let mut lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        number(&lines.find(|line| line["path"] == path).unwrap(), "/shared_bytes")
+    };
+    // 50,001 bytes each, in whole sectors; one was written anew in the snapshot, and of one the other name is gone.
+    assert_eq!(["/file 4", "/snapshot/file 4"].map(shared), [200_704; 2]);
+    assert_eq!(["/file 2", "/snapshot/file 2", "/snapshot/file 8"].map(shared), [0; 3]);
     succeed(&["map", arg(&scene.disk), "-o", arg(&scene.path("map.svg"))]);
     assert!(fs::read(&scene.disk).unwrap() == before, "the source was written");
 }

@@ -5,7 +5,7 @@
 //! - a path never runs in circles: what is its own ancestor, or has no directory, begins with its number.
 
 use block::Result;
-use extent::{Offset, Span};
+use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset};
 
 use crate::FileSystem;
 use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
@@ -136,6 +136,34 @@ impl Catalog {
         let name = entry.name.map_or(StreamName::Main, |name| StreamName::Named(self.text_of(name)));
         let Entry { file, kind, size_bytes, is_inline, .. } = *entry;
         CatalogStream { stream: FileStream { file, kind, name, size_bytes, is_inline }, catalog: self, entry }
+    }
+
+    /// Where extents of several files lie: what reflinks and snapshots share. Takes 24 bytes an extent while it works.
+    pub fn shared_places(&self) -> ExtentSet<Volume> {
+        let mut extents = Vec::new();
+        for stream in self.streams() {
+            let file = stream.stream.file;
+            extents.extend(stream.extents().map(|extent| (extent.span.start(), extent.span.end(), file)));
+        }
+        extents.sort_unstable();
+        let mut shared = Vec::new();
+        // The extent that ends last of those before, and the one of another file that does.
+        let mut last: [Option<(VolumeOffset, FileId)>; 2] = [None; 2];
+        for (start, end, file) in extents {
+            let other = last.iter().flatten().find(|(_, of)| *of != file);
+            if let Some((other_end, _)) = other.filter(|(other_end, _)| *other_end > start) {
+                shared.push(Span::between(start, end.min(*other_end)));
+            }
+            let found = Some((end, file));
+            match last {
+                [Some((first, of)), _] if of == file => last[0] = Some((first.max(end), file)),
+                [Some((first, _)), _] if end >= first => last = [found, last[0]],
+                [Some(_), Some((second, _))] if end < second => {}
+                [Some(_), _] => last[1] = found,
+                [None, _] => last[0] = found,
+            }
+        }
+        shared.into_iter().collect()
     }
 
     /// The first doubts, with their text.
@@ -439,6 +467,32 @@ mod tests {
         assert_eq!(path(7), "/<7>");
         assert_eq!(path(30), "/<99>/lost");
         assert!(path(20).starts_with("/<2") && path(20).ends_with("/a"));
+    }
+
+    /// Against a count of files a unit.
+    #[test]
+    fn what_several_files_have_is_shared() {
+        let extent = |(start, len): (u64, u64)| FileExtent {
+            logical: Offset::ZERO,
+            span: Span::new(Offset::new(start * UNIT_BYTES), len * UNIT_BYTES),
+            state: PieceState::Written,
+        };
+        proptest!(|(files in proptest::collection::vec(proptest::collection::vec((0..60_u64, 1..20_u64), 0..4), 0..6))| {
+            let mut catalog = Catalog::default();
+            for (file, places) in (0..).zip(&files) {
+                for place in places {
+                    // Several streams of a file share nothing with others.
+                    catalog.stream(main_stream(file), &[extent(*place)]);
+                }
+            }
+            catalog.finish();
+            let shared = catalog.shared_places();
+            for unit in 0..80_u64 {
+                let has = |places: &Vec<(u64, u64)>| places.iter().any(|(start, len)| (*start..start + len).contains(&unit));
+                let expected = files.iter().filter(|places| has(places)).count() > 1;
+                prop_assert_eq!(shared.contains(Offset::new(unit * UNIT_BYTES)), expected, "{}", unit);
+            }
+        });
     }
 
     #[test]

@@ -25,6 +25,8 @@ struct FileLine<'a> {
     fragments: u64,
     image_fragments: u64,
     whole_stack_fragments: u64,
+    /// Of its extents, what other files of the volume have as well.
+    shared_bytes: u64,
     /// The file's further names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     links: Vec<String>,
@@ -37,6 +39,7 @@ pub fn write_file_lines(survey: &Survey, mut out: impl Write) -> io::Result<()> 
     let mut path = Vec::new();
     for (index, volume) in survey.volumes.iter().enumerate() {
         let Some(catalog) = &volume.catalog else { continue };
+        let shared = catalog.shared_places();
         let mut walk = catalog.walk_paths();
         for (stream, fragments) in catalog.streams().zip(&volume.fragments) {
             path.clear();
@@ -48,7 +51,10 @@ pub fn write_file_lines(survey: &Survey, mut out: impl Write) -> io::Result<()> 
                 }
                 false => Vec::new(),
             };
-            let line = file_line(index + 1, &path, &stream, (*fragments).into(), links);
+            let shared_bytes = stream.extents().flat_map(|extent| shared.within(extent.span));
+            let shared_bytes = shared_bytes.map(|span| span.len_bytes()).sum();
+            let line =
+                FileLine { shared_bytes, ..file_line(index + 1, &path, &stream, (*fragments).into(), links) };
             serde_json::to_writer(&mut out, &line)?;
             out.write_all(b"\n")?;
         }
@@ -77,6 +83,7 @@ fn file_line<'a>(
         fragments: fragments.guest,
         image_fragments: fragments.image,
         whole_stack_fragments: fragments.whole_stack,
+        shared_bytes: 0,
         links,
         extents: stream.extents().map(extent).collect(),
     }
