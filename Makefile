@@ -23,8 +23,10 @@ DURABILITY_OPERATIONS ?= 1000000
 LOAD_SECONDS ?= 600
 # Changes in place that `make kill` kills.
 KILL_RUNS ?= 1000
+# Moments at which `make running` takes the disk of each file system.
+MOMENTS ?= 100
 
-.PHONY: help test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips demo picture static static-test deb deb-test clean
+.PHONY: help test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips running demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -102,6 +104,10 @@ resume: ## Kill copies at every call that changes something, twice, resume, and 
 flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same of the copy as of the source
 	scripts/install-test-tools
 	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-engine --test flips -- --nocapture
+
+running: ## Take the disks of busy file systems at MOMENTS random moments, and have the kernel recover copies
+	scripts/install-test-tools
+	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked --release -p leandisk-filesystem --test running -- --nocapture
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo
