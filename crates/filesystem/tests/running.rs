@@ -159,6 +159,7 @@ fn take(guest: &Guest) {
         };
         copies();
         let expected = Mounted::kernel(guest.kind, &whole, "noatime").tree();
+        let recovered = expected.len();
         let found = Mounted::kernel(guest.kind, &used, "noatime").tree();
         // Recovery sets times to its own.
         let is_time = |line: &String| line.contains(": changed at: ") || line.contains(": written at: ");
@@ -171,7 +172,7 @@ fn take(guest: &Guest) {
         for path in expected.keys().chain(found.keys()) {
             assert_eq!(expected.get(path), found.get(path), "{what}, without recovery: {}", path.display());
         }
-        println!("{what}: {} files", expected.len());
+        println!("{what}: {recovered} files, {} without recovery", expected.len());
     }
     println!("{}: {count} moments, {pending} with something to recover", guest.kind);
     assert!(pending > 0);
@@ -190,4 +191,14 @@ fn btrfs() {
 #[test]
 fn ext4() {
     take(&Guest { kind: "ext4", make: &["mkfs.ext4", "-q", "-F"], able: "", without_recovery: "ro,noload" });
+}
+
+#[test]
+fn xfs() {
+    take(&Guest {
+        kind: "xfs",
+        make: &["mkfs.xfs", "--unsupported", "-q", "-f"],
+        able: "reflink",
+        without_recovery: "ro,norecovery",
+    });
 }

@@ -50,6 +50,12 @@ pub enum Corrupt {
         /// Counted from zero.
         group: u32,
     },
+    /// The log, by sectors of 512 bytes.
+    #[error("XFS log, sector {sector}")]
+    Log {
+        /// Counted from its beginning.
+        sector: u64,
+    },
     /// An inode, or the tree of its extents.
     #[error("XFS inode {inode}")]
     Inode {

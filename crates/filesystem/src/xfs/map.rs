@@ -8,19 +8,22 @@ use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use super::group;
 use super::space::{self, Blocks};
 use super::superblock::{GroupNumber, Superblock};
+use crate::bits::Bits;
 use crate::{Source, Use, UsedMap};
 
 /// Answers from the trees, a group at a time.
 pub(super) struct Map {
     source: Source,
     superblock: Arc<Superblock>,
+    /// Blocks that are used besides, as long as the log is not replayed.
+    kept: Option<Bits>,
     /// The group that was looked at last: callers ask window by window.
     last: Mutex<Option<(GroupNumber, Arc<Vec<Blocks>>)>>,
 }
 
 impl Map {
-    pub(super) fn new(source: Source, superblock: Arc<Superblock>) -> Self {
-        Self { source, superblock, last: Mutex::default() }
+    pub(super) fn new(source: Source, superblock: Arc<Superblock>, kept: Option<Bits>) -> Self {
+        Self { source, superblock, kept, last: Mutex::default() }
     }
 
     fn free(&self, number: GroupNumber) -> Result<Arc<Vec<Blocks>>> {
@@ -29,10 +32,31 @@ impl Map {
         {
             return Ok(free.clone());
         }
-        let found = Arc::new(free_of(&self.source, &self.superblock, number)?);
+        let free = free_of(&self.source, &self.superblock, number)?;
+        let found = Arc::new(match &self.kept {
+            Some(kept) => without(&free, &self.superblock, number, kept),
+            None => free,
+        });
         *self.last.lock().expect("no reader panicked") = Some((number, found.clone()));
         Ok(found)
     }
+}
+
+/// What is free and not kept.
+fn without(free: &[Blocks], superblock: &Superblock, number: GroupNumber, kept: &Bits) -> Vec<Blocks> {
+    let start = number * superblock.group_blocks;
+    let mut left = Vec::with_capacity(free.len());
+    for blocks in free {
+        let (mut at, end) = (start + blocks.first, start + blocks.end());
+        while at < end {
+            let stop = kept.next(at, end, true);
+            if stop > at {
+                left.push(Blocks { first: at - start, count: stop - at });
+            }
+            at = kept.next(stop, end, false);
+        }
+    }
+    left
 }
 
 /// What is free of a group, in order.

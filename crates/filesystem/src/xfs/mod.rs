@@ -8,8 +8,7 @@
 //! - every block has a checksum, and none is believed without it;
 //! - a block is free only if the tree by place says so, and then nobody owns it.
 //!
-//! Deliberately absent: version 4, which has no checksums; realtime devices and logs on other devices; replaying a log. These make the
-//! volume whole.
+//! Deliberately absent: version 4, which has no checksums; realtime devices and logs on other devices. These make the volume whole.
 
 use std::sync::Arc;
 
@@ -36,15 +35,19 @@ mod seal;
 mod space;
 mod superblock;
 mod tree;
+mod unreplayed;
 
 pub use corrupt::Corrupt;
 
 use layout::incompat;
-use superblock::Superblock;
+use log::{Replayed, Unclean};
+use superblock::{BlockNumber, Superblock};
 
 struct Xfs {
     facts: Facts,
     source: Source,
+    /// The log, if it was replayed: `source` is what it makes of the volume.
+    replayed: Option<Pending>,
     /// The error if it is not to be read any further; the state says it, too.
     superblock: Result<Arc<Superblock>, Arc<Error>>,
 }
@@ -60,8 +63,10 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     facts.free_bytes = Some(u64::from(raw.blocksize.get()).saturating_mul(raw.fdblocks.get()));
     let version = superblock::version_of(&raw);
     facts.details.push(("version", version.to_string()));
+    let mut volume = (Arc::clone(source), None);
     let read = match version {
-        5 => superblock::read(source, &raw).and_then(|superblock| understand(source, superblock, &mut facts)),
+        5 => superblock::read(source, &raw)
+            .and_then(|superblock| understand(&mut volume, superblock, &mut facts)),
         _ => {
             Err(Error::unsupported(format!("XFS of version {version}, which has no checksums, is not read")))
         }
@@ -72,12 +77,14 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
             facts.state = match error.kind() {
                 ErrorKind::Corrupt => State::Inconsistent(error.to_string()),
                 ErrorKind::Unsupported => State::Unsupported(error.to_string()),
+                ErrorKind::Refused => State::Dirty(error.to_string()),
                 _ => return Err(error),
             };
             Err(Arc::new(error))
         }
     };
-    Ok(Some(Box::new(Xfs { facts, source: Arc::clone(source), superblock })))
+    let (source, replayed) = volume;
+    Ok(Some(Box::new(Xfs { facts, source, replayed, superblock })))
 }
 
 /// Whether a superblock of XFS is on the volume.
@@ -85,13 +92,29 @@ pub(crate) fn has_superblock(source: &Source) -> Result<bool> {
     Ok(superblock::read_raw(source)?.is_some())
 }
 
-/// Fills in the facts.
-fn understand(source: &Source, superblock: Superblock, facts: &mut Facts) -> Result<Superblock> {
+/// A volume as it was before its log was replayed, and what is to be freed after it.
+struct Pending {
+    unreplayed: Source,
+    freed: Vec<(BlockNumber, u64)>,
+}
+
+/// Replays the log if that is due, and fills in the facts.
+fn understand(
+    (source, pending): &mut (Source, Option<Pending>),
+    mut superblock: Superblock,
+    facts: &mut Facts,
+) -> Result<Superblock> {
     if let Some(why) = superblock.unsupported() {
         return Err(Error::unsupported(why));
     }
     facts.state = match unclean(source, &superblock)? {
-        Some(why) => State::Dirty(why.into()),
+        Some(Unclean::Whole(why)) => State::Dirty(why.into()),
+        Some(Unclean::Pending) => {
+            let Replayed { source: replayed, freed, transactions } = log::replay(source, &superblock)?;
+            *pending = Some(Pending { unreplayed: std::mem::replace(source, replayed), freed });
+            superblock = reread(source, &superblock)?;
+            State::JournalPending(format!("its log of {transactions} transactions must be replayed"))
+        }
         None => State::Clean,
     };
     let mut free = 0;
@@ -103,12 +126,24 @@ fn understand(source: &Source, superblock: Superblock, facts: &mut Facts) -> Res
     Ok(superblock)
 }
 
-fn unclean(source: &Source, superblock: &Superblock) -> Result<Option<&'static str>> {
+/// The superblock once the log was replayed: of what counts nothing may have changed.
+fn reread(source: &Source, before: &Superblock) -> Result<Superblock> {
+    let raw = superblock::read_raw(source)?.ok_or_else(|| Error::corrupt(Corrupt::Superblock))?;
+    let after = superblock::read(source, &raw)?;
+    let shape = |it: &Superblock| (it.blocks, it.group_count, it.log, it.ro_compat, it.incompat);
+    if shape(&after) == shape(before) {
+        Ok(after)
+    } else {
+        Err(Error::unsupported("XFS that its log makes larger, or gives other features"))
+    }
+}
+
+fn unclean(source: &Source, superblock: &Superblock) -> Result<Option<Unclean>> {
     if superblock.in_progress {
-        return Ok(Some("it was not made to the end"));
+        return Ok(Some(Unclean::Whole("it was not made to the end")));
     }
     if superblock.has(incompat::NEEDSREPAIR) {
-        return Ok(Some("it says that xfs_repair must run first"));
+        return Ok(Some(Unclean::Whole("it says that xfs_repair must run first")));
     }
     log::why_unclean(source, superblock)
 }
@@ -141,10 +176,15 @@ impl FileSystem for Xfs {
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
         let superblock = self.believed()?;
+        let pending = self.replayed.as_ref();
         if check == Check::Full {
-            check::check(&self.source, superblock)?;
+            check::check(&self.source, superblock, pending.map(|pending| &pending.freed[..]))?;
         }
-        Ok(Box::new(map::Map::new(Arc::clone(&self.source), Arc::clone(superblock))))
+        let kept = match pending.filter(|_| check != Check::Glance) {
+            Some(pending) => Some(unreplayed::used(&pending.unreplayed, &self.source, superblock)?),
+            None => None,
+        };
+        Ok(Box::new(map::Map::new(Arc::clone(&self.source), Arc::clone(superblock), kept)))
     }
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
