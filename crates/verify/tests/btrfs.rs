@@ -97,9 +97,11 @@ fn sound_volumes_of_all_kinds_pass() {
 fn blocks(path: &Path, tree: &str) -> Vec<usize> {
     let bytes = fs::read(path).unwrap();
     let said = run("btrfs", &["inspect-internal", "dump-tree", "-t", tree, text(path)]);
-    let lines =
-        said.lines().filter_map(|line| line.strip_prefix("leaf ").or_else(|| line.strip_prefix("node ")));
-    let addresses = lines.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    let addresses = said.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let is_block = matches!(words.next(), Some("leaf" | "node"));
+        words.next().filter(|_| is_block)?.parse::<u64>().ok()
+    });
     let place = |address: u64| {
         let bears =
             |at: &usize| bytes[*at..][32..56] == [&bytes[65_568..][..16], &address.to_le_bytes()].concat();

@@ -95,7 +95,7 @@ pub(crate) fn has_superblock(source: &Source) -> Result<bool> {
 /// Reads chunks and roots, and fills in the facts.
 fn understand(source: &Source, superblock: Superblock, facts: &mut Facts) -> Result<Volume> {
     facts.details.push(("checksum", superblock.checksum.name().into()));
-    facts.details.push(("node bytes", superblock.node_bytes.to_string()));
+    facts.details.push(("nodesize", superblock.node_bytes.to_string()));
     if let Some(why) = superblock.unsupported() {
         return Err(Error::unsupported(why));
     }
