@@ -24,6 +24,7 @@ pub use shadow_copy::ShadowCopy;
 mod bits;
 pub mod btrfs;
 mod catalog;
+mod coalesced;
 mod digest;
 mod doubtful;
 pub mod exfat;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use block::{Error, ErrorKind, ReadAt, Result};
 use extent::{File, Span, VolumeSpan};
 
+use crate::coalesced::Coalesced;
 use crate::probe::Probe;
 use crate::{
     Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Source, State, StreamName, Use, UsedMap,
@@ -172,6 +173,8 @@ impl Volume {
             check::check(&self.reader, &self.trees)?;
         }
         let logs = match check {
+            // All that is mapped: to tell more takes more reads.
+            Check::Glance if self.reader.superblock.log_tree.is_some() => vec![(0, u64::MAX)],
             Check::Glance => Vec::new(),
             Check::Quick | Check::Full => log::read(&self.reader)?,
         };
@@ -227,18 +230,12 @@ impl FileSystem for Btrfs {
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
         let volume = self.volume()?;
         let map = volume.map(Check::Quick)?;
-        let mut last: Option<VolumeSpan> = None;
+        let mut spans = Coalesced::new(each);
         for window in Span::from_zero(volume.reader.superblock.device_bytes).split(WINDOW_BYTES) {
-            for part in map.uses(window)?.into_iter().filter(|part| part.state == Use::Free) {
-                match &mut last {
-                    Some(before) if before.end() == part.span.start() => {
-                        *before = VolumeSpan::between(before.start(), part.span.end());
-                    }
-                    _ => last.replace(part.span).into_iter().for_each(&mut *each),
-                }
-            }
+            let parts = map.uses(window)?.into_iter().filter(|part| part.state == Use::Free);
+            parts.for_each(|part| spans.push(part.span));
         }
-        last.into_iter().for_each(each);
+        spans.finish();
         Ok(())
     }
 }

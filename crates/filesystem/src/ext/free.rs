@@ -7,6 +7,7 @@ use super::bitmap::{self, Bits};
 use super::group;
 use super::superblock::{GroupNumber, Superblock};
 use crate::Source;
+use crate::coalesced::Coalesced;
 
 /// Calls `each` with the free spans, ascending and coalesced. A group whose bitmap is not understood has none; once all
 /// other groups were seen, the first such is the error.
@@ -15,7 +16,7 @@ pub(super) fn each_span(
     superblock: &Superblock,
     each: &mut dyn FnMut(VolumeSpan),
 ) -> Result<()> {
-    let mut spans = Coalesced { last: None, each };
+    let mut spans = Coalesced::new(each);
     let mut broken: Option<Error> = None;
     for number in 0..superblock.groups_count {
         let bits = group::read(source, superblock, number)
@@ -41,24 +42,5 @@ fn push_group(spans: &mut Coalesced<'_>, superblock: &Superblock, number: GroupN
         let end = bits.next(at, bits.len(), true);
         spans.push(Span::between(offset_of(at), offset_of(end).min(end_max)));
         at = bits.next(end, bits.len(), false);
-    }
-}
-
-/// Joins spans that follow each other.
-struct Coalesced<'a> {
-    last: Option<VolumeSpan>,
-    each: &'a mut dyn FnMut(VolumeSpan),
-}
-
-impl Coalesced<'_> {
-    fn push(&mut self, span: VolumeSpan) {
-        match &mut self.last {
-            Some(last) if last.end() == span.start() => *last = Span::between(last.start(), span.end()),
-            last => last.replace(span).into_iter().for_each(&mut *self.each),
-        }
-    }
-
-    fn finish(&mut self) {
-        self.last.take().into_iter().for_each(&mut *self.each);
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use block::{Error, ErrorKind, ReadAt, Result};
 use extent::{File, VolumeSpan};
 
+use crate::coalesced::Coalesced;
 use crate::probe::Probe;
 use crate::probe::fields::uuid_text;
 use crate::{Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Source, State, StreamName, UsedMap};
@@ -180,9 +181,13 @@ impl FileSystem for Xfs {
         if check == Check::Full {
             check::check(&self.source, superblock, pending.map(|pending| &pending.freed[..]))?;
         }
-        let kept = match pending.filter(|_| check != Check::Glance) {
-            Some(pending) => Some(unreplayed::used(&pending.unreplayed, &self.source, superblock)?),
-            None => None,
+        let kept = match (pending, check) {
+            (None, _) => None,
+            // All of it: to tell more takes more reads.
+            (Some(_), Check::Glance) => Some(unreplayed::all(superblock)?),
+            (Some(pending), Check::Quick | Check::Full) => {
+                Some(unreplayed::used(&pending.unreplayed, &self.source, superblock)?)
+            }
         };
         Ok(Box::new(map::Map::new(Arc::clone(&self.source), Arc::clone(superblock), kept)))
     }
@@ -207,19 +212,13 @@ impl FileSystem for Xfs {
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
         let superblock = self.superblock()?;
-        let mut last: Option<VolumeSpan> = None;
+        let mut spans = Coalesced::new(each);
         for group in 0..superblock.group_count {
             for blocks in map::free_of(&self.source, superblock, group)? {
-                let span = map::span_of(superblock, group, blocks);
-                match &mut last {
-                    Some(before) if before.end() == span.start() => {
-                        *before = VolumeSpan::between(before.start(), span.end());
-                    }
-                    _ => last.replace(span).into_iter().for_each(&mut *each),
-                }
+                spans.push(map::span_of(superblock, group, blocks));
             }
         }
-        last.into_iter().for_each(each);
+        spans.finish();
         Ok(())
     }
 }

@@ -3,6 +3,8 @@
 //! The state on the disk is one in the middle of writing, and contradicts itself as a matter of course. So nothing is checked here: used
 //! is what any inode refers to that can be read, whether it is in use or not in the other state. Too much is taken rather than too little.
 
+use std::collections::BTreeMap;
+
 use block::{Error, ErrorKind, Result};
 
 use super::check::{blocks_of, each_inode};
@@ -16,16 +18,33 @@ use crate::bits::Bits;
 
 /// The blocks that inodes of `unreplayed` have, or refer to: of chunks that it lists, and of those that `replayed` does.
 pub(super) fn used(unreplayed: &Source, replayed: &Source, superblock: &Superblock) -> Result<Bits> {
-    let count =
-        u32::try_from(superblock.blocks).map_err(|_| Error::unsupported("XFS of very many blocks"))?;
-    let mut found = Found { source: unreplayed, superblock, used: Bits::clear(count) };
+    let mut found = Found { source: unreplayed, superblock, used: none(superblock)? };
     for group in 0..superblock.group_count {
-        let (before, after) = (chunks(unreplayed, superblock, group)?, chunks(replayed, superblock, group)?);
-        for chunk in before.iter().chain(&after) {
-            found.chunk(group, *chunk)?;
+        // Almost all are in both states, and are read once.
+        let mut both = BTreeMap::new();
+        for state in [unreplayed, replayed] {
+            for chunk in chunks(state, superblock, group)? {
+                *both.entry(chunk.first).or_default() |= chunk.there;
+            }
+        }
+        for (first, there) in both {
+            found.chunk(group, Chunk { first, there, free: 0 })?;
         }
     }
     Ok(found.used)
+}
+
+/// As if all of it were used.
+pub(super) fn all(superblock: &Superblock) -> Result<Bits> {
+    let mut bits = none(superblock)?;
+    bits.set(0, bits.len());
+    Ok(bits)
+}
+
+fn none(superblock: &Superblock) -> Result<Bits> {
+    let count =
+        u32::try_from(superblock.blocks).map_err(|_| Error::unsupported("XFS of very many blocks"))?;
+    Ok(Bits::clear(count))
 }
 
 fn tolerate(error: Error) -> Result<()> {
