@@ -1,7 +1,9 @@
-//! Clients that mean harm: memory stays bounded, a good client goes on, nothing panics.
+//! Clients that mean harm: memory stays bounded, a good client goes on, nothing panics. A program by itself: other tests take memory, too.
 
+// A test by itself: what fails ends the test.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::io::{Read, Write};

@@ -1,0 +1,125 @@
+//! A disk with an Btrfs partition full of stale blocks, taken by what it uses.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::common::{arg, document, fail, number, succeed};
+use tempfile::TempDir;
+use testkit::mounted::{Mounted, Tree};
+use testkit::{run, scratch};
+
+const MIB: u64 = 1 << 20;
+const VOLUME_BYTES: u64 = 320 * MIB;
+const STALE: u8 = 0xa5;
+
+/// A disk whose free space is full of what was there before, and what is on its partition.
+struct Scene {
+    dir: TempDir,
+    disk: PathBuf,
+    volume: PathBuf,
+    tree: Tree,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = scratch();
+        let path = |name: &str| dir.path().join(name);
+        let (disk, volume, script) = (path("disk.raw"), path("volume"), path("table"));
+        File::create(&disk).unwrap().set_len(VOLUME_BYTES + 2 * MIB).unwrap();
+        let part =
+            format!("start=2048,size={},type=0FC63DAF-8483-4772-8E79-3D69D8477DE4\n", VOLUME_BYTES / 512);
+        fs::write(&script, format!("label: gpt\n{part}")).unwrap();
+        run("sh", &["-c", &format!("sfdisk -q {} < {}", arg(&disk), arg(&script))]);
+        fs::write(&volume, vec![STALE; usize::try_from(VOLUME_BYTES).unwrap()]).unwrap();
+        run("mkfs.btrfs", &["-q", "-f", "-K", arg(&volume)]);
+        let mounted = Mounted::kernel("btrfs", &volume, "noatime");
+        fs::create_dir(mounted.path().join("folder")).unwrap();
+        for index in 1..=12_u8 {
+            let name = if index % 2 == 0 { format!("file {index}") } else { format!("folder/file {index}") };
+            fs::write(mounted.path().join(name), vec![index; usize::from(index) * 50_001]).unwrap();
+        }
+        run("btrfs", &["subvolume", "snapshot", arg(mounted.path()), arg(&mounted.path().join("snapshot"))]);
+        fs::write(mounted.path().join("snapshot/file 2"), vec![77; 70_000]).unwrap();
+        fs::remove_file(mounted.path().join("folder/file 3")).unwrap();
+        fs::remove_file(mounted.path().join("file 8")).unwrap();
+        drop(mounted);
+        let tree = Mounted::kernel("btrfs", &volume, "ro").tree();
+        let target = File::options().write(true).open(&disk).unwrap();
+        target.write_all_at(&fs::read(&volume).unwrap(), MIB).unwrap();
+        Self { dir, disk, volume, tree }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Fails unless the partition of a raw disk is sound, and has the files.
+    fn check(&self, raw: &Path) -> Vec<u8> {
+        let found = self.path("volume.found");
+        let mut bytes = vec![0; usize::try_from(VOLUME_BYTES).unwrap()];
+        File::open(raw).unwrap().read_exact_at(&mut bytes, MIB).unwrap();
+        fs::write(&found, &bytes).unwrap();
+        run("btrfs", &["check", "--readonly", arg(&found)]);
+        Mounted::kernel("btrfs", &found, "ro").tree().assert_same(&self.tree, "a copy");
+        bytes
+    }
+}
+
+#[test]
+fn a_disk_with_btrfs_is_copied_and_compacted() {
+    let scene = Scene::new();
+    let before = fs::read(&scene.disk).unwrap();
+    let info = document("leandisk.info/1", &["info", arg(&scene.disk)]);
+    assert_eq!(info["volumes"][0]["filesystem"], "btrfs");
+    assert_eq!(info["volumes"][0]["mode"], "used-only");
+    let mounted = Mounted::kernel("btrfs", &scene.volume, "ro");
+    let said = run("btrfs", &["filesystem", "usage", "-b", arg(mounted.path())]);
+    drop(mounted);
+    let used = said.lines().find_map(|line| line.trim().strip_prefix("Used:")).unwrap();
+    assert_eq!(
+        number(&info, "/volumes/0/free_bytes"),
+        VOLUME_BYTES - used.trim().parse::<u64>().unwrap(),
+        "{said}"
+    );
+    for format in ["raw", "qcow2", "vhdx"] {
+        let target = scene.path(&format!("copy.{format}"));
+        let copied = document("leandisk.copy/1", &["copy", arg(&scene.disk), arg(&target), "--verify"]);
+        assert!(number(&copied, "/read_bytes") < 80 * MIB, "{copied}");
+        let raw = scene.path("copied");
+        run("qemu-img", &["convert", "-O", "raw", arg(&target), arg(&raw)]);
+        let bytes = scene.check(&raw);
+        let stale = bytes.chunks(4096).filter(|block| block.iter().all(|byte| *byte == STALE));
+        assert_eq!(stale.count(), 0);
+        let image = scene.path(&format!("compact.{format}"));
+        run("qemu-img", &["convert", "-O", format, "-S", "0", arg(&scene.disk), arg(&image)]);
+        let done = document("leandisk.compact/1", &["compact", arg(&image), "-f", format, "--verify"]);
+        assert!(done["volumes"][0]["refused"].is_null(), "{done}");
+        assert!(number(&done, "/freed_bytes") > 150 * MIB, "{done}");
+        run("qemu-img", &["convert", "-f", format, "-O", "raw", arg(&image), arg(&raw)]);
+        scene.check(&raw);
+    }
+    let analyzed = document("leandisk.analyze/1", &["analyze", arg(&scene.disk)]);
+    assert_eq!(analyzed["volumes"][0]["files"], 10 + 12);
+    let lines = scene.path("files");
+    succeed(&["analyze", arg(&scene.disk), "--files", arg(&lines)]);
+    let shared = |path: &str| {
+        let lines = fs::read_to_string(&lines).unwrap();
+        let mut lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        number(&lines.find(|line| line["path"] == path).unwrap(), "/shared_bytes")
+    };
+    // 50,001 bytes each, in whole sectors; one was written anew in the snapshot, and of one the other name is gone.
+    assert_eq!(["/file 4", "/snapshot/file 4"].map(shared), [200_704; 2]);
+    assert_eq!(["/file 2", "/snapshot/file 2", "/snapshot/file 8"].map(shared), [0; 3]);
+    succeed(&["map", arg(&scene.disk), "-o", arg(&scene.path("map.svg"))]);
+    assert!(fs::read(&scene.disk).unwrap() == before, "the source was written");
+}
+
+#[test]
+fn defrag_refuses_btrfs_by_name() {
+    let scene = Scene::new();
+    let before = fs::read(&scene.disk).unwrap();
+    let said = fail(3, &["defrag", arg(&scene.disk), "-f", "raw"]);
+    assert!(said.contains("btrfs"), "{said}");
+    assert!(fs::read(&scene.disk).unwrap() == before, "refused, and written");
+}

@@ -1,0 +1,9 @@
+//! Disks in use on real files: random operations against a model, with QEMU as the judge; many threads; what lies below. Power cuts
+//! are explored by `crash`.
+//!
+//! `LEANDISK_LIVE_ROUNDS` makes the random tests longer (rounds of each format; 1 unless told).
+
+mod chains;
+mod files;
+mod model;
+mod threads;

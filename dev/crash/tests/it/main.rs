@@ -1,0 +1,10 @@
+//! Use cases on simulated machines whose power is cut.
+
+// Tests by themselves: what fails ends the test, and what is printed says what was skipped.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+mod copies;
+mod live;
+mod reserve;
+mod resume;
+mod use_cases;
