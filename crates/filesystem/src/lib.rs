@@ -33,6 +33,7 @@ pub mod fat;
 mod files;
 pub mod holder;
 pub mod ntfs;
+mod opened;
 mod pieces;
 mod probe;
 mod rearrange;
@@ -88,6 +89,16 @@ impl State {
             | Self::Encrypted(why)
             | Self::Unsupported(why)
             | Self::Inconsistent(why) => Some(why),
+        }
+    }
+
+    /// The error that says why the volume is not relied on.
+    pub(crate) fn refusal(&self) -> Error {
+        let why = self.doubt().unwrap_or("it was not understood");
+        match self {
+            Self::Unsupported(_) => Error::unsupported(why),
+            Self::Inconsistent(_) => Error::corrupt(why),
+            _ => Error::refused(why),
         }
     }
 }
