@@ -40,6 +40,7 @@ mod rearrange;
 mod shadow_copy;
 pub mod signature;
 pub mod swap;
+mod uses;
 mod utf16;
 pub mod xfs;
 

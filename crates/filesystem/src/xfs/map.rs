@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use block::Result;
-use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
+use extent::{Extent, Offset, Span, Volume, VolumeSpan};
 
 use super::group;
 use super::space::{self, Blocks};
 use super::superblock::{GroupNumber, Superblock};
 use crate::bits::Bits;
+use crate::uses::Uses;
 use crate::{Source, Use, UsedMap};
 
 /// Answers from the trees, a group at a time.
@@ -74,7 +75,7 @@ impl UsedMap for Map {
     fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
         let superblock = &self.superblock;
         let group_bytes = u64::from(superblock.group_blocks) * u64::from(superblock.block_bytes);
-        let (mut uses, mut at) = (Vec::new(), span.start());
+        let (mut uses, mut at) = (Uses::starting_at(span.start()), span.start());
         while at < span.end() {
             let number = at.get() / group_bytes;
             let number = u32::try_from(number).ok().filter(|number| *number < superblock.group_count);
@@ -83,27 +84,12 @@ impl UsedMap for Map {
             let free = self.free(number)?;
             let window = Span::between(at, end);
             let first = free.partition_point(|blocks| span_of(superblock, number, *blocks).end() <= at);
-            for blocks in &free[first..] {
-                let Some(part) = span_of(superblock, number, *blocks).intersect(&window) else { break };
-                push(&mut uses, at, part.start(), Use::Used);
-                push(&mut uses, part.start(), part.end(), Use::Free);
-                at = part.end();
-            }
-            push(&mut uses, at, end, Use::Used);
+            let parts = free[first..].iter();
+            let parts = parts.map_while(|blocks| span_of(superblock, number, *blocks).intersect(&window));
+            uses.push_within(end, parts, Use::Free);
             at = end;
         }
-        push(&mut uses, at, span.end(), Use::Used);
-        Ok(uses)
-    }
-}
-
-/// Appends a span, if there is anything between `start` and `end`, joining it to the last one if that is the same.
-fn push(uses: &mut Vec<Extent<Volume, Use>>, start: VolumeOffset, end: VolumeOffset, state: Use) {
-    if start >= end {
-        return;
-    }
-    match uses.last_mut() {
-        Some(last) if last.state == state => last.span = Span::between(last.span.start(), end),
-        _ => uses.push(Extent::new(Span::between(start, end), state)),
+        uses.push(span.end(), Use::Used);
+        Ok(uses.into_extents())
     }
 }
