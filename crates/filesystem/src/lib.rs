@@ -30,6 +30,7 @@ mod doubtful;
 pub mod exfat;
 pub mod ext;
 pub mod fat;
+mod fault;
 mod files;
 pub mod holder;
 pub mod ntfs;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result};
 use extent::{Offset, Span};
 
 use super::Volume;
@@ -13,7 +13,9 @@ use super::boot::Geometry;
 use super::layout::ENTRY_BYTES;
 use super::table::{Chains, Run};
 use super::walk::{self, Node, Visitor};
-use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
+use crate::files::{
+    FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName, tolerate,
+};
 
 /// The number of the file whose stream entry lies at `entry`.
 pub(super) fn id_of(entry: u64) -> FileId {
@@ -61,7 +63,7 @@ pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()>
             None => node.runs(&mut chains, cluster_bytes),
         };
         if let Err(error) = wrong {
-            tolerate(visitor, file, error)?;
+            tolerate(visitor, Some(file), error)?;
         }
         let allocated: u64 = runs.iter().map(|run| u64::from(run.count) * cluster_bytes).sum();
         let (kind, size_bytes, written) = match node.is_directory {
@@ -73,14 +75,6 @@ pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()>
         let is_inline = extents.is_empty();
         visitor.stream(FileStream { file, kind, name: StreamName::Main, size_bytes, is_inline }, &extents);
     }
-    Ok(())
-}
-
-fn tolerate(visitor: &mut dyn FileVisitor, file: FileId, error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::Io {
-        return Err(error);
-    }
-    visitor.doubt(Some(file), error.to_string());
     Ok(())
 }
 
@@ -107,6 +101,6 @@ impl Visitor for Files<'_> {
     }
 
     fn wrong(&mut self, entry: u64, error: Error) -> Result<()> {
-        tolerate(self.visitor, id_of(entry), error)
+        tolerate(self.visitor, Some(id_of(entry)), error)
     }
 }

@@ -3,7 +3,7 @@
 //! Invariants: each cluster has one owner at most, so that the work is bounded by what the volume holds, and no directory is met
 //! twice; directories are read in pieces of bounded size.
 
-use block::{Error, ErrorKind, Result, read_vec};
+use block::{Error, Result, read_vec};
 use zerocopy::FromBytes;
 
 use super::boot::{Cluster, Geometry};
@@ -13,8 +13,8 @@ use super::layout::{
 };
 use super::table::{Chains, Run};
 use super::upcase::Upcase;
-use crate::Source;
 use crate::utf16::push_utf8;
+use crate::{Source, fault};
 
 /// The most bytes of a directory (section 7.4.4: 256 MB).
 pub(super) const DIRECTORY_BYTES_MAX: u64 = 256 << 20;
@@ -290,10 +290,7 @@ impl Walk<'_> {
     }
 
     fn tolerate(&mut self, entry: u64, error: Error) -> Result<()> {
-        if error.kind() == ErrorKind::Io {
-            return Err(error);
-        }
-        self.visitor.wrong(entry, error)
+        self.visitor.wrong(entry, fault::of_volume(error)?)
     }
 }
 

@@ -13,13 +13,14 @@
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, FieldValue, ReadAt, Result, read_struct};
+use block::{Error, FieldValue, ReadAt, Result, read_struct};
 use extent::{ExtentSet, File, Span, VolumeOffset, VolumeSpan};
 
 use crate::opened::{Opened, state_of};
 use crate::probe::fields::uuid_text;
 use crate::{
     Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, StreamName, UsedMap,
+    fault,
 };
 
 mod bitmap;
@@ -65,8 +66,10 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     };
     let opened = match recognise(source, &raw) {
         Ok(opened) => opened,
-        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-        Err(error) => Opened { facts: broken_facts(&raw, &error), volume: Err(error.into()) },
+        Err(error) => {
+            let error = fault::of_volume(error)?;
+            Opened { facts: broken_facts(&raw, &error), volume: Err(error.into()) }
+        }
     };
     Ok(Some(Box::new(opened)))
 }

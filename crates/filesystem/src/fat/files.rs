@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result};
 use extent::Offset;
 
 use super::Volume;
@@ -14,7 +14,9 @@ use super::check::follow_file;
 use super::layout::ENTRY_BYTES;
 use super::table::{Chains, Run};
 use super::walk::{self, Node, Visitor};
-use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
+use crate::files::{
+    FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName, tolerate,
+};
 
 /// The number of the file whose entry lies at `entry`.
 pub(super) fn id_of(entry: u64) -> FileId {
@@ -52,7 +54,7 @@ pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()>
             None => follow_file(&mut chains, &node, geometry.cluster_bytes),
         };
         if let Err(error) = wrong {
-            tolerate(visitor, file, error)?;
+            tolerate(visitor, Some(file), error)?;
         }
         let extents = extents_of(&runs, geometry);
         let allocated = runs.iter().map(|run| u64::from(run.count) * geometry.cluster_bytes).sum();
@@ -64,14 +66,6 @@ pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()>
         let is_inline = extents.is_empty();
         visitor.stream(FileStream { file, kind, name: StreamName::Main, size_bytes, is_inline }, &extents);
     }
-    Ok(())
-}
-
-fn tolerate(visitor: &mut dyn FileVisitor, file: FileId, error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::Io {
-        return Err(error);
-    }
-    visitor.doubt(Some(file), error.to_string());
     Ok(())
 }
 
@@ -98,6 +92,6 @@ impl Visitor for Files<'_> {
     }
 
     fn wrong(&mut self, entry: u64, error: Error) -> Result<()> {
-        tolerate(self.visitor, id_of(entry), error)
+        tolerate(self.visitor, Some(id_of(entry)), error)
     }
 }

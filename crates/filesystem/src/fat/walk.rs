@@ -12,7 +12,7 @@ use super::corrupt::Corrupt;
 use super::layout::{DELETED, DirEntry, ENTRY_BYTES, attr};
 use super::names::LongName;
 use super::table::{Chains, Run};
-use crate::Source;
+use crate::{Source, fault};
 
 /// The most bytes of a directory.
 const DIRECTORY_BYTES_MAX: u64 = 65536 * ENTRY_BYTES as u64;
@@ -158,10 +158,7 @@ impl Walk<'_> {
     }
 
     fn tolerate(&mut self, entry: u64, error: Error) -> Result<()> {
-        if error.kind() == block::ErrorKind::Io {
-            return Err(error);
-        }
-        self.visitor.wrong(entry, error)
+        self.visitor.wrong(entry, fault::of_volume(error)?)
     }
 }
 
