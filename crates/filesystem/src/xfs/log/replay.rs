@@ -276,6 +276,7 @@ impl Replay<'_> {
     /// Inodes that were made, none of them in use.
     fn new_inodes(&mut self, item: &Item) -> Result<()> {
         let head = &item.regions[0];
+        let generation = head.get(24..28).ok_or_else(|| short("item"))?;
         let disk = |at: usize| disk_word::<4>(head, at).ok_or_else(|| short("item"));
         let (group, block, count, size, len) = (disk(4)?, disk(8)?, disk(12)?, disk(16)?, disk(20)?);
         let superblock = self.superblock;
@@ -302,7 +303,7 @@ impl Replay<'_> {
         for (index, inode) in (0..).zip(bytes.chunks_exact_mut(superblock.inode_bytes as usize)) {
             inode[..2].copy_from_slice(b"IN");
             inode[4] = 3;
-            inode[92..96].copy_from_slice(&head[24..28]);
+            inode[92..96].copy_from_slice(generation);
             inode[96..100].fill(0xff);
             let name = superblock.inode_name(group, number + index);
             inode[152..160].copy_from_slice(&name.to_be_bytes());
@@ -463,7 +464,8 @@ fn put_root(fork: &mut [u8], root: &[u8]) -> Result<()> {
     let count = usize::try_from(count).map_err(|_| wrong())?;
     let most = |len: usize, header: usize| len.saturating_sub(header) / 16;
     let (from_most, to_most) = (most(root.len(), HEADER_BYTES), most(fork.len(), 4));
-    if count > from_most || count > to_most {
+    let is_short = root.len() < HEADER_BYTES || fork.len() < 4;
+    if is_short || count > from_most || count > to_most {
         return Err(wrong());
     }
     fork[..2].copy_from_slice(&u16::try_from(level).expect("2 bytes").to_be_bytes());
