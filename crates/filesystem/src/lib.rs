@@ -24,6 +24,7 @@ pub use shadow_copy::ShadowCopy;
 mod bits;
 pub mod btrfs;
 mod catalog;
+mod clusters;
 mod coalesced;
 mod digest;
 mod doubtful;

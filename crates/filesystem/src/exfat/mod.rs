@@ -34,7 +34,7 @@ mod walk;
 
 pub use corrupt::Corrupt;
 
-use boot::{FIRST_CLUSTER, Geometry};
+use boot::Geometry;
 use layout::{BootSector, volume_flags};
 use root::Tables;
 
@@ -63,7 +63,7 @@ pub(crate) fn has_boot_sector(source: &Source) -> Result<bool> {
 /// Reads what opening needs, and fills in the facts.
 fn read(source: &Source, boot: BootSector, facts: &mut Facts) -> Result<Volume> {
     let geometry = boot::parse(&boot, source.len_bytes())?;
-    facts.cluster_bytes = Some(geometry.cluster_bytes);
+    facts.cluster_bytes = Some(geometry.clusters.bytes);
     facts.size_bytes = geometry.size_bytes;
     facts.details.push(("sector", format!("{} bytes", geometry.sector_bytes)));
     let tables = root::read(source, &geometry)?;
@@ -88,10 +88,9 @@ fn unclean(boot: &BootSector) -> Option<&'static str> {
 impl Volume {
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
         let Self { source, geometry, tables, .. } = self;
-        let clusters = FIRST_CLUSTER..geometry.cluster_end();
-        table::each_run(source, tables.bitmap_at, clusters, |is_free, first, count| {
+        table::each_run(source, tables.bitmap_at, geometry.clusters.numbers(), |is_free, first, count| {
             if is_free {
-                each(geometry.span_of(first, count));
+                each(geometry.clusters.span_of(first, count));
             }
         })
     }

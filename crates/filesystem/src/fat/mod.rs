@@ -32,7 +32,7 @@ mod walk;
 
 pub use corrupt::Corrupt;
 
-use boot::{FIRST_CLUSTER, Geometry, Kind};
+use boot::{Geometry, Kind};
 use layout::{BootSector, DELETED, ENTRY_BYTES, attr, state};
 use table::Table;
 
@@ -70,7 +70,7 @@ pub(crate) fn boot_sector(source: &Source) -> Result<Option<&'static str>> {
 /// Fills in the facts, the state among them.
 fn tell(volume: &Volume, facts: &mut Facts) -> Result<()> {
     let Volume { source, boot, geometry } = volume;
-    facts.cluster_bytes = Some(geometry.cluster_bytes);
+    facts.cluster_bytes = Some(geometry.clusters.bytes);
     facts.size_bytes = geometry.size_bytes;
     facts.label = label(volume)?;
     facts.details.push(("FATs", geometry.fat_count.to_string()));
@@ -80,7 +80,7 @@ fn tell(volume: &Volume, facts: &mut Facts) -> Result<()> {
         ..=COUNTED_FAT_BYTES_MAX => Some(table.free_count()?),
         _ => geometry.counted_free(source)?,
     };
-    facts.free_bytes = free.map(|count| count * geometry.cluster_bytes);
+    facts.free_bytes = free.map(|count| count * geometry.clusters.bytes);
     check_media(&mut table, geometry)?;
     facts.state =
         unclean(boot, &mut table, geometry.kind)?.map_or(State::Clean, |why| State::Dirty(why.into()));
@@ -122,7 +122,7 @@ fn label(volume: &Volume) -> Result<Option<String>> {
     let in_boot = text(&tail.vol_lab).filter(|label| tail.boot_sig == 0x29 && label != "NO NAME");
     let (at, len) = match geometry.kind {
         Kind::Fat32 => {
-            let span = geometry.span_of(geometry.root_cluster, 1);
+            let span = geometry.clusters.span_of(geometry.root_cluster, 1);
             (span.start().get(), span.len_bytes())
         }
         _ => (geometry.root_at, geometry.root_bytes),
@@ -166,14 +166,10 @@ impl FileSystem for Opened<Volume> {
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
         let Volume { source, geometry, .. } = self.volume()?;
-        Table::new(source, geometry).each_run(
-            FIRST_CLUSTER,
-            geometry.cluster_end(),
-            |is_free, first, count| {
-                if is_free {
-                    each(geometry.span_of(first, count));
-                }
-            },
-        )
+        Table::new(source, geometry).each_run(geometry.clusters.numbers(), |is_free, first, count| {
+            if is_free {
+                each(geometry.clusters.span_of(first, count));
+            }
+        })
     }
 }

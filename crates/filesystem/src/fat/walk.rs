@@ -7,11 +7,12 @@ use block::{Error, Result, read_vec};
 use extent::Offset;
 use zerocopy::FromBytes;
 
-use super::boot::{Cluster, Geometry, Kind};
+use super::boot::{Geometry, Kind};
 use super::corrupt::Corrupt;
 use super::layout::{DELETED, DirEntry, ENTRY_BYTES, attr};
 use super::names::LongName;
-use super::table::{Chains, Run};
+use super::table::Chains;
+use crate::clusters::{Cluster, Run};
 use crate::{Source, fault};
 
 /// The most bytes of a directory.
@@ -84,7 +85,8 @@ impl Walk<'_> {
         if let Err(error) = followed {
             self.tolerate(node.entry, error)?;
         }
-        let mut spans: Vec<_> = runs.iter().map(|run| self.geometry.span_of(run.first, run.count)).collect();
+        let mut spans: Vec<_> =
+            runs.iter().map(|run| self.geometry.clusters.span_of(run.first, run.count)).collect();
         if is_fixed {
             spans.push(extent::Span::new(Offset::new(self.geometry.root_at), self.geometry.root_bytes));
         }
