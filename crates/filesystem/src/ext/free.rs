@@ -36,10 +36,7 @@ fn push_group(spans: &mut Coalesced<'_>, superblock: &Superblock, number: GroupN
     let offset_of = |cluster: u32| superblock.offset_of(start + u64::from(cluster) * cluster_blocks);
     // The last cluster may reach past the end.
     let end_max = Offset::new(superblock.end_bytes());
-    let mut at = bits.next(0, bits.len(), false);
-    while at < bits.len() {
-        let end = bits.next(at, bits.len(), true);
-        spans.push(Span::between(offset_of(at), offset_of(end).min(end_max)));
-        at = bits.next(end, bits.len(), false);
+    for run in bits.runs(0, bits.len(), false) {
+        spans.push(Span::between(offset_of(run.start), offset_of(run.end).min(end_max)));
     }
 }

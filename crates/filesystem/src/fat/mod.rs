@@ -16,7 +16,7 @@ use extent::{File, Offset, VolumeSpan};
 
 use crate::opened::Opened;
 use crate::probe::Probe;
-use crate::probe::fields::dos_serial;
+use crate::probe::fields::{dos_serial, text};
 use crate::{Check, Facts, FileId, FileSystem, FileVisitor, Source, State, StreamName, UsedMap};
 
 mod boot;
@@ -135,12 +135,6 @@ fn label(volume: &Volume) -> Result<Option<String>> {
         entry[0] != DELETED && !is_long && entry[11] & (attr::VOLUME_ID | attr::DIRECTORY) == attr::VOLUME_ID
     });
     Ok(found.and_then(|entry| text(&entry[..11])).or(in_boot))
-}
-
-fn text(bytes: &[u8]) -> Option<String> {
-    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    let text = String::from_utf8_lossy(bytes).trim_end().to_owned();
-    (!text.is_empty()).then_some(text)
 }
 
 impl FileSystem for Opened<Volume> {

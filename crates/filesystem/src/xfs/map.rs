@@ -46,18 +46,8 @@ impl Map {
 /// What is free and not kept.
 fn without(free: &[Blocks], superblock: &Superblock, number: GroupNumber, kept: &Bits) -> Vec<Blocks> {
     let start = number * superblock.group_blocks;
-    let mut left = Vec::with_capacity(free.len());
-    for blocks in free {
-        let (mut at, end) = (start + blocks.first, start + blocks.end());
-        while at < end {
-            let stop = kept.next(at, end, true);
-            if stop > at {
-                left.push(Blocks { first: at - start, count: stop - at });
-            }
-            at = kept.next(stop, end, false);
-        }
-    }
-    left
+    let left = free.iter().flat_map(|blocks| kept.runs(start + blocks.first, start + blocks.end(), false));
+    left.map(|run| Blocks { first: run.start - start, count: run.end - run.start }).collect()
 }
 
 /// What is free of a group, in order.

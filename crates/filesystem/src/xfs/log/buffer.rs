@@ -25,6 +25,7 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
+    /// Reads it from the item's first region.
     pub(super) fn of(item: &Item) -> Result<Self> {
         let (raw, _) = RawBufferItem::read_from_prefix(item.head()).map_err(|_| short("item"))?;
         Ok(Self { flags: raw.flags.get(), place: (raw.blkno.get(), raw.len.get().into()) })
@@ -53,15 +54,12 @@ fn changed(item: &Item) -> Result<Bits> {
 pub(super) fn put(bytes: &mut [u8], item: &Item) -> Result<()> {
     let changed = changed(item)?;
     let mut regions = item.regions[1..].iter();
-    let mut start = changed.next(0, changed.len(), true);
-    while start < changed.len() {
-        let end = changed.next(start, changed.len(), false);
+    for run in changed.runs(0, changed.len(), true) {
         let region = regions.next().ok_or_else(|| short("regions"))?;
-        let len = region.len().min((end - start) as usize * BUFFER_CHUNK_BYTES);
+        let len = region.len().min(run.len() * BUFFER_CHUNK_BYTES);
         let target =
-            bytes.get_mut(start as usize * BUFFER_CHUNK_BYTES..).and_then(|rest| rest.get_mut(..len));
+            bytes.get_mut(run.start as usize * BUFFER_CHUNK_BYTES..).and_then(|rest| rest.get_mut(..len));
         target.ok_or_else(|| short("buffer"))?.copy_from_slice(&region[..len]);
-        start = changed.next(end, changed.len(), true);
     }
     Ok(())
 }

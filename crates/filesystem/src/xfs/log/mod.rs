@@ -1,9 +1,9 @@
 //! The log: whether it ends with the record that is written when a volume is unmounted.
 //!
-//! Only then is all that the volume says in its place. Else the records before its end are read ([`record`]) and replayed in memory
-//! ([`mod@replay`]). Where the log ends is found as the kernel finds it (`xlog_find_head`): each sector
-//! bears the number of the turn in which it was written, and the log ends where that goes down by one. What would have the kernel look further
-//! makes the volume whole.
+//! Only then is all that the volume says in its place. Else the records before its end are read ([`record`], of the structs in
+//! [`layout`]) and replayed in memory ([`mod@replay`], with [`buffer`] and [`inode`] for what that changes). Where the log ends is found as
+//! the kernel finds it (`xlog_find_head`): each sector bears the number of the turn in which it was written, and the log ends where that
+//! goes down by one. What would have the kernel look further makes the volume whole.
 
 use std::mem::offset_of;
 

@@ -16,6 +16,7 @@ use crate::xfs::superblock::Superblock;
 
 /// The most of a log that is replayed: as much as the kernel makes by itself (`XFS_MAX_LOG_BYTES`) less what cannot be under way.
 const REPLAYED_BYTES_MAX: u64 = 512 << 20;
+/// What is logged first of a transaction.
 const TRANSACTION_HEADER_BYTES: usize = size_of::<RawTransactionHeader>();
 
 /// A part of a transaction: what it is of, in regions of which the first says so.
@@ -30,6 +31,7 @@ impl Item {
         self.regions.first().map_or(&[], Vec::as_slice)
     }
 
+    /// What it begins with, if it is as long as that.
     fn raw(&self) -> Option<RawItem> {
         Some(RawItem::read_from_prefix(self.head()).ok()?.0)
     }
@@ -244,6 +246,7 @@ impl Transactions {
         Ok(())
     }
 
+    /// Takes one operation of the record at `sector`.
     fn operation(&mut self, sector: u64, raw: &RawOperation, data: &[u8]) -> Result<()> {
         let (id, flags) = (raw.tid.get(), raw.flags);
         if flags & operation::UNMOUNT_TRANS != 0 {

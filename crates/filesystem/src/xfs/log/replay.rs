@@ -73,6 +73,7 @@ fn is_newer(stored: u64, lsn: u64) -> bool {
     stored != 0 && stored != u64::MAX && stored > lsn
 }
 
+/// A volume whose log is being replayed.
 struct Replay<'a> {
     superblock: &'a Superblock,
     overlay: Overlay<Volume, Source>,
@@ -117,6 +118,7 @@ impl Replay<'_> {
         }
     }
 
+    /// What is no buffer, and makes no inodes.
     fn other(&mut self, item: &Item, lsn: u64) -> Result<()> {
         match item.kind().ok_or_else(|| short("item"))? {
             kind::INODE => self.inode(item, lsn),
@@ -160,6 +162,7 @@ impl Replay<'_> {
         Ok(freed)
     }
 
+    /// A buffer as it is so far.
     fn read(&self, (at, count): Place) -> Result<Vec<u8>> {
         let end = at.checked_add(count).and_then(|end| end.checked_mul(SECTOR_BYTES));
         if end.is_none_or(|end| end > self.overlay.len_bytes()) {
@@ -168,10 +171,12 @@ impl Replay<'_> {
         read_vec(&self.overlay, VolumeOffset::new(at * SECTOR_BYTES), count * SECTOR_BYTES, "XFS buffer")
     }
 
+    /// Lays `bytes` over a buffer.
     fn patch(&mut self, (at, _): Place, bytes: Vec<u8>) {
         self.overlay.patch(VolumeOffset::new(at * SECTOR_BYTES), bytes);
     }
 
+    /// Changes a buffer, unless it will be freed, or what is there is as new.
     fn buffer(&mut self, item: &Item, place: Place, lsn: u64) -> Result<()> {
         if self.cancelled.contains_key(&place) {
             return Ok(());
@@ -220,6 +225,7 @@ impl Replay<'_> {
         self.cancelled.keys().any(overlaps)
     }
 
+    /// Changes an inode, unless it will be freed, or what is there is newer.
     fn inode(&mut self, item: &Item, lsn: u64) -> Result<()> {
         let raw = RawInodeItem::read_from_bytes(item.head()).map_err(|_| of_32_bits())?;
         let place = (raw.blkno.get(), u64::from(raw.len.get()));
