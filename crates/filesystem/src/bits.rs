@@ -1,5 +1,7 @@
 //! Bits in memory: which blocks or clusters are used, or owned.
 
+use std::ops::Range;
+
 /// Bits in a row: set is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Bits {
@@ -66,6 +68,17 @@ impl Bits {
         end
     }
 
+    /// The runs of bits from `from` on, below `end`, that are all `set`.
+    pub(crate) fn runs(&self, from: u32, end: u32, set: bool) -> impl Iterator<Item = Range<u32>> {
+        let end = end.min(self.len);
+        let mut at = from;
+        std::iter::from_fn(move || {
+            let start = self.next(at, end, set);
+            at = self.next(start, end, !set);
+            (start < at).then_some(start..at)
+        })
+    }
+
     /// Sets the bits from `from` up to, not including, `end`; those past the last are left out.
     pub(crate) fn set(&mut self, from: u32, end: u32) {
         let end = end.min(self.len);
@@ -124,6 +137,10 @@ mod tests {
                 let end = end.min(len);
                 let expected = (from..end).find(|bit| naive[*bit as usize] == set).unwrap_or(end);
                 prop_assert_eq!(bits.next(from, end, set), expected);
+                let runs: Vec<_> = bits.runs(from, end, set).collect();
+                prop_assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start));
+                let expected: Vec<_> = (from..end).filter(|bit| naive[*bit as usize] == set).collect();
+                prop_assert_eq!(runs.into_iter().flatten().collect::<Vec<_>>(), expected);
             }
             for bit in 0..len {
                 prop_assert_eq!(bits.get(bit), naive[bit as usize]);

@@ -1,6 +1,9 @@
 //! What one pass over a file system's metadata finds: files, their streams, where these lie, and their names.
 
+use block::{Error, Result};
 use extent::{FileOffset, VolumeSpan};
+
+use crate::fault;
 
 /// A file's number within its file system: that of its inode, or of its base file record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -107,6 +110,12 @@ pub trait FileVisitor {
 
     /// What could not be understood, of a file or (`None`) of the volume: a message for people.
     fn doubt(&mut self, file: Option<FileId>, why: String);
+}
+
+/// Makes a doubt of an error, about a file or (`None`) the volume; that of a failed read stays an error.
+pub(crate) fn tolerate(visitor: &mut dyn FileVisitor, file: Option<FileId>, error: Error) -> Result<()> {
+    visitor.doubt(file, fault::of_volume(error)?.to_string());
+    Ok(())
 }
 
 /// Counts contiguous runs among extents that come in a stream's order.

@@ -24,21 +24,25 @@ pub use shadow_copy::ShadowCopy;
 mod bits;
 pub mod btrfs;
 mod catalog;
+mod clusters;
 mod coalesced;
 mod digest;
 mod doubtful;
 pub mod exfat;
 pub mod ext;
 pub mod fat;
+mod fault;
 mod files;
 pub mod holder;
 pub mod ntfs;
+mod opened;
 mod pieces;
 mod probe;
 mod rearrange;
 mod shadow_copy;
 pub mod signature;
 pub mod swap;
+mod uses;
 mod utf16;
 pub mod xfs;
 
@@ -88,6 +92,16 @@ impl State {
             | Self::Encrypted(why)
             | Self::Unsupported(why)
             | Self::Inconsistent(why) => Some(why),
+        }
+    }
+
+    /// The error that says why the volume is not relied on.
+    pub(crate) fn refusal(&self) -> Error {
+        let why = self.doubt().unwrap_or("it was not understood");
+        match self {
+            Self::Unsupported(_) => Error::unsupported(why),
+            Self::Inconsistent(_) => Error::corrupt(why),
+            _ => Error::refused(why),
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 
-use block::{Error, ErrorKind, Result};
+use block::Result;
 use extent::{Offset, Span};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U64};
@@ -14,7 +14,9 @@ use super::key::{Key, Root, everything, is_subvolume};
 use super::layout::{RawInode, item, mode, object};
 use super::roots::Tree;
 use super::tree::Reader;
-use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
+use crate::files::{
+    FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName, tolerate,
+};
 
 /// Bits of a file's number within its subvolume.
 const INODE_BITS: u32 = 40;
@@ -55,14 +57,6 @@ pub(super) fn scan(reader: &Reader, trees: &[Tree], visitor: &mut dyn FileVisito
         let walked = files.read(&range);
         walked.or_else(|error| tolerate(visitor, None, error))?;
     }
-    Ok(())
-}
-
-fn tolerate(visitor: &mut dyn FileVisitor, file: Option<FileId>, error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::Io {
-        return Err(error);
-    }
-    visitor.doubt(file, error.to_string());
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use super::key::Root;
 use super::layout::{RESERVED_BYTES, SUPERBLOCK_BYTES, SUPERBLOCKS_AT};
 use super::log::Stretches;
 use super::tree::Reader;
+use crate::uses::Uses;
 use crate::{Use, UsedMap};
 
 /// How many chunks are kept that were looked at last: callers ask window by window, and of chunks with two copies twice.
@@ -85,42 +86,9 @@ fn kept() -> impl Iterator<Item = VolumeSpan> {
     std::iter::once(Span::from_zero(RESERVED_BYTES)).chain(SUPERBLOCKS_AT.map(superblock))
 }
 
-/// Spans that follow each other.
-struct Uses {
-    at: VolumeOffset,
-    found: Vec<Extent<Volume, Use>>,
-}
-
-impl Uses {
-    /// Appends what lies before `end`, joining it to the last one if that is the same.
-    fn push(&mut self, end: VolumeOffset, state: Use) {
-        if self.at >= end {
-            return;
-        }
-        let span = Span::between(self.at, end);
-        self.at = end;
-        match self.found.last_mut() {
-            Some(last) if last.state == state => last.span = Span::between(last.span.start(), end),
-            _ => self.found.push(Extent::new(span, state)),
-        }
-    }
-
-    /// The same with `span` used.
-    fn with_used(self, span: VolumeSpan) -> Self {
-        let Some(first) = self.found.first() else { return self };
-        let mut uses = Self { at: first.span.start(), found: Vec::with_capacity(self.found.len() + 2) };
-        for part in self.found {
-            uses.push(part.span.end().min(span.start()), part.state);
-            uses.push(part.span.end().min(span.end()), Use::Used);
-            uses.push(part.span.end(), part.state);
-        }
-        uses
-    }
-}
-
 impl UsedMap for Map {
     fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
-        let mut uses = Uses { at: span.start(), found: Vec::new() };
+        let mut uses = Uses::starting_at(span.start());
         let first = self.places.partition_point(|(place, _)| place.end() <= span.start());
         for (place, index) in &self.places[first..] {
             let Some(part) = place.intersect(&span) else { break };
@@ -137,6 +105,7 @@ impl UsedMap for Map {
             uses.push(part.end(), Use::Used);
         }
         self.push_unallocated(&mut uses, span.end());
-        Ok(kept().filter(|kept| kept.intersect(&span).is_some()).fold(uses, Uses::with_used).found)
+        let kept = kept().filter(|kept| kept.intersect(&span).is_some());
+        Ok(kept.fold(uses, Uses::with_used).into_extents())
     }
 }

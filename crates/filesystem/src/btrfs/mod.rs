@@ -13,10 +13,11 @@
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, ReadAt, Result};
+use block::{Error, ReadAt, Result};
 use extent::{File, Span, VolumeSpan};
 
 use crate::coalesced::Coalesced;
+use crate::opened::Opened;
 use crate::probe::Probe;
 use crate::{
     Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Source, State, StreamName, Use, UsedMap,
@@ -61,31 +62,13 @@ struct Volume {
     trees: Vec<Tree>,
 }
 
-struct Btrfs {
-    facts: Facts,
-    /// The error if it is not to be read any further; the state says it, too.
-    volume: Result<Arc<Volume>, Arc<Error>>,
-}
-
 /// Opens the volume if it is one. What is broken is told in its state; only a read that fails is an error.
 pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     let Some(raw) = read_superblock(source)? else { return Ok(None) };
     let mut facts = raw.facts(&Probe::of_partition(source));
     let read = superblock::parse(&raw, source.len_bytes());
     let read = read.and_then(|superblock| understand(source, superblock, &mut facts));
-    let volume = match read {
-        Ok(volume) => Ok(Arc::new(volume)),
-        Err(error) => {
-            facts.state = match error.kind() {
-                ErrorKind::Corrupt => State::Inconsistent(error.to_string()),
-                ErrorKind::Unsupported => State::Unsupported(error.to_string()),
-                ErrorKind::Refused => State::Dirty(error.to_string()),
-                _ => return Err(error),
-            };
-            Err(Arc::new(error))
-        }
-    };
-    Ok(Some(Box::new(Btrfs { facts, volume })))
+    Ok(Some(Box::new(Opened::new(facts, read)?)))
 }
 
 /// Whether a superblock of Btrfs is on the volume.
@@ -183,43 +166,21 @@ impl Volume {
     }
 }
 
-impl Btrfs {
-    /// The volume, if its state is not in the way.
-    fn volume(&self) -> Result<&Arc<Volume>> {
-        self.volume.as_ref().map_err(|error| self.doubt().because(error.clone()))
-    }
-
-    fn doubt(&self) -> Error {
-        let why = self.facts.state.doubt().unwrap_or("it was not understood");
-        match self.facts.state {
-            State::Unsupported(_) => Error::unsupported(why),
-            State::Inconsistent(_) => Error::corrupt(why),
-            _ => Error::refused(why),
-        }
-    }
-}
-
-impl FileSystem for Btrfs {
+impl FileSystem for Opened<Volume> {
     fn facts(&self) -> &Facts {
         &self.facts
     }
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
-        Ok(Box::new(self.volume()?.map(check)?))
+        Ok(Box::new(self.believed()?.map(check)?))
     }
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
-        match &self.volume {
-            Ok(volume) => files::scan(&volume.reader, &volume.trees, visitor),
-            Err(_) => {
-                visitor.doubt(None, self.doubt().to_string());
-                Ok(())
-            }
-        }
+        self.scan(visitor, |volume, visitor| files::scan(&volume.reader, &volume.trees, visitor))
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
-        let volume = self.volume()?;
+        let volume = self.believed()?;
         contents::open(&volume.reader, &volume.trees, file, name)
     }
 

@@ -11,7 +11,7 @@ use super::layout::{
     MAGIC, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCKS_AT, compat_ro, incompat, object, super_flag,
 };
 use crate::probe::Probe;
-use crate::probe::fields::uuid_text;
+use crate::probe::fields::{label, uuid_text};
 use crate::{Facts, Source, State};
 
 /// What of the superblock counts, checked.
@@ -70,8 +70,7 @@ impl RawSuperblock {
     pub(crate) fn facts(&self, probe: &Probe) -> Facts {
         let mut facts = probe.facts("btrfs", State::Clean);
         facts.uuid = uuid_text(&self.fsid);
-        let label = self.label.split(|byte| *byte == 0).next().unwrap_or_default();
-        facts.label = Some(String::from_utf8_lossy(label).into_owned()).filter(|label| !label.is_empty());
+        facts.label = label(&self.label);
         facts.cluster_bytes = Some(self.sectorsize.get().into());
         if self.device_count() == 1 {
             facts.size_bytes = self.total_bytes.get();

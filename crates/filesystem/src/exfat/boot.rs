@@ -1,19 +1,15 @@
 //! The boot regions, validated into the volume's geometry.
 
 use block::{Error, FieldValue, ReadAt, Result, read_struct, read_vec};
-use extent::{Offset, Volume, VolumeOffset, VolumeSpan};
+use extent::{Offset, Volume, VolumeOffset};
 
 use super::corrupt::Corrupt;
 use super::layout::{
     BOOT_REGION_SECTORS, BOOT_SIGNATURE, BootSector, FILE_SYSTEM_NAME, REVISION, UNCHECKED, volume_flags,
 };
 use crate::Source;
+use crate::clusters::{Cluster, Clusters};
 
-/// The number of a cluster; the first one is 2.
-pub(super) type Cluster = u32;
-
-/// The first cluster's number (section 5.1).
-pub(super) const FIRST_CLUSTER: Cluster = 2;
 /// The most clusters that are read: two bits for each are kept in memory, 32 MiB each. The format allows sixteen times as many.
 const CLUSTER_COUNT_MAX: u32 = 1 << 28;
 
@@ -21,34 +17,10 @@ const CLUSTER_COUNT_MAX: u32 = 1 << 28;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Geometry {
     pub(super) sector_bytes: u64,
-    pub(super) cluster_bytes: u64,
-    pub(super) cluster_count: u32,
+    pub(super) clusters: Clusters,
     pub(super) size_bytes: u64,
     pub(super) fat_at: u64,
-    pub(super) heap_at: u64,
     pub(super) root_cluster: Cluster,
-}
-
-impl Geometry {
-    /// One past the last cluster's number.
-    pub(super) fn cluster_end(&self) -> Cluster {
-        self.cluster_count + FIRST_CLUSTER
-    }
-
-    pub(super) fn holds(&self, cluster: Cluster) -> bool {
-        (FIRST_CLUSTER..self.cluster_end()).contains(&cluster)
-    }
-
-    /// Where `count` clusters from `first` on lie. They are on the volume.
-    pub(super) fn span_of(&self, first: Cluster, count: u32) -> VolumeSpan {
-        let at = self.heap_at + u64::from(first - FIRST_CLUSTER) * self.cluster_bytes;
-        VolumeSpan::new(Offset::new(at), u64::from(count) * self.cluster_bytes)
-    }
-
-    /// All clusters.
-    pub(super) fn clustered(&self) -> VolumeSpan {
-        self.span_of(FIRST_CLUSTER, self.cluster_count)
-    }
 }
 
 /// The boot sector, if it bears exFAT's name.
@@ -85,11 +57,13 @@ pub(super) fn parse(boot: &BootSector, volume_bytes: u64) -> Result<Geometry> {
     }
     let geometry = Geometry {
         sector_bytes,
-        cluster_bytes: sector_bytes << cluster_shift,
-        cluster_count: boot.cluster_count.get(),
+        clusters: Clusters {
+            at: u64::from(boot.cluster_heap_offset.get()) * sector_bytes,
+            bytes: sector_bytes << cluster_shift,
+            count: boot.cluster_count.get(),
+        },
         size_bytes: sectors * sector_bytes,
         fat_at: u64::from(boot.fat_offset.get()) * sector_bytes,
-        heap_at: u64::from(boot.cluster_heap_offset.get()) * sector_bytes,
         root_cluster: boot.first_cluster_of_root_directory.get(),
     };
     check_places(boot, &geometry)?;
@@ -112,7 +86,7 @@ fn check_kind(boot: &BootSector) -> Result<()> {
 
 /// The FAT lies behind the boot regions, the clusters behind the FAT, and all within the volume.
 fn check_places(boot: &BootSector, geometry: &Geometry) -> Result<()> {
-    let count = geometry.cluster_count;
+    let count = geometry.clusters.count;
     if count > CLUSTER_COUNT_MAX {
         return Err(Error::unsupported(format!("it has {count} clusters: more than {CLUSTER_COUNT_MAX}")));
     }
@@ -125,15 +99,15 @@ fn check_places(boot: &BootSector, geometry: &Geometry) -> Result<()> {
         ));
     }
     if geometry.fat_at < 2 * BOOT_REGION_SECTORS * geometry.sector_bytes
-        || geometry.fat_at + fat_bytes > geometry.heap_at
+        || geometry.fat_at + fat_bytes > geometry.clusters.at
     {
         return Err(bad("FatOffset", boot.fat_offset.get(), "between the boot regions and the clusters"));
     }
-    if geometry.heap_at + u64::from(count) * geometry.cluster_bytes > geometry.size_bytes {
+    if geometry.clusters.at + u64::from(count) * geometry.clusters.bytes > geometry.size_bytes {
         return Err(bad("ClusterCount", count, "no more than the volume has room for"));
     }
-    if !geometry.holds(geometry.root_cluster) {
-        let expected = format!("2 to {}", geometry.cluster_end() - 1);
+    if !geometry.clusters.holds(geometry.root_cluster) {
+        let expected = format!("2 to {}", geometry.clusters.end() - 1);
         return Err(bad("FirstClusterOfRootDirectory", geometry.root_cluster, expected));
     }
     Ok(())

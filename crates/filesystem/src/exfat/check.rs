@@ -6,9 +6,10 @@ use super::Volume;
 use super::boot;
 use super::corrupt::Corrupt;
 use super::layout::MEDIA_ENTRY;
-use super::table::{Chains, Run, Table};
+use super::table::{Chains, Table};
 use super::upcase::Upcase;
 use super::walk::{self, Node, Visitor};
+use crate::clusters::Run;
 
 /// Fails with the first contradiction. Clusters that the bitmap has in use and nobody owns are none: they are used.
 pub(super) fn check(volume: &Volume) -> Result<()> {
@@ -19,12 +20,12 @@ pub(super) fn check(volume: &Volume) -> Result<()> {
         let expected = format!("{MEDIA_ENTRY:#x}");
         return Err(Error::corrupt(Corrupt::Entry { cluster: 0 }).field("value", media, expected));
     }
-    let upcase_at = geometry.span_of(tables.upcase.first, tables.upcase.count).start();
+    let upcase_at = geometry.clusters.span_of(tables.upcase.first, tables.upcase.count).start();
     let upcase = Upcase::read(source, upcase_at, tables.upcase_bytes, tables.upcase_sum)?;
     let mut chains = Chains::within(source, geometry, tables.bitmap_at)?;
     chains.claim(tables.bitmap, 0)?;
     chains.claim(tables.upcase, 0)?;
-    let mut check = Check { cluster_bytes: geometry.cluster_bytes };
+    let mut check = Check { cluster_bytes: geometry.clusters.bytes };
     walk::walk(source, geometry, &mut chains, Some(&upcase), &mut check)
 }
 

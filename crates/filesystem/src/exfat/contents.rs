@@ -6,7 +6,6 @@ use block::{Error, ReadAt, Result, read_struct};
 use extent::{File, Offset};
 
 use super::Volume;
-use super::files::extents_of;
 use super::layout::{ENTRY_BYTES, StreamEntry, entry_type};
 use super::table::Chains;
 use super::walk::Node;
@@ -16,7 +15,7 @@ use crate::pieces::Pieces;
 /// Opens the main stream of a file. Directories are read as their entries.
 pub(super) fn open(volume: &Volume, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
     let Volume { source, geometry, .. } = volume;
-    let entry = file.0.checked_mul(ENTRY_BYTES as u64).filter(|entry| *entry >= geometry.heap_at);
+    let entry = file.0.checked_mul(ENTRY_BYTES as u64).filter(|entry| *entry >= geometry.clusters.at);
     let unread = || Error::unsupported(format!("exFAT file {} is not read: there is none", file.0));
     let entry = entry.filter(|_| name == StreamName::Main).ok_or_else(unread)?;
     let stream: StreamEntry = read_struct(&**source, Offset::new(entry), "exFAT stream entry")?;
@@ -24,8 +23,8 @@ pub(super) fn open(volume: &Volume, file: FileId, name: StreamName<'_>) -> Resul
         return Err(unread());
     }
     let node = Node::of(&stream, entry, false);
-    let (runs, taken) = node.runs(&mut Chains::new(source, geometry), geometry.cluster_bytes);
+    let (runs, taken) = node.runs(&mut Chains::new(source, geometry), geometry.clusters.bytes);
     taken?;
-    let extents = extents_of(&runs, geometry, node.valid_bytes);
+    let extents = geometry.clusters.extents_of(&runs, node.valid_bytes);
     Ok(Box::new(Pieces { source: Arc::clone(source), size_bytes: node.size_bytes, extents }))
 }

@@ -5,39 +5,18 @@
 
 use std::collections::HashMap;
 
-use block::{Error, ErrorKind, Result};
-use extent::{Offset, Span};
+use block::{Error, Result};
 
 use super::Volume;
-use super::boot::Geometry;
 use super::layout::ENTRY_BYTES;
-use super::table::{Chains, Run};
+use super::table::Chains;
 use super::walk::{self, Node, Visitor};
-use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
+use crate::clusters::{self, Run};
+use crate::files::{FileId, FileKind, FileName, FileStream, FileVisitor, StreamName, tolerate};
 
 /// The number of the file whose stream entry lies at `entry`.
 pub(super) fn id_of(entry: u64) -> FileId {
     FileId(entry / ENTRY_BYTES as u64)
-}
-
-/// Where runs of clusters lie, as extents of a file from its beginning on. Those behind `written_bytes` read as zeros.
-pub(super) fn extents_of(runs: &[Run], geometry: &Geometry, written_bytes: u64) -> Vec<FileExtent> {
-    let (mut logical, mut extents) = (0, Vec::new());
-    for run in runs {
-        let span = geometry.span_of(run.first, run.count);
-        let written = written_bytes.saturating_sub(logical).min(span.len_bytes());
-        let border = span.start().plus(written);
-        for (part, state) in [
-            (Span::between(span.start(), border), PieceState::Written),
-            (Span::between(border, span.end()), PieceState::Unwritten),
-        ] {
-            if !part.is_empty() {
-                extents.push(FileExtent { logical: Offset::new(logical), span: part, state });
-                logical += part.len_bytes();
-            }
-        }
-    }
-    extents
 }
 
 /// Shows `visitor` all files.
@@ -45,7 +24,7 @@ pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()>
     visitor.name(FileName { file: FileId(0), parent: FileId(0), name: b"" });
     let mut files = Files { visitor, nodes: Vec::new(), directories: HashMap::new() };
     let Volume { source, geometry, .. } = volume;
-    let cluster_bytes = geometry.cluster_bytes;
+    let cluster_bytes = geometry.clusters.bytes;
     walk::walk(source, geometry, &mut Chains::new(source, geometry), None, &mut files)?;
     let Files { visitor, mut nodes, directories, .. } = files;
     nodes.sort_unstable_by_key(|node| node.entry);
@@ -61,26 +40,18 @@ pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()>
             None => node.runs(&mut chains, cluster_bytes),
         };
         if let Err(error) = wrong {
-            tolerate(visitor, file, error)?;
+            tolerate(visitor, Some(file), error)?;
         }
-        let allocated: u64 = runs.iter().map(|run| u64::from(run.count) * cluster_bytes).sum();
+        let allocated = clusters::count_of(&runs) * cluster_bytes;
         let (kind, size_bytes, written) = match node.is_directory {
             true => (FileKind::Directory, allocated, allocated),
             false => (FileKind::Regular, node.size_bytes, node.valid_bytes.div_ceil(cluster_bytes)),
         };
         let written = if node.is_directory { written } else { written.saturating_mul(cluster_bytes) };
-        let extents = extents_of(&runs, geometry, written);
+        let extents = geometry.clusters.extents_of(&runs, written);
         let is_inline = extents.is_empty();
         visitor.stream(FileStream { file, kind, name: StreamName::Main, size_bytes, is_inline }, &extents);
     }
-    Ok(())
-}
-
-fn tolerate(visitor: &mut dyn FileVisitor, file: FileId, error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::Io {
-        return Err(error);
-    }
-    visitor.doubt(Some(file), error.to_string());
     Ok(())
 }
 
@@ -107,6 +78,6 @@ impl Visitor for Files<'_> {
     }
 
     fn wrong(&mut self, entry: u64, error: Error) -> Result<()> {
-        tolerate(self.visitor, id_of(entry), error)
+        tolerate(self.visitor, Some(id_of(entry)), error)
     }
 }

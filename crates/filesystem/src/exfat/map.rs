@@ -2,9 +2,9 @@
 //! clusters that no directory names.
 
 use block::Result;
-use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
+use extent::{Extent, Volume, VolumeOffset, VolumeSpan};
 
-use super::boot::{FIRST_CLUSTER, Geometry};
+use super::boot::Geometry;
 use super::table::each_run;
 use crate::{Source, Use, UsedMap};
 
@@ -17,38 +17,8 @@ pub(super) struct Map {
 
 impl UsedMap for Map {
     fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
-        let mut uses = Vec::new();
-        let clustered = self.geometry.clustered();
-        push(&mut uses, span.start(), span.end().min(clustered.start()), Use::Used);
-        if let Some(inside) = span.intersect(&clustered) {
-            self.clustered_uses(inside, &mut uses)?;
-        }
-        push(&mut uses, span.start().max(clustered.end()), span.end(), Use::Used);
-        Ok(uses)
-    }
-}
-
-impl Map {
-    fn clustered_uses(&self, inside: VolumeSpan, uses: &mut Vec<Extent<Volume, Use>>) -> Result<()> {
-        let from_start = |at: Offset<Volume>| at.get() - self.geometry.heap_at;
-        let number = |index: u64| FIRST_CLUSTER + u32::try_from(index).expect("within the clusters");
-        let from = number(from_start(inside.start()) / self.geometry.cluster_bytes);
-        let end = number(from_start(inside.end()).div_ceil(self.geometry.cluster_bytes));
-        each_run(&self.source, self.bitmap_at, from..end, |is_free, first, count| {
-            let part = self.geometry.span_of(first, count).intersect(&inside);
-            let state = if is_free { Use::Free } else { Use::Used };
-            part.into_iter().for_each(|part| push(uses, part.start(), part.end(), state));
-        })
-    }
-}
-
-/// Appends a span, if there is anything between `start` and `end`, joining it to the last one if that is the same.
-fn push(uses: &mut Vec<Extent<Volume, Use>>, start: VolumeOffset, end: VolumeOffset, state: Use) {
-    if start >= end {
-        return;
-    }
-    match uses.last_mut() {
-        Some(last) if last.state == state => last.span = Span::between(last.span.start(), end),
-        _ => uses.push(Extent::new(Span::between(start, end), state)),
+        self.geometry
+            .clusters
+            .uses(span, |clusters, each| each_run(&self.source, self.bitmap_at, clusters, each))
     }
 }

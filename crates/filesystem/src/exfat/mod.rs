@@ -12,9 +12,10 @@
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, ReadAt, Result};
+use block::{ReadAt, Result};
 use extent::{File, VolumeSpan};
 
+use crate::opened::Opened;
 use crate::probe::Probe;
 use crate::probe::fields::dos_serial;
 use crate::{Check, Facts, FileId, FileSystem, FileVisitor, Source, State, StreamName, UsedMap};
@@ -33,7 +34,7 @@ mod walk;
 
 pub use corrupt::Corrupt;
 
-use boot::{FIRST_CLUSTER, Geometry};
+use boot::Geometry;
 use layout::{BootSector, volume_flags};
 use root::Tables;
 
@@ -45,32 +46,13 @@ struct Volume {
     tables: Tables,
 }
 
-struct ExFat {
-    facts: Facts,
-    /// The error if it is not to be read any further; the state says it, too.
-    volume: Result<Volume, Arc<Error>>,
-}
-
 /// Opens the volume if it is one. What is broken is told in its state; only a read that fails is an error.
 pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     let Some(boot) = boot::read(source)? else { return Ok(None) };
     let mut facts = Probe::of_partition(source).facts("exfat", State::Clean);
     facts.uuid = dos_serial(boot.volume_serial_number.get());
-    let volume = match read(source, boot, &mut facts) {
-        Ok(volume) => {
-            facts.state = unclean(&volume.boot).map_or(State::Clean, |why| State::Dirty(why.into()));
-            Ok(volume)
-        }
-        Err(error) => {
-            facts.state = match error.kind() {
-                ErrorKind::Corrupt => State::Inconsistent(error.to_string()),
-                ErrorKind::Unsupported => State::Unsupported(error.to_string()),
-                _ => return Err(error),
-            };
-            Err(Arc::new(error))
-        }
-    };
-    Ok(Some(Box::new(ExFat { facts, volume })))
+    let read = read(source, boot, &mut facts);
+    Ok(Some(Box::new(Opened::new(facts, read)?)))
 }
 
 /// Whether exFAT's boot sector is on the volume.
@@ -81,7 +63,7 @@ pub(crate) fn has_boot_sector(source: &Source) -> Result<bool> {
 /// Reads what opening needs, and fills in the facts.
 fn read(source: &Source, boot: BootSector, facts: &mut Facts) -> Result<Volume> {
     let geometry = boot::parse(&boot, source.len_bytes())?;
-    facts.cluster_bytes = Some(geometry.cluster_bytes);
+    facts.cluster_bytes = Some(geometry.clusters.bytes);
     facts.size_bytes = geometry.size_bytes;
     facts.details.push(("sector", format!("{} bytes", geometry.sector_bytes)));
     let tables = root::read(source, &geometry)?;
@@ -90,6 +72,7 @@ fn read(source: &Source, boot: BootSector, facts: &mut Facts) -> Result<Volume> 
     let mut free = 0;
     volume.each_free_span(&mut |span| free += span.len_bytes())?;
     facts.free_bytes = Some(free);
+    facts.state = unclean(&volume.boot).map_or(State::Clean, |why| State::Dirty(why.into()));
     Ok(volume)
 }
 
@@ -105,37 +88,15 @@ fn unclean(boot: &BootSector) -> Option<&'static str> {
 impl Volume {
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
         let Self { source, geometry, tables, .. } = self;
-        let clusters = FIRST_CLUSTER..geometry.cluster_end();
-        table::each_run(source, tables.bitmap_at, clusters, |is_free, first, count| {
+        table::each_run(source, tables.bitmap_at, geometry.clusters.numbers(), |is_free, first, count| {
             if is_free {
-                each(geometry.span_of(first, count));
+                each(geometry.clusters.span_of(first, count));
             }
         })
     }
 }
 
-impl ExFat {
-    fn volume(&self) -> Result<&Volume> {
-        self.volume.as_ref().map_err(|error| self.doubt().because(error.clone()))
-    }
-
-    /// The volume, if its state is not in the way.
-    fn believed(&self) -> Result<&Volume> {
-        let volume = self.volume()?;
-        if self.facts.state.doubt().is_some() { Err(self.doubt()) } else { Ok(volume) }
-    }
-
-    fn doubt(&self) -> Error {
-        let why = self.facts.state.doubt().unwrap_or("it was not understood");
-        match self.facts.state {
-            State::Unsupported(_) => Error::unsupported(why),
-            State::Inconsistent(_) => Error::corrupt(why),
-            _ => Error::refused(why),
-        }
-    }
-}
-
-impl FileSystem for ExFat {
+impl FileSystem for Opened<Volume> {
     fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -154,13 +115,7 @@ impl FileSystem for ExFat {
     }
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
-        match &self.volume {
-            Ok(volume) => files::scan(volume, visitor),
-            Err(_) => {
-                visitor.doubt(None, self.doubt().to_string());
-                Ok(())
-            }
-        }
+        self.scan(visitor, files::scan)
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {

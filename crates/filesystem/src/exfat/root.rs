@@ -7,9 +7,10 @@ use zerocopy::FromBytes;
 use super::boot::Geometry;
 use super::corrupt::Corrupt;
 use super::layout::{ENTRY_BYTES, TableEntry, entry_type};
-use super::table::{Chains, Run};
+use super::table::Chains;
 use super::walk::{DIRECTORY_BYTES_MAX, read_entries};
 use crate::Source;
+use crate::clusters::Run;
 use crate::utf16::push_utf8;
 
 /// The most bytes of an up-case table: one unit for each of UTF-16.
@@ -31,7 +32,7 @@ pub(super) struct Tables {
 pub(super) fn read(source: &Source, geometry: &Geometry) -> Result<Tables> {
     let mut chains = Chains::new(source, geometry);
     let (runs, followed) =
-        chains.follow(geometry.root_cluster, DIRECTORY_BYTES_MAX / geometry.cluster_bytes, 0);
+        chains.follow(geometry.root_cluster, DIRECTORY_BYTES_MAX / geometry.clusters.bytes, 0);
     followed?;
     let (mut bitmaps, mut upcases, mut label) = (Vec::new(), Vec::new(), None);
     read_entries(source, geometry, &runs, &mut |_, bytes| {
@@ -50,7 +51,7 @@ pub(super) fn read(source: &Source, geometry: &Geometry) -> Result<Tables> {
             "root directory: one allocation bitmap and one up-case table",
         )));
     };
-    let needed = u64::from(geometry.cluster_count).div_ceil(8);
+    let needed = u64::from(geometry.clusters.count).div_ceil(8);
     if bitmap.data_length.get() < needed || bitmap.bitmap_flags != 0 {
         let field = Error::corrupt(Corrupt::Table("allocation bitmap"));
         return Err(field.field(
@@ -66,7 +67,7 @@ pub(super) fn read(source: &Source, geometry: &Geometry) -> Result<Tables> {
     }
     let run = piece(&mut chains, bitmap, geometry, "allocation bitmap, which must lie in one piece")?;
     Ok(Tables {
-        bitmap_at: geometry.span_of(run.first, run.count).start(),
+        bitmap_at: geometry.clusters.span_of(run.first, run.count).start(),
         bitmap: run,
         upcase: piece(&mut chains, upcase, geometry, "up-case table, which must lie in one piece")?,
         upcase_bytes,
@@ -82,7 +83,7 @@ fn piece(
     geometry: &Geometry,
     what: &'static str,
 ) -> Result<Run> {
-    let count = table.data_length.get().div_ceil(geometry.cluster_bytes);
+    let count = table.data_length.get().div_ceil(geometry.clusters.bytes);
     let (runs, followed) = chains.follow(table.first_cluster.get(), count, 0);
     followed?;
     match runs[..] {

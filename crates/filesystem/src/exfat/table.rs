@@ -3,23 +3,17 @@
 use block::{Error, Result, read_vec};
 use extent::VolumeOffset;
 
-use super::boot::{Cluster, FIRST_CLUSTER, Geometry};
+use super::boot::Geometry;
 use super::corrupt::Corrupt;
 use super::layout::END_OF_CHAIN;
 use crate::Source;
 use crate::bits::Bits;
+use crate::clusters::{self, Cluster, FIRST_CLUSTER, Run};
 
 /// The FAT is read in pieces of so many bytes.
 const PIECE_BYTES: u64 = 1 << 16;
 /// The bitmap is read in pieces of so many clusters.
 const PIECE_CLUSTERS: u32 = 1 << 23;
-
-/// Clusters in a row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    pub(super) first: Cluster,
-    pub(super) count: u32,
-}
 
 /// The FAT, a piece of it in memory.
 pub(super) struct Table<'a> {
@@ -34,12 +28,12 @@ impl<'a> Table<'a> {
         Self { source, geometry, piece_at: 0, piece: Vec::new() }
     }
 
-    /// The entry of a cluster below [`Geometry::cluster_end`].
+    /// The entry of a cluster below [`crate::clusters::Clusters::end`].
     pub(super) fn entry(&mut self, cluster: Cluster) -> Result<u32> {
         let at = u64::from(cluster) * 4;
         let start = at / PIECE_BYTES * PIECE_BYTES;
         if self.piece.is_empty() || self.piece_at != start {
-            let len = PIECE_BYTES.min(u64::from(self.geometry.cluster_end()) * 4 - start);
+            let len = PIECE_BYTES.min(u64::from(self.geometry.clusters.end()) * 4 - start);
             let from = VolumeOffset::new(self.geometry.fat_at + start);
             self.piece = read_vec(self.source, from, len, "exFAT FAT")?;
             self.piece_at = start;
@@ -100,7 +94,7 @@ pub(super) struct Chains<'a> {
 
 impl<'a> Chains<'a> {
     pub(super) fn new(source: &'a Source, geometry: &'a Geometry) -> Self {
-        let claimed = Bits::clear(geometry.cluster_end());
+        let claimed = Bits::clear(geometry.clusters.end());
         Self { table: Table::new(source, geometry), geometry, claimed, allocated: None }
     }
 
@@ -110,8 +104,8 @@ impl<'a> Chains<'a> {
         geometry: &'a Geometry,
         bitmap_at: VolumeOffset,
     ) -> Result<Self> {
-        let mut allocated = Bits::clear(geometry.cluster_end());
-        each_run(source, bitmap_at, FIRST_CLUSTER..geometry.cluster_end(), |is_free, first, count| {
+        let mut allocated = Bits::clear(geometry.clusters.end());
+        each_run(source, bitmap_at, geometry.clusters.numbers(), |is_free, first, count| {
             if !is_free {
                 allocated.set(first, first + count);
             }
@@ -135,10 +129,7 @@ impl<'a> Chains<'a> {
                 return Err(wrong(entry, "clusters in its chain", count, &format!("at most {max}")));
             }
             self.claim(Run { first: cluster, count: 1 }, entry)?;
-            match runs.last_mut() {
-                Some(run) if run.first + run.count == cluster => run.count += 1,
-                _ => runs.push(Run { first: cluster, count: 1 }),
-            }
+            clusters::push(runs, cluster);
             match self.table.entry(cluster)? {
                 END_OF_CHAIN => return Ok(()),
                 next => cluster = next,
@@ -148,7 +139,7 @@ impl<'a> Chains<'a> {
 
     /// Takes clusters in a row. Fails, and takes none, unless all are on the volume, allocated, and not owned.
     pub(super) fn claim(&mut self, run: Run, entry: u64) -> Result<()> {
-        let end = run.first.checked_add(run.count).filter(|end| *end <= self.geometry.cluster_end());
+        let end = run.first.checked_add(run.count).filter(|end| *end <= self.geometry.clusters.end());
         let Some(end) = end.filter(|_| run.first >= FIRST_CLUSTER) else {
             return Err(wrong(entry, "cluster", run.first.into(), "clusters of the volume"));
         };

@@ -3,18 +3,19 @@
 //! Invariants: each cluster has one owner at most, so that the work is bounded by what the volume holds, and no directory is met
 //! twice; directories are read in pieces of bounded size.
 
-use block::{Error, ErrorKind, Result, read_vec};
+use block::{Error, Result, read_vec};
 use zerocopy::FromBytes;
 
-use super::boot::{Cluster, Geometry};
+use super::boot::Geometry;
 use super::corrupt::Corrupt;
 use super::layout::{
     ALLOCATION_POSSIBLE, DIRECTORY, ENTRY_BYTES, FileEntry, NAME_UNITS, NO_FAT_CHAIN, StreamEntry, entry_type,
 };
-use super::table::{Chains, Run};
+use super::table::Chains;
 use super::upcase::Upcase;
-use crate::Source;
+use crate::clusters::{self, Cluster, Run};
 use crate::utf16::push_utf8;
+use crate::{Source, fault};
 
 /// The most bytes of a directory (section 7.4.4: 256 MB).
 pub(super) const DIRECTORY_BYTES_MAX: u64 = 256 << 20;
@@ -71,7 +72,7 @@ impl Node {
             };
         }
         let (runs, followed) = chains.follow(self.first, count, self.entry);
-        let found: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+        let found = clusters::count_of(&runs);
         let wrong =
             || self.wrong().field("clusters in its chain", found, format!("{count}, as its length says"));
         (runs, followed.and_then(|()| if found == count { Ok(()) } else { Err(wrong()) }))
@@ -100,10 +101,10 @@ pub(super) fn walk(
 ) -> Result<()> {
     let mut walk = Walk { source, geometry, upcase, visitor, waiting: Vec::new() };
     let (runs, followed) =
-        chains.follow(geometry.root_cluster, DIRECTORY_BYTES_MAX / geometry.cluster_bytes, 0);
+        chains.follow(geometry.root_cluster, DIRECTORY_BYTES_MAX / geometry.clusters.bytes, 0);
     walk.directory(chains, &root(), &runs, followed)?;
     while let Some(node) = walk.waiting.pop() {
-        let (runs, followed) = node.runs(chains, geometry.cluster_bytes);
+        let (runs, followed) = node.runs(chains, geometry.clusters.bytes);
         walk.directory(chains, &node, &runs, followed)?;
     }
     Ok(())
@@ -121,7 +122,7 @@ pub(super) fn read_entries(
     each: &mut dyn FnMut(u64, &[u8; ENTRY_BYTES]) -> Result<bool>,
 ) -> Result<()> {
     for run in runs {
-        let span = geometry.span_of(run.first, run.count);
+        let span = geometry.clusters.span_of(run.first, run.count);
         let mut done = 0;
         while done < span.len_bytes() {
             let len = PIECE_BYTES.min(span.len_bytes() - done);
@@ -173,7 +174,7 @@ impl Walk<'_> {
         if let Err(error) = followed {
             self.tolerate(node.entry, error)?;
         }
-        let is_odd = !node.size_bytes.is_multiple_of(self.geometry.cluster_bytes)
+        let is_odd = !node.size_bytes.is_multiple_of(self.geometry.clusters.bytes)
             || node.valid_bytes != node.size_bytes
             || node.size_bytes > DIRECTORY_BYTES_MAX;
         if is_odd {
@@ -290,10 +291,7 @@ impl Walk<'_> {
     }
 
     fn tolerate(&mut self, entry: u64, error: Error) -> Result<()> {
-        if error.kind() == ErrorKind::Io {
-            return Err(error);
-        }
-        self.visitor.wrong(entry, error)
+        self.visitor.wrong(entry, fault::of_volume(error)?)
     }
 }
 

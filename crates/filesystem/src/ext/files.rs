@@ -12,14 +12,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 
-use block::{Error, ErrorKind, Result, read_vec};
+use block::{Error, Result, read_vec};
 use extent::{Offset, Span};
 
 use super::bitmap::{self, Bits};
 use super::corrupt::Corrupt;
 use super::features::incompat;
 use super::group;
-use super::inode::{Contents, Inode, InodeNumber, inode_at};
+use super::inode::{Contents, Inode, inode_at};
 use super::layout::{file_type, inode_flags, special_inode};
 use super::names::Names;
 use super::nodes;
@@ -27,7 +27,9 @@ use super::superblock::{BlockNumber, GroupNumber, Superblock};
 use super::table::pieces;
 use super::tree::{self, FileExtent, Visitor};
 use crate::Source;
-use crate::files::{self, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
+use crate::files::{
+    self, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName, tolerate,
+};
 
 /// The most extents of one file that are listed: 128 MiB of them.
 pub(super) const EXTENT_COUNT_MAX: usize = 1 << 22;
@@ -104,9 +106,9 @@ pub(super) fn scan_inodes(
             match step {
                 Step::Piece(piece) => scan.piece(&piece)?,
                 Step::Doubt(why) => scan.visitor.doubt(None, why),
-                Step::BrokenBitmap(error) => tolerate(error, None, scan.visitor)?,
+                Step::BrokenBitmap(error) => tolerate(scan.visitor, None, error)?,
                 Step::BrokenGroup(number, error) => {
-                    tolerate(error, None, scan.visitor)?;
+                    tolerate(scan.visitor, None, error)?;
                     broken_count += 1;
                     if broken_count > BROKEN_GROUP_COUNT_MAX {
                         let why = format!("the inodes from block group {} on are not listed", number + 1);
@@ -119,15 +121,6 @@ pub(super) fn scan_inodes(
         Ok(())
     })?;
     scan.names.read(scan.visitor)?;
-    Ok(())
-}
-
-/// Makes a doubt of an error, unless it is one of reading.
-fn tolerate(error: Error, file: Option<InodeNumber>, visitor: &mut dyn FileVisitor) -> Result<()> {
-    if error.kind() == ErrorKind::Io {
-        return Err(error);
-    }
-    visitor.doubt(file.map(|number| FileId(number.into())), error.to_string());
     Ok(())
 }
 
@@ -250,7 +243,7 @@ impl Scan<'_> {
                 Ok(inode) => inodes.push((inode, bytes)),
                 Err(error) => {
                     let error = error.at(inode_at(superblock, inode_table, index));
-                    tolerate(error, Some(first + index), self.visitor)?;
+                    tolerate(self.visitor, Some(FileId((first + index).into())), error)?;
                 }
             }
         }
@@ -264,7 +257,7 @@ impl Scan<'_> {
         self.extents.clear();
         let mut collector = Collector { nodes: &mut self.nodes, extents: &mut self.extents };
         if let Err(error) = tree::walk(ahead, superblock, inode, &mut collector) {
-            tolerate(error, Some(inode.number), self.visitor)?;
+            tolerate(self.visitor, Some(FileId(inode.number.into())), error)?;
         }
         let kind = kind_of(inode, superblock);
         if inode.mode == 0 && self.extents.is_empty() {

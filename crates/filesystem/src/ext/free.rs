@@ -1,13 +1,13 @@
 //! The free spans of a volume, as its block bitmaps say.
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result};
 use extent::{Offset, Span, VolumeSpan};
 
 use super::bitmap::{self, Bits};
 use super::group;
 use super::superblock::{GroupNumber, Superblock};
-use crate::Source;
 use crate::coalesced::Coalesced;
+use crate::{Source, fault};
 
 /// Calls `each` with the free spans, ascending and coalesced. A group whose bitmap is not understood has none; once all
 /// other groups were seen, the first such is the error.
@@ -23,8 +23,7 @@ pub(super) fn each_span(
             .and_then(|group| bitmap::read_blocks(source, superblock, number, &group));
         match bits {
             Ok(bits) => push_group(&mut spans, superblock, number, &bits),
-            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-            Err(error) => _ = broken.get_or_insert(error),
+            Err(error) => _ = broken.get_or_insert(fault::of_volume(error)?),
         }
     }
     spans.finish();
@@ -37,10 +36,7 @@ fn push_group(spans: &mut Coalesced<'_>, superblock: &Superblock, number: GroupN
     let offset_of = |cluster: u32| superblock.offset_of(start + u64::from(cluster) * cluster_blocks);
     // The last cluster may reach past the end.
     let end_max = Offset::new(superblock.end_bytes());
-    let mut at = bits.next(0, bits.len(), false);
-    while at < bits.len() {
-        let end = bits.next(at, bits.len(), true);
-        spans.push(Span::between(offset_of(at), offset_of(end).min(end_max)));
-        at = bits.next(end, bits.len(), false);
+    for run in bits.runs(0, bits.len(), false) {
+        spans.push(Span::between(offset_of(run.start), offset_of(run.end).min(end_max)));
     }
 }

@@ -154,14 +154,11 @@ impl<'a> Ledger<'a> {
         let claimed = self.claimed.as_ref()?;
         let index =
             |bit: u32| u32::try_from(start + u64::from(bit)).expect("claims are kept for small volumes only");
-        let mut at = bits.next(0, bits.len(), true);
-        while at < bits.len() {
-            let end = bits.next(at, bits.len(), false);
-            let unclaimed = claimed.next(index(at), index(end), false);
-            if unclaimed < index(end) {
+        for run in bits.runs(0, bits.len(), true) {
+            let unclaimed = claimed.next(index(run.start), index(run.end), false);
+            if unclaimed < index(run.end) {
                 return Some(u64::from(unclaimed));
             }
-            at = bits.next(end, bits.len(), true);
         }
         None
     }

@@ -53,15 +53,12 @@ impl Map {
         let bit_of = |at: VolumeOffset| (at.get() - start.get()) / cluster_bytes;
         let from = u32::try_from(bit_of(window.start())).expect("within the group");
         let end = u32::try_from(bit_of(window.end()) + 1).expect("within the group").min(bits.len());
-        let mut at = bits.next(from, end, false);
-        while at < end {
-            let used = bits.next(at, end, true);
-            let first = start.plus(u64::from(at) * cluster_bytes);
-            let span = Span::new(first, u64::from(used - at) * cluster_bytes);
+        for run in bits.runs(from, end, false) {
+            let first = start.plus(u64::from(run.start) * cluster_bytes);
+            let span = Span::new(first, u64::from(run.end - run.start) * cluster_bytes);
             if let Some(part) = span.intersect(&window) {
                 free.push(part);
             }
-            at = bits.next(used, end, false);
         }
         Ok(())
     }

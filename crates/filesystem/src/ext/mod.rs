@@ -13,12 +13,14 @@
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, FieldValue, ReadAt, Result, read_struct};
+use block::{Error, FieldValue, ReadAt, Result, read_struct};
 use extent::{ExtentSet, File, Span, VolumeOffset, VolumeSpan};
 
+use crate::opened::{Opened, state_of};
 use crate::probe::fields::uuid_text;
 use crate::{
     Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, StreamName, UsedMap,
+    fault,
 };
 
 mod bitmap;
@@ -64,8 +66,10 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     };
     let opened = match recognise(source, &raw) {
         Ok(opened) => opened,
-        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-        Err(error) => Ext { facts: broken_facts(&raw, &error), volume: Err(error.into()) },
+        Err(error) => {
+            let error = fault::of_volume(error)?;
+            Opened { facts: broken_facts(&raw, &error), volume: Err(error.into()) }
+        }
     };
     Ok(Some(Box::new(opened)))
 }
@@ -94,13 +98,7 @@ struct Volume {
     unreplayed: Option<Unreplayed>,
 }
 
-struct Ext {
-    facts: Facts,
-    /// The error if it is not to be read any further; the state says it, too.
-    volume: Result<Volume, Arc<Error>>,
-}
-
-fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Ext> {
+fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Opened<Volume>> {
     let features = superblock::features_of(raw);
     if features.incompat.has(incompat::JOURNAL_DEV) {
         return Err(Error::unsupported("an external journal of ext3 or ext4, not a file system"));
@@ -124,7 +122,7 @@ fn recognise(source: &Source, raw: &RawSuperblock) -> Result<Ext> {
         }
     };
     let state = state(&source, &superblock, pending)?;
-    Ok(Ext {
+    Ok(Opened {
         facts: facts(&superblock, state),
         volume: Ok(Volume { source, superblock: Arc::new(superblock), unreplayed }),
     })
@@ -194,7 +192,6 @@ fn facts(superblock: &Superblock, state: State) -> Facts {
 /// What can be told of a volume that bears the magic and no more.
 fn broken_facts(raw: &RawSuperblock, error: &Error) -> Facts {
     let features: Features = superblock::features_of(raw);
-    let why = error.to_string();
     let kind = if features.incompat.has(incompat::JOURNAL_DEV) { "ext-journal" } else { features.kind() };
     Facts {
         filesystem: kind.into(),
@@ -203,27 +200,12 @@ fn broken_facts(raw: &RawSuperblock, error: &Error) -> Facts {
         cluster_bytes: None,
         size_bytes: 0,
         free_bytes: None,
-        state: match error.kind() {
-            ErrorKind::Unsupported => State::Unsupported(why),
-            ErrorKind::Refused => State::Dirty(why),
-            _ => State::Inconsistent(why),
-        },
+        state: state_of(error).unwrap_or_else(|| State::Inconsistent(error.to_string())),
         details: vec![("features", features.names())],
     }
 }
 
-impl Ext {
-    /// The volume, if its state is not in the way.
-    fn believed(&self) -> Result<&Volume> {
-        match (&self.facts.state, &self.volume) {
-            (State::Clean | State::JournalPending(_), Ok(volume)) => Ok(volume),
-            (state, Ok(_)) => Err(doubt(state)),
-            (state, Err(error)) => Err(doubt(state).because(error.clone())),
-        }
-    }
-}
-
-impl FileSystem for Ext {
+impl FileSystem for Opened<Volume> {
     fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -246,13 +228,7 @@ impl FileSystem for Ext {
     }
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
-        match &self.volume {
-            Ok(volume) => files::scan(&volume.source, &volume.superblock, visitor),
-            Err(_) => {
-                visitor.doubt(None, doubt(&self.facts.state).to_string());
-                Ok(())
-            }
-        }
+        self.scan(visitor, |volume, visitor| files::scan(&volume.source, &volume.superblock, visitor))
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
@@ -261,7 +237,7 @@ impl FileSystem for Ext {
 
     /// If some bitmaps are not understood, all others are told before the error.
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
-        let volume = self.volume.as_ref().map_err(|error| doubt(&self.facts.state).because(error.clone()))?;
+        let volume = self.volume()?;
         free::each_span(&volume.source, &volume.superblock, each)
     }
 
@@ -272,15 +248,5 @@ impl FileSystem for Ext {
 
     fn fragments(&self) -> Fragments {
         Fragments::as_filefrag()
-    }
-}
-
-/// The error that says why a used map is not given.
-fn doubt(state: &State) -> Error {
-    let why = state.doubt().unwrap_or("it was not understood");
-    match state {
-        State::Unsupported(_) => Error::unsupported(why),
-        State::Inconsistent(_) => Error::corrupt(why),
-        _ => Error::refused(why),
     }
 }

@@ -5,6 +5,7 @@
 
 use block::{Error, FieldValue, Result};
 use extent::VolumeOffset;
+use zerocopy::IntoBytes;
 
 use super::checksum::{SEED, crc32c};
 use super::corrupt::Corrupt;
@@ -13,7 +14,7 @@ use super::layout::{
     DESCRIPTOR_BYTES_LARGE, DESCRIPTOR_BYTES_SMALL, INODE_BYTES_SMALL, RawSuperblock, SUPERBLOCK_OFFSET,
     special_inode, state,
 };
-use zerocopy::IntoBytes;
+use crate::probe::fields::label;
 
 /// A block's number, from the start of the volume.
 pub type BlockNumber = u64;
@@ -85,8 +86,7 @@ pub(super) fn features_of(raw: &RawSuperblock) -> Features {
 
 /// The label, up to the first NUL.
 pub(super) fn label_of(raw: &RawSuperblock) -> Option<String> {
-    let bytes = raw.volume_name.split(|byte| *byte == 0).next().unwrap_or_default();
-    (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
+    label(&raw.volume_name)
 }
 
 fn own_inodes(raw: &RawSuperblock, features: &Features) -> [u32; 5] {

@@ -146,12 +146,9 @@ impl EitherState<'_> {
     fn marked(&mut self, number: GroupNumber, bits: &Bits) -> Result<()> {
         let superblock = &self.volume.superblock;
         let (start, ratio) = (superblock.group_start(number), u64::from(superblock.cluster_blocks));
-        let mut at = bits.next(0, bits.len(), true);
-        while at < bits.len() {
-            let end = bits.next(at, bits.len(), false);
-            let first = start + u64::from(at) * ratio;
-            self.add_free(first, u64::from(end - at) * ratio)?;
-            at = bits.next(end, bits.len(), true);
+        for run in bits.runs(0, bits.len(), true) {
+            let first = start + u64::from(run.start) * ratio;
+            self.add_free(first, u64::from(run.end - run.start) * ratio)?;
         }
         Ok(())
     }
@@ -259,13 +256,10 @@ impl EitherState<'_> {
             let group_end = wanted.end.min(start + per_group);
             let bits = self.bitmaps.get(number)?;
             let bit = |cluster: u64| u32::try_from(cluster - start).expect("within the group");
-            let mut free = bits.next(bit(at), bit(group_end), false);
-            while free < bit(group_end) {
-                let used = bits.next(free, bit(group_end), true);
-                let first = superblock.first_data_block + (start + u64::from(free)) * ratio;
-                let len_bytes = u64::from(used - free) * ratio * u64::from(superblock.block_bytes);
+            for free in bits.runs(bit(at), bit(group_end), false) {
+                let first = superblock.first_data_block + (start + u64::from(free.start)) * ratio;
+                let len_bytes = u64::from(free.end - free.start) * ratio * u64::from(superblock.block_bytes);
                 self.push(Span::new(superblock.offset_of(first), len_bytes))?;
-                free = bits.next(used, bit(group_end), false);
             }
             at = group_end;
         }

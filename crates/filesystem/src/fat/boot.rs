@@ -1,7 +1,7 @@
 //! The boot sector, validated into the volume's geometry.
 
 use block::{Error, FieldValue, ReadAt, Result, read_struct};
-use extent::{Offset, Volume, VolumeOffset, VolumeSpan};
+use extent::{Offset, Volume, VolumeOffset};
 use zerocopy::FromBytes;
 
 use super::corrupt::Corrupt;
@@ -10,6 +10,7 @@ use super::layout::{
     Tail,
 };
 use crate::Source;
+use crate::clusters::{Cluster, Clusters};
 
 /// From so many clusters on it is not FAT12 (page 14).
 const FAT16_CLUSTERS_MIN: u64 = 4085;
@@ -19,12 +20,6 @@ const FAT32_CLUSTERS_MIN: u64 = 65525;
 const FAT32_CLUSTERS_MAX: u64 = 0x0fff_fff5;
 /// The most FATs: fsck.fat takes no more.
 const FAT_COUNT_MAX: u8 = 2;
-
-/// The number of a cluster; the first one is 2.
-pub(super) type Cluster = u32;
-
-/// The first cluster's number (page 13).
-pub(super) const FIRST_CLUSTER: Cluster = 2;
 
 /// How wide an entry of the FAT is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +53,7 @@ impl Kind {
 pub(super) struct Geometry {
     pub(super) kind: Kind,
     pub(super) sector_bytes: u64,
-    pub(super) cluster_bytes: u64,
-    pub(super) cluster_count: u32,
+    pub(super) clusters: Clusters,
     pub(super) size_bytes: u64,
     pub(super) fat_count: u8,
     pub(super) fat_at: u64,
@@ -70,7 +64,6 @@ pub(super) struct Geometry {
     pub(super) root_bytes: u64,
     /// The root directory's first cluster on FAT32; else 0.
     pub(super) root_cluster: Cluster,
-    pub(super) data_at: u64,
     pub(super) media: u8,
     /// Where the copy of the boot sector lies, if there is one.
     pub(super) backup_at: Option<u64>,
@@ -78,29 +71,9 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// One past the last cluster's number.
-    pub(super) fn cluster_end(&self) -> Cluster {
-        self.cluster_count + FIRST_CLUSTER
-    }
-
-    pub(super) fn holds(&self, cluster: Cluster) -> bool {
-        (FIRST_CLUSTER..self.cluster_end()).contains(&cluster)
-    }
-
-    /// Where `count` clusters from `first` on lie. They are on the volume.
-    pub(super) fn span_of(&self, first: Cluster, count: u32) -> VolumeSpan {
-        let at = self.data_at + u64::from(first - FIRST_CLUSTER) * self.cluster_bytes;
-        VolumeSpan::new(Offset::new(at), u64::from(count) * self.cluster_bytes)
-    }
-
-    /// All clusters.
-    pub(super) fn clustered(&self) -> VolumeSpan {
-        self.span_of(FIRST_CLUSTER, self.cluster_count)
-    }
-
     /// Bytes of one FAT that its entries take, rounded up.
     pub(super) fn entries_bytes(&self) -> u64 {
-        (u64::from(self.cluster_end()) * self.kind.entry_bits()).div_ceil(8)
+        (u64::from(self.clusters.end()) * self.kind.entry_bits()).div_ceil(8)
     }
 
     /// Free clusters as FSInfo counts them, if it does.
@@ -108,7 +81,7 @@ impl Geometry {
         let Some(at) = self.info_at else { return Ok(None) };
         let info: FsInfo = read_struct(source, Offset::new(at), "FAT FSInfo")?;
         let is_sound = info.lead_sig.get() == FSINFO_LEAD && info.struc_sig.get() == FSINFO_STRUCT;
-        let count = Some(info.free_count.get()).filter(|count| is_sound && *count <= self.cluster_count);
+        let count = Some(info.free_count.get()).filter(|count| is_sound && *count <= self.clusters.count);
         Ok(count.map(u64::from))
     }
 }
@@ -210,8 +183,11 @@ pub(super) fn parse(boot: &BootSector, volume_bytes: u64) -> Result<Geometry> {
     let geometry = Geometry {
         kind,
         sector_bytes,
-        cluster_bytes: sector_bytes * u64::from(boot.sec_per_clus),
-        cluster_count,
+        clusters: Clusters {
+            at: data_sector(boot) * sector_bytes,
+            bytes: sector_bytes * u64::from(boot.sec_per_clus),
+            count: cluster_count,
+        },
         size_bytes,
         fat_count: boot.num_fats,
         fat_at: reserved * sector_bytes,
@@ -219,7 +195,6 @@ pub(super) fn parse(boot: &BootSector, volume_bytes: u64) -> Result<Geometry> {
         root_at: root_sector(boot) * sector_bytes,
         root_bytes,
         root_cluster: extended.as_ref().map_or(0, |extended| extended.root_clus.get()),
-        data_at: data_sector(boot) * sector_bytes,
         media: boot.media,
         backup_at: extended.as_ref().and_then(|extended| sector_at(extended.bk_boot_sec.get())),
         info_at: extended.as_ref().and_then(|extended| sector_at(extended.fs_info.get())),
@@ -251,8 +226,8 @@ fn check_extended(extended: &Extended32, geometry: &Geometry) -> Result<()> {
     if extended.ext_flags.get() & NOT_MIRRORED != 0 {
         return Err(Error::unsupported("its FATs are not mirrored: only one of them is active"));
     }
-    if !geometry.holds(geometry.root_cluster) {
-        let expected = format!("2 to {}", geometry.cluster_end() - 1);
+    if !geometry.clusters.holds(geometry.root_cluster) {
+        let expected = format!("2 to {}", geometry.clusters.end() - 1);
         return Err(bad("RootClus", geometry.root_cluster, expected));
     }
     Ok(())

@@ -4,8 +4,9 @@ use block::{Error, Result};
 
 use super::Volume;
 use super::boot;
-use super::table::{self, Chains, Run, Table};
+use super::table::{self, Chains, Table};
 use super::walk::{self, Node, Visitor};
+use crate::clusters::{self, Run};
 
 /// Fails with the first contradiction. Chains that no directory names are none: their clusters are used.
 pub(super) fn check(volume: &Volume) -> Result<()> {
@@ -13,7 +14,7 @@ pub(super) fn check(volume: &Volume) -> Result<()> {
     boot::check_backup(&**source, boot, geometry)?;
     table::check_mirrors(source, geometry)?;
     Table::new(source, geometry).check_entries()?;
-    walk::walk(source, geometry, &mut Check { cluster_bytes: geometry.cluster_bytes })
+    walk::walk(source, geometry, &mut Check { cluster_bytes: geometry.clusters.bytes })
 }
 
 struct Check {
@@ -48,7 +49,7 @@ pub(super) fn follow_file(
         return (Vec::new(), if is_empty { Ok(()) } else { Err(wrong()) });
     }
     let (runs, followed) = chains.follow(node.first, node.entry);
-    let count: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+    let count = clusters::count_of(&runs);
     let expected = node.size_bytes.div_ceil(cluster_bytes);
     let checked = followed.and_then(|()| {
         let wrong =

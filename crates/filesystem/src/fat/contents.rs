@@ -7,7 +7,6 @@ use extent::{File, Offset};
 
 use super::Volume;
 use super::check::follow_file;
-use super::files::extents_of;
 use super::layout::{DELETED, DirEntry, ENTRY_BYTES, attr};
 use super::table::Chains;
 use super::walk::Node;
@@ -26,8 +25,8 @@ pub(super) fn open(volume: &Volume, file: FileId, name: StreamName<'_>) -> Resul
         return Err(unread());
     }
     let node = Node::of(&raw, entry, geometry.kind);
-    let (runs, followed) = follow_file(&mut Chains::new(source, geometry), &node, geometry.cluster_bytes);
+    let (runs, followed) = follow_file(&mut Chains::new(source, geometry), &node, geometry.clusters.bytes);
     followed?;
-    let extents = extents_of(&runs, geometry);
+    let extents = geometry.clusters.extents_of(&runs, u64::MAX);
     Ok(Box::new(Pieces { source: Arc::clone(source), size_bytes: node.size_bytes, extents }))
 }

@@ -5,32 +5,19 @@
 
 use std::collections::HashMap;
 
-use block::{Error, ErrorKind, Result};
-use extent::Offset;
+use block::{Error, Result};
 
 use super::Volume;
-use super::boot::Geometry;
 use super::check::follow_file;
 use super::layout::ENTRY_BYTES;
-use super::table::{Chains, Run};
+use super::table::Chains;
 use super::walk::{self, Node, Visitor};
-use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
+use crate::clusters::{self, Run};
+use crate::files::{FileId, FileKind, FileName, FileStream, FileVisitor, StreamName, tolerate};
 
 /// The number of the file whose entry lies at `entry`.
 pub(super) fn id_of(entry: u64) -> FileId {
     FileId(entry / ENTRY_BYTES as u64)
-}
-
-/// Where runs of clusters lie, as extents of a file from its beginning on.
-pub(super) fn extents_of(runs: &[Run], geometry: &Geometry) -> Vec<FileExtent> {
-    let mut logical = 0;
-    let extent = |run: &Run| {
-        let span = geometry.span_of(run.first, run.count);
-        let extent = FileExtent { logical: Offset::new(logical), span, state: PieceState::Written };
-        logical += span.len_bytes();
-        extent
-    };
-    runs.iter().map(extent).collect()
 }
 
 /// Shows `visitor` all files.
@@ -49,13 +36,13 @@ pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()>
         let file = id_of(node.entry);
         let (runs, wrong) = match directories.get(&node.entry) {
             Some(runs) => (runs.clone(), Ok(())),
-            None => follow_file(&mut chains, &node, geometry.cluster_bytes),
+            None => follow_file(&mut chains, &node, geometry.clusters.bytes),
         };
         if let Err(error) = wrong {
-            tolerate(visitor, file, error)?;
+            tolerate(visitor, Some(file), error)?;
         }
-        let extents = extents_of(&runs, geometry);
-        let allocated = runs.iter().map(|run| u64::from(run.count) * geometry.cluster_bytes).sum();
+        let extents = geometry.clusters.extents_of(&runs, u64::MAX);
+        let allocated = clusters::count_of(&runs) * geometry.clusters.bytes;
         let (kind, size_bytes) = match node.is_directory {
             true if node.entry == 0 && runs.is_empty() => (FileKind::Directory, geometry.root_bytes),
             true => (FileKind::Directory, allocated),
@@ -64,14 +51,6 @@ pub(super) fn scan(volume: &Volume, visitor: &mut dyn FileVisitor) -> Result<()>
         let is_inline = extents.is_empty();
         visitor.stream(FileStream { file, kind, name: StreamName::Main, size_bytes, is_inline }, &extents);
     }
-    Ok(())
-}
-
-fn tolerate(visitor: &mut dyn FileVisitor, file: FileId, error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::Io {
-        return Err(error);
-    }
-    visitor.doubt(Some(file), error.to_string());
     Ok(())
 }
 
@@ -98,6 +77,6 @@ impl Visitor for Files<'_> {
     }
 
     fn wrong(&mut self, entry: u64, error: Error) -> Result<()> {
-        tolerate(self.visitor, id_of(entry), error)
+        tolerate(self.visitor, Some(id_of(entry)), error)
     }
 }

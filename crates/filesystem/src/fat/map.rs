@@ -2,9 +2,9 @@
 //! and chains that no directory names.
 
 use block::Result;
-use extent::{Extent, Offset, Span, Volume, VolumeSpan};
+use extent::{Extent, Volume, VolumeSpan};
 
-use super::boot::{FIRST_CLUSTER, Geometry};
+use super::boot::Geometry;
 use super::table::Table;
 use crate::{Source, Use, UsedMap};
 
@@ -16,38 +16,8 @@ pub(super) struct Map {
 
 impl UsedMap for Map {
     fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
-        let mut uses = Vec::new();
-        let clustered = self.geometry.clustered();
-        push(&mut uses, Span::between(span.start(), span.end().min(clustered.start())), Use::Used);
-        if let Some(inside) = span.intersect(&clustered) {
-            self.clustered_uses(inside, &mut uses)?;
-        }
-        push(&mut uses, Span::between(span.start().max(clustered.end()), span.end()), Use::Used);
-        Ok(uses)
-    }
-}
-
-impl Map {
-    fn clustered_uses(&self, inside: VolumeSpan, uses: &mut Vec<Extent<Volume, Use>>) -> Result<()> {
-        let from_start = |at: Offset<Volume>| at.get() - self.geometry.data_at;
-        let number = |index: u64| FIRST_CLUSTER + u32::try_from(index).expect("within the clusters");
-        let from = number(from_start(inside.start()) / self.geometry.cluster_bytes);
-        let end = number(from_start(inside.end()).div_ceil(self.geometry.cluster_bytes));
-        Table::new(&self.source, &self.geometry).each_run(from, end, |is_free, first, count| {
-            let part = self.geometry.span_of(first, count).intersect(&inside);
-            let state = if is_free { Use::Free } else { Use::Used };
-            part.into_iter().for_each(|part| push(uses, part, state));
-        })
-    }
-}
-
-/// Appends a span, joining it to the last one if that is the same.
-fn push(uses: &mut Vec<Extent<Volume, Use>>, span: VolumeSpan, state: Use) {
-    if span.is_empty() {
-        return;
-    }
-    match uses.last_mut() {
-        Some(last) if last.state == state => last.span = Span::between(last.span.start(), span.end()),
-        _ => uses.push(Extent::new(span, state)),
+        self.geometry
+            .clusters
+            .uses(span, |clusters, each| Table::new(&self.source, &self.geometry).each_run(clusters, each))
     }
 }

@@ -11,11 +11,12 @@
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, ReadAt, Result};
+use block::{Error, ReadAt, Result};
 use extent::{File, Offset, VolumeSpan};
 
+use crate::opened::Opened;
 use crate::probe::Probe;
-use crate::probe::fields::dos_serial;
+use crate::probe::fields::{dos_serial, text};
 use crate::{Check, Facts, FileId, FileSystem, FileVisitor, Source, State, StreamName, UsedMap};
 
 mod boot;
@@ -31,7 +32,7 @@ mod walk;
 
 pub use corrupt::Corrupt;
 
-use boot::{FIRST_CLUSTER, Geometry, Kind};
+use boot::{Geometry, Kind};
 use layout::{BootSector, DELETED, ENTRY_BYTES, attr, state};
 use table::Table;
 
@@ -47,12 +48,6 @@ struct Volume {
     geometry: Geometry,
 }
 
-struct Fat {
-    facts: Facts,
-    /// The error if it is not to be read any further; the state says it, too.
-    volume: Result<Volume, Arc<Error>>,
-}
-
 /// Opens the volume if it is one. What is broken is told in its state; only a read that fails is an error.
 pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     let Some(boot) = boot::read(source)? else { return Ok(None) };
@@ -61,24 +56,10 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     if matches!(tail.boot_sig, 0x28 | 0x29) {
         facts.uuid = dos_serial(tail.vol_id.get());
     }
-    let volume = boot::parse(&boot, source.len_bytes())
+    let read = boot::parse(&boot, source.len_bytes())
         .map(|geometry| Volume { source: Arc::clone(source), boot, geometry })
-        .and_then(|volume| judge(&volume, &mut facts).map(|state| (volume, state)));
-    let volume = match volume {
-        Ok((volume, state)) => {
-            facts.state = state;
-            Ok(volume)
-        }
-        Err(error) => {
-            facts.state = match error.kind() {
-                ErrorKind::Corrupt => State::Inconsistent(error.to_string()),
-                ErrorKind::Unsupported => State::Unsupported(error.to_string()),
-                _ => return Err(error),
-            };
-            Err(Arc::new(error))
-        }
-    };
-    Ok(Some(Box::new(Fat { facts, volume })))
+        .and_then(|volume| tell(&volume, &mut facts).map(|()| volume));
+    Ok(Some(Box::new(Opened::new(facts, read)?)))
 }
 
 /// The name of the file system whose boot sector is on the volume, if it is one of FAT.
@@ -86,10 +67,10 @@ pub(crate) fn boot_sector(source: &Source) -> Result<Option<&'static str>> {
     Ok(boot::read(source)?.map(|boot| boot::kind_of(&boot).name()))
 }
 
-/// Fills in the facts, and answers the state.
-fn judge(volume: &Volume, facts: &mut Facts) -> Result<State> {
+/// Fills in the facts, the state among them.
+fn tell(volume: &Volume, facts: &mut Facts) -> Result<()> {
     let Volume { source, boot, geometry } = volume;
-    facts.cluster_bytes = Some(geometry.cluster_bytes);
+    facts.cluster_bytes = Some(geometry.clusters.bytes);
     facts.size_bytes = geometry.size_bytes;
     facts.label = label(volume)?;
     facts.details.push(("FATs", geometry.fat_count.to_string()));
@@ -99,9 +80,11 @@ fn judge(volume: &Volume, facts: &mut Facts) -> Result<State> {
         ..=COUNTED_FAT_BYTES_MAX => Some(table.free_count()?),
         _ => geometry.counted_free(source)?,
     };
-    facts.free_bytes = free.map(|count| count * geometry.cluster_bytes);
+    facts.free_bytes = free.map(|count| count * geometry.clusters.bytes);
     check_media(&mut table, geometry)?;
-    Ok(unclean(boot, &mut table, geometry.kind)?.map_or(State::Clean, |why| State::Dirty(why.into())))
+    facts.state =
+        unclean(boot, &mut table, geometry.kind)?.map_or(State::Clean, |why| State::Dirty(why.into()));
+    Ok(())
 }
 
 /// The first entry of the FAT repeats the media byte (page 18).
@@ -139,7 +122,7 @@ fn label(volume: &Volume) -> Result<Option<String>> {
     let in_boot = text(&tail.vol_lab).filter(|label| tail.boot_sig == 0x29 && label != "NO NAME");
     let (at, len) = match geometry.kind {
         Kind::Fat32 => {
-            let span = geometry.span_of(geometry.root_cluster, 1);
+            let span = geometry.clusters.span_of(geometry.root_cluster, 1);
             (span.start().get(), span.len_bytes())
         }
         _ => (geometry.root_at, geometry.root_bytes),
@@ -154,34 +137,7 @@ fn label(volume: &Volume) -> Result<Option<String>> {
     Ok(found.and_then(|entry| text(&entry[..11])).or(in_boot))
 }
 
-fn text(bytes: &[u8]) -> Option<String> {
-    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-    let text = String::from_utf8_lossy(bytes).trim_end().to_owned();
-    (!text.is_empty()).then_some(text)
-}
-
-impl Fat {
-    fn volume(&self) -> Result<&Volume> {
-        self.volume.as_ref().map_err(|error| self.doubt().because(error.clone()))
-    }
-
-    /// The volume, if its state is not in the way.
-    fn believed(&self) -> Result<&Volume> {
-        let volume = self.volume()?;
-        if self.facts.state.doubt().is_some() { Err(self.doubt()) } else { Ok(volume) }
-    }
-
-    fn doubt(&self) -> Error {
-        let why = self.facts.state.doubt().unwrap_or("it was not understood");
-        match self.facts.state {
-            State::Unsupported(_) => Error::unsupported(why),
-            State::Inconsistent(_) => Error::corrupt(why),
-            _ => Error::refused(why),
-        }
-    }
-}
-
-impl FileSystem for Fat {
+impl FileSystem for Opened<Volume> {
     fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -195,13 +151,7 @@ impl FileSystem for Fat {
     }
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
-        match &self.volume {
-            Ok(volume) => files::scan(volume, visitor),
-            Err(_) => {
-                visitor.doubt(None, self.doubt().to_string());
-                Ok(())
-            }
-        }
+        self.scan(visitor, files::scan)
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
@@ -210,14 +160,10 @@ impl FileSystem for Fat {
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
         let Volume { source, geometry, .. } = self.volume()?;
-        Table::new(source, geometry).each_run(
-            FIRST_CLUSTER,
-            geometry.cluster_end(),
-            |is_free, first, count| {
-                if is_free {
-                    each(geometry.span_of(first, count));
-                }
-            },
-        )
+        Table::new(source, geometry).each_run(geometry.clusters.numbers(), |is_free, first, count| {
+            if is_free {
+                each(geometry.clusters.span_of(first, count));
+            }
+        })
     }
 }

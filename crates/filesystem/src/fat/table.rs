@@ -1,12 +1,15 @@
 //! The file allocation table: its entries (page 15 and following), and the chains that they make.
 
+use std::ops::Range;
+
 use block::{Error, Result, read_vec};
 use extent::{Offset, VolumeOffset};
 
-use super::boot::{Cluster, FIRST_CLUSTER, Geometry, Kind};
+use super::boot::{Geometry, Kind};
 use super::corrupt::Corrupt;
 use crate::Source;
 use crate::bits::Bits;
+use crate::clusters::{self, Cluster, Run};
 
 /// Entries are read in pieces of so many bytes: a multiple of 3, so that FAT12's entries do not straddle them.
 const PIECE_BYTES: u64 = 3 << 16;
@@ -88,16 +91,15 @@ impl<'a> Table<'a> {
         Ok(Entry::of(self.geometry.kind, self.value(cluster)?))
     }
 
-    /// Calls `each` with the runs of clusters from `from` up to, not including, `end` that are free or are not.
+    /// Calls `each` with the runs of `clusters` that are free or are not.
     pub(super) fn each_run(
         &mut self,
-        from: Cluster,
-        end: Cluster,
+        clusters: Range<Cluster>,
         mut each: impl FnMut(bool, Cluster, u32),
     ) -> Result<()> {
-        let mut start = from;
+        let (mut start, end) = (clusters.start, clusters.end);
         let mut last = None;
-        for cluster in from..end {
+        for cluster in clusters {
             let is_free = self.entry(cluster)? == Entry::Free;
             if let Some(last) = last
                 && last != is_free
@@ -116,7 +118,7 @@ impl<'a> Table<'a> {
     /// How many clusters are free.
     pub(super) fn free_count(&mut self) -> Result<u64> {
         let mut count = 0;
-        self.each_run(FIRST_CLUSTER, self.geometry.cluster_end(), |is_free, _, run| {
+        self.each_run(self.geometry.clusters.numbers(), |is_free, _, run| {
             count += if is_free { u64::from(run) } else { 0 };
         })?;
         Ok(count)
@@ -124,9 +126,9 @@ impl<'a> Table<'a> {
 
     /// Fails if an entry is none that can be.
     pub(super) fn check_entries(&mut self) -> Result<()> {
-        for cluster in FIRST_CLUSTER..self.geometry.cluster_end() {
+        for cluster in self.geometry.clusters.numbers() {
             if let Entry::Next(next) = self.entry(cluster)?
-                && !self.geometry.holds(next)
+                && !self.geometry.clusters.holds(next)
             {
                 return Err(wrong(cluster, next, self.geometry));
             }
@@ -136,15 +138,8 @@ impl<'a> Table<'a> {
 }
 
 fn wrong(cluster: Cluster, found: u32, geometry: &Geometry) -> Error {
-    let expected = format!("free, bad, an end, or a cluster from 2 to {}", geometry.cluster_end() - 1);
+    let expected = format!("free, bad, an end, or a cluster from 2 to {}", geometry.clusters.end() - 1);
     Error::corrupt(Corrupt::Entry { cluster }).field("value", found, expected)
-}
-
-/// Clusters in a row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    pub(super) first: Cluster,
-    pub(super) count: u32,
 }
 
 /// Follows chains, each cluster of the volume once.
@@ -156,7 +151,7 @@ pub(super) struct Chains<'a> {
 
 impl<'a> Chains<'a> {
     pub(super) fn new(source: &'a Source, geometry: &'a Geometry) -> Self {
-        let claimed = Bits::clear(geometry.cluster_end());
+        let claimed = Bits::clear(geometry.clusters.end());
         Self { table: Table::new(source, geometry), geometry, claimed }
     }
 
@@ -179,7 +174,7 @@ impl<'a> Chains<'a> {
         };
         let mut cluster = first;
         loop {
-            if !self.geometry.holds(cluster) {
+            if !self.geometry.clusters.holds(cluster) {
                 return Err(wrong_field("cluster of its chain", cluster, "one of the volume"));
             }
             if self.claimed.get(cluster) {
@@ -190,10 +185,7 @@ impl<'a> Chains<'a> {
                 return Err(wrong_field("cluster of its chain", cluster, "one that is neither free nor bad"));
             }
             self.claimed.set(cluster, cluster + 1);
-            match runs.last_mut() {
-                Some(run) if run.first + run.count == cluster => run.count += 1,
-                _ => runs.push(Run { first: cluster, count: 1 }),
-            }
+            clusters::push(runs, cluster);
             match next {
                 Entry::Next(next) => cluster = next,
                 _ => return Ok(()),

@@ -7,12 +7,13 @@ use block::{Error, Result, read_vec};
 use extent::Offset;
 use zerocopy::FromBytes;
 
-use super::boot::{Cluster, Geometry, Kind};
+use super::boot::{Geometry, Kind};
 use super::corrupt::Corrupt;
 use super::layout::{DELETED, DirEntry, ENTRY_BYTES, attr};
 use super::names::LongName;
-use super::table::{Chains, Run};
-use crate::Source;
+use super::table::Chains;
+use crate::clusters::{Cluster, Run};
+use crate::{Source, fault};
 
 /// The most bytes of a directory.
 const DIRECTORY_BYTES_MAX: u64 = 65536 * ENTRY_BYTES as u64;
@@ -84,7 +85,8 @@ impl Walk<'_> {
         if let Err(error) = followed {
             self.tolerate(node.entry, error)?;
         }
-        let mut spans: Vec<_> = runs.iter().map(|run| self.geometry.span_of(run.first, run.count)).collect();
+        let mut spans: Vec<_> =
+            runs.iter().map(|run| self.geometry.clusters.span_of(run.first, run.count)).collect();
         if is_fixed {
             spans.push(extent::Span::new(Offset::new(self.geometry.root_at), self.geometry.root_bytes));
         }
@@ -158,10 +160,7 @@ impl Walk<'_> {
     }
 
     fn tolerate(&mut self, entry: u64, error: Error) -> Result<()> {
-        if error.kind() == block::ErrorKind::Io {
-            return Err(error);
-        }
-        self.visitor.wrong(entry, error)
+        self.visitor.wrong(entry, fault::of_volume(error)?)
     }
 }
 

@@ -25,12 +25,12 @@ mod others;
 mod windows;
 mod zfs;
 
-use block::{ErrorKind, Result};
+use block::Result;
 use extent::{Offset, VolumeOffset};
 
 use crate::doubtful::Doubtful;
 use crate::probe::{Probe, Scope};
-use crate::{Facts, FileSystem, Source, State};
+use crate::{Facts, FileSystem, Source, State, fault};
 
 /// What holds a volume, as its metadata on that volume tell.
 #[derive(Clone, Debug)]
@@ -180,8 +180,8 @@ impl Holder {
 /// The volume as its holder's member.
 pub fn hold(holder: &Holder, source: &Source) -> Result<Box<dyn FileSystem>> {
     let inside = match crate::open_contents(source) {
-        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-        inside => inside.ok().flatten(),
+        Ok(inside) => inside,
+        Err(error) => fault::of_volume(error).map(|_| None)?,
     };
     let hibernated = inside.as_ref().and_then(|inside| match &inside.facts().state {
         State::Hibernated(why) => Some(why.as_str()),

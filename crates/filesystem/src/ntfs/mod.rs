@@ -39,9 +39,10 @@ mod volume;
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, ReadAt, Result};
+use block::{Error, ReadAt, Result};
 use extent::{File, VolumeSpan};
 
+use crate::opened::state_of;
 use crate::{
     Check, Facts, FileId, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, StreamName, UsedMap,
 };
@@ -85,20 +86,17 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     let mut mft = None;
     let opened = open_mft(source, &mut facts);
     let judged = opened.and_then(|opened| judge(mft.insert(Arc::new(opened)), &mut facts));
-    let broken;
-    (facts.state, broken) = judged.map(|state| (state, None)).or_else(state_of)?;
+    let mut broken = None;
+    facts.state = match judged {
+        Ok(state) => state,
+        Err(error) => {
+            let Some(state) = state_of(&error) else { return Err(error) };
+            broken = Some(Arc::new(error));
+            state
+        }
+    };
     let shadow_copies = mft.as_ref().map(|mft| shadow::list(mft)).transpose()?.unwrap_or_default();
     Ok(Some(Box::new(Ntfs { facts, mft, broken, shadow_copies })))
-}
-
-/// The state that an error means, with the error; an error of the machine stays one.
-fn state_of(error: Error) -> Result<(State, Option<Arc<Error>>)> {
-    let state = match error.kind() {
-        ErrorKind::Corrupt => State::Inconsistent(error.to_string()),
-        ErrorKind::Unsupported => State::Unsupported(error.to_string()),
-        _ => return Err(error),
-    };
-    Ok((state, Some(Arc::new(error))))
 }
 
 fn open_mft(source: &Source, facts: &mut Facts) -> Result<Mft> {
@@ -165,7 +163,7 @@ impl FileSystem for Ntfs {
         match &self.mft {
             Some(mft) => files::scan(mft, visitor),
             None => {
-                visitor.doubt(None, self.why_no_mft().into());
+                visitor.doubt(None, self.refusal().to_string());
                 Ok(())
             }
         }
@@ -176,7 +174,7 @@ impl FileSystem for Ntfs {
     }
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
-        let mft = self.mft.as_ref().ok_or_else(|| self.refusal(self.why_no_mft()))?;
+        let mft = self.mft.as_ref().ok_or_else(|| self.refusal())?;
         files::each_free_span(mft, &Bitmap::of_clusters(mft)?, each)
     }
 
@@ -202,21 +200,14 @@ impl Ntfs {
     /// `$MFT`, if the volume is clean.
     fn clean_mft(&self) -> Result<&Arc<Mft>> {
         match self.facts.state.doubt() {
-            Some(why) => Err(self.refusal(why)),
+            Some(_) => Err(self.refusal()),
             None => Ok(self.mft.as_ref().expect("a volume without $MFT is not clean")),
         }
     }
 
-    fn why_no_mft(&self) -> &str {
-        self.facts.state.doubt().expect("a volume without $MFT is not clean")
-    }
-
-    fn refusal(&self, why: &str) -> Error {
-        let error = match &self.facts.state {
-            State::Inconsistent(_) => Error::corrupt(why),
-            State::Unsupported(_) => Error::unsupported(why),
-            _ => Error::refused(why),
-        };
+    /// Why the volume is not relied on.
+    fn refusal(&self) -> Error {
+        let error = self.facts.state.refusal();
         match &self.broken {
             Some(broken) => error.because(broken.clone()),
             None => error,

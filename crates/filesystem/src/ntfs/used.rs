@@ -7,6 +7,7 @@ use super::bitmap::Bitmap;
 use super::boot::Geometry;
 use super::logfile::EMPTY_BYTE;
 use super::shadow::Needs;
+use crate::uses::Uses;
 use crate::{Use, UsedMap};
 
 pub(super) struct NtfsUsedMap {
@@ -30,15 +31,14 @@ pub(super) enum Shadow {
 
 impl UsedMap for NtfsUsedMap {
     fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
-        let mut uses = Vec::new();
+        let mut uses = Uses::starting_at(span.start());
         let clustered = VolumeSpan::from_zero(self.geometry.clustered_bytes());
         if let Some(inside) = span.intersect(&clustered) {
             self.clustered_uses(inside, &mut uses)?;
         }
         // The backup boot sector, and whatever else no bit speaks of.
-        let beyond = VolumeSpan::between(span.start().max(clustered.end()), span.end());
-        push(&mut uses, beyond, Use::Used);
-        Ok(uses)
+        uses.push(span.end(), Use::Used);
+        Ok(uses.into_extents())
     }
 
     fn kept_for_shadow_copies_bytes(&self) -> Result<u64> {
@@ -59,7 +59,7 @@ impl UsedMap for NtfsUsedMap {
 }
 
 impl NtfsUsedMap {
-    fn clustered_uses(&self, inside: VolumeSpan, uses: &mut Vec<Extent<Volume, Use>>) -> Result<()> {
+    fn clustered_uses(&self, inside: VolumeSpan, uses: &mut Uses) -> Result<()> {
         let cluster_bytes = self.geometry.cluster_bytes;
         let first = inside.start().get() / cluster_bytes;
         let last = inside.end().get().div_ceil(cluster_bytes);
@@ -76,59 +76,35 @@ impl NtfsUsedMap {
         })
     }
 
-    fn push_free(&self, uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan) {
+    fn push_free(&self, uses: &mut Uses, run: VolumeSpan) {
         match &self.shadow {
-            Shadow::None => push(uses, run, Use::Free),
-            Shadow::Unread => push(uses, run, Use::Used),
-            Shadow::Needs(needs) => push_cut(uses, run, &needs.unclaimed, Use::Free),
+            Shadow::None => uses.push(run.end(), Use::Free),
+            Shadow::Unread => uses.push(run.end(), Use::Used),
+            Shadow::Needs(needs) => uses.push_within(run.end(), needs.unclaimed.within(run), Use::Free),
         }
     }
 
-    fn push_swap(&self, uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan) {
+    fn push_swap(&self, uses: &mut Uses, run: VolumeSpan) {
         match &self.shadow {
-            Shadow::None => push(uses, run, Use::Swap),
-            Shadow::Unread => push(uses, run, Use::Used),
-            Shadow::Needs(needs) => push_cut(uses, run, &needs.unneeded, Use::Swap),
+            Shadow::None => uses.push(run.end(), Use::Swap),
+            Shadow::Unread => uses.push(run.end(), Use::Used),
+            Shadow::Needs(needs) => uses.push_within(run.end(), needs.unneeded.within(run), Use::Swap),
         }
     }
 
-    fn push_used(&self, uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan) {
+    fn push_used(&self, uses: &mut Uses, run: VolumeSpan) {
         let swap = self.swap.within(run).map(|span| (span, Use::Swap));
         let log = self.empty_log.within(run).map(|span| (span, Use::EmptyLog(EMPTY_BYTE)));
         let mut special: Vec<_> = swap.chain(log).collect();
         special.sort_unstable_by_key(|(span, _)| span.start());
-        let mut at = run.start();
         for (span, state) in special {
-            push(uses, VolumeSpan::between(at, span.start()), Use::Used);
+            uses.push(span.start(), Use::Used);
             match state {
                 Use::Swap => self.push_swap(uses, span),
                 // Written as it is, whoever needs it.
-                state => push(uses, span, state),
+                state => uses.push(span.end(), state),
             }
-            at = span.end();
         }
-        push(uses, VolumeSpan::between(at, run.end()), Use::Used);
-    }
-}
-
-/// Appends `run` as `state` where it is in `dropped`, and as used elsewhere.
-fn push_cut(uses: &mut Vec<Extent<Volume, Use>>, run: VolumeSpan, dropped: &ExtentSet<Volume>, state: Use) {
-    let mut at = run.start();
-    for span in dropped.within(run) {
-        push(uses, VolumeSpan::between(at, span.start()), Use::Used);
-        push(uses, span, state);
-        at = span.end();
-    }
-    push(uses, VolumeSpan::between(at, run.end()), Use::Used);
-}
-
-/// Appends a span, joining it to the last one if that is the same.
-fn push(uses: &mut Vec<Extent<Volume, Use>>, span: VolumeSpan, state: Use) {
-    if span.is_empty() {
-        return;
-    }
-    match uses.last_mut() {
-        Some(last) if last.state == state => last.span = VolumeSpan::between(last.span.start(), span.end()),
-        _ => uses.push(Extent::new(span, state)),
+        uses.push(run.end(), Use::Used);
     }
 }

@@ -35,9 +35,7 @@ impl Fields {
 
     /// Text up to the first zero byte, without spaces at its end; `None` if nothing is left.
     pub(crate) fn text(&self, at: usize, len: usize) -> Option<String> {
-        let bytes = self.0[at..at + len].split(|byte| *byte == 0).next().unwrap_or_default();
-        let text = String::from_utf8_lossy(bytes).trim_end().to_owned();
-        (!text.is_empty()).then_some(text)
+        text(&self.0[at..at + len])
     }
 
     /// UTF-16 up to the first zero unit.
@@ -51,6 +49,18 @@ impl Fields {
     pub(crate) fn uuid(&self, at: usize) -> Option<String> {
         uuid_text(&self.array(at))
     }
+}
+
+/// Text up to the first zero byte, without spaces at its end; `None` if nothing is left.
+pub(crate) fn text(bytes: &[u8]) -> Option<String> {
+    let text = label(bytes)?.trim_end().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Text up to the first zero byte, with all of its spaces; `None` if it is empty.
+pub(crate) fn label(bytes: &[u8]) -> Option<String> {
+    let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
 }
 
 /// A UUID in the order of its bytes; `None` for the zeros that stand for none.

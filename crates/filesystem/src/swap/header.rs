@@ -5,6 +5,7 @@ use zerocopy::FromBytes;
 
 use super::corrupt::Corrupt;
 use super::layout::{HIBERNATED, RawHeader, SIGNATURE, SIGNATURE_BYTES, SIGNATURE_OLD};
+use crate::probe::fields::label;
 
 /// The page sizes that Linux has.
 const PAGE_BYTES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
@@ -133,7 +134,5 @@ fn parse(page: &[u8], page_bytes: u64) -> Result<Header> {
             return Err(corrupt("bad page", bad, "1 up to the last page"));
         }
     }
-    let name = raw.volume_name.split(|byte| *byte == 0).next().unwrap_or_default();
-    let label = (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned());
-    Ok(Header { page_bytes, last_page, uuid: raw.uuid, label })
+    Ok(Header { page_bytes, last_page, uuid: raw.uuid, label: label(&raw.volume_name) })
 }

@@ -79,9 +79,7 @@ impl FileSystem for Swap {
                 let start = Offset::new(header.page_bytes);
                 Ok(Box::new(Map { swap: Span::between(start, Offset::new(header.area_bytes())) }))
             }
-            (State::Unsupported(why), _) => Err(Error::unsupported(why.as_str())),
-            (State::Inconsistent(why), _) => Err(Error::corrupt(why.as_str())),
-            (state, _) => Err(Error::refused(state.doubt().unwrap_or("its state is not known"))),
+            (state, _) => Err(state.refusal()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! All files: their extents and names, in one pass over the inodes, each group's in order.
 
-use block::{Error, ErrorKind, Result, read_vec};
+use block::{Result, read_vec};
 use extent::{Offset, VolumeSpan};
 
 use super::check::each_inode;
@@ -12,7 +12,9 @@ use super::layout::format;
 use super::space::{self, Chunk, Met};
 use super::superblock::{GroupNumber, Superblock};
 use crate::Source;
-use crate::files::{FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName};
+use crate::files::{
+    FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, PieceState, StreamName, tolerate,
+};
 
 /// Shows `visitor` all files.
 pub(super) fn scan(source: &Source, superblock: &Superblock, visitor: &mut dyn FileVisitor) -> Result<()> {
@@ -32,14 +34,6 @@ pub(super) fn scan(source: &Source, superblock: &Superblock, visitor: &mut dyn F
         let mut files = Files { source, superblock, visitor };
         chunks.into_iter().try_for_each(|chunk| files.chunk(group, chunk))?;
     }
-    Ok(())
-}
-
-fn tolerate(visitor: &mut dyn FileVisitor, file: Option<FileId>, error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::Io {
-        return Err(error);
-    }
-    visitor.doubt(file, error.to_string());
     Ok(())
 }
 

@@ -4,10 +4,10 @@ use std::mem::offset_of;
 
 use block::{Error, Result, read_vec};
 use zerocopy::FromBytes;
-use zerocopy::big_endian::{U16, U64};
+use zerocopy::big_endian::U64;
 
 use super::inode::{Fork, Inode, wrong};
-use super::layout::{NONE, RawLongNode, format};
+use super::layout::{NONE, RawForkRoot, RawLongNode, format};
 use super::seal::crc_holds;
 use super::superblock::{BlockNumber, Superblock};
 use crate::Source;
@@ -93,20 +93,17 @@ impl Walk<'_, '_> {
     }
 
     fn root(&mut self, bytes: &[u8]) -> Result<()> {
-        let short = |at: usize| {
-            bytes.get(at..at + 2).map_or(0, |it| U16::read_from_bytes(it).expect("2 bytes").get())
-        };
-        let (level, count) = (short(0), usize::from(short(2)));
-        let count_max = bytes.len().saturating_sub(4) / (2 * WORD_BYTES);
+        let number = self.number;
+        let expected = "1 to 12 levels, and as many records as fit";
+        let bad = |level: u16| wrong(number, "root of its tree of extents", level, expected);
+        let (raw, rest) = RawForkRoot::read_from_prefix(bytes).map_err(|_| bad(0))?;
+        let (level, count) = (raw.level.get(), usize::from(raw.numrecs.get()));
+        let count_max = rest.len() / (2 * WORD_BYTES);
         if !(1..=LEVELS_MAX).contains(&level) || count == 0 || count > count_max {
-            return Err(self.wrong(
-                "root of its tree of extents",
-                level,
-                "1 to 12 levels, and as many records as fit",
-            ));
+            return Err(bad(level));
         }
         self.before = vec![None; usize::from(level)];
-        let pointers = &bytes[4 + count_max * WORD_BYTES..];
+        let pointers = &rest[count_max * WORD_BYTES..];
         for pointer in pointers.chunks_exact(WORD_BYTES).take(count) {
             self.node(U64::read_from_bytes(pointer).expect("8 bytes").get(), level - 1)?;
         }

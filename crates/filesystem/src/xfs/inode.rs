@@ -6,7 +6,7 @@ use block::{Error, Result};
 use zerocopy::FromBytes;
 
 use super::corrupt::Corrupt;
-use super::layout::{NREXT64, REALTIME, RawInode, format};
+use super::layout::{INODE_MAGIC, NREXT64, REALTIME, RawInode, format};
 use super::seal::crc_holds;
 use super::superblock::Superblock;
 
@@ -54,7 +54,7 @@ pub(super) fn wrong(number: u64, name: &str, found: impl Into<u64>, expected: &s
 /// Reads an inode of `number` from its bytes; `None` if it is free.
 pub(super) fn parse(bytes: &[u8], superblock: &Superblock, number: u64) -> Result<Option<Inode>> {
     let (raw, rest) = RawInode::read_from_prefix(bytes).expect("an inode is at least that large");
-    if raw.magic != *b"IN" || !crc_holds(bytes, offset_of!(RawInode, crc)) {
+    if raw.magic != INODE_MAGIC || !crc_holds(bytes, offset_of!(RawInode, crc)) {
         return Err(wrong(number, "crc", raw.crc.get(), "that of the inode, and its magic number before it"));
     }
     if raw.version != 3 || raw.uuid != superblock.meta_uuid || raw.ino.get() != number {

@@ -218,6 +218,9 @@ pub(super) struct RawLongNode {
 
 const _: () = assert!(size_of::<RawLongNode>() == 72 && offset_of!(RawLongNode, crc) == 64);
 
+/// `XFS_DINODE_MAGIC`.
+pub(super) const INODE_MAGIC: [u8; 2] = *b"IN";
+
 /// `struct xfs_dinode` of version 3, as long as every inode is at the least.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -263,6 +266,56 @@ pub(super) struct RawInode {
 
 const _: () = assert!(size_of::<RawInode>() == 176 && offset_of!(RawInode, crc) == 100);
 
+/// The root of a tree of extents in an inode (`struct xfs_bmdr_block`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawForkRoot {
+    pub(super) level: U16,
+    pub(super) numrecs: U16,
+}
+
+const _: () = assert!(size_of::<RawForkRoot>() == 4);
+
+/// The header of a block with the target of a symbolic link (`struct xfs_dsymlink_hdr`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawSymlink {
+    pub(super) magic: [u8; 4],
+    pub(super) offset: U32,
+    pub(super) bytes: U32,
+    pub(super) crc: LeU32,
+    pub(super) uuid: [u8; 16],
+    pub(super) owner: U64,
+    pub(super) blkno: U64,
+    pub(super) lsn: U64,
+}
+
+const _: () = assert!(size_of::<RawSymlink>() == 56 && offset_of!(RawSymlink, crc) == 12);
+
+/// `struct xfs_attr3_rmt_hdr`, before the value of an extended attribute: the same, but that its `lsn` is none.
+pub(super) type RawAttributeValue = RawSymlink;
+
+/// What blocks of the indexes of directories and attributes begin with (`struct xfs_da3_blkinfo`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawIndexBlock {
+    pub(super) forw: U32,
+    pub(super) back: U32,
+    /// One of [`INDEX_MAGICS`].
+    pub(super) magic: [u8; 2],
+    pub(super) pad: U16,
+    pub(super) crc: LeU32,
+    pub(super) blkno: U64,
+    pub(super) lsn: U64,
+    pub(super) uuid: [u8; 16],
+    pub(super) owner: U64,
+}
+
+const _: () = assert!(size_of::<RawIndexBlock>() == 56 && offset_of!(RawIndexBlock, crc) == 12);
+
+/// `XFS_DA3_NODE_MAGIC`, `XFS_DIR3_LEAF1_MAGIC`, `XFS_DIR3_LEAFN_MAGIC` and `XFS_ATTR3_LEAF_MAGIC`.
+pub(super) const INDEX_MAGICS: [[u8; 2]; 4] = [[0x3e, 0xbe], [0x3d, 0xf1], [0x3d, 0xff], [0x3b, 0xee]];
+
 /// Of a block that is all of a directory.
 pub(super) const DIRECTORY_BLOCK_MAGIC: [u8; 4] = *b"XDB3";
 /// Of one of several blocks with entries.
@@ -297,31 +350,3 @@ pub(super) mod format {
 pub(super) const REALTIME: u16 = 1;
 /// Bits of an inode's `flags2`.
 pub(super) const NREXT64: u64 = 1 << 4;
-
-/// `XLOG_HEADER_MAGIC_NUM`.
-pub(super) const LOG_MAGIC: u32 = 0xfeed_babe;
-/// Bits of an operation's `flags`.
-pub(super) const LOG_UNMOUNT: u8 = 0x20;
-/// The client that unmounts (`XFS_LOG`).
-pub(super) const LOG_CLIENT: u8 = 0xaa;
-
-/// `struct xlog_rec_header`.
-#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub(super) struct RawLogRecord {
-    pub(super) magicno: U32,
-    pub(super) cycle: U32,
-    pub(super) version: U32,
-    pub(super) len: U32,
-    pub(super) lsn: U64,
-    pub(super) tail_lsn: U64,
-    pub(super) crc: LeU32,
-    pub(super) prev_block: U32,
-    pub(super) num_logops: U32,
-    pub(super) cycle_data: [U32; 64],
-    pub(super) fmt: U32,
-    pub(super) fs_uuid: [u8; 16],
-    pub(super) size: U32,
-}
-
-const _: () = assert!(size_of::<RawLogRecord>() == 324 && offset_of!(RawLogRecord, crc) == 32);

@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use block::Result;
-use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
+use extent::{Extent, Offset, Span, Volume, VolumeSpan};
 
 use super::group;
 use super::space::{self, Blocks};
 use super::superblock::{GroupNumber, Superblock};
 use crate::bits::Bits;
+use crate::uses::Uses;
 use crate::{Source, Use, UsedMap};
 
 /// Answers from the trees, a group at a time.
@@ -45,18 +46,8 @@ impl Map {
 /// What is free and not kept.
 fn without(free: &[Blocks], superblock: &Superblock, number: GroupNumber, kept: &Bits) -> Vec<Blocks> {
     let start = number * superblock.group_blocks;
-    let mut left = Vec::with_capacity(free.len());
-    for blocks in free {
-        let (mut at, end) = (start + blocks.first, start + blocks.end());
-        while at < end {
-            let stop = kept.next(at, end, true);
-            if stop > at {
-                left.push(Blocks { first: at - start, count: stop - at });
-            }
-            at = kept.next(stop, end, false);
-        }
-    }
-    left
+    let left = free.iter().flat_map(|blocks| kept.runs(start + blocks.first, start + blocks.end(), false));
+    left.map(|run| Blocks { first: run.start - start, count: run.end - run.start }).collect()
 }
 
 /// What is free of a group, in order.
@@ -74,7 +65,7 @@ impl UsedMap for Map {
     fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<Volume, Use>>> {
         let superblock = &self.superblock;
         let group_bytes = u64::from(superblock.group_blocks) * u64::from(superblock.block_bytes);
-        let (mut uses, mut at) = (Vec::new(), span.start());
+        let (mut uses, mut at) = (Uses::starting_at(span.start()), span.start());
         while at < span.end() {
             let number = at.get() / group_bytes;
             let number = u32::try_from(number).ok().filter(|number| *number < superblock.group_count);
@@ -83,27 +74,12 @@ impl UsedMap for Map {
             let free = self.free(number)?;
             let window = Span::between(at, end);
             let first = free.partition_point(|blocks| span_of(superblock, number, *blocks).end() <= at);
-            for blocks in &free[first..] {
-                let Some(part) = span_of(superblock, number, *blocks).intersect(&window) else { break };
-                push(&mut uses, at, part.start(), Use::Used);
-                push(&mut uses, part.start(), part.end(), Use::Free);
-                at = part.end();
-            }
-            push(&mut uses, at, end, Use::Used);
+            let parts = free[first..].iter();
+            let parts = parts.map_while(|blocks| span_of(superblock, number, *blocks).intersect(&window));
+            uses.push_within(end, parts, Use::Free);
             at = end;
         }
-        push(&mut uses, at, span.end(), Use::Used);
-        Ok(uses)
-    }
-}
-
-/// Appends a span, if there is anything between `start` and `end`, joining it to the last one if that is the same.
-fn push(uses: &mut Vec<Extent<Volume, Use>>, start: VolumeOffset, end: VolumeOffset, state: Use) {
-    if start >= end {
-        return;
-    }
-    match uses.last_mut() {
-        Some(last) if last.state == state => last.span = Span::between(last.span.start(), end),
-        _ => uses.push(Extent::new(Span::between(start, end), state)),
+        uses.push(span.end(), Use::Used);
+        Ok(uses.into_extents())
     }
 }

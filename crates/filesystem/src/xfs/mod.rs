@@ -12,10 +12,11 @@
 
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, ReadAt, Result};
+use block::{Error, ReadAt, Result};
 use extent::{File, VolumeSpan};
 
 use crate::coalesced::Coalesced;
+use crate::opened::Opened;
 use crate::probe::Probe;
 use crate::probe::fields::uuid_text;
 use crate::{Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Source, State, StreamName, UsedMap};
@@ -44,13 +45,12 @@ use layout::incompat;
 use log::{Replayed, Unclean};
 use superblock::{BlockNumber, Superblock};
 
-struct Xfs {
-    facts: Facts,
+/// A volume that was understood: what is read of it from now on, with its log replayed.
+struct Volume {
     source: Source,
-    /// The log, if it was replayed: `source` is what it makes of the volume.
+    superblock: Arc<Superblock>,
+    /// What the replay changed, if there was one.
     replayed: Option<Pending>,
-    /// The error if it is not to be read any further; the state says it, too.
-    superblock: Result<Arc<Superblock>, Arc<Error>>,
 }
 
 /// Opens the volume if it is one. What is broken is told in its state; only a read that fails is an error.
@@ -64,28 +64,13 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     facts.free_bytes = Some(u64::from(raw.blocksize.get()).saturating_mul(raw.fdblocks.get()));
     let version = superblock::version_of(&raw);
     facts.details.push(("version", version.to_string()));
-    let mut volume = (Arc::clone(source), None);
     let read = match version {
-        5 => superblock::read(source, &raw)
-            .and_then(|superblock| understand(&mut volume, superblock, &mut facts)),
+        5 => superblock::read(source, &raw).and_then(|superblock| understand(source, superblock, &mut facts)),
         _ => {
             Err(Error::unsupported(format!("XFS of version {version}, which has no checksums, is not read")))
         }
     };
-    let superblock = match read {
-        Ok(superblock) => Ok(Arc::new(superblock)),
-        Err(error) => {
-            facts.state = match error.kind() {
-                ErrorKind::Corrupt => State::Inconsistent(error.to_string()),
-                ErrorKind::Unsupported => State::Unsupported(error.to_string()),
-                ErrorKind::Refused => State::Dirty(error.to_string()),
-                _ => return Err(error),
-            };
-            Err(Arc::new(error))
-        }
-    };
-    let (source, replayed) = volume;
-    Ok(Some(Box::new(Xfs { facts, source, replayed, superblock })))
+    Ok(Some(Box::new(Opened::new(facts, read)?)))
 }
 
 /// Whether a superblock of XFS is on the volume.
@@ -100,31 +85,21 @@ struct Pending {
 }
 
 /// Replays the log if that is due, and fills in the facts.
-fn understand(
-    (source, pending): &mut (Source, Option<Pending>),
-    mut superblock: Superblock,
-    facts: &mut Facts,
-) -> Result<Superblock> {
+fn understand(source: &Source, superblock: Superblock, facts: &mut Facts) -> Result<Volume> {
     if let Some(why) = superblock.unsupported() {
         return Err(Error::unsupported(why));
     }
-    facts.state = match unclean(source, &superblock)? {
+    let mut volume = Volume { source: Arc::clone(source), superblock: Arc::new(superblock), replayed: None };
+    facts.state = match unclean(source, &volume.superblock)? {
         Some(Unclean::Whole(why)) => State::Dirty(why.into()),
         Some(Unclean::Pending) => {
-            let Replayed { source: replayed, freed, transactions } = log::replay(source, &superblock)?;
-            *pending = Some(Pending { unreplayed: std::mem::replace(source, replayed), freed });
-            superblock = reread(source, &superblock)?;
-            State::JournalPending(format!("its log of {transactions} transactions must be replayed"))
+            let count = volume.replay()?;
+            State::JournalPending(format!("its log of {count} transactions must be replayed"))
         }
         None => State::Clean,
     };
-    let mut free = 0;
-    for group in 0..superblock.group_count {
-        let headers = group::read_free(source, &superblock, group)?;
-        free += u64::from(headers.free_blocks) + headers.kept.len() as u64;
-    }
-    facts.free_bytes = Some(free.saturating_mul(superblock.block_bytes.into()));
-    Ok(superblock)
+    facts.free_bytes = Some(volume.free_bytes()?);
+    Ok(volume)
 }
 
 /// The superblock once the log was replayed: of what counts nothing may have changed.
@@ -149,61 +124,55 @@ fn unclean(source: &Source, superblock: &Superblock) -> Result<Option<Unclean>> 
     log::why_unclean(source, superblock)
 }
 
-impl Xfs {
-    fn superblock(&self) -> Result<&Arc<Superblock>> {
-        self.superblock.as_ref().map_err(|error| self.doubt().because(error.clone()))
+impl Volume {
+    /// Replays the log in memory, and answers how many transactions it had.
+    fn replay(&mut self) -> Result<usize> {
+        let Replayed { source, freed, transactions } = log::replay(&self.source, &self.superblock)?;
+        self.superblock = Arc::new(reread(&source, &self.superblock)?);
+        let unreplayed = std::mem::replace(&mut self.source, source);
+        self.replayed = Some(Pending { unreplayed, freed });
+        Ok(transactions)
     }
 
-    /// The superblock, if the volume's state is not in the way.
-    fn believed(&self) -> Result<&Arc<Superblock>> {
-        let superblock = self.superblock()?;
-        if self.facts.state.doubt().is_some() { Err(self.doubt()) } else { Ok(superblock) }
-    }
-
-    fn doubt(&self) -> Error {
-        let why = self.facts.state.doubt().unwrap_or("it was not understood");
-        match self.facts.state {
-            State::Unsupported(_) => Error::unsupported(why),
-            State::Inconsistent(_) => Error::corrupt(why),
-            _ => Error::refused(why),
+    /// What is free as the headers of the groups count it.
+    fn free_bytes(&self) -> Result<u64> {
+        let mut free = 0;
+        for group in 0..self.superblock.group_count {
+            let headers = group::read_free(&self.source, &self.superblock, group)?;
+            free += u64::from(headers.free_blocks) + headers.kept.len() as u64;
         }
+        Ok(free.saturating_mul(self.superblock.block_bytes.into()))
     }
 }
 
-impl FileSystem for Xfs {
+impl FileSystem for Opened<Volume> {
     fn facts(&self) -> &Facts {
         &self.facts
     }
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
-        let superblock = self.believed()?;
-        let pending = self.replayed.as_ref();
+        let Volume { source, superblock, replayed } = self.believed()?;
         if check == Check::Full {
-            check::check(&self.source, superblock, pending.map(|pending| &pending.freed[..]))?;
+            check::check(source, superblock, replayed.as_ref().map(|pending| &pending.freed[..]))?;
         }
-        let kept = match (pending, check) {
+        let kept = match (replayed, check) {
             (None, _) => None,
             // All of it: to tell more takes more reads.
             (Some(_), Check::Glance) => Some(unreplayed::all(superblock)?),
             (Some(pending), Check::Quick | Check::Full) => {
-                Some(unreplayed::used(&pending.unreplayed, &self.source, superblock)?)
+                Some(unreplayed::used(&pending.unreplayed, source, superblock)?)
             }
         };
-        Ok(Box::new(map::Map::new(Arc::clone(&self.source), Arc::clone(superblock), kept)))
+        Ok(Box::new(map::Map::new(Arc::clone(source), Arc::clone(superblock), kept)))
     }
 
     fn scan_files(&self, visitor: &mut dyn FileVisitor) -> Result<()> {
-        match &self.superblock {
-            Ok(superblock) => files::scan(&self.source, superblock, visitor),
-            Err(_) => {
-                visitor.doubt(None, self.doubt().to_string());
-                Ok(())
-            }
-        }
+        self.scan(visitor, |volume, visitor| files::scan(&volume.source, &volume.superblock, visitor))
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
-        contents::open(&self.source, self.believed()?, file, name)
+        let Volume { source, superblock, .. } = self.believed()?;
+        contents::open(source, superblock, file, name)
     }
 
     fn fragments(&self) -> Fragments {
@@ -211,10 +180,10 @@ impl FileSystem for Xfs {
     }
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
-        let superblock = self.superblock()?;
+        let Volume { source, superblock, .. } = self.volume()?;
         let mut spans = Coalesced::new(each);
         for group in 0..superblock.group_count {
-            for blocks in map::free_of(&self.source, superblock, group)? {
+            for blocks in map::free_of(source, superblock, group)? {
                 spans.push(map::span_of(superblock, group, blocks));
             }
         }

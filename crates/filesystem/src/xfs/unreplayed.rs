@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result};
 
 use super::check::{blocks_of, each_inode};
 use super::fork::{self, Met as ForkMet};
@@ -13,8 +13,8 @@ use super::group;
 use super::inode::{self, Fork, Inode};
 use super::space::{self, Chunk, Met};
 use super::superblock::{GroupNumber, Superblock};
-use crate::Source;
 use crate::bits::Bits;
+use crate::{Source, fault};
 
 /// The blocks that inodes of `unreplayed` have, or refer to: of chunks that it lists, and of those that `replayed` does.
 pub(super) fn used(unreplayed: &Source, replayed: &Source, superblock: &Superblock) -> Result<Bits> {
@@ -47,8 +47,9 @@ fn none(superblock: &Superblock) -> Result<Bits> {
     Ok(Bits::clear(count))
 }
 
+/// What cannot be read has nothing; but a read that fails is an error.
 fn tolerate(error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::Io { Err(error) } else { Ok(()) }
+    fault::of_volume(error).map(drop)
 }
 
 /// Chunks of inodes of a group, as far as they can be read.

@@ -1,11 +1,12 @@
 //! The files in `System Volume Information` that hold shadow copies and their catalog.
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, Result};
 use extent::{ExtentSet, Span, Volume, VolumeOffset};
 
 use super::catalog::{Guid, StoreRecord};
 use super::corrupt::CorruptShadowCopy;
 use super::layout::{BLOCK_BYTES, NAME_END};
+use crate::fault;
 use crate::ntfs::index::Directory;
 use crate::ntfs::layout::{ATTR_DATA, RECORD_IS_DIRECTORY};
 use crate::ntfs::mft::Mft;
@@ -66,8 +67,8 @@ impl Files {
                     let written = stream.initialized_bytes().div_ceil(mft.geometry.cluster_bytes);
                     spans.extend(stream_spans(mft, &stream, written));
                 }
-                Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-                Ok(None) | Err(_) => {}
+                Ok(None) => {}
+                Err(error) => _ = fault::of_volume(error)?,
             }
         }
         Ok(spans.into_iter().collect())

@@ -25,8 +25,8 @@ use extent::{ExtentSet, Span, Volume, VolumeOffset, VolumeSpan};
 use super::bitmap::Bitmap;
 use super::boot;
 use super::mft::Mft;
-use crate::Source;
 use crate::shadow_copy::{ShadowCopy, filetime_text, guid_text};
+use crate::{Source, fault};
 pub use corrupt::CorruptShadowCopy;
 
 use blocks::Blocks;
@@ -58,8 +58,7 @@ pub(super) fn list(mft: &Mft) -> Result<Vec<ShadowCopy>> {
     let (catalog, files) =
         match Catalog::read(&mut blocks, first).and_then(|catalog| Ok((catalog, Files::find(mft)?))) {
             Ok(found) => found,
-            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-            Err(_) => return Ok(Vec::new()),
+            Err(error) => return fault::of_volume(error).map(|_| Vec::new()),
         };
     catalog.copies().into_iter().map(|(copy, store)| shown(mft, &mut blocks, &files, copy, store)).collect()
 }
@@ -95,8 +94,7 @@ fn shown(
             shown.set_id = Some(guid_text(&information.set_id));
             shown.machine = information.machine;
         }
-        Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-        Err(error) => shown.doubt = Some(error.to_string()),
+        Err(error) => shown.doubt = Some(fault::of_volume(error)?.to_string()),
     }
     Ok(shown)
 }
@@ -195,8 +193,7 @@ fn free_of(source: &Source) -> Result<ExtentSet<Volume>> {
     ));
     match Files::find(&mft).and_then(|files| files.unwritten(&mft)) {
         Ok(unwritten) => Ok(free.union(&unwritten)),
-        Err(error) if error.kind() == ErrorKind::Io => Err(error),
-        Err(_) => Ok(free),
+        Err(error) => fault::of_volume(error).map(|_| free),
     }
 }
 

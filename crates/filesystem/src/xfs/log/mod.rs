@@ -1,9 +1,9 @@
 //! The log: whether it ends with the record that is written when a volume is unmounted.
 //!
-//! Only then is all that the volume says in its place. Else the records before its end are read ([`record`]) and replayed in memory
-//! ([`mod@replay`]). Where the log ends is found as the kernel finds it (`xlog_find_head`): each sector
-//! bears the number of the turn in which it was written, and the log ends where that goes down by one. What would have the kernel look further
-//! makes the volume whole.
+//! Only then is all that the volume says in its place. Else the records before its end are read ([`record`], of the structs in
+//! [`layout`]) and replayed in memory ([`mod@replay`], with [`buffer`] and [`inode`] for what that changes). Where the log ends is found as
+//! the kernel finds it (`xlog_find_head`): each sector bears the number of the turn in which it was written, and the log ends where that
+//! goes down by one. What would have the kernel look further makes the volume whole.
 
 use std::mem::offset_of;
 
@@ -12,27 +12,27 @@ use extent::VolumeOffset;
 use zerocopy::FromBytes;
 use zerocopy::big_endian::U32;
 
+mod buffer;
+mod inode;
+mod layout;
 mod record;
 mod replay;
 
 pub(super) use replay::{Replayed, replay};
 
-use super::layout::{LOG_CLIENT, LOG_MAGIC, LOG_UNMOUNT, RawLogRecord};
 use super::superblock::Superblock;
 use crate::Source;
 
+use layout::{LOG_CLIENT, LOG_MAGIC, RawFurtherHeader, RawLogRecord, RawOperation, VERSION_2, operation};
+
 /// The log counts in these, whatever the sectors are.
-const SECTOR_BYTES: u64 = 512;
+const SECTOR_BYTES: u64 = layout::SECTOR_BYTES as u64;
 /// So much may be under way at once (`XLOG_MAX_ICLOGS` of the largest size): what lies around the end is looked at that far.
 const UNDER_WAY_SECTORS: u64 = 8 * (256 << 10) / SECTOR_BYTES;
 /// A header has the turns of so many bytes behind it.
 const HEADER_COVERS_BYTES: u32 = 32 << 10;
 /// The longest record, with its headers: the log's largest buffer.
 const RECORD_SECTORS_MAX: u64 = (256 << 10) / SECTOR_BYTES + 9;
-/// What counts of a further header (`struct xlog_rec_ext_header`): a turn, and 64 words.
-const FURTHER_HEADER_BYTES: usize = 260;
-/// Of `version`: the log may have more than one sector of headers.
-const VERSION_2: u32 = 2;
 
 /// What a log is that does not end with an unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +63,7 @@ struct Log<'a> {
 /// The turn of a sector: its first word, but of a record's header the second.
 fn turn_of(sector: &[u8]) -> u32 {
     let word = |at: usize| U32::read_from_bytes(&sector[at..at + 4]).expect("4 bytes").get();
-    if word(0) == LOG_MAGIC { word(4) } else { word(0) }
+    if word(0) == LOG_MAGIC { word(offset_of!(RawLogRecord, cycle)) } else { word(0) }
 }
 
 impl<'a> Log<'a> {
@@ -88,7 +88,7 @@ impl<'a> Log<'a> {
             return Ok(true);
         }
         let bytes = self.read(from, end - from)?;
-        Ok(bytes.chunks_exact(512).all(|sector| turn_of(sector) == turn))
+        Ok(bytes.chunks_exact(layout::SECTOR_BYTES).all(|sector| turn_of(sector) == turn))
     }
 
     /// The sector behind the last that was written; `None` if the turns around it do not fit together.
@@ -128,7 +128,7 @@ impl<'a> Log<'a> {
         // The record that unmounts is short, but may be filled up to a stripe.
         let from = head.saturating_sub(RECORD_SECTORS_MAX);
         let bytes = self.read(from, head - from)?;
-        let sectors: Vec<_> = bytes.chunks_exact(512).collect();
+        let sectors: Vec<_> = bytes.chunks_exact(layout::SECTOR_BYTES).collect();
         let is_header = |sector: &&[u8]| sector.starts_with(&LOG_MAGIC.to_be_bytes());
         let Some(at) = sectors.iter().rposition(is_header) else { return Ok(MUST) };
         let (raw, _) = RawLogRecord::read_from_prefix(sectors[at]).expect("a sector is longer");
@@ -138,17 +138,16 @@ impl<'a> Log<'a> {
         };
         let (headers, len) = (headers as usize, raw.len.get() as usize);
         let is_last = len > 0
-            && at.checked_add(headers).and_then(|data| data.checked_add(len.div_ceil(512)))
+            && at.checked_add(headers).and_then(|data| data.checked_add(len.div_ceil(layout::SECTOR_BYTES)))
                 == Some(sectors.len());
         if !is_last || raw.fs_uuid != superblock.uuid || raw.num_logops.get() != 1 {
             return Ok(MUST);
         }
-        let data = sectors[at + headers];
-        let (client, flags) = (data[8], data[9]);
-        if client != LOG_CLIENT || flags & LOG_UNMOUNT == 0 {
+        let (last, _) = RawOperation::read_from_prefix(sectors[at + headers]).expect("a sector is longer");
+        if last.clientid != LOG_CLIENT || last.flags & operation::UNMOUNT_TRANS == 0 {
             return Ok(MUST);
         }
-        let data = &bytes[(at + headers) * 512..];
+        let data = &bytes[(at + headers) * layout::SECTOR_BYTES..];
         match crc_holds(&sectors[at..at + headers], &data[..len.min(data.len())], raw.crc.get()) {
             true => Ok(None),
             false => Ok(Some(Unclean::Whole("the last record of its log is broken"))),
@@ -160,14 +159,14 @@ impl<'a> Log<'a> {
 /// the data need, and of the data. `mkfs.xfs` writes none.
 fn crc_holds(headers: &[&[u8]], data: &[u8], crc: u32) -> bool {
     const AT: usize = offset_of!(RawLogRecord, crc);
+    const LEN: usize = size_of::<RawLogRecord>();
     let (first, further) = (headers[0], data.len().div_ceil(HEADER_COVERS_BYTES as usize).max(1));
     let is_right = |len: usize| {
         let sum = crc32c::crc32c_append(crc32c::crc32c(&first[..AT]), &[0; 4]);
         let sum = crc32c::crc32c_append(sum, &first[AT + 4..len]);
-        let further = headers.iter().take(further).skip(1);
-        let sum =
-            further.fold(sum, |sum, header| crc32c::crc32c_append(sum, &header[..FURTHER_HEADER_BYTES]));
-        crc32c::crc32c_append(sum, data) == crc
+        let further =
+            headers.iter().take(further).skip(1).map(|header| &header[..size_of::<RawFurtherHeader>()]);
+        crc32c::crc32c_append(further.fold(sum, crc32c::crc32c_append), data) == crc
     };
-    cfg!(fuzzing) || crc == 0 || [328, 324].into_iter().any(is_right)
+    cfg!(fuzzing) || crc == 0 || [LEN + 4, LEN].into_iter().any(is_right)
 }

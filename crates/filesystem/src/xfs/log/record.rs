@@ -5,30 +5,19 @@ use std::collections::HashMap;
 
 use block::{Error, Result};
 use zerocopy::FromBytes;
-use zerocopy::big_endian::U32;
 
-use super::{FURTHER_HEADER_BYTES, HEADER_COVERS_BYTES, Log, SECTOR_BYTES, VERSION_2, crc_holds};
+use super::layout::{
+    LITTLE_ENDIAN, LOG_MAGIC, RawFurtherHeader, RawItem, RawLogRecord, RawOperation, RawTransactionHeader,
+    SECTOR_BYTES as SECTOR, TRANSACTION_MAGIC, VERSION_2, operation,
+};
+use super::{HEADER_COVERS_BYTES, Log, RECORD_SECTORS_MAX, SECTOR_BYTES, crc_holds};
 use crate::xfs::corrupt::Corrupt;
-use crate::xfs::layout::{LOG_MAGIC, RawLogRecord};
 use crate::xfs::superblock::Superblock;
 
 /// The most of a log that is replayed: as much as the kernel makes by itself (`XFS_MAX_LOG_BYTES`) less what cannot be under way.
 const REPLAYED_BYTES_MAX: u64 = 512 << 20;
-/// Of a record's `fmt`: what is not in the order of the disk is in that of a machine with little ends.
-const LITTLE_ENDIAN: u32 = 1;
-const TRANSACTION_MAGIC: [u8; 4] = *b"NART";
-/// `struct xfs_trans_header`.
-const TRANSACTION_HEADER_BYTES: usize = 16;
-/// `struct xlog_op_header`.
-const OPERATION_BYTES: usize = 12;
-
-/// Bits of an operation's flags.
-mod flag {
-    pub(super) const START: u8 = 0x01;
-    pub(super) const COMMIT: u8 = 0x02;
-    pub(super) const WAS_CONTINUED: u8 = 0x08;
-    pub(super) const UNMOUNT: u8 = 0x20;
-}
+/// What is logged first of a transaction.
+const TRANSACTION_HEADER_BYTES: usize = size_of::<RawTransactionHeader>();
 
 /// A part of a transaction: what it is of, in regions of which the first says so.
 #[derive(Default, Debug)]
@@ -37,10 +26,24 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// How many regions it says that it has.
-    fn expected(&self) -> Option<usize> {
-        let first = self.regions.first()?;
-        Some(usize::from(u16::from_le_bytes(*first.get(2..)?.first_chunk()?)))
+    /// The first region, which says what it is.
+    pub(super) fn head(&self) -> &[u8] {
+        self.regions.first().map_or(&[], Vec::as_slice)
+    }
+
+    /// What it begins with, if it is as long as that.
+    fn raw(&self) -> Option<RawItem> {
+        Some(RawItem::read_from_prefix(self.head()).ok()?.0)
+    }
+
+    /// What kind of item it is, of [`item`](super::layout::item).
+    pub(super) fn kind(&self) -> Option<u16> {
+        self.raw().map(|raw| raw.type_.get())
+    }
+
+    /// Whether it has as many regions as it says.
+    fn is_whole(&self) -> bool {
+        self.raw().is_some_and(|raw| usize::from(raw.size.get()) == self.regions.len())
     }
 }
 
@@ -53,11 +56,18 @@ pub(super) struct Transaction {
     pub(super) items: Vec<Item>,
 }
 
+/// The error of a record in a sector of the log.
 pub(super) fn wrong(sector: u64, name: &str, found: impl Into<u64>, expected: &str) -> Error {
     Error::corrupt(Corrupt::Log { sector }).field(name, found.into(), expected.to_owned())
 }
 
+/// The error of a part of the log that ends too early.
+pub(super) fn short(what: &str) -> Error {
+    wrong(0, what, 0_u64, "as long as what it is of")
+}
+
 impl Transaction {
+    /// Adds a region: to the header, to the item at hand, or as the first of another one.
     fn add(&mut self, sector: u64, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -72,13 +82,14 @@ impl Transaction {
                 Err(wrong(sector, "th_magic", 0_u64, "that of a transaction"))
             };
         }
-        match self.items.last_mut().filter(|item| item.expected() != Some(item.regions.len())) {
+        match self.items.last_mut().filter(|item| !item.is_whole()) {
             Some(item) => item.regions.push(data.to_vec()),
             None => self.items.push(Item { regions: vec![data.to_vec()] }),
         }
         Ok(())
     }
 
+    /// Adds what the region at hand goes on with.
     fn add_continued(&mut self, sector: u64, data: &[u8]) -> Result<()> {
         if self.header.len() < TRANSACTION_HEADER_BYTES {
             return self.add(sector, data);
@@ -91,7 +102,7 @@ impl Transaction {
 
     /// Fails unless all of it is there.
     fn check(&self, sector: u64) -> Result<()> {
-        match self.items.iter().find(|item| item.expected() != Some(item.regions.len())) {
+        match self.items.iter().find(|item| !item.is_whole()) {
             None => Ok(()),
             Some(item) => {
                 Err(wrong(sector, "regions", item.regions.len() as u64, "as many as the item says"))
@@ -113,12 +124,13 @@ impl Log<'_> {
 
     /// Where the last record before `head` begins, and where it says that the log's tail is.
     fn last_record(&self, head: u64) -> Result<(u64, u64)> {
-        let back = super::RECORD_SECTORS_MAX.min(self.sectors);
+        let back = RECORD_SECTORS_MAX.min(self.sectors);
         let from = (head + self.sectors - back) % self.sectors;
         let bytes = self.read_around(from, back)?;
-        let index = bytes.chunks_exact(512).rposition(|sector| sector.starts_with(&LOG_MAGIC.to_be_bytes()));
+        let is_header = |sector: &[u8]| sector.starts_with(&LOG_MAGIC.to_be_bytes());
+        let index = bytes.chunks_exact(SECTOR).rposition(is_header);
         let index = index.ok_or_else(|| wrong(head, "h_magicno", 0_u64, "a record before the log's head"))?;
-        let (raw, _) = RawLogRecord::read_from_prefix(&bytes[index * 512..]).expect("a sector is longer");
+        let (raw, _) = RawLogRecord::read_from_prefix(&bytes[index * SECTOR..]).expect("a sector is longer");
         Ok(((from + index as u64) % self.sectors, raw.tail_lsn.get() & u64::from(u32::MAX)))
     }
 
@@ -132,25 +144,24 @@ impl Log<'_> {
         if left * SECTOR_BYTES > REPLAYED_BYTES_MAX {
             return Err(Error::unsupported("XFS with more than 512 MiB in its log"));
         }
-        let (mut at, mut before) = (tail, 0);
-        let (mut open, mut done) = (HashMap::new(), Vec::new());
+        let (mut at, mut found) = (tail, Transactions::default());
         while left > 0 {
-            let len = self.record(superblock, at, left, &mut before, &mut open, &mut done)?;
+            let (raw, len) = self.header(superblock, at, left, found.lsn)?;
+            let data = self.record(&raw, at, len)?;
+            found.record(at, &raw, &data)?;
             (at, left) = ((at + len) % self.sectors, left - len);
         }
-        Ok(done)
+        Ok(found.committed)
     }
 
-    /// Reads the record at `at`; answers how many sectors it has.
-    fn record(
+    /// Reads the header of the record at `at`, the one before which is of `before`; answers how many sectors the record has.
+    fn header(
         &self,
         superblock: &Superblock,
         at: u64,
         left: u64,
-        before: &mut u64,
-        open: &mut HashMap<u32, Transaction>,
-        done: &mut Vec<Transaction>,
-    ) -> Result<u64> {
+        before: u64,
+    ) -> Result<(RawLogRecord, u64)> {
         let first = self.read_around(at, 1)?;
         let (raw, _) = RawLogRecord::read_from_prefix(&first).expect("a sector is longer");
         let lsn = raw.lsn.get();
@@ -158,87 +169,107 @@ impl Log<'_> {
             && raw.fs_uuid == superblock.uuid
             && raw.version.get() == VERSION_2
             && lsn & u64::from(u32::MAX) == at
-            && lsn > *before;
+            && lsn > before;
         if !is_right {
             return Err(wrong(at, "h_lsn", lsn, "a record of this log, behind the one before it"));
         }
         if raw.fmt.get() != LITTLE_ENDIAN {
             return Err(Error::unsupported("XFS with a log in the order of another machine"));
         }
-        *before = lsn;
         let len = u64::from(raw.len.get());
-        let headers = u64::from(raw.size.get().div_ceil(HEADER_COVERS_BYTES).max(1));
-        let sectors = headers + len.div_ceil(SECTOR_BYTES);
-        if sectors > left || sectors > super::RECORD_SECTORS_MAX {
+        let sectors = headers_of(&raw) + len.div_ceil(SECTOR_BYTES);
+        if sectors > left || sectors > RECORD_SECTORS_MAX {
             return Err(wrong(at, "h_len", len, "a record that ends before the log does"));
         }
+        Ok((raw, sectors))
+    }
+
+    /// Reads the data of the record at `at`, which has so many sectors.
+    fn record(&self, raw: &RawLogRecord, at: u64, sectors: u64) -> Result<Vec<u8>> {
         let bytes = self.read_around(at, sectors)?;
-        let (heads, data) = bytes.split_at(usize::try_from(headers).expect("few") * 512);
-        let heads: Vec<_> = heads.chunks_exact(512).collect();
-        let len = usize::try_from(len).expect("at most the log");
+        let (heads, data) = bytes.split_at(usize::try_from(headers_of(raw)).expect("few") * SECTOR);
+        let heads: Vec<_> = heads.chunks_exact(SECTOR).collect();
+        let len = usize::try_from(raw.len.get()).expect("at most the log");
         if raw.crc.get() == 0 || !crc_holds(&heads, &data[..len], raw.crc.get()) {
             return Err(wrong(at, "h_crc", raw.crc.get(), "that of the record"));
         }
-        let data = unpack(&raw, &heads, data);
-        let mut rest = &data[..len];
-        for _ in 0..raw.num_logops.get() {
-            rest = operation(at, lsn, rest, open, done)?;
-        }
-        // What is left fills the record up to a sector, or to a stripe.
-        Ok(sectors)
+        let mut data = unpack(raw, &heads, data);
+        data.truncate(len);
+        Ok(data)
     }
+}
+
+/// How many sectors of headers a record has.
+fn headers_of(raw: &RawLogRecord) -> u64 {
+    raw.size.get().div_ceil(HEADER_COVERS_BYTES).max(1).into()
 }
 
 /// Puts the first word of each sector back, where the number of the turn was written over it.
 fn unpack(raw: &RawLogRecord, heads: &[&[u8]], data: &[u8]) -> Vec<u8> {
+    let further = heads.iter().skip(1).map(|head| {
+        let (raw, _) = RawFurtherHeader::read_from_prefix(head).expect("a sector is longer");
+        raw.cycle_data
+    });
+    let kept: Vec<_> = std::iter::once(raw.cycle_data).chain(further).flatten().collect();
     let mut data = data.to_vec();
-    for (index, sector) in data.chunks_exact_mut(512).enumerate() {
-        let (head, word) = (index / 64, index % 64);
-        let kept = match head {
-            0 => raw.cycle_data[word].get(),
-            _ => heads.get(head).map_or(0, |head| {
-                debug_assert!(8 + word * 4 <= FURTHER_HEADER_BYTES + 4);
-                U32::read_from_bytes(&head[4 + word * 4..8 + word * 4]).expect("4 bytes").get()
-            }),
-        };
-        sector[..4].copy_from_slice(&kept.to_be_bytes());
+    for (index, sector) in data.chunks_exact_mut(SECTOR).enumerate() {
+        let word = kept.get(index).map_or(0, |word| word.get());
+        sector[..4].copy_from_slice(&word.to_be_bytes());
     }
     data
 }
 
-/// Takes one operation from the front of `bytes`; answers what follows it.
-fn operation<'a>(
-    sector: u64,
+/// Transactions that are put together from records.
+#[derive(Default)]
+struct Transactions {
+    /// Of the last record.
     lsn: u64,
-    bytes: &'a [u8],
-    open: &mut HashMap<u32, Transaction>,
-    done: &mut Vec<Transaction>,
-) -> Result<&'a [u8]> {
-    let short = || wrong(sector, "oh_len", bytes.len() as u64, "an operation within its record");
-    let (head, rest) = bytes.split_at_checked(OPERATION_BYTES).ok_or_else(short)?;
-    let word = |at: usize| U32::read_from_bytes(&head[at..at + 4]).expect("4 bytes").get();
-    let (id, len, flags) = (word(0), word(4), head[9]);
-    let (data, rest) = rest.split_at_checked(usize::try_from(len).map_err(|_| short())?).ok_or_else(short)?;
-    if flags & flag::UNMOUNT != 0 {
-        return Ok(rest);
-    }
-    if flags & flag::START != 0 {
-        open.insert(id, Transaction { lsn, ..Transaction::default() });
-        return Ok(rest);
-    }
-    if flags & flag::COMMIT != 0 {
-        if let Some(transaction) = open.remove(&id) {
-            transaction.check(sector)?;
-            done.push(transaction);
+    /// Those of which more is to come, by number.
+    open: HashMap<u32, Transaction>,
+    /// In the order in which they were committed.
+    committed: Vec<Transaction>,
+}
+
+impl Transactions {
+    /// Takes all operations of the record at `sector`. What is left fills the record up to a sector, or to a stripe.
+    fn record(&mut self, sector: u64, raw: &RawLogRecord, data: &[u8]) -> Result<()> {
+        self.lsn = raw.lsn.get();
+        let mut rest = data;
+        for _ in 0..raw.num_logops.get() {
+            let short = || wrong(sector, "oh_len", rest.len() as u64, "an operation within its record");
+            let (operation, behind) = RawOperation::read_from_prefix(rest).map_err(|_| short())?;
+            let len = usize::try_from(operation.len.get()).map_err(|_| short())?;
+            let (data, behind) = behind.split_at_checked(len).ok_or_else(short)?;
+            self.operation(sector, &operation, data)?;
+            rest = behind;
         }
-        return Ok(rest);
+        Ok(())
     }
-    // One that begins before the tail is in its places already.
-    if let Some(transaction) = open.get_mut(&id) {
-        match flags & flag::WAS_CONTINUED {
-            0 => transaction.add(sector, data)?,
-            _ => transaction.add_continued(sector, data)?,
+
+    /// Takes one operation of the record at `sector`.
+    fn operation(&mut self, sector: u64, raw: &RawOperation, data: &[u8]) -> Result<()> {
+        let (id, flags) = (raw.tid.get(), raw.flags);
+        if flags & operation::UNMOUNT_TRANS != 0 {
+            return Ok(());
+        }
+        if flags & operation::START_TRANS != 0 {
+            self.open.insert(id, Transaction { lsn: self.lsn, ..Transaction::default() });
+            return Ok(());
+        }
+        if flags & operation::COMMIT_TRANS != 0 {
+            if let Some(transaction) = self.open.remove(&id) {
+                transaction.check(sector)?;
+                self.committed.push(transaction);
+            }
+            return Ok(());
+        }
+        // One that begins before the tail is in its places already.
+        match self.open.get_mut(&id) {
+            None => Ok(()),
+            Some(transaction) if flags & operation::WAS_CONT_TRANS != 0 => {
+                transaction.add_continued(sector, data)
+            }
+            Some(transaction) => transaction.add(sector, data),
         }
     }
-    Ok(rest)
 }
