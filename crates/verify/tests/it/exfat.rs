@@ -41,7 +41,7 @@ fn volume(options: &[&str]) -> (TempDir, PathBuf) {
     }
     run("losetup", &["-d", &device]);
     while !run("losetup", &["-j", text(&path)]).is_empty() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     (dir, path)
 }
