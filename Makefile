@@ -71,9 +71,10 @@ bench: ## Compare with those that do the same work (BENCH_SCALE=0.1 for smaller 
 	$(CARGO) build --locked --release -p leandisk-cli
 	$(CARGO) run --locked --release -p leandisk-xtask -- bench --scale $(BENCH_SCALE)
 
+# Built as `unit` builds it: of fewer packages, some dependencies would have other features, and half of all were built twice.
 bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
-	$(CARGO) build --locked -p leandisk-cli
-	$(CARGO) run --locked -p leandisk-xtask -- bench --smoke --program target/debug/leandisk
+	$(CARGO) build --locked --workspace --bins --tests
+	target/debug/xtask bench --smoke --program target/debug/leandisk
 
 ntfs3: ## Have the kernel's own NTFS driver judge, in a Debian kernel under QEMU (Debian 13, qemu-system-x86, xz-utils)
 	$(RUN_TESTS) --locked -p leandisk-testkit --test kernel -- --ignored

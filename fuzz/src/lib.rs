@@ -7,6 +7,7 @@
 //! images stay small: see [`sparse`].
 
 mod client;
+mod devices;
 mod files;
 mod lvm;
 pub mod sparse;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
 pub use client::nbd;
+pub use devices::btrfs;
 use extent::{Offset, Span, Volume};
 use filesystem::{Check, FileSystem, Source};
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
@@ -85,8 +87,14 @@ pub fn filesystem(open: fn(&Source) -> Result<Option<Box<dyn FileSystem>>>, data
     let memory = Memory::new(unpack(data));
     let len_bytes = ReadAt::<Volume>::len_bytes(&memory);
     let source: Source = Arc::new(memory);
-    let Some(filesystem) = accept(open(&source)).flatten() else { return };
-    accept(files::list(&*filesystem, len_bytes));
+    if let Some(filesystem) = accept(open(&source)).flatten() {
+        use_filesystem(&*filesystem, len_bytes);
+    }
+}
+
+/// Lists the files of a volume of so many bytes, and asks for its used map.
+pub(crate) fn use_filesystem(filesystem: &dyn FileSystem, len_bytes: u64) {
+    accept(files::list(filesystem, len_bytes));
     for check in [Check::Quick, Check::Full] {
         let Some(map) = accept(filesystem.used_map(check)) else { continue };
         assert!(filesystem.facts().state.doubt().is_none(), "a map in spite of a doubt");

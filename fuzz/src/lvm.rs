@@ -2,6 +2,7 @@
 
 use block::{Memory, ReadAt};
 use extent::Volume;
+use volume::lvm::Log;
 
 use super::accept;
 
@@ -28,6 +29,19 @@ pub fn lvm(data: &[u8]) {
             assert!(is_apart, "no extent has two owners");
         }
         assert!(group.free_bytes() <= group.size_bytes());
+    }
+    in_sync(data);
+}
+
+/// Reads `data` as what a mirror of 64 MiB is said to be in sync by.
+fn in_sync(data: &[u8]) {
+    let memory = Memory::new(data.to_vec());
+    let shared = Log::Shared { place: Vec::new(), region_bytes: 1 << 20 };
+    for (log, count) in [(Log::OfLegs(Vec::new()), 2), (shared, 1)] {
+        let contents: Vec<&dyn ReadAt<Volume>> = (0..count).map(|_| &memory as _).collect();
+        let doubt = accept(volume::lvm::doubt(&log, &contents, 64 << 20));
+        // Two legs that both say that they are the same one contradict each other.
+        assert!(count == 1 || doubt.is_none_or(|doubt| doubt.is_some()), "of two legs each is another");
     }
 }
 

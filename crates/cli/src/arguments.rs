@@ -147,7 +147,7 @@ pub(crate) struct OpenArguments {
     /// opened only from the image's own folder. May be repeated
     #[arg(long, value_name = "PATH", help_heading = OPENING)]
     pub(crate) allow_path: Vec<PathBuf>,
-    /// Another disk, on which logical volumes of LVM2 that lie on this one have parts. It is only read. May be repeated
+    /// Another disk, on which logical volumes of LVM2, or a Btrfs, that lie on this one have parts. It is only read. May be repeated
     #[arg(long, value_name = "DISK", help_heading = OPENING)]
     pub(crate) with: Vec<PathBuf>,
 }
@@ -196,8 +196,14 @@ pub(crate) struct InfoArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct AnalyzeArguments {
-    /// The disk: an image file or a block device
+    /// The disk: an image file or a block device; with --recursive, a folder
     pub(crate) disk: PathBuf,
+    /// Analyse all disks in the folder and in those below it, as one table with the most to gain first
+    #[arg(long, conflicts_with_all = ["format", "with", "full", "files", "top", "trace", "zeros", "summary"], help_heading = OPENING)]
+    pub(crate) recursive: bool,
+    /// Print what goes into the table of --recursive
+    #[arg(long, hide = true)]
+    pub(crate) summary: bool,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
     /// Print one JSON document instead of text (see docs/json.md)

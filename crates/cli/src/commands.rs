@@ -1,16 +1,21 @@
 //! The commands: a use case each, and what is printed of its outcome.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::path::Path;
+use std::process::{Command as Process, Stdio};
 use std::sync::Arc;
 
 use block::{Error, Result};
+use clap::ValueEnum;
 use leandisk::{
-    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, info, map, recover, serve,
-    stats,
+    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, folder, info, map, recover,
+    serve, stats,
 };
 use report::{
-    analyze_full_text, analyze_text, compact_text, copy_text, create_text, defrag_text, first_write_text,
-    fragmentation_text, info_text, map_text, recover_text, stats_text, to_json,
+    DiskEntry, DiskReport, analyze_full_text, analyze_text, compact_text, copy_text, create_text,
+    defrag_text, first_write_text, folder_text, fragmentation_text, info_text, map_text, recover_text,
+    stats_text, to_json,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -88,7 +93,44 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Analyses each disk of a folder in a process of its own, so that none is in another's way.
+fn analyze_folder(arguments: &AnalyzeArguments) -> Result<()> {
+    let document = folder::run(&arguments.folder_options(), &|disk| summary_of(arguments, disk), &TERMINAL)?;
+    print(&if arguments.json { to_json(&document) } else { folder_text(&document, stdout_palette()) })
+}
+
+/// What `analyze --summary` prints of a disk.
+fn summary_of(arguments: &AnalyzeArguments, disk: &Path) -> Result<DiskReport> {
+    let fail = |error| Error::io("run leandisk", error);
+    let mut command = Process::new(std::env::current_exe().map_err(fail)?);
+    command.args(["analyze", "--summary", "--json"]);
+    let confine = arguments.confine.confine.to_possible_value().expect("all of its values are shown");
+    command.args(["--confine", confine.get_name()]);
+    command.args(arguments.device.iter().flat_map(|device| ["--device", device]));
+    let granted =
+        arguments.open.allow_path.iter().flat_map(|path| [OsStr::new("--allow-path"), path.as_os_str()]);
+    command.args(granted).arg("--").arg(disk);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().map_err(fail)?;
+    if let Ok(report) = serde_json::from_slice(&output.stdout) {
+        return Ok(report);
+    }
+    let said: Option<serde_json::Value> = serde_json::from_slice(&output.stdout).ok();
+    let message = said.as_ref().and_then(|said| said["message"].as_str()).map(str::to_owned);
+    let message =
+        message.unwrap_or_else(|| format!("{}: its analysis ended without an answer", disk.display()));
+    let entry = DiskEntry { error: Some(message), ..DiskEntry::default() };
+    Ok(DiskReport { is_disk: true, entry, ..DiskReport::default() })
+}
+
 fn analyze(arguments: &AnalyzeArguments) -> Result<()> {
+    if arguments.recursive {
+        return analyze_folder(arguments);
+    }
+    if arguments.summary {
+        let options = arguments.options(false);
+        confine::run(arguments.confine.into(), confine::analyze(&options))?;
+        return print(&to_json(&analyze::summarize(&options)?));
+    }
     let looks = arguments.full && !arguments.json && std::io::stdout().is_terminal();
     let options = arguments.options(looks);
     confine::run(arguments.confine.into(), confine::analyze(&options))?;

@@ -6,7 +6,8 @@ use bench::{HostKind, HostVolume, Workload};
 use block::{Error, Result};
 use leandisk::confine::When;
 use leandisk::{
-    OpenOptions, analyze, bench as benches, compact, copy, create, defrag, info, map, recover, serve, stats,
+    OpenOptions, analyze, bench as benches, compact, copy, create, defrag, folder, info, map, recover, serve,
+    stats,
 };
 
 use crate::arguments::{
@@ -89,6 +90,13 @@ impl AnalyzeArguments {
             zeros: self.zeros,
             draws_map,
         }
+    }
+}
+
+impl AnalyzeArguments {
+    /// Of a whole folder.
+    pub(crate) fn folder_options(&self) -> folder::Options {
+        folder::Options { folder: self.disk.clone(), html: self.html.clone(), force: self.force, jobs: 0 }
     }
 }
 

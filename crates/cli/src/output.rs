@@ -62,11 +62,12 @@ pub(crate) fn tell(text: &str) {
     }
 }
 
-/// A line on standard error.
+/// A line on standard error, which comes in one piece: who reads along sees all of it or nothing.
 pub(crate) fn write_line(from: &str, text: &str) {
     // A bar stands in a line without an end, and is drawn anew below.
     let clear = if BAR_WAS_DRAWN.load(Ordering::Relaxed) { "\r\x1b[2K" } else { "" };
-    let _ = writeln!(std::io::stderr().lock(), "{clear}{from}{}", printable(text));
+    let line = format!("{clear}{from}{}\n", printable(text));
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 pub(crate) fn stdout_palette() -> Palette {

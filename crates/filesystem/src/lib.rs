@@ -247,6 +247,14 @@ pub fn open_contents(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     signature::open(source)
 }
 
+/// What has a superblock on the volume besides the file system `name`, which has one.
+pub fn another(source: &Source, name: &str) -> Result<Option<String>> {
+    match open_contents(source)? {
+        Some(found) if found.facts().filesystem != name => Ok(Some(found.facts().filesystem.clone())),
+        _ => beside(source, name),
+    }
+}
+
 /// Which file system's superblock is on the volume besides that of `found`.
 fn beside(source: &Source, found: &str) -> Result<Option<String>> {
     if found == "ntfs" && ext::has_superblock(source)? {

@@ -4,9 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use block::{Error, ReadAt, Result};
+use claims::{Claim, Claims, Kind};
 use engine::{ZeroCount, count_zeros};
 use filesystem::Check;
-use image::Format;
+use image::{Format, Found};
 use os::{Queue, StorageTiming, TimingBudget};
 use plan::CopyOptions;
 use predict::advice::advise;
@@ -14,14 +15,15 @@ use predict::cost::{Access, QueueLimits, RequestSize};
 use predict::profile::{PROFILES, Profile, Timings};
 use predict::{advice_facts, read_costs, read_trace_cost};
 use report::{
-    AnalyzeDocument, AnalyzeSubject, DiskMap, analyze_document, analyze_page, disk_map, write_file_lines,
+    AnalyzeDocument, AnalyzeSubject, DiskEntry, DiskMap, DiskReport, analyze_document, analyze_page,
+    disk_map, write_file_lines,
 };
 use stack::{Stack, UsedMaps};
 
 use crate::machine::Caching;
 use crate::open::{OpenDisk, OpenOptions};
 use crate::output::{OutputFile, output_beside};
-use crate::{Observer, recording};
+use crate::{Observer, Unwatched, recording};
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -85,17 +87,49 @@ pub struct Analysis {
 /// Surveys the disk, predicts, advises, and writes the files that were asked for.
 pub fn run(options: &Options, observer: &dyn Observer) -> Result<Analysis> {
     let disk = OpenDisk::open(&options.disk, &options.open, Caching::Direct)?;
+    disk.stack.chain().check_readable()?;
+    let reading = observer.waiting("reading the file systems' tables");
+    let maps = disk.stack.used_maps(Check::Quick)?;
+    drop(reading);
+    run_on(&disk, &maps, options, observer)
+}
+
+/// The analysis of a disk in a few figures, for a table of many.
+pub fn summarize(options: &Options) -> Result<DiskReport> {
+    let disk = OpenDisk::open(&options.disk, &options.open, Caching::Direct)?;
+    let chain = disk.stack.chain();
+    chain.check_readable()?;
+    let maps = disk.stack.used_maps(Check::Quick)?;
+    let Analysis { document, .. } = run_on(&disk, &maps, options, &Unwatched)?;
+    let layers = chain.links().iter().map(|link| link.layer.files());
+    let own = layers.clone().next().unwrap_or_default();
+    let allocated: Result<u64> = own.iter().map(|file| file.allocated_bytes()).sum();
+    let uses = |claim: &Claim| matches!(claim.kind, Kind::Writer | Kind::Reader) && claim.is_top;
+    let parent = layers.clone().nth(1).and_then(|files| Some(files.first()?.name().to_owned()));
+    let entry = DiskEntry {
+        allocated_bytes: Some(allocated?),
+        used_bytes: Some(crate::copy::plan(CopyOptions::default(), &disk.stack, &maps)?.used_bytes),
+        in_use: Claims::of_users(chain).iter().any(uses),
+        parent,
+        ..DiskEntry::of(&document)
+    };
+    let is_known =
+        disk.stack.volumes().iter().any(|volume| volume.filesystem.is_some() || volume.partition.is_some());
+    let is_disk = is_known || chain.links()[0].found != Found::ByElimination;
+    let identities = layers.map(|files| files.iter().filter_map(|file| file.identity()).collect());
+    Ok(DiskReport { is_disk, entry, layers: identities.collect() })
+}
+
+fn run_on(disk: &OpenDisk, maps: &UsedMaps, options: &Options, observer: &dyn Observer) -> Result<Analysis> {
     let stack = &disk.stack;
-    stack.chain().check_readable()?;
     let outputs = Outputs::prepare(options, stack)?;
     let surveying = observer.waiting("reading the file systems' tables");
-    let maps = stack.used_maps(Check::Quick)?;
-    let survey = stack.survey(&maps)?;
+    let survey = stack.survey(maps)?;
     drop(surveying);
     let zeros = match options.zeros {
         true => {
             let _reading = observer.waiting("reading data to find zeros");
-            Some(zeros(stack, &maps, survey.waste.unit_bytes)?)
+            Some(zeros(stack, maps, survey.waste.unit_bytes)?)
         }
         false => None,
     };
@@ -133,7 +167,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Analysis> {
         path: &options.disk.display().to_string(),
         format_option: options.open.format.map(Format::name),
         stack,
-        maps: &maps,
+        maps,
         survey: &survey,
         allocated_bytes,
         zeros,
@@ -145,7 +179,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<Analysis> {
     };
     let document = analyze_document(&subject)?;
     let map = match options.html.is_some() || options.draws_map {
-        true => Some(disk_map(subject.path, stack, &maps, &survey)?),
+        true => Some(disk_map(subject.path, stack, maps, &survey)?),
         false => None,
     };
     drop(predicting);

@@ -9,7 +9,9 @@ use engine::RearrangeOutcome;
 use extent::{ExtentSet, Span, VolumeOffset};
 use filesystem::Check;
 use image::{Chain, Edit};
-use plan::defrag::{BackingMap, DefragOptions, Hints, LayoutFigures, plan_in_place};
+use plan::defrag::{
+    BackingMap, DefragOptions, Hints, ImageUnits, LayoutFigures, in_image_units, plan_in_place,
+};
 use predict::profile::HDD;
 use predict::{fragmented_reading, free_after, predicted_figures, surveyed_figures};
 use report::{DefragDocument, DefragSubject, DefragVolume, DefragWork, defrag_document, printable_name};
@@ -235,7 +237,7 @@ fn plan_volume(
         let home = |file| rearrange.home(file);
         let hints = Hints { folder: Some(&folder), home: Some(&home) };
         let mut plans = Vec::new();
-        for Storage { backing, unit_bytes } in storages(stack.chain(), volume, growth_bytes_max)? {
+        for Storage { backing, unit_bytes, image } in storages(stack.chain(), volume, growth_bytes_max)? {
             let layout = read_layout(filesystem, rearrange, backing)?;
             let wanted = DefragOptions {
                 goal: options.goal.into(),
@@ -247,6 +249,11 @@ fn plan_volume(
                 moves_anchored: options.mft,
             };
             let plan = plan_in_place(&layout, &wanted, &hints)?;
+            let fitted = match image {
+                Some(units) => in_image_units(&layout, &units, growth_bytes_max, plan),
+                None => Some(plan),
+            };
+            let Some(plan) = fitted else { continue };
             let is_enough = plan.left.is_empty() && plan.unmet.is_none();
             plans.push(plan);
             if is_enough {
@@ -262,12 +269,25 @@ fn plan_volume(
 struct Storage {
     backing: BackingMap,
     unit_bytes: u64,
+    /// What the image has places for, if more is counted than it has.
+    image: Option<ImageUnits>,
 }
 
-/// What the container has under a volume, in the ways in which a plan can count it, the one with more room first.
+/// How a plan counts what the container takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// Units of the image, and blocks of the host in holes of its file.
+    Units,
+    /// Blocks of the host, in units that the image has.
+    BlocksOfItsUnits,
+    /// Blocks of the host, in units that the image has or will have.
+    Blocks,
+}
+
+/// What the container has under a volume, in the ways in which a plan can count it. The first that leaves nothing is taken.
 ///
-/// An image can grow in units of its own, and the host's file in blocks where it has holes. A plan counts both; or, where the image must
-/// not grow by a unit, and where the first plan leaves something, blocks of the host alone.
+/// An image can grow in units of its own, and the host's file in blocks where it has holes. A host that has holes in the file can store a part of
+/// a unit: then blocks alone may count.
 fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec<Storage>> {
     use image::Backing as Found;
     use plan::defrag::Backing;
@@ -279,27 +299,38 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
     let on_volume = |span: extent::VirtualSpan| {
         Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes())
     };
-    let storage = |is_in_units: bool| {
-        let state = |backing| match backing {
-            Found::Allocated => Backing::Allocated,
-            Found::Absent if is_in_units => Backing::Unallocated,
-            Found::Unallocated if is_in_units && unit_bytes > HOST_BLOCK_BYTES => Backing::Hole,
-            Found::Unallocated => Backing::Unallocated,
-            Found::Absent | Found::Fixed => Backing::Fixed,
+    let image = || ImageUnits {
+        unit_bytes,
+        unit_skew_bytes: start % unit_bytes,
+        present: extents
+            .iter()
+            .filter(|extent| extent.state != Found::Absent)
+            .map(|extent| on_volume(extent.span))
+            .collect(),
+    };
+    let storage = |counted: Counted| {
+        let state = |backing| match (backing, counted) {
+            (Found::Allocated, _) => Backing::Allocated,
+            (Found::Unallocated, Counted::Units) if unit_bytes > HOST_BLOCK_BYTES => Backing::Hole,
+            (Found::Absent, Counted::BlocksOfItsUnits) | (Found::Fixed, _) => Backing::Fixed,
+            (Found::Absent | Found::Unallocated, _) => Backing::Unallocated,
         };
         Storage {
             backing: extents.iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect(),
-            unit_bytes: if is_in_units { unit_bytes } else { HOST_BLOCK_BYTES },
+            unit_bytes: if counted == Counted::Units { unit_bytes } else { HOST_BLOCK_BYTES },
+            image: (counted == Counted::Blocks).then(image),
         }
     };
-    let ways: &[bool] = if unit_bytes == HOST_BLOCK_BYTES || !has(Found::Unallocated) {
-        &[true]
-    } else if unit_bytes > growth_bytes_max || !has(Found::Absent) {
-        &[false]
+    let ways: &[Counted] = if unit_bytes == HOST_BLOCK_BYTES || !has(Found::Unallocated) {
+        &[Counted::Units]
+    } else if !has(Found::Absent) {
+        &[Counted::BlocksOfItsUnits]
+    } else if unit_bytes > growth_bytes_max {
+        &[Counted::BlocksOfItsUnits, Counted::Blocks]
     } else {
-        &[true, false]
+        &[Counted::Units, Counted::BlocksOfItsUnits, Counted::Blocks]
     };
-    Ok(ways.iter().map(|is_in_units| storage(*is_in_units)).collect())
+    Ok(ways.iter().map(|counted| storage(*counted)).collect())
 }
 
 /// The disk after the change, and what was done to each volume.

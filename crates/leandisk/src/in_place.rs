@@ -69,8 +69,8 @@ pub(crate) fn plan_for_change(
     soundness: Soundness,
     plan: impl FnOnce(&Volume, &dyn FileSystem, &dyn Rearrange) -> Result<DefragPlan>,
 ) -> VolumePlan {
-    if let Some(other) = stack.hibernated().filter(|other| *other != index) {
-        return Err(Error::refused(format!("the guest is hibernated (see volume {})", other + 1)));
+    if let Some(told) = stack.where_hibernated(Some(index)) {
+        return Err(Error::refused(format!("the guest is hibernated ({told})")));
     }
     let volume = &stack.volumes()[index];
     let filesystem = volume.filesystem.as_deref().ok_or_else(|| {
@@ -80,16 +80,18 @@ pub(crate) fn plan_for_change(
     span_of(volume)?;
     let plan = plan(volume, filesystem, &*rearrange)?;
     if !plan.batches.is_empty() && soundness == Soundness::ToBeChecked {
-        verify::volume::check(&volume.source)?;
+        verify::volume::check(volume.to_check())?;
     }
     let mut free = ExtentSet::new();
     filesystem.each_free_span(&mut |span| free.push(span))?;
     Ok(PlannedVolume { rearrange, plan, free })
 }
 
-/// Where a volume lies whose files are to be moved. `Unsupported` if it is a logical volume.
+/// Where a volume lies whose files are to be moved. `Unsupported` if that need not be one place.
 pub(crate) fn span_of(volume: &Volume) -> Result<VirtualSpan> {
-    volume.span().ok_or_else(|| Error::unsupported("the files of logical volumes are not moved"))
+    volume
+        .span()
+        .ok_or_else(|| Error::unsupported("files of volumes that need not lie in one piece are not moved"))
 }
 
 /// For a dry run: what keeps the disk's files from being opened for the plans would keep these from being carried out.
@@ -168,7 +170,7 @@ pub(crate) fn carry_out(
         if let Some(before) = before {
             verified_files += before.file_count() as u64;
             let filesystem = volume.filesystem.as_deref().ok_or_else(lost)?;
-            verify::volume::check(&volume.source)?;
+            verify::volume::check(volume.to_check())?;
             Snapshot::compare_named(before, &snapshot(how, volume)?, |files| {
                 filesystem::paths(filesystem, files)
             })?;
@@ -208,7 +210,7 @@ pub(crate) fn take_snapshot(
     let facts = filesystem.facts();
     match facts.state.doubt() {
         Some(why) => Err(Error::refused(why)),
-        None => Snapshot::take(&facts.identity(), &volume.source, contents, THREAD_COUNT),
+        None => Snapshot::take(&facts.identity(), volume.to_check(), contents, THREAD_COUNT),
     }
 }
 

@@ -101,6 +101,7 @@ mod consolidate;
 pub mod copy;
 pub mod create;
 pub mod defrag;
+pub mod folder;
 mod in_place;
 pub mod info;
 mod machine;

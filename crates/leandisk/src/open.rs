@@ -21,7 +21,7 @@ pub struct OpenOptions {
     pub format: Option<Format>,
     /// Files that the image may refer to, and folders with such files, besides the image's own folder.
     pub allow_path: Vec<PathBuf>,
-    /// Other disks, on which logical volumes of this one have parts. They are only read.
+    /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
     pub with: Vec<PathBuf>,
 }
 

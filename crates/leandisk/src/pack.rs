@@ -22,7 +22,7 @@ pub(crate) fn pack(stack: &Stack, maps: &UsedMaps) -> Result<Packing> {
     for (volume, mode) in stack.volumes().iter().zip(maps.modes()) {
         let packed = match (&volume.filesystem, mode.reason()) {
             (Some(_), None) if volume.name.is_some() => {
-                Err("the files of logical volumes are not moved".into())
+                Err("files of volumes that need not lie in one piece are not moved".into())
             }
             (Some(filesystem), None) => pack_volume(&**filesystem, &volume.source)?,
             (_, reason) => Err(reason.unwrap_or("no known file system").to_owned()),

@@ -81,7 +81,7 @@ impl CompactDocument {
 #[derive(Clone, Debug, Serialize)]
 struct VolumeCompact {
     index: usize,
-    /// `GROUP/VOLUME` of a logical volume.
+    /// `GROUP/VOLUME` of a logical volume, or the UUID of a file system that has several devices.
     name: Option<String>,
     filesystem: Option<String>,
     label: Option<String>,
@@ -131,7 +131,7 @@ pub struct CompactSubject<'a> {
 pub struct CompactVolume<'a> {
     /// What is on it.
     pub facts: Option<&'a filesystem::Facts>,
-    /// Its name, if it is a logical volume.
+    /// Its name, if it is a logical volume or has several devices.
     pub name: Option<&'a str>,
     /// Its length.
     pub size_bytes: u64,

@@ -85,7 +85,7 @@ struct AvoidedBytes {
 #[derive(Clone, Debug, Serialize)]
 struct VolumeCopy {
     index: usize,
-    /// `GROUP/VOLUME` of a logical volume.
+    /// `GROUP/VOLUME` of a logical volume, or the UUID of a file system that has several devices.
     name: Option<String>,
     filesystem: Option<String>,
     label: Option<String>,

@@ -81,7 +81,7 @@ struct TableInfo {
 #[derive(Clone, Debug, Serialize)]
 struct VolumeInfo {
     index: usize,
-    /// `GROUP/VOLUME` of a logical volume.
+    /// `GROUP/VOLUME` of a logical volume, or the UUID of a file system that has several devices.
     name: Option<String>,
     start_bytes: u64,
     size_bytes: u64,

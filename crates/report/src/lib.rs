@@ -29,7 +29,8 @@ pub use self::bench::{
     fragmentation_text,
 };
 pub use analyze::{
-    AnalyzeDocument, AnalyzeSubject, analyze_document, analyze_full_text, analyze_page, analyze_text,
+    AnalyzeDocument, AnalyzeSubject, DiskEntry, DiskReport, FileIdentity, FolderDocument, analyze_document,
+    analyze_full_text, analyze_page, analyze_text, folder_document, folder_page, folder_text,
     write_file_lines,
 };
 pub use compact::{

@@ -5,7 +5,7 @@ use stack::Stack;
 
 use crate::text::printable;
 
-/// What a volume is called in words: its file system, with its name if it is a logical volume.
+/// What a volume is called in words: its file system, with its name if it is a logical volume or has several devices.
 pub(crate) fn titled(name: Option<&str>, filesystem: Option<&str>) -> String {
     let filesystem = filesystem.map_or("unknown contents".into(), printable);
     name.map_or(filesystem.clone(), |name| format!("{} {filesystem}", printable(name)))

@@ -9,9 +9,12 @@
 //! Absent on purpose: operating-system code (the caller opens files), decisions about what to read.
 
 mod arranged;
+mod btrfs;
 mod facts;
 mod layers;
 mod lvm;
+mod member;
+mod opened;
 mod placement;
 mod regions;
 mod survey;
@@ -22,7 +25,7 @@ use std::sync::Arc;
 use block::{Cached, Disk, ErrorKind, ReadAt, Result};
 use extent::{Span, VirtualOffset, VirtualSpan};
 use filesystem::holder::{self, Holder};
-use filesystem::{Check, FileSystem, Scope, Source, State, UsedMap};
+use filesystem::{Check, FileSystem, Scope, Source, UsedMap};
 use image::Chain;
 use volume::{Partition, Scheme, Table};
 
@@ -30,11 +33,12 @@ pub use arranged::{Arranged, Arrangement};
 pub use layers::{ImageRun, LayerFragments, Layers, Place};
 use lvm::Elsewhere;
 pub use lvm::VolumeGroup;
+pub use opened::Volume;
 use placement::DiskIndex;
 pub use placement::Placement;
 use regions::Region;
 pub use survey::{FreeSpace, StreamFragments, Sum, Survey, Totals, VolumeSurvey, Waste};
-use view::{Disks, VolumeView};
+use view::{Disks, Mirrored, VolumeView};
 
 /// Memory for a volume's metadata pages.
 const CACHE_BYTES_MAX: u64 = 8 << 20;
@@ -47,22 +51,8 @@ pub struct Stack {
     groups: Vec<VolumeGroup>,
     /// Which part of the disk is which part of which volume.
     regions: Vec<Region>,
-}
-
-/// One volume and what is known of it.
-pub struct Volume {
-    /// Where it lies on the virtual disk.
-    pub place: Placement,
-    /// Its bytes, read through a cache.
-    pub source: Source,
-    /// Its entry in the partition table; `None` for a disk without one.
-    pub partition: Option<Partition>,
-    /// Its name, `GROUP/VOLUME`; `None` for what is no logical volume. Untrusted text.
-    pub name: Option<String>,
-    /// What is on it, if that was recognised.
-    pub filesystem: Option<Box<dyn FileSystem>>,
-    /// Why it was not, if reading it failed.
-    pub doubt: Option<String>,
+    /// A volume on another disk of the guest says that this is hibernated.
+    is_hibernated_elsewhere: bool,
 }
 
 /// The used maps of all volumes, or the reasons why there are none.
@@ -104,7 +94,7 @@ impl Stack {
         Self::open_with(chain, Vec::new())
     }
 
-    /// The same where logical volumes may have parts on `others`. Of these nothing else is told.
+    /// The same where logical volumes and file systems may have parts on `others`. Of these nothing else is told.
     pub fn open_with(chain: Chain, others: Vec<Chain>) -> Result<Self> {
         let others: Vec<_> = others.into_iter().map(Arc::new).collect();
         let (mut stack, physical) = Self::open_alone(Arc::new(chain))?;
@@ -112,22 +102,38 @@ impl Stack {
         for (number, other) in others.iter().enumerate() {
             let disk = DiskIndex(number + 1);
             let (other, physical) = Self::open_alone(other.clone())?;
+            stack.is_hibernated_elsewhere |= other.where_hibernated(None).is_some();
             let volumes = other.volumes.into_iter().enumerate();
-            let volumes = volumes.filter(|(index, _)| physical.contains(index));
-            elsewhere.extend(volumes.map(|(_, volume)| Elsewhere { disk, volume }));
+            // What is on a disk whose table is in doubt is nothing to build on.
+            elsewhere.extend(
+                volumes.filter(|_| other.table.doubt.is_none()).map(|(index, volume)| Elsewhere {
+                    disk,
+                    volume,
+                    is_physical: physical.contains(&index),
+                }),
+            );
         }
         let disks = Disks::new(stack.chain.clone(), others.into_iter());
-        stack.groups = lvm::assemble(&disks, &mut stack.volumes, &physical, &elsewhere)?;
+        let assembled = lvm::assemble(&disks, &mut stack.volumes, &physical, &elsewhere)?;
+        stack.groups = assembled.groups;
+        stack.is_hibernated_elsewhere |= assembled.elsewhere.iter().any(Volume::is_hibernated);
+        if stack.table.doubt.is_none() {
+            btrfs::assemble(&disks, &mut stack.volumes, &elsewhere, &assembled.elsewhere)?;
+        }
         stack.regions = regions::regions(&stack.volumes);
         Ok(stack)
+    }
+
+    fn of_volumes(chain: Arc<Chain>, table: Table, volumes: Vec<Volume>) -> Self {
+        let (groups, regions) = (Vec::new(), Vec::new());
+        Self { chain, table, volumes, groups, regions, is_hibernated_elsewhere: false }
     }
 
     /// Without volume groups, and which of the volumes are held by LVM2 alone.
     fn open_alone(chain: Arc<Chain>) -> Result<(Self, Vec<usize>)> {
         if chain.check_readable().is_err() {
             let table = no_table(chain.sector_bytes());
-            let stack = Self { chain, table, volumes: Vec::new(), groups: Vec::new(), regions: Vec::new() };
-            return Ok((stack, Vec::new()));
+            return Ok((Self::of_volumes(chain, table, Vec::new()), Vec::new()));
         }
         let cached = Cached::new(chain.clone(), CACHE_BYTES_MAX);
         let table = volume::read(&cached, chain.sector_bytes())?;
@@ -138,7 +144,7 @@ impl Stack {
             held.extend(holders.into_iter().map(|holder| (partition.span.start(), holder)));
             volumes.push(volume);
         }
-        let mut stack = Self { chain, table, volumes, groups: Vec::new(), regions: Vec::new() };
+        let mut stack = Self::of_volumes(chain, table, volumes);
         if let Some(is_physical) = stack.consider_the_whole_disk(&held)? {
             physical = if is_physical { vec![0] } else { Vec::new() };
         }
@@ -155,7 +161,7 @@ impl Stack {
         &self.table
     }
 
-    /// The volumes: partitions by start, and behind them logical volumes.
+    /// The volumes: partitions by start, behind them logical volumes, and behind these file systems of several devices.
     pub fn volumes(&self) -> &[Volume] {
         &self.volumes
     }
@@ -175,13 +181,13 @@ impl Stack {
         format!("no volume was found on the disk{reason}")
     }
 
-    /// The first volume that says that its guest is hibernated, counted from zero: then nothing of the disk may change.
-    pub fn hibernated(&self) -> Option<usize> {
-        let is_hibernated = |volume: &Volume| {
-            let filesystem = volume.filesystem.as_ref();
-            filesystem.is_some_and(|it| matches!(it.facts().state, State::Hibernated(_)))
-        };
-        self.volumes.iter().position(is_hibernated)
+    /// Where it is said that the guest is hibernated, if not by the volume `but`, counted from zero: then nothing of the disk may change.
+    pub fn where_hibernated(&self, but: Option<usize>) -> Option<String> {
+        let mut volumes = self.volumes.iter().enumerate();
+        match volumes.position(|(index, volume)| Some(index) != but && volume.is_hibernated()) {
+            Some(index) => Some(format!("see volume {}", index + 1)),
+            None => self.is_hibernated_elsewhere.then(|| "see its disk that --with names".to_owned()),
+        }
     }
 
     /// Reads and checks the used map of every volume.
@@ -200,11 +206,13 @@ impl Stack {
                 hibernated.get_or_insert(index);
             }
         }
-        if let Some(index) = hibernated {
-            for mode in &mut by_volume {
-                if let Mode::UsedOnly(_) = mode {
-                    *mode = Mode::Whole(format!("the guest is hibernated (see volume {})", index + 1));
-                }
+        let where_told = match hibernated {
+            Some(index) => Some(format!("see volume {}", index + 1)),
+            None => self.where_hibernated(None),
+        };
+        if let Some(where_told) = where_told {
+            for mode in by_volume.iter_mut().filter(|mode| mode.reason().is_none()) {
+                *mode = Mode::Whole(format!("the guest is hibernated ({where_told})"));
             }
         }
         Ok(UsedMaps { by_volume })
@@ -222,7 +230,7 @@ impl Stack {
     /// If the disk turns out to be one volume, or none: whether that is an LVM2 physical volume.
     fn consider_the_whole_disk(&mut self, held: &[(VirtualOffset, Holder)]) -> Result<Option<bool>> {
         let place = Placement::of_span(Span::from_zero(self.chain.len_bytes()));
-        let source = source_of(&Disks::new(self.chain.clone(), std::iter::empty()), place.clone());
+        let source = source_of(&Disks::new(self.chain.clone(), std::iter::empty()), &place);
         let holders = holder::find(&source, Scope::Disk)?;
         if let Some(holder) = holders.iter().find(|holder| !is_of_a_partition(holder, held)) {
             let filesystem = Some(holder::hold(holder, &source)?);
@@ -230,8 +238,7 @@ impl Stack {
                 self.table.doubt = Some(holder.reason_of("the disk as a whole"));
                 self.table.partitions.clear();
             }
-            self.volumes =
-                vec![Volume { place, source, partition: None, name: None, filesystem, doubt: None }];
+            self.volumes = vec![Volume { filesystem, ..Volume::unknown(place, source) }];
             return Ok(Some(self.table.scheme == Scheme::None && lvm::is_candidate(&holders)));
         }
         let whole = volume_of(place, source, None, filesystem::open_contents)?;
@@ -279,34 +286,6 @@ impl UsedMaps {
     }
 }
 
-impl Volume {
-    /// Where a partition, or a disk without a table, lies; `None` for a logical volume, whose place is its group's business.
-    pub fn span(&self) -> Option<VirtualSpan> {
-        self.name.is_none().then(|| self.place.first())
-    }
-
-    /// How it is to be taken, and whether it says that the guest is hibernated.
-    fn mode(&self, check: Check, shadow_copies: ShadowCopies) -> Result<(Mode, bool)> {
-        let whole = |reason: String, is_hibernated| Ok((Mode::Whole(reason), is_hibernated));
-        let Some(filesystem) = &self.filesystem else {
-            return whole(self.doubt.as_deref().unwrap_or("no known file system").to_owned(), false);
-        };
-        let state = &filesystem.facts().state;
-        if let Some(doubt) = state.doubt() {
-            return whole(doubt.to_owned(), matches!(state, State::Hibernated(_)));
-        }
-        let map = match shadow_copies {
-            ShadowCopies::Kept => filesystem.used_map(check),
-            ShadowCopies::Dropped => filesystem.used_map_without_shadow_copies(check),
-        };
-        match map {
-            Ok(map) => Ok((Mode::UsedOnly(map), false)),
-            Err(error) if error.kind() == ErrorKind::Io => Err(error),
-            Err(error) => whole(error.to_string(), error.kind() == ErrorKind::Refused),
-        }
-    }
-}
-
 /// Recognises what is on `span`, and everything that it is a member of.
 fn open_volume(
     chain: &Arc<Chain>,
@@ -314,7 +293,7 @@ fn open_volume(
     partition: Option<Partition>,
 ) -> Result<(Volume, Vec<Holder>)> {
     let place = Placement::of_span(span);
-    let source = source_of(&Disks::new(chain.clone(), std::iter::empty()), place.clone());
+    let source = source_of(&Disks::new(chain.clone(), std::iter::empty()), &place);
     let holders = holder::find(&source, Scope::Partition)?;
     let claim = partition.as_ref().filter(|partition| partition.is_member).map(|it| it.kind.clone());
     let mut volume = volume_of(place, source, partition, |source| match holders.first() {
@@ -335,8 +314,14 @@ fn open_volume(
     Ok((volume, holders))
 }
 
-fn source_of(disks: &Disks, place: Placement) -> Source {
-    Arc::new(Cached::new(VolumeView::new(disks.clone(), place), CACHE_BYTES_MAX))
+fn source_of(disks: &Disks, place: &Placement) -> Source {
+    let cached =
+        |leg| -> Source { Arc::new(Cached::new(VolumeView::new(disks.clone(), leg), CACHE_BYTES_MAX)) };
+    let mut legs = place.legs().map(cached);
+    let first = legs.next().expect("a volume lies somewhere");
+    let others: Vec<_> = legs.collect();
+    // Above the caches, so that no more is compared than what was asked for.
+    if others.is_empty() { first } else { Arc::new(Mirrored::new(first, others)) }
 }
 
 /// That its contents contradict themselves is a fact about the volume, not a failure; that they cannot be read is.
@@ -351,7 +336,7 @@ fn volume_of(
         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
         Err(error) => (None, Some(error.to_string())),
     };
-    Ok(Volume { place, source, partition, name: None, filesystem, doubt })
+    Ok(Volume { partition, filesystem, doubt, ..Volume::unknown(place, source) })
 }
 
 fn no_table(sector_bytes: u32) -> Table {

@@ -1,17 +1,18 @@
 //! Volume groups of LVM2, put together from the physical volumes of the disk and of those that were named with it.
 //!
 //! Invariants:
+//! - a mirrored logical volume counts as one only if what is written beside its legs says that they are in sync;
 //! - a group counts only if every physical volume that it lists is on the disks, once, and as long as it says;
 //! - a physical volume that shows anything else besides its label is a doubt: one of the two is a leftover.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use block::{ErrorKind, Result};
-use extent::{Extent, ExtentSet, Span, Volume as VolumeSpace, VolumeSpan};
-use filesystem::{Check, Facts, FileSystem, FileVisitor, Scope, State, Use, UsedMap, holder};
-use volume::lvm::{self, Group, Layout, LogicalVolume, PhysicalVolume};
+use block::{ErrorKind, ReadAt, Result};
+use extent::{ExtentSet, Span, Volume as VolumeSpace};
+use filesystem::{Facts, Scope, State, holder};
+use volume::lvm::{self, Group, Layout, LogicalVolume, Mirror, PhysicalVolume};
 
+use crate::member::Member;
 use crate::placement::{Column, DiskIndex, Placement};
 use crate::view::Disks;
 use crate::{Volume, source_of, volume_of};
@@ -32,6 +33,14 @@ pub struct VolumeGroup {
     pub free_bytes: u64,
 }
 
+/// What there is of groups.
+pub(crate) struct Assembled {
+    /// Those of which a part is on the disk.
+    pub(crate) groups: Vec<VolumeGroup>,
+    /// Logical volumes that lie on other disks alone.
+    pub(crate) elsewhere: Vec<Volume>,
+}
+
 /// A physical volume that was found.
 struct Found {
     /// Which of the disk's volumes it is; `None` if it is on another disk.
@@ -41,20 +50,22 @@ struct Found {
     physical: PhysicalVolume,
 }
 
-/// A volume of another disk that LVM2 alone holds.
+/// A volume of another disk.
 pub(crate) struct Elsewhere {
     pub(crate) disk: DiskIndex,
     pub(crate) volume: Volume,
+    /// Whether LVM2 alone holds it.
+    pub(crate) is_physical: bool,
 }
 
-/// Puts the groups together of which a part is on the disk. `candidates` are its volumes that LVM2 alone holds, `elsewhere` those of the
-/// other disks. The file systems of the former become what is known of them, and the logical volumes come behind all others.
+/// Puts the groups together. `candidates` are its volumes that LVM2 alone holds, `elsewhere` the
+/// volumes of the other disks. The file systems of the former become what is known of them, and the logical volumes come behind all others.
 pub(crate) fn assemble(
     disks: &Disks,
     volumes: &mut Vec<Volume>,
     candidates: &[usize],
     elsewhere: &[Elsewhere],
-) -> Result<Vec<VolumeGroup>> {
+) -> Result<Assembled> {
     let mut found = Vec::new();
     for &index in candidates {
         match read(&volumes[index]) {
@@ -66,7 +77,7 @@ pub(crate) fn assemble(
             Err(error) => doubt(&mut volumes[index], &error.to_string()),
         }
     }
-    for Elsewhere { disk, volume } in elsewhere {
+    for Elsewhere { disk, volume, .. } in elsewhere.iter().filter(|it| it.is_physical) {
         let place = Column { disk: *disk, span: volume.place.first() };
         match read(volume) {
             Ok(physical) => found.push(Found { volume: None, place, physical }),
@@ -75,23 +86,21 @@ pub(crate) fn assemble(
             Err(_) => {}
         }
     }
-    let (newest, mut groups) = (newest(&found, volumes), Vec::new());
+    let newest = newest(&found, volumes);
+    let mut assembled = Assembled { groups: Vec::new(), elsewhere: Vec::new() };
     let claims = newest.iter().flat_map(|group| group.members.iter().map(|member| member.id.as_str()));
     let claims: Vec<_> = claims.collect();
     for group in &newest {
-        let is_here = |it: &Found| it.volume.is_some() && lists(group, it);
-        if !found.iter().any(is_here) {
-            continue;
-        }
         match members(group, &found, &claims) {
             Ok(members) => {
-                add(disks, volumes, group, &members)?;
-                groups.push(VolumeGroup {
+                add(disks, volumes, &mut assembled.elsewhere, group, &members)?;
+                let is_here = found.iter().any(|it| it.volume.is_some() && lists(group, it));
+                assembled.groups.extend(is_here.then(|| VolumeGroup {
                     name: group.name.clone(),
                     extent_bytes: group.extent_bytes,
                     size_bytes: group.size_bytes(),
                     free_bytes: group.free_bytes(),
-                });
+                }));
             }
             Err(reason) => {
                 let listed = found.iter().filter(|it| lists(group, it)).filter_map(|it| it.volume);
@@ -108,7 +117,7 @@ pub(crate) fn assemble(
             doubt(&mut volumes[volume], "it has no copy of the metadata of its volume group");
         }
     }
-    Ok(groups)
+    Ok(assembled)
 }
 
 /// Whether a physical volume is one of those of the group.
@@ -180,7 +189,20 @@ fn members<'a>(group: &Group, found: &'a [Found], claims: &[&str]) -> Result<Vec
     group.members.iter().map(member).collect()
 }
 
-fn add(disks: &Disks, volumes: &mut Vec<Volume>, group: &Group, members: &[&Found]) -> Result<()> {
+/// Puts logical volumes behind `volumes`; those that are not on the disk behind `elsewhere`.
+fn add(
+    disks: &Disks,
+    volumes: &mut Vec<Volume>,
+    elsewhere: &mut Vec<Volume>,
+    group: &Group,
+    members: &[&Found],
+) -> Result<()> {
+    let on_disk = |area: lvm::Area| {
+        let (span, Column { disk, span: whole }) = (group.span_of(area), members[area.member].place);
+        Column { disk, span: Span::new(whole.start().plus(span.start().get()), span.len_bytes()) }
+    };
+    let logical = group.volumes.iter().map(|logical| logical_volume(disks, group, logical, &on_disk));
+    let logical = logical.collect::<Result<Vec<_>>>()?;
     for (member, found) in members.iter().enumerate() {
         let Some(index) = found.volume else { continue };
         let volume = &mut volumes[index];
@@ -189,19 +211,23 @@ fn add(disks: &Disks, volumes: &mut Vec<Volume>, group: &Group, members: &[&Foun
         let count = group.members[member].extent_count;
         let all = group.span_of(lvm::Area { member, first: 0, count });
         let free = [all].into_iter().collect::<ExtentSet<_>>().subtract(&areas);
+        let taken_bytes = taken_bytes(&logical, found.place);
         if let Some(held) = volume.filesystem.take() {
-            volume.filesystem = Some(Box::new(Physical::new(held.facts(), group, areas.total_bytes(), free)));
+            let facts = facts_of(held.facts(), group, taken_bytes, free.total_bytes());
+            volume.filesystem = Some(Member::boxed(facts, free));
         }
     }
-    let on_disk = |area: lvm::Area| {
-        let (span, Column { disk, span: whole }) = (group.span_of(area), members[area.member].place);
-        Column { disk, span: Span::new(whole.start().plus(span.start().get()), span.len_bytes()) }
-    };
-    for logical in &group.volumes {
-        let volume = logical_volume(disks, group, logical, &on_disk)?;
-        volumes.extend(volume.place.is_on_disk().then_some(volume));
+    for volume in logical {
+        if volume.place.is_on_disk() { volumes.push(volume) } else { elsewhere.push(volume) }
     }
     Ok(())
+}
+
+/// How much of a physical volume is logical volumes' own: all of their extents but those that say whether legs are in sync.
+fn taken_bytes(logical: &[Volume], physical: Column) -> u64 {
+    let columns = logical.iter().flat_map(|volume| volume.place.pieces()).flat_map(|piece| &piece.columns);
+    let own = columns.filter(|column| column.disk == physical.disk);
+    own.filter_map(|column| column.span.intersect(&physical.span)).map(|span| span.len_bytes()).sum()
 }
 
 fn logical_volume(
@@ -212,88 +238,59 @@ fn logical_volume(
 ) -> Result<Volume> {
     let name = Some(format!("{}/{}", group.name, logical.name));
     let spans = |areas: &[lvm::Area]| areas.iter().map(|area| on_disk(*area)).collect::<Vec<_>>();
-    match &logical.layout {
-        Layout::Segments(segments) => {
-            let pieces = segments.iter().map(|segment| (segment.stripe_bytes, spans(&segment.areas)));
-            let place = Placement::of_pieces(pieces);
-            let source = source_of(disks, place.clone());
-            let volume = volume_of(place, source, None, |source| {
-                match holder::find(source, Scope::Partition)?.first() {
-                    Some(holder) => holder::hold(holder, source).map(Some),
-                    None => filesystem::open_contents(source),
-                }
-            })?;
-            Ok(Volume { name, ..volume })
-        }
-        Layout::Other(reason, areas) => {
-            let pieces = spans(areas).into_iter().map(|column| (column.span.len_bytes(), vec![column]));
-            let place = Placement::of_pieces(pieces);
-            let source = source_of(disks, place.clone());
-            let doubt = Some(format!("it is a logical volume of which more must be known: {reason}"));
-            Ok(Volume { place, source, partition: None, name, filesystem: None, doubt })
-        }
-    }
+    let placed = |segments: &[lvm::Segment]| {
+        Placement::of_pieces(segments.iter().map(|it| (it.stripe_bytes, spans(&it.areas))))
+    };
+    let whole = |reason: &str| {
+        let pieces = spans(&logical.layout.areas()).into_iter();
+        let place = Placement::of_pieces(pieces.map(|column| (column.span.len_bytes(), vec![column])));
+        let source = source_of(disks, &place);
+        let doubt = Some(format!("it is a logical volume of which more must be known: {reason}"));
+        Volume { name: name.clone(), doubt, ..Volume::unknown(place, source) }
+    };
+    let place = match &logical.layout {
+        Layout::Segments(segments) => placed(segments),
+        Layout::Mirrored(mirror) => match doubt_of(disks, mirror, &placed)? {
+            None => Placement::of_legs(mirror.legs.iter().map(|leg| placed(leg)).collect()),
+            Some(reason) => return Ok(whole(&reason)),
+        },
+        Layout::Other(reason, _) => return Ok(whole(reason)),
+    };
+    let source = source_of(disks, &place);
+    let volume =
+        volume_of(place, source, None, |source| match holder::find(source, Scope::Partition)?.first() {
+            Some(holder) => holder::hold(holder, source).map(Some),
+            None => filesystem::open_contents(source),
+        })?;
+    Ok(Volume { name, ..volume })
 }
 
-/// A physical volume whose group is known: what lies on it are its metadata, logical volumes, and free extents.
-struct Physical {
-    facts: Facts,
-    free: Arc<ExtentSet<VolumeSpace>>,
+/// Why the legs of a mirror may differ.
+fn doubt_of(
+    disks: &Disks,
+    mirror: &Mirror,
+    placed: &impl Fn(&[lvm::Segment]) -> Placement,
+) -> Result<Option<String>> {
+    let logs: Vec<_> = mirror.log.places().iter().map(|log| source_of(disks, &placed(log))).collect();
+    let contents: Vec<&dyn ReadAt<VolumeSpace>> = logs.iter().map(|log| &**log as _).collect();
+    let len_bytes = mirror.legs.first().map_or(0, |leg| placed(leg).len_bytes());
+    let doubt = match lvm::doubt(&mirror.log, &contents, len_bytes) {
+        Err(error) if error.kind() != ErrorKind::Io => Some(error.to_string()),
+        doubt => doubt?,
+    };
+    Ok(doubt.map(|doubt| format!("its kind is {}, and its legs may differ: {doubt}", mirror.kind)))
 }
 
-impl Physical {
-    fn new(held: &Facts, group: &Group, taken_bytes: u64, free: ExtentSet<VolumeSpace>) -> Self {
-        let facts = Facts {
-            cluster_bytes: Some(group.extent_bytes),
-            // Logical volumes have their own.
-            size_bytes: held.size_bytes.saturating_sub(taken_bytes),
-            free_bytes: Some(free.total_bytes()),
-            state: State::Clean,
-            details: vec![("volume group", group.name.clone())],
-            ..held.clone()
-        };
-        Self { facts, free: Arc::new(free) }
-    }
-}
-
-impl FileSystem for Physical {
-    fn facts(&self) -> &Facts {
-        &self.facts
-    }
-
-    fn used_map(&self, _check: Check) -> Result<Box<dyn UsedMap>> {
-        Ok(Box::new(FreeExtents(self.free.clone())))
-    }
-
-    /// It has no files, and lacks none.
-    fn scan_files(&self, _visitor: &mut dyn FileVisitor) -> Result<()> {
-        Ok(())
-    }
-
-    fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
-        self.free.iter().for_each(each);
-        Ok(())
-    }
-}
-
-struct FreeExtents(Arc<ExtentSet<VolumeSpace>>);
-
-impl UsedMap for FreeExtents {
-    fn uses(&self, span: VolumeSpan) -> Result<Vec<Extent<VolumeSpace, Use>>> {
-        let mut uses = Vec::new();
-        let mut push = |span: VolumeSpan, state| {
-            if !span.is_empty() {
-                uses.push(Extent { span, state });
-            }
-        };
-        let mut at = span.start();
-        for free in self.0.within(span) {
-            push(Span::between(at, free.start()), Use::Used);
-            push(free, Use::Free);
-            at = free.end();
-        }
-        push(Span::between(at, span.end()), Use::Used);
-        Ok(uses)
+/// What is known of a physical volume whose group is known: what lies on it are its metadata, logical volumes, and free extents.
+fn facts_of(held: &Facts, group: &Group, taken_bytes: u64, free_bytes: u64) -> Facts {
+    Facts {
+        cluster_bytes: Some(group.extent_bytes),
+        // Logical volumes have their own.
+        size_bytes: held.size_bytes.saturating_sub(taken_bytes),
+        free_bytes: Some(free_bytes),
+        state: State::Clean,
+        details: vec![("volume group", group.name.clone())],
+        ..held.clone()
     }
 }
 

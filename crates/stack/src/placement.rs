@@ -1,15 +1,20 @@
 //! Where a volume lies on the virtual disk: a partition in one piece, a logical volume in segments and stripes, of which some may lie on
-//! other disks.
+//! other disks, and a mirrored one in several legs.
 //!
-//! Invariants: pieces follow each other on the volume without gaps; no two lie in the same place of one disk.
+//! Invariants: pieces of a leg follow each other on the volume without gaps; no two pieces lie in the same place of one disk; all legs are
+//! as long as the volume.
 
 use extent::{Span, VirtualSpan, VolumeOffset, VolumeSpan};
 
 /// Where a volume lies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Placement {
-    pieces: Vec<Piece>,
+    /// One, unless the volume is mirrored. At least one.
+    legs: Vec<Leg>,
 }
+
+/// Pieces of the whole volume, one behind the other.
+type Leg = Vec<Piece>;
 
 /// One of the disks that a volume lies on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -79,36 +84,61 @@ impl Piece {
 impl Placement {
     /// In one piece, on the disk that was opened.
     pub(crate) fn of_span(span: VirtualSpan) -> Self {
-        let columns = vec![Column { disk: DiskIndex::OWN, span }];
-        let piece = Piece { start: VolumeOffset::ZERO, stripe_bytes: span.len_bytes(), columns };
-        Self { pieces: vec![piece] }
+        Self::of_column(Column { disk: DiskIndex::OWN, span })
+    }
+
+    /// In one piece.
+    pub(crate) fn of_column(column: Column) -> Self {
+        let (stripe_bytes, columns) = (column.span.len_bytes(), vec![column]);
+        Self { legs: vec![vec![Piece { start: VolumeOffset::ZERO, stripe_bytes, columns }]] }
+    }
+
+    /// Whether nothing of it is striped or mirrored.
+    pub(crate) fn is_straight(&self) -> bool {
+        self.legs.len() == 1 && self.pieces().all(|piece| piece.columns.len() == 1)
     }
 
     /// One piece behind the other: of each the length of a stripe and the columns.
     pub(crate) fn of_pieces(pieces: impl Iterator<Item = (u64, Vec<Column>)>) -> Self {
-        let mut placement = Self { pieces: Vec::new() };
+        let mut leg = Leg::new();
         for (stripe_bytes, columns) in pieces {
-            let start = VolumeOffset::new(placement.len_bytes());
-            let piece = Piece { start, stripe_bytes, columns };
+            let piece = Piece { start: VolumeOffset::new(len_of(&leg)), stripe_bytes, columns };
             if piece.len_bytes() > 0 {
-                placement.pieces.push(piece);
+                leg.push(piece);
             }
         }
+        Self { legs: vec![leg] }
+    }
+
+    /// Each of `legs`, one at least, has all of it.
+    pub(crate) fn of_legs(legs: Vec<Self>) -> Self {
+        let placement = Self { legs: legs.into_iter().flat_map(|leg| leg.legs).collect() };
+        let len_bytes = placement.len_bytes();
+        assert!(
+            placement.legs.iter().all(|leg| len_of(leg) == len_bytes),
+            "legs of a volume are equally long"
+        );
         placement
     }
 
-    pub(crate) fn pieces(&self) -> &[Piece] {
-        &self.pieces
+    /// Each leg by itself.
+    pub(crate) fn legs(&self) -> impl Iterator<Item = Self> {
+        self.legs.iter().map(|leg| Self { legs: vec![leg.clone()] })
+    }
+
+    /// Of all legs.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        self.legs.iter().flatten()
     }
 
     /// How long the volume is.
     pub fn len_bytes(&self) -> u64 {
-        self.pieces.last().map_or(0, |last| last.span().end().get())
+        len_of(&self.legs[0])
     }
 
     /// Where the first bytes of it that the disk has lie, as far as they lie in one piece.
     pub fn first(&self) -> VirtualSpan {
-        let first = self.pieces.iter().find_map(|piece| {
+        let first = self.pieces().find_map(|piece| {
             let own = piece.columns.iter().find_map(|column| column.own())?;
             Some(if piece.columns.len() == 1 { own } else { Span::new(own.start(), piece.stripe_bytes) })
         });
@@ -117,26 +147,49 @@ impl Placement {
 
     /// Whether a part of it lies on the disk that was opened.
     pub(crate) fn is_on_disk(&self) -> bool {
-        self.pieces.iter().flat_map(|piece| &piece.columns).any(|column| column.own().is_some())
+        self.legs.iter().any(is_on_disk)
     }
 
     /// Calls `each` with the parts of `span` in the volume's order, each with where it begins on the volume. What lies past the
-    /// volume's end is nowhere. What lies on other disks is left out.
+    /// volume's end is nowhere. What lies on other disks is left out. Of a mirrored volume it is the first leg of which the disk has
+    /// a part.
     pub fn each_on_disk(&self, span: VolumeSpan, mut each: impl FnMut(VolumeOffset, VirtualSpan)) {
-        self.each_part(span, |at, column| {
-            if let Some(own) = column.own() {
-                each(at, own);
-            }
-        });
+        let own = self.legs.iter().find(|leg| is_on_disk(leg));
+        own.into_iter().for_each(|leg| each_own(leg, span, &mut each));
     }
 
-    /// The same with the parts of all disks.
+    /// The same of every leg, one after the other.
+    pub fn each_copy_on_disk(&self, span: VolumeSpan, mut each: impl FnMut(VolumeOffset, VirtualSpan)) {
+        self.legs.iter().for_each(|leg| each_own(leg, span, &mut each));
+    }
+
+    /// The parts of the first leg on all disks.
     pub(crate) fn each_part(&self, span: VolumeSpan, mut each: impl FnMut(VolumeOffset, Column)) {
-        let first = self.pieces.partition_point(|piece| piece.span().end() <= span.start());
-        for piece in &self.pieces[first..] {
-            let Some(inside) = piece.span().intersect(&span) else { break };
-            piece.each(inside, &mut each);
+        each_of(&self.legs[0], span, &mut each);
+    }
+}
+
+fn len_of(leg: &Leg) -> u64 {
+    leg.last().map_or(0, |last| last.span().end().get())
+}
+
+fn is_on_disk(leg: &Leg) -> bool {
+    leg.iter().flat_map(|piece| &piece.columns).any(|column| column.own().is_some())
+}
+
+fn each_own(leg: &Leg, span: VolumeSpan, each: &mut impl FnMut(VolumeOffset, VirtualSpan)) {
+    each_of(leg, span, &mut |at, column: Column| {
+        if let Some(own) = column.own() {
+            each(at, own);
         }
+    });
+}
+
+fn each_of(leg: &Leg, span: VolumeSpan, each: &mut impl FnMut(VolumeOffset, Column)) {
+    let first = leg.partition_point(|piece| piece.span().end() <= span.start());
+    for piece in &leg[first..] {
+        let Some(inside) = piece.span().intersect(&span) else { break };
+        piece.each(inside, each);
     }
 }
 
@@ -202,5 +255,30 @@ mod tests {
         let elsewhere = Placement::of_pieces([(4, vec![column(1, 0, 4)])].into_iter());
         assert!(!elsewhere.is_on_disk());
         assert!(elsewhere.first().is_empty());
+    }
+
+    #[test]
+    fn a_mirrored_volume_lies_in_all_its_legs() {
+        // 8 bytes: in one piece on the other disk, and in two on this one.
+        let column = |disk, start, len| Column { disk: DiskIndex(disk), span: span(start, len) };
+        let leg = |pieces: &[Column]| {
+            Placement::of_pieces(pieces.iter().map(|column| (column.span.len_bytes(), vec![*column])))
+        };
+        let other = leg(&[column(1, 0, 8)]);
+        let own = leg(&[column(0, 20, 4), column(0, 50, 4)]);
+        let placement = Placement::of_legs(vec![other.clone(), own.clone()]);
+        assert_eq!((placement.len_bytes(), placement.first()), (8, span(20, 4)));
+        assert!(placement.is_on_disk());
+        assert_eq!(placement.legs().collect::<Vec<_>>(), [other.clone(), own.clone()]);
+        let asked = Span::new(VolumeOffset::new(2), 4);
+        let mut found = Vec::new();
+        placement.each_on_disk(asked, |at, part| found.push((at.get(), part)));
+        assert_eq!(found, [(2, span(22, 2)), (4, span(50, 2))]);
+        // Both legs on this disk.
+        let twice = Placement::of_legs(vec![own, leg(&[column(0, 80, 8)])]);
+        let mut copies = Vec::new();
+        twice.each_copy_on_disk(asked, |at, part| copies.push((at.get(), part)));
+        assert_eq!(copies, [(2, span(22, 2)), (4, span(50, 2)), (2, span(82, 4))]);
+        assert!(!Placement::of_legs(vec![other.clone(), other]).is_on_disk());
     }
 }

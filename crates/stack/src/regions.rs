@@ -1,6 +1,6 @@
 //! Which part of the virtual disk is which part of which volume.
 //!
-//! Invariants: regions are disjoint and ascending; what is in none is in no volume.
+//! Invariants: regions are disjoint and ascending; what is in none is in no volume. Each leg of a mirrored volume has regions of its own.
 
 use block::{ErrorKind, Result};
 use extent::{Extent, Span, VirtualSpan, Volume as VolumeSpace, VolumeOffset};
@@ -29,12 +29,13 @@ enum Shape {
     Striped { start: VolumeOffset, stripe_bytes: u64, column: u64, columns: u64 },
 }
 
-/// The regions of all volumes. Where a volume holds others, its own are what these leave.
+/// The regions of all volumes. Where a volume holds others, its own are what these leave: nothing of a file system's device.
 pub(crate) fn regions(volumes: &[Volume]) -> Vec<Region> {
-    let inner = volumes.iter().enumerate().filter(|(_, volume)| volume.name.is_some());
-    let mut regions: Vec<_> = inner.flat_map(|(index, volume)| of_logical(index, volume)).collect();
+    let all = || volumes.iter().enumerate().filter(|(_, volume)| !volume.is_device);
+    let inner = all().filter(|(_, volume)| volume.name.is_some());
+    let mut regions: Vec<_> = inner.flat_map(|(index, volume)| of_pieces(index, volume)).collect();
     regions.sort_unstable_by_key(|region| region.span);
-    let outer = volumes.iter().enumerate().filter(|(_, volume)| volume.name.is_none());
+    let outer = all().filter(|(_, volume)| volume.name.is_none());
     let outer: Vec<_> = outer.flat_map(|(index, volume)| around(index, volume, &regions)).collect();
     regions.extend(outer);
     regions.sort_unstable_by_key(|region| region.span);
@@ -43,9 +44,8 @@ pub(crate) fn regions(volumes: &[Volume]) -> Vec<Region> {
     regions
 }
 
-fn of_logical(index: usize, volume: &Volume) -> Vec<Region> {
-    let pieces = volume.place.pieces().iter();
-    let regions = pieces.flat_map(|piece| {
+fn of_pieces(index: usize, volume: &Volume) -> Vec<Region> {
+    let regions = volume.place.pieces().flat_map(|piece| {
         let columns = piece.columns.len() as u64;
         let own = piece.columns.iter().zip(0..).filter(|(column, _)| column.disk == DiskIndex::OWN);
         own.map(move |(Column { span, .. }, column)| {

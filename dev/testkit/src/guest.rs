@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use xxhash_rust::xxh3::Xxh3;
+
 use crate::tools::{run, scratch};
 
 /// What fills free space, from before it was freed. One line, 16 bytes long with its end.
@@ -138,15 +140,23 @@ pub fn file_contains(path: &Path, text: &str) -> bool {
             return false;
         }
         window.extend_from_slice(&piece[..len]);
-        let found = window
-            .iter()
-            .enumerate()
-            .filter(|(_, byte)| **byte == needle[0])
-            .any(|(at, _)| window[at..].starts_with(needle));
+        let found = memchr::memmem::find(&window, needle).is_some();
         if found {
             return true;
         }
         window.drain(..window.len().saturating_sub(needle.len()));
+    }
+}
+
+/// A digest of a file's contents.
+pub fn digest(path: &Path) -> u128 {
+    let mut file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let (mut hasher, mut piece) = (Xxh3::new(), vec![0; 1 << 18]);
+    loop {
+        match file.read(&mut piece).unwrap_or_else(|error| panic!("{}: {error}", path.display())) {
+            0 => return hasher.digest128(),
+            len => hasher.update(&piece[..len]),
+        }
     }
 }
 

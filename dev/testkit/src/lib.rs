@@ -12,6 +12,7 @@ pub mod holders;
 mod host_mount;
 mod hostile;
 pub mod kernel;
+pub mod loops;
 pub mod mounted;
 pub mod ntfs_volume;
 mod tools;
@@ -19,7 +20,7 @@ mod writing;
 
 pub use conformance::check_disk;
 pub use files::{TestFile, TestResolver};
-pub use guest::{Guest, Inside, STALE, SWAPPED, as_root, file_contains};
+pub use guest::{Guest, Inside, STALE, SWAPPED, as_root, digest, file_contains};
 pub use host_mount::{AgedHost, HostMount};
 pub use hostile::check_hostile;
 pub use tools::{make_luks_image, real_image, real_image_in_zip, run, scratch};

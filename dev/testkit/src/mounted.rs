@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use xxhash_rust::xxh3::Xxh3;
-
+use crate::guest::digest;
+use crate::loops::Loops;
 use crate::tools::{run, scratch};
 
 /// What ntfs-3g tells of a file when asked for it by name (its manual, *Extended Attributes*).
@@ -55,6 +55,17 @@ impl Mounted {
         let options = format!("loop,{options}");
         let (volume, at) = (volume.to_str().unwrap(), dir.path().to_str().unwrap());
         run("mount", &["-t", filesystem, "-o", &options, volume, at]);
+        Self { dir, server: None, _alone: alone }
+    }
+
+    /// Mounts the Btrfs that has these devices through the kernel.
+    pub fn btrfs_of(devices: &Loops, options: &str) -> Self {
+        let alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = scratch();
+        let names = devices.names();
+        let others: String = names.iter().map(|name| format!(",device={name}")).collect();
+        let at = dir.path().to_str().unwrap();
+        run("mount", &["-t", "btrfs", "-o", &format!("{options}{others}"), names[0], at]);
         Self { dir, server: None, _alone: alone }
     }
 
@@ -127,7 +138,7 @@ impl Tree {
             let mut facts = facts_of(&about);
             attributes_of(&path, about.is_file() || about.is_dir(), &mut facts);
             if about.is_file() {
-                facts.insert("contents".into(), digest(&path));
+                facts.insert("contents".into(), format!("{:032x}", digest(&path)));
             } else if about.is_symlink() {
                 facts.insert("leads to".into(), fs::read_link(&path).unwrap().display().to_string());
             } else if about.is_dir() {
@@ -240,7 +251,10 @@ fn attributes_of(path: &Path, has_streams: bool, facts: &mut BTreeMap<String, St
         full.extend(stream);
         let full = PathBuf::from(OsString::from_vec(full));
         let size = fs::metadata(&full).unwrap_or_else(|error| panic!("{}: {error}", full.display())).len();
-        facts.insert(format!("stream {}", stream.escape_ascii()), format!("{size} bytes, {}", digest(&full)));
+        facts.insert(
+            format!("stream {}", stream.escape_ascii()),
+            format!("{size} bytes, {}", format_args!("{:032x}", digest(&full))),
+        );
     }
 }
 
@@ -263,15 +277,4 @@ fn hex(bytes: &[u8]) -> String {
         write!(text, "{byte:02x}").unwrap();
         text
     })
-}
-
-fn digest(path: &Path) -> String {
-    let mut file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let (mut sum, mut piece) = (Xxh3::new(), vec![0; 1 << 18]);
-    loop {
-        match file.read(&mut piece).unwrap_or_else(|error| panic!("{}: {error}", path.display())) {
-            0 => return format!("{:032x}", sum.digest128()),
-            len => sum.update(&piece[..len]),
-        }
-    }
 }

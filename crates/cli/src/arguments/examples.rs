@@ -18,7 +18,8 @@ pub(super) const ANALYZE: &str = "\
 Examples:
   leandisk analyze disk.vhdx                        a verdict in a few lines
   leandisk analyze disk.vhdx --full                 everything that was found
-  leandisk analyze disk.vhdx --html report.html     the same as a page";
+  leandisk analyze disk.vhdx --html report.html     the same as a page
+  leandisk analyze /var/lib/images --recursive      a table of all disks in a folder";
 
 pub(super) const MAP: &str = "\
 Examples:

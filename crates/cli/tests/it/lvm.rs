@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::{run, scratch};
 
-const MIB: u64 = 1 << 20;
-const EXTENT: u64 = 4 * MIB;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const EXTENT: u64 = 4 * MIB;
 /// Where extents begin on each physical volume.
-const EXTENTS_AT: u64 = MIB;
-const STALE: u8 = 0xa5;
+pub(crate) const EXTENTS_AT: u64 = MIB;
+pub(crate) const STALE: u8 = 0xa5;
 
 /// A disk whose parts are physical volumes.
-struct Scene {
+pub(crate) struct Scene {
     dir: TempDir,
-    disk: PathBuf,
+    pub(crate) disk: PathBuf,
     /// Where each lies, and how long it is.
-    parts: Vec<(u64, u64)>,
+    pub(crate) parts: Vec<(u64, u64)>,
 }
 
 /// Files of some sizes, ext4 around them, and swap: what logical volumes hold.
@@ -56,7 +56,7 @@ impl Scene {
     }
 
     /// A disk with a GUID partition table and `sizes` MiB of physical volumes.
-    fn with_table(sizes: &[u64], commands: &str) -> Self {
+    pub(crate) fn with_table(sizes: &[u64], commands: &str) -> Self {
         let mut at = MIB;
         let mut parts = Vec::new();
         for mib in sizes {
@@ -73,15 +73,15 @@ impl Scene {
         scene
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    fn lvm(&self, what: &str, disk: &Path, input: &str) {
+    pub(crate) fn lvm(&self, what: &str, disk: &Path, input: &str) {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/lvm");
         let parts = self.parts.iter().map(|(start, len)| format!("{start}:{len}"));
         let mut child = Command::new(script)
@@ -95,7 +95,7 @@ impl Scene {
     }
 
     /// A logical volume on `disk`, put together as `lvs` says.
-    fn logical(&self, disk: &Path, wanted: &str) -> PathBuf {
+    pub(crate) fn logical(&self, disk: &Path, wanted: &str) -> PathBuf {
         let file = File::open(disk).unwrap();
         let mut bytes = Vec::new();
         for line in self.read("lvs").lines() {
@@ -129,17 +129,21 @@ impl Scene {
 
     /// Fails unless an ext4 on a logical volume of `disk` is sound and has the files.
     fn check_files(&self, disk: &Path, name: &str) {
-        let image = self.logical(disk, name);
-        run("e2fsck", &["-fn", arg(&image)]);
+        self.check_image(&self.logical(disk, name));
+    }
+
+    /// Fails unless an ext4 is sound and has the files.
+    pub(crate) fn check_image(&self, image: &Path) {
+        run("e2fsck", &["-fn", arg(image)]);
         let out = self.path("out");
         let _ = fs::remove_dir_all(&out);
         fs::create_dir(&out).unwrap();
-        run("debugfs", &["-R", &format!("rdump / {}", arg(&out)), arg(&image)]);
+        run("debugfs", &["-R", &format!("rdump / {}", arg(&out)), arg(image)]);
         run("diff", &["-r", "-x", "lost+found", arg(&self.path("files")), arg(&out)]);
     }
 
     /// Fails unless the tools say of a copy what they say of the disk.
-    fn check_group(&self, disk: &Path) {
+    pub(crate) fn check_group(&self, disk: &Path) {
         let before = ["vgs", "lvs"].map(|name| self.read(name));
         self.lvm("show", disk, "");
         assert_eq!(["vgs", "lvs"].map(|name| self.read(name)), before);
@@ -158,7 +162,7 @@ impl Scene {
     }
 
     /// Copies to a disk of a format, and answers what its raw contents are.
-    fn copy(&self, format: &str) -> (Value, PathBuf) {
+    pub(crate) fn copy(&self, format: &str) -> (Value, PathBuf) {
         let before = fs::read(&self.disk).unwrap();
         let target = self.path(&format!("copy.{format}"));
         let copied = document("leandisk.copy/1", &["copy", "--force", arg(&self.disk), arg(&target)]);
@@ -169,7 +173,7 @@ impl Scene {
     }
 
     /// Fails unless what `vgs` says is in the document.
-    fn check_figures(&self, document: &Value) {
+    pub(crate) fn check_figures(&self, document: &Value) {
         let vgs = self.read("vgs");
         let figures: Vec<_> = vgs.trim().split(',').collect();
         let bytes = |index: usize| figures[index].parse::<u64>().unwrap();
@@ -180,7 +184,7 @@ impl Scene {
     }
 }
 
-fn volume<'a>(document: &'a Value, name: &str) -> &'a Value {
+pub(crate) fn volume<'a>(document: &'a Value, name: &str) -> &'a Value {
     let volumes = document["volumes"].as_array().unwrap();
     volumes.iter().find(|volume| volume["name"] == name).unwrap_or_else(|| panic!("{name} in {document}"))
 }
@@ -455,7 +459,7 @@ fn groups_and_volumes_in_other_states_are_whole() {
 }
 
 /// Puts another text in the place of the group's, with a checksum that is right.
-fn plant(scene: &Scene, text: &str) {
+pub(crate) fn plant(scene: &Scene, text: &str) {
     let start = scene.parts[0].0;
     let disk = File::options().read(true).write(true).open(&scene.disk).unwrap();
     let mut header = [0; 512];

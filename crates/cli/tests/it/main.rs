@@ -4,9 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::cast_possible_truncation)]
 
 mod analyze;
+mod analyze_folder;
 mod bench;
 mod broken_ext;
 mod btrfs;
+mod btrfs_devices;
+mod btrfs_logical;
 mod claims;
 mod common;
 mod compact;
@@ -28,6 +31,7 @@ mod interrupted;
 mod load;
 mod log;
 mod lvm;
+mod lvm_mirrors;
 mod memory;
 mod ntfs3;
 mod outputs;

@@ -31,9 +31,9 @@ fn check(path: &Path, driver: &str) {
     }
 }
 
-/// An empty ext4 of 16 GiB.
+/// An empty ext4 of 4 GiB.
 fn guest(path: &Path) {
-    run("truncate", &["-s", "16G", arg(path)]);
+    run("truncate", &["-s", "4G", arg(path)]);
     run("mkfs.ext4", &["-q", "-F", arg(path)]);
 }
 
@@ -44,7 +44,7 @@ fn a_file_system_that_was_made_takes_about_what_it_holds() {
     guest(&raw);
     for (file, driver, options) in KINDS {
         let disk = dir.path().join(file);
-        create(&disk, driver, options, "16G");
+        create(&disk, driver, options, "4G");
         for round in 0..if driver == "qcow2" { 2 } else { 1 } {
             let server = Serving::start(&disk);
             run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", arg(&raw), &server.address]);

@@ -1,4 +1,4 @@
-//! The full check: the device's extents are those of chunks, each has its block group, and what the extent tree lists is what all
+//! The full check: the devices' extents are those of chunks, each has its block group, and what the extent tree lists is what all
 //! trees refer to, each reference as often as it is listed.
 //!
 //! Memory: a number for each block of a tree, and some more for those of one level; what refers to data is compared by digests.
@@ -6,14 +6,14 @@
 use std::collections::HashSet;
 
 use block::{Error, Result};
-use zerocopy::FromBytes;
 
-use super::chunk::{self, Chunk};
+use super::chunk::Chunk;
 use super::corrupt::Corrupt;
+use super::devices::{self, counter};
 use super::extents::{self, Extent, Met, Reference};
 use super::file_extent::{self, Data, FileExtentItem};
 use super::key::{Key, everything};
-use super::layout::{RawDeviceExtent, group, item, object};
+use super::layout::{group, item, object};
 use super::roots::{self, Tree};
 use super::tree::{Expected, Node, Reader};
 use crate::digest::Digest;
@@ -23,7 +23,7 @@ const PIECE_BYTES_MAX: u64 = 1 << 20;
 
 /// Fails with the first contradiction.
 pub(super) fn check(reader: &Reader, trees: &[Tree]) -> Result<()> {
-    device(reader, trees)?;
+    devices::check_extents(reader, trees)?;
     let listed = extent_tree(reader, trees)?;
     let mut sweep = Sweep {
         reader,
@@ -48,46 +48,6 @@ pub(super) fn check(reader: &Reader, trees: &[Tree]) -> Result<()> {
 
 fn wrong(logical: u64, name: &str, found: u64, expected: &str) -> Error {
     Error::corrupt(Corrupt::Chunk { logical }).field(name, found, expected.to_owned())
-}
-
-fn counter(name: &str, found: u64, sum: u64) -> Result<()> {
-    if found == sum {
-        return Ok(());
-    }
-    Err(Error::corrupt(Corrupt::Counter).field(name, found, sum))
-}
-
-/// The extents of the device are the copies of chunks.
-fn device(reader: &Reader, trees: &[Tree]) -> Result<()> {
-    let places = chunk::by_place(&reader.chunks)?;
-    let mut places = places.iter();
-    let mut sum = 0;
-    let root = roots::find(trees, object::DEVICE_TREE)?.root;
-    reader.walk(root, &everything(), &mut |key, bytes| {
-        if key.kind != item::DEVICE_EXTENT {
-            return Ok(());
-        }
-        let raw = RawDeviceExtent::read_from_bytes(bytes)
-            .map_err(|_| key.wrong("size", bytes.len() as u64, "that of a device's extent"))?;
-        let expected = places.next().map(|(place, index)| (place, &reader.chunks.all()[*index]));
-        let is_right = key.objectid == reader.superblock.device
-            && expected.is_some_and(|(place, chunk)| {
-                (place.start().get(), chunk.logical, chunk.len_bytes)
-                    == (key.offset, raw.chunk_offset.get(), raw.length.get())
-            });
-        sum += raw.length.get();
-        if is_right { Ok(()) } else { Err(key.wrong("offset", key.offset, "the place of a chunk")) }
-    })?;
-    if let Some((place, index)) = places.next() {
-        let found = place.start().get();
-        return Err(wrong(
-            reader.chunks.all()[*index].logical,
-            "stripe.offset",
-            found,
-            "that of a device's extent",
-        ));
-    }
-    counter("dev_item.bytes_used", reader.superblock.device_used_bytes, sum)
 }
 
 /// What the extent tree lists.

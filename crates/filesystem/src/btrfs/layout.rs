@@ -17,6 +17,8 @@ pub(super) const SUPERBLOCK_BYTES: u64 = 4096;
 pub(super) const RESERVED_BYTES: u64 = 1 << 20;
 /// `BTRFS_MAGIC`.
 pub(super) const MAGIC: [u8; 8] = *b"_BHRfS_M";
+/// `BTRFS_STRIPE_LEN`.
+pub(super) const STRIPE_BYTES: u64 = 64 << 10;
 /// A checksum, whatever its kind, at the beginning of what it covers.
 pub(super) const CHECKSUM_BYTES: usize = 32;
 
@@ -148,6 +150,10 @@ pub(super) mod object {
     /// All chunks bear it.
     pub(crate) const FIRST_CHUNK: u64 = 256;
     pub(crate) const DEVICES: u64 = 1;
+    /// What a balance bears that was begun, and not ended.
+    pub(crate) const BALANCE: u64 = 4_u64.wrapping_neg();
+    /// What the replacement of a device bears.
+    pub(crate) const REPLACE: u64 = 0;
 }
 
 /// Types of items: what a key is of.
@@ -169,6 +175,8 @@ pub(super) mod item {
     pub(crate) const DEVICE_EXTENT: u8 = 204;
     pub(crate) const DEVICE: u8 = 216;
     pub(crate) const CHUNK: u8 = 228;
+    pub(crate) const TEMPORARY: u8 = 248;
+    pub(crate) const REPLACE: u8 = 250;
 }
 
 /// `struct btrfs_disk_key`.
@@ -278,7 +286,13 @@ pub(super) mod group {
     pub(crate) const SYSTEM: u64 = 1 << 1;
     pub(crate) const METADATA: u64 = 1 << 2;
     pub(crate) const RAID0: u64 = 1 << 3;
+    pub(crate) const RAID1: u64 = 1 << 4;
     pub(crate) const DUP: u64 = 1 << 5;
+    pub(crate) const RAID10: u64 = 1 << 6;
+    pub(crate) const RAID5: u64 = 1 << 7;
+    pub(crate) const RAID6: u64 = 1 << 8;
+    pub(crate) const RAID1C3: u64 = 1 << 9;
+    pub(crate) const RAID1C4: u64 = 1 << 10;
     pub(crate) const CONTENTS: u64 = DATA | SYSTEM | METADATA;
 }
 
@@ -294,6 +308,31 @@ pub(super) struct RawDeviceExtent {
 }
 
 const _: () = assert!(size_of::<RawDeviceExtent>() == 48);
+
+/// `struct btrfs_dev_replace_item`.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawReplace {
+    pub(super) src_devid: U64,
+    pub(super) cursor_left: U64,
+    pub(super) cursor_right: U64,
+    pub(super) cont_reading_from_srcdev_mode: U64,
+    /// Of [`replace`].
+    pub(super) replace_state: U64,
+    pub(super) time_started: U64,
+    pub(super) time_stopped: U64,
+    pub(super) num_write_errors: U64,
+    pub(super) num_uncorrectable_read_errors: U64,
+}
+
+const _: () = assert!(size_of::<RawReplace>() == 72);
+
+/// States in which no device is being replaced (`BTRFS_IOCTL_DEV_REPLACE_STATE_*`).
+pub(super) mod replace {
+    pub(crate) const NEVER_STARTED: u64 = 0;
+    pub(crate) const FINISHED: u64 = 2;
+    pub(crate) const CANCELED: u64 = 3;
+}
 
 /// `struct btrfs_block_group_item`.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use block::Result;
-use extent::{Extent, Offset, Span, Volume, VolumeOffset, VolumeSpan};
+use extent::{Extent, Volume, VolumeOffset, VolumeSpan};
 
 use super::chunk::{self, Chunk};
 use super::extents::{self, Met};
 use super::key::Root;
-use super::layout::{RESERVED_BYTES, SUPERBLOCK_BYTES, SUPERBLOCKS_AT};
 use super::log::Stretches;
 use super::tree::Reader;
 use crate::uses::Uses;
@@ -24,13 +23,16 @@ pub(super) struct Map {
     logs: Stretches,
     /// Copies of chunks by where they lie.
     places: Vec<(VolumeSpan, usize)>,
+    /// What the file system keeps of its devices for itself.
+    kept: Vec<VolumeSpan>,
     last: Mutex<Vec<(usize, Arc<Stretches>)>>,
 }
 
 impl Map {
-    pub(super) fn new(reader: Reader, extent_tree: Root, logs: Stretches) -> Result<Self> {
-        let places = chunk::by_place(&reader.chunks)?;
-        Ok(Self { reader, extent_tree, logs, places, last: Mutex::default() })
+    pub(super) fn new(reader: Reader, extent_tree: Root, logs: Stretches) -> Self {
+        let places = chunk::by_place(&reader.chunks);
+        let kept = reader.layout.kept(&reader.superblock.devices);
+        Self { reader, extent_tree, logs, places, kept, last: Mutex::default() }
     }
 
     fn free(&self, index: usize) -> Result<Arc<Stretches>> {
@@ -72,18 +74,11 @@ impl Map {
         Ok(free)
     }
 
-    /// Enters a part of the volume where nothing lies but what the volume keeps for itself.
+    /// Enters a part of the volume where nothing lies but what the file system keeps for itself.
     fn push_unallocated(&self, uses: &mut Uses, end: VolumeOffset) {
-        let device_end = Offset::new(self.reader.superblock.device_bytes);
-        uses.push(end.min(device_end), Use::Free);
+        uses.push(end.min(self.reader.layout.span().end()), Use::Free);
         uses.push(end, Use::Used);
     }
-}
-
-/// What is kept for boot loaders, and superblocks.
-fn kept() -> impl Iterator<Item = VolumeSpan> {
-    let superblock = |at: u64| Span::new(Offset::new(at), SUPERBLOCK_BYTES);
-    std::iter::once(Span::from_zero(RESERVED_BYTES)).chain(SUPERBLOCKS_AT.map(superblock))
 }
 
 impl UsedMap for Map {
@@ -105,7 +100,7 @@ impl UsedMap for Map {
             uses.push(part.end(), Use::Used);
         }
         self.push_unallocated(&mut uses, span.end());
-        let kept = kept().filter(|kept| kept.intersect(&span).is_some());
+        let kept = self.kept.iter().copied().filter(|kept| kept.intersect(&span).is_some());
         Ok(kept.fold(uses, Uses::with_used).into_extents())
     }
 }

@@ -1,20 +1,21 @@
-//! Btrfs on one device: what guests with Fedora and SUSE have.
+//! Btrfs, on one device or on several: what guests with Fedora and SUSE have.
 //!
-//! Layers, each on the one before: [`layout`] (what is on the disk) with [`key`] and [`checksum`], [`superblock`], [`chunk`] (addresses), [`tree`], [`roots`], [`extents`] (the extent tree) and [`file_extent`]; then what is made of them: [`log`], [`map`], [`check`],
-//! [`files`] and [`contents`].
+//! Layers, each on the one before: [`layout`] (what is on the disk) with [`key`] and [`checksum`], [`superblock`], [`chunk`] (addresses)
+//! with [`piece`], [`joined`] (all devices as one volume), [`tree`], [`roots`], [`extents`] (the extent tree) and [`file_extent`]; then what
+//! is made of them: [`devices`], [`log`], [`map`], [`check`], [`files`] and [`contents`].
 //!
 //! Invariants:
 //! - every block of a tree has a checksum, and none is believed without it;
-//! - a place on the device is free only if no chunk has it, or neither the extent tree nor a log knows of an extent there. No cache of free
+//! - a place on a device is free only if no chunk has it, or neither the extent tree nor a log knows of an extent there. No cache of free
 //!   space is asked.
 //!
-//! Deliberately absent: several devices, zones, several extent trees. These make the volume whole. Replaying a log: what it refers to
+//! Deliberately absent: RAID5 and RAID6, devices that are missing, zones, several extent trees. These make the volume whole. Replaying a log: what it refers to
 //! counts as used instead.
 
 use std::sync::Arc;
 
 use block::{Error, ReadAt, Result};
-use extent::{File, Span, VolumeSpan};
+use extent::{File, VolumeSpan};
 
 use crate::coalesced::Coalesced;
 use crate::opened::Opened;
@@ -28,26 +29,29 @@ mod checksum;
 mod chunk;
 mod contents;
 mod corrupt;
+mod devices;
 mod extents;
 mod file_extent;
 mod files;
+mod joined;
 mod key;
 mod layout;
 mod log;
 mod map;
+mod piece;
 mod roots;
 mod superblock;
 mod tree;
 
 pub use corrupt::Corrupt;
+pub use piece::{Column, Piece};
 pub(crate) use superblock::read_raw as read_superblock;
 
 use chunk::Chunks;
-use key::{Key, everything};
-use layout::{group, item, object};
+use key::Key;
+use layout::{RawSuperblock, item, object};
 use map::Map;
 use roots::Tree;
-use superblock::Superblock;
 use tree::Reader;
 
 /// Where the first superblock lies.
@@ -64,11 +68,66 @@ struct Volume {
 
 /// Opens the volume if it is one. What is broken is told in its state; only a read that fails is an error.
 pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
-    let Some(raw) = read_superblock(source)? else { return Ok(None) };
-    let mut facts = raw.facts(&Probe::of_partition(source));
-    let read = superblock::parse(&raw, source.len_bytes());
-    let read = read.and_then(|superblock| understand(source, superblock, &mut facts));
+    let Some(device) = Device::read(source)? else { return Ok(None) };
+    let mut facts = device.raw.facts(&Probe::of_partition(source));
+    let read = understand(&[device], &mut facts);
     Ok(Some(Box::new(Opened::new(facts, read)?)))
+}
+
+/// A volume that is a device of a file system, perhaps of several.
+pub struct Device {
+    source: Source,
+    raw: Box<RawSuperblock>,
+}
+
+impl Device {
+    /// What the superblock says, unchecked. `None` if there is none.
+    pub fn read(source: &Source) -> Result<Option<Self>> {
+        let raw = read_superblock(source)?.map(Box::new);
+        Ok(raw.map(|raw| Self { source: Arc::clone(source), raw }))
+    }
+
+    /// The UUID of the file system, which all its devices bear.
+    pub fn fsid(&self) -> [u8; 16] {
+        self.raw.fsid
+    }
+
+    /// Which device it is. Numbers can have gaps.
+    pub fn number(&self) -> u64 {
+        self.raw.device_number()
+    }
+
+    /// How long it is as it says, unchecked.
+    pub fn len_bytes(&self) -> u64 {
+        self.raw.device_bytes()
+    }
+
+    /// How many devices there are to be.
+    pub fn count(&self) -> u64 {
+        self.raw.device_count()
+    }
+}
+
+/// The file system of several devices.
+pub struct Joined {
+    /// What it is. Its addresses are those of `source`.
+    pub filesystem: Box<dyn FileSystem>,
+    /// All devices as one volume.
+    pub source: Source,
+    /// Of what that consists, in order: all of every device, once.
+    pub pieces: Vec<Piece>,
+}
+
+/// Opens the file system of which these are all devices, in the order of their numbers. Any doubt is an error, whose message is the
+/// reason that the user sees: `Corrupt`, `Unsupported` or `Refused`.
+pub fn join(devices: &[Device]) -> Result<Joined> {
+    let Some(first) = devices.first() else { return Err(Error::unsupported("Btrfs without a device")) };
+    let mut facts = first.raw.facts(&Probe::of_partition(&first.source));
+    let volume = understand(devices, &mut facts)?;
+    facts.size_bytes = volume.reader.superblock.total_bytes();
+    let Reader { source, layout, .. } = &volume.reader;
+    let (source, pieces) = (source.clone(), layout.pieces().to_vec());
+    Ok(Joined { filesystem: Box::new(Opened { facts, volume: Ok(volume) }), source, pieces })
 }
 
 /// Whether a superblock of Btrfs is on the volume.
@@ -77,75 +136,53 @@ pub(crate) fn has_superblock(source: &Source) -> Result<bool> {
 }
 
 /// Reads chunks and roots, and fills in the facts.
-fn understand(source: &Source, superblock: Superblock, facts: &mut Facts) -> Result<Volume> {
+fn understand(devices: &[Device], facts: &mut Facts) -> Result<Volume> {
+    let superblocks: Vec<_> =
+        devices.iter().map(|device| (&*device.raw, device.source.len_bytes())).collect();
+    let sources: Vec<_> = devices.iter().map(|device| device.source.clone()).collect();
+    let superblock = superblock::parse(&superblocks)?;
     facts.details.push(("checksum", superblock.checksum.name().into()));
     facts.details.push(("nodesize", superblock.node_bytes.to_string()));
     if let Some(why) = superblock.unsupported() {
         return Err(Error::unsupported(why));
     }
-    if let Some(why) = superblock.unclean(source)? {
+    if let Some(why) = superblock.unclean(&sources)? {
         return Err(Error::refused(why));
     }
     if superblock.log_tree.is_some() {
         facts.state = State::JournalPending("files were synchronised after the last commit".into());
     }
     let superblock = Arc::new(superblock);
-    let chunks = Arc::new(Chunks::of_superblock(&superblock)?);
-    let reader = Reader { source: Arc::clone(source), superblock, chunks };
-    let reader = read_chunks(reader)?;
+    let chunks = Chunks::of_superblock(&superblock)?;
+    let reader = Reader::new(&sources, &superblock, chunks)?;
+    let chunks = devices::read_chunks(&reader)?;
+    facts.details.push(("profiles", chunks.profiles()));
+    let reader = Reader::new(&sources, &superblock, chunks)?;
     let trees = roots::read(&reader)?;
+    devices::check_at_rest(&reader, &trees)?;
     facts.free_bytes = Some(free_bytes(&reader, &trees)?);
     let subvolumes = trees.iter().filter(|tree| files::is_listed(tree)).count();
     facts.details.push(("subvolumes", subvolumes.to_string()));
     Ok(Volume { reader, trees })
 }
 
-/// The same with all chunks, and not only with those of the superblock.
-fn read_chunks(reader: Reader) -> Result<Reader> {
-    let mut chunks = Chunks::default();
-    let mut devices = 0_u64;
-    let superblock = &reader.superblock;
-    reader.walk(superblock.chunk_tree, &everything(), &mut |key, bytes| match key.kind {
-        item::CHUNK => chunks.add(superblock, key, bytes),
-        item::DEVICE if key.objectid == object::DEVICES && key.offset == superblock.device => {
-            devices += 1;
-            Ok(())
-        }
-        item::DEVICE => Err(Error::unsupported(format!("Btrfs with a device {}", key.offset))),
-        _ => Ok(()),
-    })?;
-    let is_known = |chunk: &chunk::Chunk| {
-        chunks.holding(chunk.logical, chunk.len_bytes).is_ok_and(|other| other == chunk)
-    };
-    if let Some(chunk) = reader.chunks.all().iter().find(|chunk| !is_known(chunk)) {
-        let corrupt = Error::corrupt(Corrupt::Chunk { logical: chunk.logical });
-        return Err(corrupt.field(
-            "sys_chunk_array",
-            chunk.len_bytes,
-            "the same chunk as in the chunk tree".to_owned(),
-        ));
-    }
-    if devices != 1 {
-        return Err(Error::corrupt(Corrupt::Counter).field("devices", devices, "1".to_owned()));
-    }
-    chunk::by_place(&chunks)?;
-    Ok(Reader { chunks: Arc::new(chunks), ..reader })
-}
-
-/// The device less what extents take up of it, each copy counted.
+/// The devices less what extents take up of them, each copy counted.
 fn free_bytes(reader: &Reader, trees: &[Tree]) -> Result<u64> {
     let superblock = &reader.superblock;
     let mut used = superblock.used_bytes;
     let root = roots::find(trees, superblock.block_groups_tree())?.root;
-    for chunk in reader.chunks.all().iter().filter(|chunk| chunk.kind & group::DUP != 0) {
+    for chunk in reader.chunks.all().iter().filter(|chunk| chunk.copy_count() > 1) {
         let key = Key::new(chunk.logical, item::BLOCK_GROUP, chunk.len_bytes);
+        let further = chunk.copy_count() as u64 - 1;
         reader.walk(root, &(key..=key), &mut |key, bytes| {
-            used = used.saturating_add(extents::block_group(key, bytes)?.0);
+            let of_each = extents::block_group(key, bytes)?.0;
+            used = used.saturating_add(of_each.saturating_mul(further));
             Ok(())
         })?;
     }
-    superblock.device_bytes.checked_sub(used).ok_or_else(|| {
-        let expected = format!("at most {}, the device's", superblock.device_bytes);
+    let total = superblock.total_bytes();
+    total.checked_sub(used).ok_or_else(|| {
+        let expected = format!("at most {total}, those of all devices");
         Error::corrupt(Corrupt::Counter).field("bytes_used", used, expected)
     })
 }
@@ -162,7 +199,7 @@ impl Volume {
             Check::Quick | Check::Full => log::read(&self.reader)?,
         };
         let extent_tree = roots::find(&self.trees, object::EXTENT_TREE)?.root;
-        Map::new(self.reader.clone(), extent_tree, logs)
+        Ok(Map::new(self.reader.clone(), extent_tree, logs))
     }
 }
 
@@ -192,7 +229,7 @@ impl FileSystem for Opened<Volume> {
         let volume = self.volume()?;
         let map = volume.map(Check::Quick)?;
         let mut spans = Coalesced::new(each);
-        for window in Span::from_zero(volume.reader.superblock.device_bytes).split(WINDOW_BYTES) {
+        for window in volume.reader.layout.span().split(WINDOW_BYTES) {
             let parts = map.uses(window)?.into_iter().filter(|part| part.state == Use::Free);
             parts.for_each(|part| spans.push(part.span));
         }

@@ -47,13 +47,14 @@ pub(super) fn parse(key: Key, bytes: &[u8]) -> Result<Tree> {
 pub(super) fn read(reader: &Reader) -> Result<Vec<Tree>> {
     let mut trees: Vec<Tree> = Vec::new();
     reader.walk(reader.superblock.root_tree, &everything(), &mut |key, bytes| {
-        if key.kind != item::ROOT {
-            return Ok(());
+        let unfinished = || Err(Error::refused("a balance of it was not finished: mount it, and let it end"));
+        match (key.kind, key.objectid) {
+            (item::ROOT, _) => {}
+            (item::TEMPORARY, object::BALANCE) => return unfinished(),
+            _ => return Ok(()),
         }
         match key.objectid {
-            object::TREE_RELOC => {
-                return Err(Error::refused("a balance of it was not finished: mount it, and let it end"));
-            }
+            object::TREE_RELOC => return unfinished(),
             object::RAID_STRIPE_TREE => return Err(Error::unsupported("Btrfs with a tree of stripes")),
             _ => {}
         }

@@ -2,13 +2,14 @@
 
 use block::{Error, Result};
 use extent::Offset;
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 use super::checksum::Checksum;
 use super::corrupt::Corrupt;
 use super::key::Root;
 use super::layout::{
-    MAGIC, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCKS_AT, compat_ro, incompat, object, super_flag,
+    CHECKSUM_BYTES, MAGIC, RawDevice, RawSuperblock, SUPERBLOCK_BYTES, SUPERBLOCKS_AT, compat_ro, incompat,
+    object, super_flag,
 };
 use crate::probe::Probe;
 use crate::probe::fields::{label, uuid_text};
@@ -23,10 +24,9 @@ pub(super) struct Superblock {
     pub(super) generation: u64,
     pub(super) sector_bytes: u32,
     pub(super) node_bytes: u32,
-    /// Of the only device.
-    pub(super) device: u64,
-    pub(super) device_bytes: u64,
-    pub(super) device_used_bytes: u64,
+    /// All that it has, by their numbers.
+    pub(super) devices: Vec<Device>,
+    /// Of extents, each counted once.
     pub(super) used_bytes: u64,
     pub(super) root_tree: Root,
     pub(super) chunk_tree: Root,
@@ -37,6 +37,18 @@ pub(super) struct Superblock {
     flags: u64,
     incompat: u64,
     compat_ro: u64,
+}
+
+/// One of the devices.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) number: u64,
+    pub(super) uuid: [u8; 16],
+    pub(super) len_bytes: u64,
+    /// What chunks have of it.
+    pub(super) used_bytes: u64,
+    /// Of the volume that it is, which may be longer.
+    pub(super) volume_bytes: u64,
 }
 
 /// Whether a superblock is at the first place. `None` if not.
@@ -57,6 +69,14 @@ fn wrong(name: &str, found: impl ToString, expected: &str) -> Error {
 }
 
 impl RawSuperblock {
+    pub(super) fn device_number(&self) -> u64 {
+        self.dev_item.devid.get()
+    }
+
+    pub(super) fn device_bytes(&self) -> u64 {
+        self.dev_item.total_bytes.get()
+    }
+
     pub(crate) fn device_count(&self) -> u64 {
         self.num_devices.get()
     }
@@ -80,8 +100,53 @@ impl RawSuperblock {
     }
 }
 
-/// Checks what does not need the volume, but for its length.
-pub(super) fn parse(raw: &RawSuperblock, volume_bytes: u64) -> Result<Superblock> {
+/// Checks what does not need the volumes, but for their lengths: one of each device, by their numbers.
+pub(super) fn parse(devices: &[(&RawSuperblock, u64)]) -> Result<Superblock> {
+    let [(first, first_bytes), others @ ..] = devices else {
+        return Err(wrong("num_devices", 0, "at least 1"));
+    };
+    let mut superblock = parse_one(first, *first_bytes)?;
+    for (raw, volume_bytes) in others {
+        let other = parse_one(raw, *volume_bytes)?;
+        if other.generation != superblock.generation {
+            let (one, another) = (superblock.generation, other.generation);
+            return Err(Error::refused(format!(
+                "its devices are of different age: one is of generation {one}, another of {another}"
+            )));
+        }
+        if common(raw).as_bytes() != common(first).as_bytes() {
+            return Err(wrong(
+                "dev_item.devid",
+                raw.device_number(),
+                "all but the device the same on each device",
+            ));
+        }
+        superblock.devices.extend(other.devices);
+    }
+    if first.device_count() != devices.len() as u64 {
+        let expected = format!("{}, those that are there", devices.len());
+        return Err(wrong("num_devices", first.device_count(), &expected));
+    }
+    let is_ascending = superblock.devices.windows(2).all(|pair| pair[0].number < pair[1].number);
+    let mut uuids: Vec<_> = superblock.devices.iter().map(|device| device.uuid).collect();
+    uuids.sort_unstable();
+    if !is_ascending || uuids.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(wrong("dev_item.uuid", "that of another device", "numbers and UUIDs of one device each"));
+    }
+    let sum = superblock.devices.iter().try_fold(0_u64, |sum, device| sum.checked_add(device.len_bytes));
+    if sum != Some(first.total_bytes.get()) {
+        return Err(wrong("total_bytes", first.total_bytes.get(), "those of all devices"));
+    }
+    Ok(superblock)
+}
+
+/// What the superblocks of all devices have in common.
+fn common(raw: &RawSuperblock) -> RawSuperblock {
+    RawSuperblock { csum: [0; CHECKSUM_BYTES], dev_item: RawDevice::new_zeroed(), ..raw.clone() }
+}
+
+/// The superblock of one device.
+fn parse_one(raw: &RawSuperblock, volume_bytes: u64) -> Result<Superblock> {
     let checksum = Checksum::of_number(raw.csum_type.get());
     let checksum = checksum
         .ok_or_else(|| Error::unsupported(format!("Btrfs with checksums of type {}", raw.csum_type.get())))?;
@@ -98,10 +163,16 @@ pub(super) fn parse(raw: &RawSuperblock, volume_bytes: u64) -> Result<Superblock
         let expected = "a power of two from sectorsize to 65536, and sectorsize one from 4096";
         return Err(wrong("nodesize", node_bytes, expected));
     }
-    let device_bytes = raw.dev_item.total_bytes.get();
-    if device_bytes > volume_bytes || device_bytes != raw.total_bytes.get() {
-        let expected = format!("total_bytes, and an end within the volume of {volume_bytes} bytes");
-        return Err(wrong("dev_item.total_bytes", device_bytes, &expected));
+    let device = Device {
+        number: raw.device_number(),
+        uuid: raw.dev_item.uuid,
+        len_bytes: raw.dev_item.total_bytes.get(),
+        used_bytes: raw.dev_item.bytes_used.get(),
+        volume_bytes,
+    };
+    if device.len_bytes > volume_bytes {
+        let expected = format!("an end within the volume of {volume_bytes} bytes");
+        return Err(wrong("dev_item.total_bytes", device.len_bytes, &expected));
     }
     let metadata_uuid = match raw.incompat_flags.get() & incompat::METADATA_UUID {
         0 => raw.fsid,
@@ -129,9 +200,7 @@ pub(super) fn parse(raw: &RawSuperblock, volume_bytes: u64) -> Result<Superblock
         generation,
         sector_bytes,
         node_bytes,
-        device: raw.dev_item.devid.get(),
-        device_bytes,
-        device_used_bytes: raw.dev_item.bytes_used.get(),
+        devices: vec![device],
         used_bytes: raw.bytes_used.get(),
         root_tree: root(object::ROOT_TREE, raw.root.get(), raw.root_level, generation),
         chunk_tree: root(
@@ -181,18 +250,30 @@ impl Superblock {
         }
     }
 
-    /// Why it is not to be believed.
-    pub(super) fn unclean(&self, source: &Source) -> Result<Option<&'static str>> {
+    /// How long all devices are together.
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.devices.iter().map(|device| device.len_bytes).sum()
+    }
+
+    /// Why it is not to be believed. `sources` are the volumes of its devices.
+    pub(super) fn unclean(&self, sources: &[Source]) -> Result<Option<&'static str>> {
         if self.flags & super_flag::ERROR != 0 {
             return Ok(Some("the kernel met an error on it"));
         }
         if self.flags & super_flag::CHANGING != 0 {
             return Ok(Some("a change of all its metadata by btrfstune was not finished"));
         }
-        for at in SUPERBLOCKS_AT.into_iter().skip(1) {
-            if at + SUPERBLOCK_BYTES > self.device_bytes {
-                break;
+        for (device, source) in self.devices.iter().zip(sources) {
+            if self.has_newer_copy(device, source)? {
+                return Ok(Some("a copy of its superblock is newer: mount it, and unmount it"));
             }
+        }
+        Ok(None)
+    }
+
+    fn has_newer_copy(&self, device: &Device, source: &Source) -> Result<bool> {
+        let copies = SUPERBLOCKS_AT.into_iter().skip(1);
+        for at in copies.take_while(|at| at + SUPERBLOCK_BYTES <= device.len_bytes) {
             let copy = read_at(source, at)?.filter(|copy| self.checksum.holds(copy.as_bytes()));
             let is_newer = |copy: RawSuperblock| {
                 copy.bytenr.get() == at
@@ -200,10 +281,10 @@ impl Superblock {
                     && copy.generation.get() > self.generation
             };
             if copy.is_some_and(is_newer) {
-                return Ok(Some("a copy of its superblock is newer: mount it, and unmount it"));
+                return Ok(true);
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     pub(super) fn has_skinny_metadata(&self) -> bool {

@@ -11,6 +11,7 @@ use zerocopy::FromBytes;
 
 use super::chunk::Chunks;
 use super::corrupt::Corrupt;
+use super::joined::Layout;
 use super::key::{Key, Root, is_subvolume};
 use super::layout::{RawHeader, RawItem, RawPointer, object};
 use super::superblock::Superblock;
@@ -176,12 +177,21 @@ impl<'a> Node<'a> {
 /// What is needed to read trees.
 #[derive(Clone)]
 pub(super) struct Reader {
+    /// All devices as one volume.
     pub(super) source: Source,
     pub(super) superblock: Arc<Superblock>,
     pub(super) chunks: Arc<Chunks>,
+    pub(super) layout: Arc<Layout>,
 }
 
 impl Reader {
+    /// Of the file system of which `sources` are the devices.
+    pub(super) fn new(sources: &[Source], superblock: &Arc<Superblock>, mut chunks: Chunks) -> Result<Self> {
+        let layout = Arc::new(Layout::of(&superblock.devices, &mut chunks)?);
+        let (source, superblock) = (layout.volume(sources), Arc::clone(superblock));
+        Ok(Self { source, superblock, chunks: Arc::new(chunks), layout })
+    }
+
     /// The bytes of a block.
     fn node_bytes(&self, expected: &Expected) -> Result<Vec<u8>> {
         let size = u64::from(self.superblock.node_bytes);

@@ -150,7 +150,7 @@ impl Check<'_> {
         for (what, found, expected) in [
             ("freeblks is not what its tree has", u64::from(free.free_blocks), by_place.blocks),
             ("longest is not what its tree has", free.longest.into(), by_place.longest.into()),
-            ("btreeblks is not what its trees have", free.tree_blocks.into(), nodes),
+            ("btreeblks is not what its trees have", free.tree_blocks.map_or(nodes, u64::from), nodes),
         ] {
             if found != expected {
                 return Err(disagree(group, what, found, expected));

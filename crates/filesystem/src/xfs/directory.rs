@@ -7,7 +7,10 @@ use zerocopy::FromBytes;
 use zerocopy::big_endian::{U16, U32, U64};
 
 use super::inode::wrong;
-use super::layout::{DIRECTORY_BLOCK_MAGIC, DIRECTORY_DATA_MAGIC, RawDirectoryBlock};
+use super::layout::{
+    DIRECTORY_4_BYTES, DIRECTORY_BLOCK_4_MAGIC, DIRECTORY_BLOCK_MAGIC, DIRECTORY_DATA_4_MAGIC,
+    DIRECTORY_DATA_MAGIC, RawDirectoryBlock,
+};
 use super::seal::crc_holds;
 use super::superblock::{BlockNumber, Superblock};
 
@@ -66,16 +69,19 @@ pub(super) fn each_in_block(
 ) -> Result<()> {
     let (raw, _) = RawDirectoryBlock::read_from_prefix(bytes).map_err(|_| broken(number, 0))?;
     let is_its = raw.owner.get() == number && raw.uuid == superblock.meta_uuid;
-    let is_sealed = crc_holds(bytes, offset_of!(RawDirectoryBlock, crc));
-    if !is_its || !is_sealed || raw.blkno.get() != superblock.daddr_of(block) {
+    let is_its = is_its && raw.blkno.get() == superblock.daddr_of(block);
+    if superblock.has_checksums && !(is_its && crc_holds(bytes, offset_of!(RawDirectoryBlock, crc))) {
         return Err(wrong(number, "header of a directory block", block, "its owner, place and checksum"));
     }
-    let end = match raw.magic {
-        DIRECTORY_DATA_MAGIC => bytes.len(),
-        DIRECTORY_BLOCK_MAGIC => end_of_entries(bytes).ok_or_else(|| broken(number, bytes.len()))?,
-        _ => return Err(wrong(number, "magic of a directory block", block, "that of a block of entries")),
+    let (magics, mut at) = match superblock.has_checksums {
+        true => ([DIRECTORY_DATA_MAGIC, DIRECTORY_BLOCK_MAGIC], size_of::<RawDirectoryBlock>()),
+        false => ([DIRECTORY_DATA_4_MAGIC, DIRECTORY_BLOCK_4_MAGIC], DIRECTORY_4_BYTES),
     };
-    let mut at = size_of::<RawDirectoryBlock>();
+    let end = match magics.iter().position(|magic| *magic == raw.magic) {
+        Some(0) => bytes.len(),
+        Some(_) => end_of_entries(bytes, at).ok_or_else(|| broken(number, bytes.len()))?,
+        None => return Err(wrong(number, "magic of a directory block", block, "that of a block of entries")),
+    };
     while at < end {
         at += entry(superblock, &bytes[at..end], each).ok_or_else(|| broken(number, at))?;
     }
@@ -83,11 +89,10 @@ pub(super) fn each_in_block(
 }
 
 /// Where the index begins in a directory's only block: the count of its entries of 8 bytes lies before the block's last 4 bytes.
-fn end_of_entries(bytes: &[u8]) -> Option<usize> {
+fn end_of_entries(bytes: &[u8], header_bytes: usize) -> Option<usize> {
     let tail = bytes.len().checked_sub(8)?;
     let count = U32::read_from_bytes(bytes.get(tail..tail + 4)?).ok()?.get();
-    tail.checked_sub(usize::try_from(count).ok()?.checked_mul(8)?)
-        .filter(|end| *end >= size_of::<RawDirectoryBlock>())
+    tail.checked_sub(usize::try_from(count).ok()?.checked_mul(8)?).filter(|end| *end >= header_bytes)
 }
 
 /// Reads an entry, or what is unused; answers how long it is.

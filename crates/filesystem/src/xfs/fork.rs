@@ -7,12 +7,11 @@ use zerocopy::FromBytes;
 use zerocopy::big_endian::U64;
 
 use super::inode::{Fork, Inode, wrong};
-use super::layout::{NONE, RawForkRoot, RawLongNode, format};
+use super::layout::{LONG_NODE_4_BYTES, NONE, RawForkRoot, RawLongNode, format};
 use super::seal::crc_holds;
 use super::superblock::{BlockNumber, Superblock};
 use crate::Source;
 
-const HEADER_BYTES: usize = size_of::<RawLongNode>();
 const RECORD_BYTES: usize = 16;
 const WORD_BYTES: usize = 8;
 /// More levels than any inode's tree has (`xfs_bmap_compute_maxlevels`).
@@ -122,7 +121,7 @@ impl Walk<'_, '_> {
             read_vec(&**source, superblock.offset_of(block), superblock.block_bytes.into(), "XFS extents")?;
         let count = self.check(name, block, level, &bytes)?;
         (self.each)(Met::Node(block))?;
-        let body = &bytes[HEADER_BYTES..];
+        let body = &bytes[self.header_bytes()..];
         if level == 0 {
             return self.records(&body[..count * RECORD_BYTES]);
         }
@@ -133,21 +132,20 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
+    fn header_bytes(&self) -> usize {
+        if self.superblock.has_checksums { size_of::<RawLongNode>() } else { LONG_NODE_4_BYTES }
+    }
+
     fn check(&mut self, name: u64, block: BlockNumber, level: u16, bytes: &[u8]) -> Result<usize> {
         let (raw, _) = RawLongNode::read_from_prefix(bytes).expect("a block is longer");
-        if raw.magic != *b"BMA3" || !crc_holds(bytes, offset_of!(RawLongNode, crc)) {
-            return Err(self.wrong("crc of a block of its tree", raw.crc.get(), "that of the block"));
-        }
-        let is_its = raw.uuid == self.superblock.meta_uuid && raw.owner.get() == self.number;
-        if !is_its || raw.blkno.get() != self.superblock.daddr_of(block) {
-            return Err(self.wrong(
-                "owner of a block of its tree",
-                raw.owner.get(),
-                "the inode, and its own place",
-            ));
+        if self.superblock.has_checksums {
+            self.check_owner(block, &raw, bytes)?;
+        } else if raw.magic != *b"BMAP" {
+            let found = u32::from_be_bytes(raw.magic);
+            return Err(self.wrong("magic of a block of its tree", found, "that of such a block"));
         }
         let (count, count_max) =
-            (usize::from(raw.numrecs.get()), (bytes.len() - HEADER_BYTES) / RECORD_BYTES);
+            (usize::from(raw.numrecs.get()), (bytes.len() - self.header_bytes()) / RECORD_BYTES);
         if raw.level.get() != level || count == 0 || count > count_max {
             return Err(self.wrong(
                 "numrecs of a block of its tree",
@@ -166,6 +164,19 @@ impl Walk<'_, '_> {
             ));
         }
         Ok(count)
+    }
+
+    /// Checks what version 5 has in a block's header.
+    fn check_owner(&self, block: BlockNumber, raw: &RawLongNode, bytes: &[u8]) -> Result<()> {
+        if raw.magic != *b"BMA3" || !crc_holds(bytes, offset_of!(RawLongNode, crc)) {
+            return Err(self.wrong("crc of a block of its tree", raw.crc.get(), "that of the block"));
+        }
+        let is_its = raw.uuid == self.superblock.meta_uuid && raw.owner.get() == self.number;
+        if is_its && raw.blkno.get() == self.superblock.daddr_of(block) {
+            return Ok(());
+        }
+        let expected = "the inode, and its own place";
+        Err(self.wrong("owner of a block of its tree", raw.owner.get(), expected))
     }
 
     fn records(&mut self, bytes: &[u8]) -> Result<()> {

@@ -24,8 +24,8 @@ pub(super) struct Free {
     pub(super) references: Option<Root>,
     pub(super) free_blocks: u32,
     pub(super) longest: u32,
-    /// Blocks of the trees of free space and of the reverse map, but for their roots.
-    pub(super) tree_blocks: u32,
+    /// Blocks of the trees of free space and of the reverse map, but for their roots. `None` if that is not counted.
+    pub(super) tree_blocks: Option<u32>,
     pub(super) reference_blocks: u32,
     /// Blocks that are kept for the trees: free, but in none of them.
     pub(super) kept: Vec<GroupBlock>,
@@ -39,7 +39,7 @@ pub(super) struct Inodes {
     pub(super) free_count: u32,
 }
 
-/// A header of which checksum, magic number and owner were checked.
+/// A header of which magic number, number and what its version has of checksum and UUID were checked.
 struct Sector<'a> {
     what: &'static str,
     group: GroupNumber,
@@ -63,10 +63,10 @@ impl Sector<'_> {
         if !self.bytes.starts_with(magic) {
             return Err(self.wrong("magic", 0, "its own"));
         }
-        if !crc_holds(self.bytes, crc_at) {
+        if superblock.has_checksums && !crc_holds(self.bytes, crc_at) {
             return Err(self.wrong("crc", 0, "that of the sector"));
         }
-        if uuid != superblock.meta_uuid {
+        if superblock.has_checksums && uuid != superblock.meta_uuid {
             return Err(self.wrong("uuid", 0, "that of the volume"));
         }
         if number == self.group {
@@ -117,7 +117,7 @@ pub(super) fn read_free(source: &Source, superblock: &Superblock, group: GroupNu
         references: references.transpose()?,
         free_blocks: raw.freeblks.get(),
         longest: raw.longest.get(),
-        tree_blocks: raw.btreeblks.get(),
+        tree_blocks: superblock.counts_tree_blocks.then_some(raw.btreeblks.get()),
         reference_blocks: raw.refcount_blocks.get(),
         kept: read_kept(source, superblock, group, &raw)?,
     })
@@ -134,9 +134,15 @@ fn read_kept(
     let bytes = read_vec(&**source, at, superblock.sector_bytes.into(), "XFS AGFL")?;
     let sector = Sector { what: "AGFL", group, bytes: &bytes };
     let (raw, rest) = RawFreeList::read_from_prefix(&bytes).expect("a sector is longer");
-    sector.check(b"XAFL", raw.seqno.get(), raw.uuid, offset_of!(RawFreeList, crc), superblock)?;
+    // In version 4 it is numbers and nothing else.
+    let numbers = if superblock.has_checksums {
+        sector.check(b"XAFL", raw.seqno.get(), raw.uuid, offset_of!(RawFreeList, crc), superblock)?;
+        rest
+    } else {
+        &bytes
+    };
     let slots: Vec<GroupBlock> =
-        rest.chunks_exact(4).map(|slot| U32::read_from_bytes(slot).expect("4 bytes").get()).collect();
+        numbers.chunks_exact(4).map(|slot| U32::read_from_bytes(slot).expect("4 bytes").get()).collect();
     let size = u32::try_from(slots.len()).expect("those of a sector");
     let (first, last, count) = (free.flfirst.get(), free.fllast.get(), free.flcount.get());
     let is_ring =

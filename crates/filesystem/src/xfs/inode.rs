@@ -6,7 +6,7 @@ use block::{Error, Result};
 use zerocopy::FromBytes;
 
 use super::corrupt::Corrupt;
-use super::layout::{INODE_MAGIC, NREXT64, REALTIME, RawInode, format};
+use super::layout::{INODE_2_BYTES, INODE_MAGIC, NREXT64, REALTIME, RawInode, format};
 use super::seal::crc_holds;
 use super::superblock::Superblock;
 
@@ -54,12 +54,14 @@ pub(super) fn wrong(number: u64, name: &str, found: impl Into<u64>, expected: &s
 /// Reads an inode of `number` from its bytes; `None` if it is free.
 pub(super) fn parse(bytes: &[u8], superblock: &Superblock, number: u64) -> Result<Option<Inode>> {
     let (raw, rest) = RawInode::read_from_prefix(bytes).expect("an inode is at least that large");
-    if raw.magic != INODE_MAGIC || !crc_holds(bytes, offset_of!(RawInode, crc)) {
-        return Err(wrong(number, "crc", raw.crc.get(), "that of the inode, and its magic number before it"));
-    }
-    if raw.version != 3 || raw.uuid != superblock.meta_uuid || raw.ino.get() != number {
-        return Err(wrong(number, "ino", raw.ino.get(), "its own number, version 3 and the volume's UUID"));
-    }
+    let rest = if superblock.has_checksums {
+        check_owner(bytes, &raw, superblock, number)?;
+        rest
+    } else if raw.magic == INODE_MAGIC && [1, 2].contains(&raw.version) {
+        &bytes[INODE_2_BYTES..]
+    } else {
+        return Err(wrong(number, "version", raw.version, "1 or 2, and its magic number before it"));
+    };
     if raw.mode.get() == 0 {
         return Ok(None);
     }
@@ -71,7 +73,7 @@ pub(super) fn parse(bytes: &[u8], superblock: &Superblock, number: u64) -> Resul
         return Err(wrong(number, "forkoff", raw.forkoff, "within the inode"));
     }
     let (data, attributes) = if at == 0 { (rest, &[][..]) } else { rest.split_at(at) };
-    let has_large_counters = raw.flags2.get() & NREXT64 != 0;
+    let has_large_counters = superblock.has_checksums && raw.flags2.get() & NREXT64 != 0;
     let counts = match has_large_counters {
         true => (raw.big_nextents.get(), u64::from(raw.nextents.get())),
         false => (raw.nextents.get().into(), raw.anextents.get().into()),
@@ -90,6 +92,17 @@ pub(super) fn parse(bytes: &[u8], superblock: &Superblock, number: u64) -> Resul
     };
     inode.check_formats()?;
     Ok(Some(inode))
+}
+
+/// Checks what version 5 has in an inode.
+fn check_owner(bytes: &[u8], raw: &RawInode, superblock: &Superblock, number: u64) -> Result<()> {
+    if raw.magic != INODE_MAGIC || !crc_holds(bytes, offset_of!(RawInode, crc)) {
+        return Err(wrong(number, "crc", raw.crc.get(), "that of the inode, and its magic number before it"));
+    }
+    if raw.version != 3 || raw.uuid != superblock.meta_uuid || raw.ino.get() != number {
+        return Err(wrong(number, "ino", raw.ino.get(), "its own number, version 3 and the volume's UUID"));
+    }
+    Ok(())
 }
 
 impl Inode {

@@ -1,4 +1,7 @@
-//! The on-disk structs of XFS version 5, all big-endian but the checksums.
+//! The on-disk structs of XFS of versions 4 and 5, all big-endian but the checksums.
+//!
+//! Structs are those of version 5. Those of version 4 are their beginnings, without checksum, place and owner; how long these are is said beside
+//! them.
 //!
 //! Source: "XFS Algorithms & Data Structures", third edition; names are those of `fs/xfs/libxfs/xfs_format.h` of Linux 6.18 without their
 //! prefixes. "Block" is the file system's block, "sector" its sector, and addresses in `blkno` count 512 bytes.
@@ -86,6 +89,23 @@ const _: () = assert!(size_of::<RawSuperblock>() == 264 && offset_of!(RawSuperbl
 /// Bits of `versionnum`.
 pub(super) mod version {
     pub(crate) const NUMBER: u16 = 0xf;
+    /// Part of the volume is shared with others: never used.
+    pub(crate) const SHARED: u16 = 1 << 9;
+    /// Extents may be unwritten: there since 1999, and demanded by Linux.
+    pub(crate) const EXTFLG: u16 = 1 << 12;
+    /// Directories of version 2: demanded by Linux.
+    pub(crate) const DIRV2: u16 = 1 << 13;
+    /// There are bits of [`features2`](super::features2).
+    pub(crate) const MOREBITS: u16 = 1 << 15;
+}
+
+/// Bits of `features2`, which has a meaning of its own in version 4 alone.
+pub(super) mod features2 {
+    pub(crate) const LAZYSBCOUNT: u32 = 1 << 1;
+    pub(crate) const ATTR2: u32 = 1 << 3;
+    pub(crate) const PROJID32: u32 = 1 << 7;
+    pub(crate) const FTYPE: u32 = 1 << 9;
+    pub(crate) const KNOWN: u32 = LAZYSBCOUNT | ATTR2 | PROJID32 | FTYPE;
 }
 
 /// Bits of `features_ro_compat`.
@@ -199,6 +219,9 @@ pub(super) struct RawShortNode {
 
 const _: () = assert!(size_of::<RawShortNode>() == 56 && offset_of!(RawShortNode, crc) == 52);
 
+/// Of [`RawShortNode`] in version 4.
+pub(super) const SHORT_NODE_4_BYTES: usize = offset_of!(RawShortNode, blkno);
+
 /// The header of a block of an inode's tree of extents (`struct xfs_btree_block_lhdr`).
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -218,10 +241,13 @@ pub(super) struct RawLongNode {
 
 const _: () = assert!(size_of::<RawLongNode>() == 72 && offset_of!(RawLongNode, crc) == 64);
 
+/// Of [`RawLongNode`] in version 4.
+pub(super) const LONG_NODE_4_BYTES: usize = offset_of!(RawLongNode, blkno);
+
 /// `XFS_DINODE_MAGIC`.
 pub(super) const INODE_MAGIC: [u8; 2] = *b"IN";
 
-/// `struct xfs_dinode` of version 3, as long as every inode is at the least.
+/// `struct xfs_dinode` of version 3. No inode is shorter.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawInode {
@@ -265,6 +291,9 @@ pub(super) struct RawInode {
 }
 
 const _: () = assert!(size_of::<RawInode>() == 176 && offset_of!(RawInode, crc) == 100);
+
+/// Of [`RawInode`] of versions 1 and 2, which volumes of version 4 have.
+pub(super) const INODE_2_BYTES: usize = offset_of!(RawInode, crc);
 
 /// The root of a tree of extents in an inode (`struct xfs_bmdr_block`).
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -320,6 +349,13 @@ pub(super) const INDEX_MAGICS: [[u8; 2]; 4] = [[0x3e, 0xbe], [0x3d, 0xf1], [0x3d
 pub(super) const DIRECTORY_BLOCK_MAGIC: [u8; 4] = *b"XDB3";
 /// Of one of several blocks with entries.
 pub(super) const DIRECTORY_DATA_MAGIC: [u8; 4] = *b"XDD3";
+
+/// The same two of version 4.
+pub(super) const DIRECTORY_BLOCK_4_MAGIC: [u8; 4] = *b"XD2B";
+/// See [`DIRECTORY_DATA_MAGIC`].
+pub(super) const DIRECTORY_DATA_4_MAGIC: [u8; 4] = *b"XD2D";
+/// What is before the entries of such a block (`struct xfs_dir2_data_hdr`): its magic number, and `best_free`.
+pub(super) const DIRECTORY_4_BYTES: usize = 16;
 
 /// The header of a block of a directory with entries (`struct xfs_dir3_data_hdr`).
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -5,10 +5,10 @@
 //! what is made of them: [`map`], [`check`] with [`ledger`], [`files`] with [`directory`], and [`contents`].
 //!
 //! Invariants:
-//! - every block has a checksum, and none is believed without it;
+//! - in version 5 every block has a checksum, and none is believed without it; version 4 has none, so that all rests on what follows;
 //! - a block is free only if the tree by place says so, and then nobody owns it.
 //!
-//! Deliberately absent: version 4, which has no checksums; realtime devices and logs on other devices. These make the volume whole.
+//! Deliberately absent: the replay of a log of version 4; realtime devices and logs on other devices. These make the volume whole.
 
 use std::sync::Arc;
 
@@ -65,10 +65,10 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     let version = superblock::version_of(&raw);
     facts.details.push(("version", version.to_string()));
     let read = match version {
-        5 => superblock::read(source, &raw).and_then(|superblock| understand(source, superblock, &mut facts)),
-        _ => {
-            Err(Error::unsupported(format!("XFS of version {version}, which has no checksums, is not read")))
+        4 | 5 => {
+            superblock::read(source, &raw).and_then(|superblock| understand(source, superblock, &mut facts))
         }
+        _ => Err(Error::unsupported(format!("XFS of version {version}, as before 1999, is not read"))),
     };
     Ok(Some(Box::new(Opened::new(facts, read)?)))
 }
@@ -121,7 +121,9 @@ fn unclean(source: &Source, superblock: &Superblock) -> Result<Option<Unclean>> 
     if superblock.has(incompat::NEEDSREPAIR) {
         return Ok(Some(Unclean::Whole("it says that xfs_repair must run first")));
     }
-    log::why_unclean(source, superblock)
+    let why = log::why_unclean(source, superblock)?;
+    let is_replayed = why != Some(Unclean::Pending) || superblock.has_checksums;
+    Ok(if is_replayed { why } else { Some(Unclean::Whole("its log must be replayed, and is of version 4")) })
 }
 
 impl Volume {

@@ -5,7 +5,7 @@ use extent::{Span, VolumeOffset, VolumeSpan};
 use zerocopy::FromBytes;
 
 use super::corrupt::Corrupt;
-use super::layout::{RawSuperblock, SUPERBLOCK_MAGIC, incompat, ro_compat, version};
+use super::layout::{RawSuperblock, SUPERBLOCK_MAGIC, features2, incompat, ro_compat, version};
 use super::seal::crc_holds;
 use crate::Source;
 
@@ -22,6 +22,10 @@ const GROUP_BLOCKS_MIN: u32 = 64;
 /// What of the superblock counts, checked.
 #[derive(Clone, Debug)]
 pub(super) struct Superblock {
+    /// Whether all metadata have checksums and say whose they are: in version 5, not in version 4.
+    pub(super) has_checksums: bool,
+    /// Whether the blocks of trees of free space are counted by their groups.
+    pub(super) counts_tree_blocks: bool,
     pub(super) block_bytes: u32,
     pub(super) sector_bytes: u32,
     pub(super) blocks: BlockNumber,
@@ -73,11 +77,13 @@ pub(super) fn label_of(raw: &RawSuperblock) -> String {
     String::from_utf8_lossy(&raw.fname).trim_end_matches('\0').to_owned()
 }
 
-/// Reads the superblock of a volume of version 5.
+/// Reads the superblock of a volume of version 4 or 5.
 pub(super) fn read(source: &Source, raw: &RawSuperblock) -> Result<Superblock> {
     let superblock = parse(raw)?;
     let sector = read_vec(&**source, VolumeOffset::ZERO, superblock.sector_bytes.into(), "XFS superblock")?;
-    check_sector(&sector).map_err(|error| error.at(VolumeOffset::ZERO))?;
+    if superblock.has_checksums {
+        check_sector(&sector).map_err(|error| error.at(VolumeOffset::ZERO))?;
+    }
     let len_bytes = superblock.blocks.saturating_mul(superblock.block_bytes.into());
     if len_bytes > source.len_bytes() {
         let expected = format!("an end within the volume of {} bytes", source.len_bytes());
@@ -93,8 +99,41 @@ fn check_sector(sector: &[u8]) -> Result<()> {
     Err(wrong("crc", "another", "that of the sector"))
 }
 
+/// The features of a volume, as version 5 has them.
+#[derive(Clone, Copy, Debug)]
+struct Features {
+    ro_compat: u32,
+    incompat: u32,
+    counts_tree_blocks: bool,
+}
+
+impl Features {
+    fn of(raw: &RawSuperblock) -> Result<Self> {
+        if version_of(raw) == 5 {
+            let (ro_compat, incompat) = (raw.features_ro_compat.get(), raw.features_incompat.get());
+            return Ok(Self { ro_compat, incompat, counts_tree_blocks: true });
+        }
+        let bits = raw.versionnum.get();
+        let needed = version::EXTFLG | version::DIRV2;
+        if bits & needed != needed || bits & version::SHARED != 0 {
+            return Err(Error::unsupported(format!("XFS with the features {bits:#x}, as before 2002")));
+        }
+        // On some machines they were written where `bad_features2` is; Linux takes both.
+        let more = match bits & version::MOREBITS {
+            0 => 0,
+            _ => raw.features2.get() | raw.bad_features2.get(),
+        };
+        if more & !features2::KNOWN != 0 {
+            return Err(Error::unsupported(format!("XFS with unknown features (features2 {more:#x})")));
+        }
+        let incompat = if more & features2::FTYPE == 0 { 0 } else { incompat::FTYPE };
+        Ok(Self { ro_compat: 0, incompat, counts_tree_blocks: more & features2::LAZYSBCOUNT != 0 })
+    }
+}
+
 /// Checks what does not need the volume.
 fn parse(raw: &RawSuperblock) -> Result<Superblock> {
+    let (has_checksums, features) = (version_of(raw) == 5, Features::of(raw)?);
     let power = |name: &str, value: u32, log: u8, range: std::ops::RangeInclusive<u8>| {
         let is_right = range.contains(&log) && value == 1 << log;
         if is_right {
@@ -103,9 +142,10 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
             Err(wrong(name, value, "a power of two that is allowed, and its logarithm"))
         }
     };
+    let inode_logs = if has_checksums { 9..=11 } else { 8..=11 };
     let block_bytes = power("blocksize", raw.blocksize.get(), raw.blocklog, 9..=16)?;
     let sector_bytes = power("sectsize", raw.sectsize.get().into(), raw.sectlog, 9..=15)?;
-    let inode_bytes = power("inodesize", raw.inodesize.get().into(), raw.inodelog, 9..=11)?;
+    let inode_bytes = power("inodesize", raw.inodesize.get().into(), raw.inodelog, inode_logs)?;
     if sector_bytes > block_bytes || inode_bytes > block_bytes {
         return Err(wrong("blocksize", block_bytes, "at least that of a sector and of an inode"));
     }
@@ -131,9 +171,12 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
     if u32::from(raw.dirblklog) + u32::from(raw.blocklog) > 16 {
         return Err(wrong("dirblklog", raw.dirblklog, "at most 64 KiB"));
     }
-    let meta_uuid =
-        if raw.features_incompat.get() & incompat::META_UUID != 0 { raw.meta_uuid } else { raw.uuid };
+    let meta_uuid = if features.incompat & incompat::META_UUID != 0 { raw.meta_uuid } else { raw.uuid };
+    // In version 4 one inode is for groups or for projects.
+    let of_projects = if has_checksums { raw.pquotino.get() } else { 0 };
     let mut superblock = Superblock {
+        has_checksums,
+        counts_tree_blocks: features.counts_tree_blocks,
         block_bytes,
         sector_bytes,
         blocks,
@@ -144,13 +187,12 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
         inode_log: raw.inopblog.into(),
         directory_block_bytes: block_bytes << raw.dirblklog,
         root_inode: raw.rootino.get(),
-        own_files: [&raw.rbmino, &raw.rsumino, &raw.uquotino, &raw.gquotino, &raw.pquotino]
-            .map(|it| it.get()),
+        own_files: [raw.rbmino.get(), raw.rsumino.get(), raw.uquotino.get(), raw.gquotino.get(), of_projects],
         log: None,
         uuid: raw.uuid,
         meta_uuid,
-        ro_compat: raw.features_ro_compat.get(),
-        incompat: raw.features_incompat.get(),
+        ro_compat: features.ro_compat,
+        incompat: features.incompat,
         has_realtime: raw.rblocks.get() != 0 || raw.rextents.get() != 0,
         in_progress: raw.inprogress != 0,
         inode_count: raw.icount.get(),
@@ -278,7 +320,8 @@ pub(super) fn check_copy(source: &Source, superblock: &Superblock, group: GroupN
             .at(at)
     };
     let (raw, _) = RawSuperblock::read_from_prefix(&sector).expect("a sector is longer");
-    if raw.magicnum != SUPERBLOCK_MAGIC || !crc_holds(&sector, std::mem::offset_of!(RawSuperblock, crc)) {
+    let is_sealed = !superblock.has_checksums || crc_holds(&sector, std::mem::offset_of!(RawSuperblock, crc));
+    if raw.magicnum != SUPERBLOCK_MAGIC || !is_sealed {
         return Err(wrong("crc"));
     }
     let copy = parse(&raw).map_err(|error| wrong("geometry").because(error))?;
@@ -287,7 +330,7 @@ pub(super) fn check_copy(source: &Source, superblock: &Superblock, group: GroupN
             block_bytes, sector_bytes, blocks, group_blocks, group_count, inode_bytes, log, ..
         } = it;
         let whole = (*block_bytes, *sector_bytes, *blocks, *group_blocks, *group_count, *inode_bytes, *log);
-        (whole, it.directory_block_bytes, it.meta_uuid)
+        (whole, it.has_checksums, it.directory_block_bytes, it.meta_uuid)
     };
     if shape(&copy) == shape(superblock) { Ok(()) } else { Err(wrong("geometry")) }
 }

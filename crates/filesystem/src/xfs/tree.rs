@@ -1,7 +1,7 @@
 //! The trees of a group: B+trees whose records have a fixed length.
 //!
 //! Invariants: a walk meets no more blocks than the group has, whatever they say; records come in the order of the tree, and each
-//! block was checked for its checksum, its place, its owner and its neighbours.
+//! block was checked for its neighbours, and in version 5 for its checksum, its place and its owner.
 
 use std::mem::offset_of;
 
@@ -10,12 +10,11 @@ use zerocopy::FromBytes;
 use zerocopy::big_endian::U32;
 
 use super::corrupt::Corrupt;
-use super::layout::{NO_BLOCK, RawShortNode};
+use super::layout::{NO_BLOCK, RawShortNode, SHORT_NODE_4_BYTES};
 use super::seal::crc_holds;
 use super::superblock::{GroupBlock, GroupNumber, Superblock};
 use crate::Source;
 
-const HEADER_BYTES: usize = size_of::<RawShortNode>();
 const POINTER_BYTES: usize = 4;
 
 /// A kind of tree.
@@ -23,21 +22,24 @@ const POINTER_BYTES: usize = 4;
 pub(super) struct Kind {
     pub(super) name: &'static str,
     magic: [u8; 4],
+    /// In version 4, which not all kinds are in.
+    magic_4: [u8; 4],
     record_bytes: usize,
     /// Of all keys that a block has for another one.
     key_bytes: usize,
 }
 
-const fn kind(name: &'static str, magic: [u8; 4], record_bytes: usize, key_bytes: usize) -> Kind {
-    Kind { name, magic, record_bytes, key_bytes }
+const fn kind(name: &'static str, magics: [[u8; 4]; 2], record_bytes: usize, key_bytes: usize) -> Kind {
+    let [magic, magic_4] = magics;
+    Kind { name, magic, magic_4, record_bytes, key_bytes }
 }
 
-pub(super) static BY_PLACE: Kind = kind("tree of free space by place", *b"AB3B", 8, 8);
-pub(super) static BY_LENGTH: Kind = kind("tree of free space by length", *b"AB3C", 8, 8);
-pub(super) static REVERSE_MAP: Kind = kind("reverse map", *b"RMB3", 24, 40);
-pub(super) static REFERENCES: Kind = kind("tree of reference counts", *b"R3FC", 12, 4);
-pub(super) static INODES: Kind = kind("tree of inodes", *b"IAB3", 16, 4);
-pub(super) static INODES_WITH_FREE: Kind = kind("tree of free inodes", *b"FIB3", 16, 4);
+pub(super) static BY_PLACE: Kind = kind("tree of free space by place", [*b"AB3B", *b"ABTB"], 8, 8);
+pub(super) static BY_LENGTH: Kind = kind("tree of free space by length", [*b"AB3C", *b"ABTC"], 8, 8);
+pub(super) static REVERSE_MAP: Kind = kind("reverse map", [*b"RMB3"; 2], 24, 40);
+pub(super) static REFERENCES: Kind = kind("tree of reference counts", [*b"R3FC"; 2], 12, 4);
+pub(super) static INODES: Kind = kind("tree of inodes", [*b"IAB3", *b"IABT"], 16, 4);
+pub(super) static INODES_WITH_FREE: Kind = kind("tree of free inodes", [*b"FIB3"; 2], 16, 4);
 
 /// Where a tree begins.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +104,7 @@ impl Walk<'_, '_> {
         let bytes = read_vec(&**source, superblock.offset_of(at), superblock.block_bytes.into(), kind.name)?;
         let count = self.check(block, level, &bytes)?;
         (self.each)(Step::Node(block))?;
-        let body = &bytes[HEADER_BYTES..];
+        let body = &bytes[self.header_bytes()..];
         if level == 0 {
             return body
                 .chunks_exact(kind.record_bytes)
@@ -116,8 +118,13 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
+    fn header_bytes(&self) -> usize {
+        if self.superblock.has_checksums { size_of::<RawShortNode>() } else { SHORT_NODE_4_BYTES }
+    }
+
     fn count_max(&self, level: u32) -> usize {
-        let body = usize::try_from(self.superblock.block_bytes).expect("at most 64 KiB") - HEADER_BYTES;
+        let block_bytes = usize::try_from(self.superblock.block_bytes).expect("at most 64 KiB");
+        let body = block_bytes - self.header_bytes();
         let each = if level == 0 { self.kind.record_bytes } else { self.kind.key_bytes + POINTER_BYTES };
         body / each
     }
@@ -125,15 +132,10 @@ impl Walk<'_, '_> {
     /// Checks a block's header; answers how many records it has.
     fn check(&mut self, block: GroupBlock, level: u32, bytes: &[u8]) -> Result<usize> {
         let (raw, _) = RawShortNode::read_from_prefix(bytes).expect("a block is longer");
-        let number = self.superblock.in_group(self.group, block).unwrap_or_default();
-        if raw.magic != self.kind.magic || !crc_holds(bytes, offset_of!(RawShortNode, crc)) {
-            return Err(self.wrong(block, "crc", 0_u32, "that of the block, and its magic number before it"));
-        }
-        if raw.uuid != self.superblock.meta_uuid || raw.owner.get() != self.group {
-            return Err(self.wrong(block, "owner", raw.owner.get(), "the group, and the volume's UUID"));
-        }
-        if raw.blkno.get() != self.superblock.daddr_of(number) {
-            return Err(self.wrong(block, "blkno", raw.blkno.get(), "its own place"));
+        if self.superblock.has_checksums {
+            self.check_owner(block, &raw, bytes)?;
+        } else if raw.magic != self.kind.magic_4 {
+            return Err(self.wrong(block, "magic", u32::from_be_bytes(raw.magic), "that of its kind"));
         }
         if u32::from(raw.level.get()) != level {
             return Err(self.wrong(block, "level", raw.level.get(), "one less than that of the block above"));
@@ -155,5 +157,20 @@ impl Walk<'_, '_> {
             ));
         }
         Ok(count)
+    }
+
+    /// Checks what version 5 has in a block's header.
+    fn check_owner(&self, block: GroupBlock, raw: &RawShortNode, bytes: &[u8]) -> Result<()> {
+        let number = self.superblock.in_group(self.group, block).unwrap_or_default();
+        if raw.magic != self.kind.magic || !crc_holds(bytes, offset_of!(RawShortNode, crc)) {
+            return Err(self.wrong(block, "crc", 0_u32, "that of the block, and its magic number before it"));
+        }
+        if raw.uuid != self.superblock.meta_uuid || raw.owner.get() != self.group {
+            return Err(self.wrong(block, "owner", raw.owner.get(), "the group, and the volume's UUID"));
+        }
+        if raw.blkno.get() != self.superblock.daddr_of(number) {
+            return Err(self.wrong(block, "blkno", raw.blkno.get(), "its own place"));
+        }
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Listing, assert_same, list_tree, source, spans, text};
+use crate::support::{Listing, Written, assert_same, copy_but, list_tree, source, spans, text};
 use extent::Offset;
 use filesystem::{Catalog, Check, FileKind, FileSystem, PieceState, State, Use};
 use testkit::mounted::Mounted;
@@ -168,21 +168,14 @@ fn fill(volume: &Path, percent: u64) {
 /// A copy of what is used alone; the rest is `filler`.
 fn copy_used(volume: &Path, copy: &Path, filler: u8) {
     let len = fs::metadata(volume).unwrap().len();
-    fs::copy(volume, copy).unwrap();
-    let target = OpenOptions::new().write(true).open(copy).unwrap();
-    for span in spans(&*open(volume), Check::Full, len, Use::Free).iter() {
-        for part in span.split(1 << 20) {
-            let bytes = vec![filler; usize::try_from(part.len_bytes()).unwrap()];
-            target.write_all_at(&bytes, part.start().get()).unwrap();
-        }
-    }
+    copy_but(&spans(&*open(volume), Check::Full, len, Use::Free), volume, copy, filler);
 }
 
 /// A copy of what is used alone is to `btrfs check` and to a mount what the volume is.
 fn check_copies(volume: &Path, copy: &Path, what: &str) {
     let (said, is_clean) = check(volume);
     assert!(is_clean, "{what}: {said}");
-    let before = fs::read(volume).unwrap();
+    let before = Written::of(volume);
     let filesystem = open(volume);
     let facts = filesystem.facts();
     assert_eq!((facts.filesystem.as_str(), &facts.state), ("btrfs", &State::Clean), "{what}");
@@ -199,7 +192,7 @@ fn check_copies(volume: &Path, copy: &Path, what: &str) {
     assert_eq!(self::free_bytes(&mounted), free_bytes, "{what}");
     let tree = mounted.tree();
     drop(mounted);
-    assert!(fs::read(volume).unwrap() == before, "{what}: the source was written");
+    assert_eq!(Written::of(volume), before, "{what}: the source was written");
     for filler in [0, 0xff] {
         copy_used(volume, copy, filler);
         assert_eq!(check(copy), (said.clone(), true), "{what}");

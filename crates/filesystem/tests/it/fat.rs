@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{source, spans, text};
+use crate::support::{copy_but, source, spans, text};
 use extent::Offset;
 use filesystem::{Catalog, Check, FileKind, FileSystem, State, Use};
 use testkit::{run, scratch};
@@ -100,13 +100,7 @@ fn fill(volume: &Path, percent: u64, dir: &Path) -> BTreeMap<String, Vec<u8>> {
 /// A copy of what is used alone; the rest is `filler`.
 fn copy_used(volume: &Path, copy: &Path, filler: u8) {
     let len = fs::metadata(volume).unwrap().len();
-    let mut bytes = fs::read(volume).unwrap();
-    for span in spans(&*open(volume), Check::Full, len, Use::Free).iter() {
-        let (start, end) =
-            (usize::try_from(span.start().get()).unwrap(), usize::try_from(span.end().get()).unwrap());
-        bytes[start..end].fill(filler);
-    }
-    fs::write(copy, bytes).unwrap();
+    copy_but(&spans(&*open(volume), Check::Full, len, Use::Free), volume, copy, filler);
 }
 
 /// Used and all clusters, by the last line of `fsck.fat -v`.

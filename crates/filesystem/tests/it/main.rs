@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation, clippy::print_stdout)]
 
 mod btrfs;
+mod btrfs_devices;
 mod contents;
 mod exfat;
 mod ext;

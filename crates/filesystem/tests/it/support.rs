@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -144,6 +144,41 @@ pub fn mark(path: &Path, spans: &ExtentSet<Volume>) {
     for span in spans.iter().flat_map(|span| span.split(1 << 20)) {
         let len = usize::try_from(span.len_bytes()).unwrap();
         file.write_all_at(&vec![0xa7; len], span.start().get()).unwrap();
+    }
+}
+
+/// A copy of what is not `free` of a volume; what is reads as `filler`.
+pub fn copy_but(free: &ExtentSet<Volume>, volume: &Path, copy: &Path, filler: u8) {
+    let len_bytes = fs::metadata(volume).unwrap().len();
+    let (source, target) = (File::open(volume).unwrap(), File::create(copy).unwrap());
+    target.set_len(len_bytes).unwrap();
+    let (mut buffer, zeros) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    for span in free.invert(Span::from_zero(len_bytes)).iter().flat_map(|span| span.split(1 << 20)) {
+        let part = &mut buffer[..usize::try_from(span.len_bytes()).unwrap()];
+        source.read_exact_at(part, span.start().get()).unwrap();
+        // Holes stay holes.
+        if *part != zeros[..part.len()] {
+            target.write_all_at(part, span.start().get()).unwrap();
+        }
+    }
+    if filler != 0 {
+        buffer.fill(filler);
+        for span in free.iter().flat_map(|span| span.split(1 << 20)) {
+            let part = &buffer[..usize::try_from(span.len_bytes()).unwrap()];
+            target.write_all_at(part, span.start().get()).unwrap();
+        }
+    }
+}
+
+/// What changes when a file is written.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Written(u64, (i64, i64), (i64, i64));
+
+impl Written {
+    /// As it is now.
+    pub fn of(path: &Path) -> Self {
+        let facts = fs::metadata(path).unwrap();
+        Self(facts.len(), (facts.mtime(), facts.mtime_nsec()), (facts.ctime(), facts.ctime_nsec()))
     }
 }
 

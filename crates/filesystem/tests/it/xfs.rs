@@ -1,5 +1,6 @@
 //! XFS against mkfs.xfs, xfs_db, xfs_repair and the kernel's mount: used maps, and what is doubted.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStringExt;
@@ -7,7 +8,7 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{assert_same, list_scanned, list_tree, source, spans, text};
+use crate::support::{Written, assert_same, copy_but, list_scanned, list_tree, source, spans, text};
 use extent::Offset;
 use filesystem::{Catalog, Check, FileKind, FileSystem, State, Use};
 use testkit::mounted::Mounted;
@@ -29,6 +30,17 @@ const KINDS: &[(&str, u64)] = &[
     ("-s size=4096 -l su=64k", 96),
     ("-l size=20m,version=2 -n ftype=1 -L label", 96),
     ("-m uuid=11111111-2222-3333-4444-555555555555", 64),
+];
+
+/// The same of version 4, which not every kernel mounts: files are put there by mkfs.xfs.
+const KINDS_4: &[(&str, u64)] = &[
+    ("", 64),
+    ("-b size=512 -i size=256", 64),
+    ("-b size=1024 -n size=4096 -d agcount=7", 116),
+    ("-i size=1024 -n size=8192", 64),
+    ("-i attr=1,projid32bit=0 -l version=1,lazy-count=0", 64),
+    ("-n ftype=1 -d agcount=1", 64),
+    ("-s size=4096 -n version=ci", 64),
 ];
 
 const STALE: u8 = 0xa5;
@@ -136,13 +148,7 @@ fn fill(volume: &Path, percent: u64, has_reflinks: bool) {
 /// A copy of what is used alone; the rest is `filler`.
 fn copy_used(volume: &Path, copy: &Path, filler: u8) {
     let len = fs::metadata(volume).unwrap().len();
-    fs::copy(volume, copy).unwrap();
-    let target = OpenOptions::new().write(true).open(copy).unwrap();
-    for span in spans(&*open(volume), Check::Full, len, Use::Free).iter() {
-        target
-            .write_all_at(&vec![filler; usize::try_from(span.len_bytes()).unwrap()], span.start().get())
-            .unwrap();
-    }
+    copy_but(&spans(&*open(volume), Check::Full, len, Use::Free), volume, copy, filler);
 }
 
 fn has_reflinks(options: &str) -> bool {
@@ -153,7 +159,7 @@ fn has_reflinks(options: &str) -> bool {
 fn check_copies(volume: &Path, copy: &Path, what: &str) {
     let (said, is_clean) = repair(volume);
     assert!(is_clean, "{what}: {said}");
-    let before = fs::read(volume).unwrap();
+    let before = Written::of(volume);
     let filesystem = open(volume);
     let facts = filesystem.facts();
     assert_eq!((facts.filesystem.as_str(), &facts.state), ("xfs", &State::Clean), "{what}");
@@ -172,7 +178,7 @@ fn check_copies(volume: &Path, copy: &Path, what: &str) {
         assert_eq!(repair(copy), (said.clone(), true), "{what}");
         mount(copy, "ro").tree().assert_same(&tree, what);
     }
-    assert!(fs::read(volume).unwrap() == before, "{what}: the source was written");
+    assert_eq!(Written::of(volume), before, "{what}: the source was written");
 }
 
 /// Every file has the paths, size and extents that the kernel and filefrag tell, and its contents.
@@ -219,6 +225,114 @@ fn an_empty_volume_is_used_where_its_metadata_are() {
         make(&volume, options, *mib);
         check_copies(&volume, &copy, options);
     }
+}
+
+/// Makes a volume of version 4 with a directory of many names, files of many sizes, and links; answers the paths of the files with their contents.
+fn make_4(dir: &Path, options: &str, mib: u64) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut lines = "/dev/null\n0 0\nd--755 0 0\nmany d--755 0 0\n".to_owned();
+    let mut file = |folder: &str, name: &str, contents: Vec<u8>| {
+        let from = dir.join(format!("contents of {}", files.len()).replace(' ', "-"));
+        fs::write(&from, &contents).unwrap();
+        files.insert(format!("{folder}/{name}"), contents);
+        format!("{name} ---644 0 0 {}\n", text(&from))
+    };
+    for index in 0..300 {
+        lines += &file("/many", &format!("a-file-with-a-long-name-{index}"), contents(index * 97, index));
+    }
+    lines += "$\nlink l--777 0 0 many\nempty d--755 0 0\n$\n";
+    for index in 0..usize::try_from(mib / 4).unwrap() {
+        lines += &file("", &format!("large-{index}"), contents(2_500_000 + index * 4096, index));
+    }
+    let (proto, volume) = (dir.join("proto"), dir.join("volume"));
+    fs::write(&proto, lines + "$\n").unwrap();
+    make(&volume, &format!("-m crc=0 {options} -p {}", text(&proto)), mib);
+    files
+}
+
+#[test]
+fn every_kind_of_version_4_is_copied_used_only_and_whole_to_its_tools() {
+    let dir = scratch();
+    let (volume, copy) = (dir.path().join("volume"), dir.path().join("copy"));
+    for (options, mib) in KINDS_4 {
+        let files = make_4(dir.path(), options, *mib);
+        let (said, is_clean) = repair(&volume);
+        assert!(is_clean, "{options}: {said}");
+        let filesystem = open(&volume);
+        let free_bytes = free_blocks(&volume) * filesystem.facts().cluster_bytes.unwrap();
+        assert_eq!(filesystem.facts().free_bytes, Some(free_bytes), "{options}");
+        let free = spans(&*filesystem, Check::Full, mib << 20, Use::Free);
+        assert_eq!(free.total_bytes(), free_bytes, "{options}");
+        for filler in [0, 0xff] {
+            copy_used(&volume, &copy, filler);
+            assert_eq!(repair(&copy), (said.clone(), true), "{options}");
+            assert_eq!(files_of(&*open(&copy)), files, "{options}");
+        }
+    }
+}
+
+/// The paths of all regular files that a guest made, with their contents.
+fn files_of(filesystem: &dyn FileSystem) -> BTreeMap<String, Vec<u8>> {
+    let catalog = Catalog::read(filesystem).unwrap();
+    assert_eq!(catalog.doubts(), []);
+    let regular = catalog.streams().filter(|stream| stream.stream.kind == FileKind::Regular);
+    regular
+        .map(|stream| {
+            let opened = filesystem.open_stream(stream.stream.file, stream.stream.name).unwrap();
+            let mut bytes = vec![0; usize::try_from(stream.stream.size_bytes).unwrap()];
+            opened.read_at(Offset::ZERO, &mut bytes).unwrap();
+            (String::from_utf8(stream.path()).unwrap(), bytes)
+        })
+        .collect()
+}
+
+/// Bits of headers and trees without checksums: what `xfs_repair` finds makes the volume whole, or it finds the same in the copy.
+#[test]
+fn a_flipped_bit_of_version_4_is_found_or_in_the_copy_as_well() {
+    let dir = scratch();
+    let (volume, copy) = (dir.path().join("volume"), dir.path().join("copy"));
+    make_4(dir.path(), "", 32);
+    let file = OpenOptions::new().read(true).write(true).open(&volume).unwrap();
+    let (mut state, mut whole, mut noticed) = (41_u64, 0, 0);
+    for (what, at, len) in metadata_4(&volume).iter().cycle().take(80) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (place, bit) = (at + (state >> 33) % len, state >> 30 & 7);
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, place).unwrap();
+        file.write_all_at(&[byte[0] ^ (1 << bit)], place).unwrap();
+        let is_believed = filesystem::open(&source(&volume))
+            .unwrap()
+            .is_some_and(|found| found.facts().filesystem == "xfs" && found.used_map(Check::Full).is_ok());
+        if is_believed {
+            let found = repair(&volume);
+            noticed += u64::from(!found.1);
+            copy_used(&volume, &copy, 0);
+            assert_eq!(repair(&copy), found, "bit {bit} of {what} at {place:#x}");
+        } else {
+            whole += 1;
+        }
+        file.write_all_at(&byte, place).unwrap();
+    }
+    println!("{whole} of 80 make it whole, and xfs_repair finds {noticed} of the others");
+    assert!(whole > 20);
+    assert_eq!(doubt(&volume), "");
+}
+
+/// Where structures of version 4 that own blocks are: name, place and bytes.
+fn metadata_4(volume: &Path) -> Vec<(String, u64, u64)> {
+    let mut places = Vec::new();
+    for group in ["0", "1"] {
+        let [agf, agi, agfl] = ["agf", "agi", "agfl"].map(|header| format!("{header} {group}"));
+        places.push(ask(volume, &agf, &[&agf], 64));
+        places.push(ask(volume, &agi, &[&agi], 40));
+        places.push(ask(volume, &agfl, &[&agfl], 32));
+        for tree in ["bnoroot", "cntroot"] {
+            places.push(ask(volume, tree, &[&agf, &format!("addr {tree}")], 32));
+        }
+        places.push(ask(volume, "root", &[&agi, "addr root"], 48));
+    }
+    places.push(ask(volume, "inode", &["sb 0", "addr rootino"], 256));
+    places
 }
 
 /// What makes the volume whole, and says so.
@@ -310,7 +424,6 @@ fn what_is_not_understood_is_whole_with_the_reason() {
         make(&volume, options, 96);
         doubt(&volume)
     };
-    assert_eq!(with("-m crc=0"), "XFS of version 4, which has no checksums, is not read");
     assert_eq!(with(&format!("-r rtdev={}", text(&other))), "XFS with a realtime device");
     assert_eq!(with(&format!("-l logdev={},size=20m", text(&other))), "XFS with its log on another device");
 }
@@ -341,30 +454,33 @@ fn a_flipped_bit_of_what_owns_blocks_is_found() {
     assert_eq!(doubt(&volume), "");
 }
 
+/// Where `xfs_db` finds what these commands lead to: its name, place, and bytes.
+fn ask(volume: &Path, what: &str, commands: &[&str], len: u64) -> (String, u64, u64) {
+    let mut args = vec!["-f", "-r"];
+    commands.iter().for_each(|command| args.extend(["-c", command]));
+    args.extend(["-c", "daddr", text(volume)]);
+    let said = run("xfs_db", &args);
+    let daddr = said.lines().find_map(|line| line.trim().strip_prefix("current daddr is "));
+    let daddr: u64 = daddr.unwrap_or_else(|| panic!("{what}: {said}")).parse().unwrap();
+    (what.to_owned(), daddr * 512, len)
+}
+
 /// Where `xfs_db` finds structures that own blocks: name, place and bytes.
 fn metadata(volume: &Path) -> Vec<(String, u64, u64)> {
     let mut places = Vec::new();
-    let mut ask = |what: &str, commands: &[&str], len: u64| {
-        let mut args = vec!["-f", "-r"];
-        commands.iter().for_each(|command| args.extend(["-c", command]));
-        args.extend(["-c", "daddr", text(volume)]);
-        let said = run("xfs_db", &args);
-        let daddr = said.lines().find_map(|line| line.trim().strip_prefix("current daddr is "));
-        let daddr: u64 = daddr.unwrap_or_else(|| panic!("{what}: {said}")).parse().unwrap();
-        places.push((what.to_owned(), daddr * 512, len));
-    };
-    ask("superblock", &["sb 0"], 272);
-    ask("second superblock", &["sb 1"], 272);
+    let mut add = |what: &str, commands: &[&str], len: u64| places.push(ask(volume, what, commands, len));
+    add("superblock", &["sb 0"], 272);
+    add("second superblock", &["sb 1"], 272);
     for group in ["0", "1"] {
         let [agf, agi, agfl] = ["agf", "agi", "agfl"].map(|header| format!("{header} {group}"));
-        ask(&agf, &[&agf], 224);
-        ask(&agi, &[&agi], 344);
-        ask(&agfl, &[&agfl], 36);
+        add(&agf, &[&agf], 224);
+        add(&agi, &[&agi], 344);
+        add(&agfl, &[&agfl], 36);
         for tree in ["bnoroot", "cntroot", "rmaproot", "refcntroot"] {
-            ask(tree, &[&agf, &format!("addr {tree}")], 80);
+            add(tree, &[&agf, &format!("addr {tree}")], 80);
         }
         for tree in ["root", "free_root"] {
-            ask(tree, &[&agi, &format!("addr {tree}")], 72);
+            add(tree, &[&agi, &format!("addr {tree}")], 72);
         }
     }
     places

@@ -59,8 +59,8 @@ impl Depth {
     /// The independent check.
     pub(super) fn check(self, volume: &Volume) -> Result<VolumeReport> {
         match self {
-            Self::Owners => verify::volume::check_owners(&volume.source),
-            Self::Metadata | Self::Files => verify::volume::check(&volume.source),
+            Self::Owners => verify::volume::check_owners(volume.to_check()),
+            Self::Metadata | Self::Files => verify::volume::check(volume.to_check()),
         }
     }
 
@@ -121,9 +121,9 @@ fn check_possible(task: Task<'_>, stack: &Stack, resolver: &dyn Resolver) -> Res
 }
 
 fn check_not_hibernated(stack: &Stack) -> Result<()> {
-    match stack.hibernated() {
+    match stack.where_hibernated(None) {
         None => Ok(()),
-        Some(index) => Err(Error::refused(format!("the guest is hibernated (see volume {})", index + 1))
+        Some(told) => Err(Error::refused(format!("the guest is hibernated ({told})"))
             .hint("resume it, and shut it down")
             .path(stack.chain().files()[0].name())),
     }
@@ -152,7 +152,7 @@ fn trust(depth: Depth, volume: &Volume, mode: &Mode) -> Result<Trust> {
     if let State::JournalPending(why) = &filesystem.facts().state {
         return Ok(Err(format!("{why}: start the guest and shut it down, so that its journal is empty")));
     }
-    if filesystem.facts().filesystem == LVM2 {
+    if filesystem.facts().filesystem == LVM2 || volume.is_device() {
         // It has no files. That its metadata are as they were is proven by the bytes that are kept.
         return Ok(Ok(TrustedVolume { snapshot: None, compared: None, unsound: None }));
     }

@@ -102,7 +102,7 @@ impl Held {
 /// A disk that is only read.
 pub(super) struct HeldToRead {
     chain: Chain,
-    /// Disks that logical volumes of this one have parts on.
+    /// Disks that logical volumes and file systems of this one have parts on.
     others: Vec<Chain>,
     locks: Vec<LockedFile>,
     /// What its guest does not use is to read as zeros.

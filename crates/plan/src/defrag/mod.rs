@@ -16,11 +16,12 @@
 //! plan     what is asked for, and what is answered
 //! ```
 //!
-//! `schedule` lays a plan that counts no growth over batches that do. [`packed`], the second planner, stands on `state` as `moves` does.
+//! `schedule` lays a plan that counts no growth over batches that do, and `image_units` one that counts what the host stores over an image. [`packed`], the second planner, stands on `state` as `moves` does.
 //!
 //! No I/O, no clock, no threads: the same facts and options give the same plan.
 
 mod goals;
+mod image_units;
 mod moves;
 mod packed;
 mod plan;
@@ -35,6 +36,7 @@ use goals::{anchored, exchange, files, free, pack, units};
 use moves::give_back;
 use state::{Growth, Storage, Work};
 
+pub use image_units::{ImageUnits, in_image_units};
 pub use packed::{Packed, plan_packed};
 pub use plan::{
     Backing, BackingMap, DefragOptions, DefragPlan, Emptied, Goal, Hints, LayoutFigures, WhyLeft,
@@ -78,6 +80,9 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
     plans.push(sparing);
     if options.goal != Goal::Pack && !plans.iter().any(DefragPlan::is_complete) {
         plans.extend(plan_exchange(layout, options, hints)?);
+        if is_thin && !plans.iter().any(DefragPlan::is_complete) {
+            plans.extend(plan_lavish_exchange(layout, options, hints)?);
+        }
     }
     if options.goal == Goal::Files {
         return Ok(best(plans, |plan| (plan.left.len(), plan.after.fragments, plan.moved_bytes)));
@@ -128,15 +133,40 @@ fn plan_lavish(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> R
 
 /// Plans with streams that exchange places. No plan if too much of the growth would be left in the end.
 fn plan_exchange(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<Option<DefragPlan>> {
-    let mut work = Work::new(layout, options, hints, Storage::Counted);
+    let mut plan = plan_exchange_once(layout, options, hints, Storage::Counted)?;
+    let (growth_max, left_max) = (options.growth_bytes_max, options.growth_left_bytes_max);
+    plan.left.iter_mut().for_each(|(_, why)| why.stays(growth_max, left_max));
+    Ok((plan.growth_left_bytes <= left_max).then_some(plan))
+}
+
+/// The same as if the container held all that is free. No plan if that does not fit the limits.
+fn plan_lavish_exchange(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+) -> Result<Option<DefragPlan>> {
+    for storage in [Storage::Ignored, Storage::InSteps] {
+        let plan = plan_exchange_once(layout, options, hints, storage)?;
+        let plan = schedule::within_growth(layout, options, &plan)?;
+        if plan.is_some() {
+            return Ok(plan);
+        }
+    }
+    Ok(None)
+}
+
+fn plan_exchange_once(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+    storage: Storage,
+) -> Result<DefragPlan> {
+    let mut work = Work::new(layout, options, hints, storage);
     files::counting_room(&mut work, |work| exchange::gather(work, options))?;
     if options.goal == Goal::Free {
         free::consolidate_and_gather(&mut work)?;
     }
-    let mut plan = finish(work, options)?;
-    let (growth_max, left_max) = (options.growth_bytes_max, options.growth_left_bytes_max);
-    plan.left.iter_mut().for_each(|(_, why)| why.stays(growth_max, left_max));
-    Ok((plan.growth_left_bytes <= left_max).then_some(plan))
+    finish(work, options)
 }
 
 /// Plans with what the container holds, and with growth where that is not enough.

@@ -2,6 +2,7 @@
 
 mod command;
 mod files;
+mod folder;
 mod page;
 mod text;
 
@@ -19,6 +20,9 @@ use crate::shadow_copies::{self, ShadowCopyEntry};
 use crate::volume_groups::{self, VolumeGroupEntry};
 
 pub use files::write_file_lines;
+pub use folder::{
+    DiskEntry, DiskReport, FileIdentity, FolderDocument, folder_document, folder_page, folder_text,
+};
 pub use page::analyze_page;
 pub use text::{analyze_full_text, analyze_text};
 
@@ -115,7 +119,7 @@ struct AdviceCost {
 #[derive(Clone, Debug, Serialize)]
 struct VolumeAnalysis {
     index: usize,
-    /// `GROUP/VOLUME` of a logical volume.
+    /// `GROUP/VOLUME` of a logical volume, or the UUID of a file system that has several devices.
     name: Option<String>,
     filesystem: Option<String>,
     label: Option<String>,

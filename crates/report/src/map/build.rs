@@ -64,7 +64,7 @@ fn file_pieces(stack: &Stack, survey: &Survey, owners: &mut MapOwners) -> Vec<Ma
                 // What a broken volume claims past its end is nobody's.
                 volume
                     .place
-                    .each_on_disk(extent.span, |_, span| pieces.push(MapPiece { span, class, owner }));
+                    .each_copy_on_disk(extent.span, |_, span| pieces.push(MapPiece { span, class, owner }));
             }
         }
     }

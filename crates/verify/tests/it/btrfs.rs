@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use block::{ErrorKind, Memory};
 use tempfile::TempDir;
+use testkit::loops::{Loops, Part};
 use testkit::mounted::Mounted;
 use testkit::{run, scratch};
 use verify::volume::{Contents, CorruptBtrfs, Snapshot, Source, VolumeReport, check, check_owners};
@@ -188,4 +189,52 @@ fn a_snapshot_tells_names_and_contents() {
     changed[at] = 98;
     assert!(!Snapshot::differences(&before, &take(&changed, Contents::All), 9).is_empty());
     Snapshot::compare(&take(&bytes, Contents::None), &take(&changed, Contents::None)).unwrap();
+}
+
+/// Devices one behind the other: each copy of a block is read, and what is in files is found in each copy as well.
+#[test]
+fn each_copy_on_several_devices_counts() {
+    let dir = scratch();
+    let paths = [0, 1].map(|number| dir.path().join(format!("device {number}")));
+    paths.iter().for_each(|path| File::create(path).unwrap().set_len(130 << 20).unwrap());
+    let loops = Loops::attach(&[0, 1].map(|at| Part { file: &paths[at], start_bytes: 0, len_bytes: 0 }));
+    let options = ["-q", "-f", "-n", "4096", "-d", "raid1", "-m", "raid1"];
+    run("mkfs.btrfs", &[&options[..], &loops.names()].concat());
+    let mounted = Mounted::btrfs_of(&loops, "noatime");
+    let marked: Vec<u8> = (0..200_000_u32).map(|at| u8::try_from(at / 4096 % 200 + 7).unwrap()).collect();
+    fs::write(mounted.path().join("file"), &marked).unwrap();
+    drop((mounted, loops));
+    let bytes: Vec<u8> = paths.iter().flat_map(|path| fs::read(path).unwrap()).collect();
+    let report = check(&source(bytes.clone())).unwrap();
+    assert_eq!((report.files, report.directories), (1, 1));
+    let snapshot = |bytes: Vec<u8>| {
+        let files: Vec<u64> = (0..1024).collect();
+        Snapshot::take("it", &source(bytes), Contents::Of(&files), 2)
+    };
+    let before = snapshot(bytes.clone()).unwrap();
+    let places = |wanted: &dyn Fn(&[u8]) -> bool| -> Vec<usize> {
+        (0..bytes.len()).step_by(4096).filter(|at| wanted(&bytes[*at..at + 4096])).collect()
+    };
+    let with = |at: usize| {
+        let mut bytes = bytes.clone();
+        bytes[at + 200] ^= 1;
+        bytes
+    };
+    // What the file has in its second block.
+    let copies = places(&|block| block.iter().all(|byte| *byte == 8));
+    assert_eq!(copies.len(), 2);
+    for at in copies {
+        assert!(check(&source(with(at))).is_ok());
+        let now = snapshot(with(at)).unwrap();
+        assert!(Snapshot::compare(&before, &now).is_err(), "the copy at {at:#x}");
+    }
+    // The root of the tree of chunks.
+    let root = &bytes[65_536 + 88..][..8];
+    let copies = places(&|block| block[48..56] == *root && block[88] == 3);
+    assert_eq!(copies.len(), 2);
+    for at in copies {
+        assert!(check(&source(with(at))).is_err(), "the copy at {at:#x}");
+    }
+    // The superblock of the second device.
+    assert!(matches!(cause(&source(with((130 << 20) + 65_536))), CorruptBtrfs::Superblock));
 }

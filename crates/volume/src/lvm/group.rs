@@ -10,15 +10,14 @@ use std::collections::BTreeMap;
 use block::{Error, Result};
 use extent::{Span, VolumeOffset, VolumeSpan};
 
-use super::corrupt::Corrupt;
-use super::layout::SECTOR_BYTES;
+use super::mirror::{Mirror, Named};
 use super::reader::{Reader, missing, out_of_range};
+use super::segment::{Area, Member, Segment};
 use super::text::Section;
+use super::written::{RawVolume, check_disjoint, raw_volumes};
 
 /// Of all texts that LVM2 writes.
 const CONTENTS: &str = "Text Format Volume Group";
-/// Physical volumes, logical volumes and segments that are taken from one text.
-const COUNT_MAX: usize = 1 << 20;
 /// How far logical volumes stand on each other: a snapshot on a cached thin pool on RAID, and then some.
 const DEPTH_MAX: usize = 16;
 
@@ -41,19 +40,6 @@ pub struct Group {
     pub doubt: Option<String>,
 }
 
-/// A physical volume of a group.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Member {
-    /// Its identifier.
-    pub id: String,
-    /// Where its first extent begins.
-    pub extents_at: VolumeOffset,
-    /// How many extents it has.
-    pub extent_count: u64,
-    /// How long the physical volume is.
-    pub len_bytes: u64,
-}
-
 /// A logical volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalVolume {
@@ -70,30 +56,10 @@ pub struct LogicalVolume {
 pub enum Layout {
     /// One segment behind the other.
     Segments(Vec<Segment>),
+    /// Each of its legs has all of it, as long as they are in sync.
+    Mirrored(Mirror),
     /// It is more than that, for this reason; these extents belong to it.
     Other(String, Vec<Area>),
-}
-
-/// A part of a logical volume that lies in one run, or in stripes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Segment {
-    /// How many extents of the logical volume it is.
-    pub extent_count: u64,
-    /// How much goes to one area before the next one's turn comes. Divides an extent evenly.
-    pub stripe_bytes: u64,
-    /// One for a linear segment; else each has an equal part of the extents.
-    pub areas: Vec<Area>,
-}
-
-/// Consecutive extents of a physical volume.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Area {
-    /// Which of [`Group::members`].
-    pub member: usize,
-    /// The first extent.
-    pub first: u64,
-    /// How many.
-    pub count: u64,
 }
 
 impl Group {
@@ -124,6 +90,7 @@ impl Layout {
     pub fn areas(&self) -> Vec<Area> {
         match self {
             Self::Segments(segments) => segments.iter().flat_map(|it| it.areas.iter().copied()).collect(),
+            Self::Mirrored(mirror) => mirror.areas(),
             Self::Other(_, areas) => areas.clone(),
         }
     }
@@ -154,7 +121,7 @@ pub(super) fn read(text: &Section) -> Result<Group> {
         sequence: reader.number("seqno")?,
         extent_bytes,
         members,
-        volumes: top_volumes(raw),
+        volumes: top_volumes(&raw),
         doubt: group_doubt(&reader),
     };
     Ok(group)
@@ -195,182 +162,102 @@ fn members(group: &Reader<'_>, extent_bytes: u64) -> Result<(BTreeMap<String, us
     Ok((names, members))
 }
 
-/// A logical volume as it is written.
-struct RawVolume {
-    name: String,
-    is_visible: bool,
-    extent_count: u64,
-    /// Those that lie on physical volumes.
-    segments: Vec<Segment>,
-    /// Why these are not all that there is to it.
-    reason: Option<String>,
-    /// Logical volumes that it names.
-    uses: Vec<String>,
+/// Who stands on whom.
+struct Users<'a> {
+    raw: BTreeMap<&'a str, &'a RawVolume>,
+    /// By whom one is named first, and how often it is named.
+    of: BTreeMap<&'a str, (&'a str, usize)>,
 }
 
-fn raw_volumes(
-    group: &Reader<'_>,
-    members: &BTreeMap<String, usize>,
-    of: &[Member],
-    extent_bytes: u64,
-) -> Result<Vec<RawVolume>> {
-    let none = Section::default();
-    let all = group.section.section("logical_volumes").unwrap_or(&none);
-    let names: Vec<_> = all.sections.iter().map(|(name, _)| name.as_str()).collect();
-    let mut volumes = Vec::new();
-    for (name, section) in &all.sections {
-        let reader = Reader { section, name };
-        let mut volume = RawVolume {
-            name: name.clone(),
-            is_visible: reader.words("status").iter().any(|word| word == "VISIBLE"),
-            extent_count: 0,
-            segments: Vec::new(),
-            reason: state_of(&reader),
-            uses: Vec::new(),
-        };
-        for number in 1..=reader.number("segment_count")?.min(COUNT_MAX as u64) {
-            let segment = Reader { section: reader.inner(&format!("segment{number}"))?, name };
-            if segment.number("start_extent")? != volume.extent_count {
-                return Err(Error::corrupt(Corrupt::Segments(name.clone())));
-            }
-            volume.uses.extend(segment.names_of(&names));
-            add_segment(&mut volume, &segment, members, of, extent_bytes)?;
+impl<'a> Users<'a> {
+    fn new(raw: &'a [RawVolume]) -> Self {
+        let mut of: BTreeMap<&str, (&str, usize)> = BTreeMap::new();
+        for (volume, used) in raw.iter().flat_map(|volume| volume.uses.iter().map(move |used| (volume, used)))
+        {
+            of.entry(used).or_insert((&volume.name, 0)).1 += 1;
         }
-        volumes.push(volume);
+        Self { raw: raw.iter().map(|volume| (volume.name.as_str(), volume)).collect(), of }
     }
-    Ok(volumes)
-}
 
-/// Why a logical volume is more than its segments, as far as its state tells.
-fn state_of(volume: &Reader<'_>) -> Option<String> {
-    let status = volume.words_but("status", &["READ", "WRITE", "VISIBLE"]);
-    let flags = volume.words_but("flags", &["ACTIVATION_SKIP"]);
-    let is_hidden = !volume.words("status").iter().any(|word| word == "VISIBLE");
-    let odd = status.into_iter().chain(flags).next().map(|word| format!("it is in the state {word}"));
-    odd.or_else(|| is_hidden.then(|| "it is hidden, a part of LVM2 itself".into()))
-}
+    fn first(&self, name: &str) -> Option<&'a str> {
+        self.of.get(name).map(|(user, _)| *user)
+    }
 
-fn add_segment(
-    volume: &mut RawVolume,
-    segment: &Reader<'_>,
-    members: &BTreeMap<String, usize>,
-    of: &[Member],
-    extent_bytes: u64,
-) -> Result<()> {
-    let extent_count = segment.number("extent_count")?;
-    volume.extent_count = volume
-        .extent_count
-        .checked_add(extent_count)
-        .filter(|count| count.checked_mul(extent_bytes).is_some())
-        .ok_or_else(|| out_of_range(segment.name, "extent_count", extent_count))?;
-    let kind = segment.text("type")?;
-    let striped = kind == "striped";
-    if !striped {
-        volume.reason = Some(format!("its kind is {kind}, which is not understood"));
+    /// Whether it is listed: visible, or a part of nothing.
+    fn is_top(&self, volume: &RawVolume) -> bool {
+        volume.is_visible || !self.of.contains_key(volume.name.as_str())
     }
-    let starts = segment.areas(members)?;
-    if starts.is_empty() {
-        // Its data are those of other logical volumes.
-        volume.reason.get_or_insert_with(|| "it stands on other logical volumes".into());
-        return Ok(());
-    }
-    // A mirror's areas each have all of it.
-    let count = match kind {
-        "striped" if is_whole(segment, &starts, extent_count)? => extent_count / starts.len() as u64,
-        "mirror" => extent_count,
-        _ => {
-            let what = format!("LVM2 segment of the kind {kind} on {} physical volumes", starts.len());
-            return Err(Error::unsupported(what));
-        }
-    };
-    let stripe_bytes = match (striped, starts.len()) {
-        (true, 2..) => segment.size("stripe_size")?,
-        _ => extent_bytes,
-    };
-    if stripe_bytes == 0 || !extent_bytes.is_multiple_of(stripe_bytes) {
-        return Err(out_of_range(segment.name, "stripe_size", stripe_bytes / SECTOR_BYTES));
-    }
-    let areas: Vec<_> = starts.into_iter().map(|(member, first)| Area { member, first, count }).collect();
-    for area in &areas {
-        let end = area.first.checked_add(area.count);
-        if end.is_none_or(|end| end > of[area.member].extent_count) {
-            return Err(out_of_range(segment.name, "extents", area.first));
-        }
-    }
-    volume.segments.push(Segment { extent_count, stripe_bytes, areas });
-    Ok(())
-}
 
-/// Whether a striped segment has as many areas as it says, all of them on physical volumes and equally long.
-fn is_whole(segment: &Reader<'_>, starts: &[(usize, u64)], extent_count: u64) -> Result<bool> {
-    let count = starts.len() as u64;
-    Ok(segment.number("stripe_count")? == count && extent_count.is_multiple_of(count))
-}
-
-fn check_disjoint(volumes: &[RawVolume]) -> Result<()> {
-    let areas = volumes.iter().flat_map(|volume| {
-        let areas = volume.segments.iter().flat_map(|segment| segment.areas.iter());
-        areas.map(|area| (*area, volume.name.as_str()))
-    });
-    let mut areas: Vec<_> = areas.filter(|(area, _)| area.count > 0).collect();
-    areas.sort_unstable();
-    for pair in areas.windows(2) {
-        let [(before, _), (after, name)] = pair else { continue };
-        if before.member == after.member && before.first + before.count > after.first {
-            return Err(Error::corrupt(Corrupt::Overlap((*name).to_owned())));
-        }
-    }
-    Ok(())
-}
-
-/// Gives the extents of those that are only parts to whom they are parts of. One that others stand on, a snapshot's origin for
-/// instance, is more than its own file system: what that calls free others may need.
-fn top_volumes(raw: Vec<RawVolume>) -> Vec<LogicalVolume> {
-    let mut users: BTreeMap<&str, &str> = BTreeMap::new();
-    for volume in &raw {
-        for used in &volume.uses {
-            users.entry(used).or_insert(&volume.name);
-        }
-    }
-    let is_top: BTreeMap<&str, bool> = raw
-        .iter()
-        .map(|volume| (volume.name.as_str(), volume.is_visible || !users.contains_key(volume.name.as_str())))
-        .collect();
-    let top_of = |name: &str| {
-        let mut name = name.to_owned();
+    /// What is listed of what a logical volume is a part of.
+    fn top_of(&self, name: &'a str) -> &'a str {
+        let mut name = name;
         for _ in 0..DEPTH_MAX {
-            match users.get(name.as_str()) {
-                Some(user) if !is_top[name.as_str()] => name = (*user).to_owned(),
+            match self.first(name) {
+                Some(user) if !self.is_top(self.raw[name]) => name = user,
                 _ => break,
             }
         }
         name
-    };
-    let mut parts: BTreeMap<String, Vec<Area>> = BTreeMap::new();
-    for volume in raw.iter().filter(|volume| !is_top[volume.name.as_str()]) {
-        let areas = volume.segments.iter().flat_map(|segment| segment.areas.iter().copied());
-        parts.entry(top_of(&volume.name)).or_default().extend(areas);
+    }
+
+    /// Where a part of a mirror lies, if it is that part alone and as long as the mirror, or its log.
+    fn part(&self, mirror: &RawVolume, name: &str, is_leg: bool) -> Option<Vec<Segment>> {
+        let part = self.raw.get(name)?;
+        let is_plain = part.reason.is_none() && part.mirror.is_none() && part.uses.is_empty();
+        let is_of_one = self.of.get(name) == Some(&(mirror.name.as_str(), 1));
+        let is_whole = !is_leg || part.extent_count == mirror.extent_count;
+        let is_part = is_plain && is_of_one && is_whole && !self.is_top(part) && part.is_writable;
+        is_part.then(|| part.segments.clone())
+    }
+}
+
+/// Gives the extents of those that are only parts to whom they are parts of. One that others stand on, a snapshot's origin for
+/// instance, is more than its own file system: what that calls free others may need.
+fn top_volumes(raw: &[RawVolume]) -> Vec<LogicalVolume> {
+    let users = Users::new(raw);
+    let mut parts: BTreeMap<&str, Vec<Area>> = BTreeMap::new();
+    for volume in raw.iter().filter(|volume| !users.is_top(volume)) {
+        parts.entry(users.top_of(&volume.name)).or_default().extend(volume.areas());
     }
     let mut volumes: Vec<LogicalVolume> = Vec::new();
-    for volume in raw.iter().filter(|volume| is_top[volume.name.as_str()]) {
-        let user = users.get(volume.name.as_str());
-        let reason = volume.reason.clone();
-        let reason = reason.or_else(|| user.map(|user| format!("the logical volume {user} stands on it")));
-        let layout = match reason {
-            None => Layout::Segments(volume.segments.clone()),
-            Some(reason) => {
-                let own = volume.segments.iter().flat_map(|segment| segment.areas.iter().copied());
-                let of_parts = parts.remove(&volume.name).unwrap_or_default();
-                Layout::Other(reason, own.chain(of_parts).collect())
-            }
-        };
+    for volume in raw.iter().filter(|volume| users.is_top(volume)) {
+        let of_parts = parts.remove(volume.name.as_str()).unwrap_or_default();
+        let layout = layout_of(volume, &users, of_parts);
         volumes.push(LogicalVolume { name: volume.name.clone(), extent_count: volume.extent_count, layout });
     }
     // Parts in a circle, which belong to nobody that is listed.
     for (name, areas) in parts {
         let reason = "nothing leads to what it is a part of".to_owned();
         let extent_count = areas.iter().map(|area| area.count).sum();
-        volumes.push(LogicalVolume { name, extent_count, layout: Layout::Other(reason, areas) });
+        let layout = Layout::Other(reason, areas);
+        volumes.push(LogicalVolume { name: name.to_owned(), extent_count, layout });
     }
     volumes
+}
+
+/// The layout of what is listed, `of_parts` being the extents of its parts.
+fn layout_of(volume: &RawVolume, users: &Users<'_>, of_parts: Vec<Area>) -> Layout {
+    let hidden = || (!volume.is_visible).then(|| "it is hidden, a part of LVM2 itself".to_owned());
+    let user = || users.first(&volume.name).map(|user| format!("the logical volume {user} stands on it"));
+    let reason = volume.reason.clone().or_else(hidden).or_else(user);
+    let other =
+        |reason: String| Layout::Other(reason, volume.areas().chain(of_parts.iter().copied()).collect());
+    match (reason, &volume.mirror) {
+        (Some(reason), _) => other(reason),
+        (None, None) if of_parts.is_empty() => Layout::Segments(volume.segments.clone()),
+        (None, None) => other("it stands on other logical volumes".into()),
+        (None, Some(named)) => match mirror_of(volume, named, users, &of_parts) {
+            Some(mirror) => Layout::Mirrored(mirror),
+            None => other("it is a mirror whose parts are not what they should be".into()),
+        },
+    }
+}
+
+/// The mirror, if its parts have all that belongs to it.
+fn mirror_of(volume: &RawVolume, named: &Named, users: &Users<'_>, of_parts: &[Area]) -> Option<Mirror> {
+    let mirror = named.placed(|name, is_leg| users.part(volume, name, is_leg))?;
+    let (mut found, mut all) = (mirror.areas(), of_parts.to_vec());
+    found.sort_unstable();
+    all.sort_unstable();
+    (found == all).then_some(mirror)
 }

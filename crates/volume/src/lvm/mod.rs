@@ -5,28 +5,36 @@
 //!
 //! Invariants:
 //! - a copy counts only if its checksums are right; one that is about to be committed makes the whole physical volume a doubt;
-//! - nothing of a group is believed that is not understood: see [`Group`].
+//! - nothing of a group is believed that is not understood: see [`Group`];
+//! - the legs of a mirror are told to be in sync only if all that is written of them says so ([`doubt`]).
 //!
 //! Absent on purpose: who has which bytes of a disk, which needs all physical volumes of a group (crate `stack`); LVM1.
 
 mod corrupt;
 mod group;
 mod layout;
+mod mirror;
 mod reader;
+mod segment;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod text;
+mod written;
 
 use block::{Error, ReadAt, Result, read_struct};
 use extent::{Offset, Volume, VolumeOffset};
 use zerocopy::{FromBytes, IntoBytes};
 
 pub use corrupt::Corrupt;
-pub use group::{Area, Group, Layout, LogicalVolume, Member, Segment};
+pub use group::{Group, Layout, LogicalVolume};
 use layout::{
     AREA_HEADER_BYTES, AREA_MAGIC, AREA_VERSION, Area as RawArea, AreaHeader, CRC_START, LABEL_ID,
     LABEL_SECTOR_COUNT, LABEL_TYPE, Label, SECTOR_BYTES, TEXT_IGNORED, TextLocation, VolumeHeader,
 };
+pub use mirror::{Log, Mirror};
+pub use segment::{Area, Member, Segment};
+pub use sync::doubt;
 
 /// The longest text that is read. LVM2 reserves 1 MiB for it and one more unless told otherwise.
 const TEXT_BYTES_MAX: u64 = 64 << 20;

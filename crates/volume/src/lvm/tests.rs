@@ -4,7 +4,9 @@ use block::{ErrorKind, Result};
 use extent::{Span, VolumeOffset};
 
 use super::corrupt::Corrupt;
-use super::group::{Area, Group, Layout, read};
+use super::group::{Group, Layout, read};
+use super::mirror::{Log, Mirror};
+use super::segment::Area;
 use super::text::parse;
 
 /// A group of 100 extents on each of two physical volumes.
@@ -44,7 +46,7 @@ fn reason(group: &Group, name: &str) -> String {
     let found = group.volumes.iter().find(|volume| volume.name == name).unwrap();
     match &found.layout {
         Layout::Other(reason, _) => reason.clone(),
-        Layout::Segments(segments) => panic!("{name} is understood: {segments:?}"),
+        understood => panic!("{name} is understood: {understood:?}"),
     }
 }
 
@@ -64,15 +66,116 @@ fn segments_follow_each_other_and_stripes_share() {
     assert_eq!(group.span_of(area(0, 1, 2)), Span::new(VolumeOffset::new((1 << 20) + (4 << 20)), 8 << 20));
 }
 
+const RAID1: &str = r#"start_extent = 0 extent_count = 10 type = "raid1" device_count = 2 region_size = 4096
+    raids = ["r_rmeta_0", "r_rimage_0", "r_rmeta_1", "r_rimage_1"]"#;
+const MIRROR: &str = r#"start_extent = 0 extent_count = 10 type = "mirror" mirror_count = 2 mirror_log = "r_mlog"
+    region_size = 1024 mirrors = ["r_mimage_0", 0, "r_mimage_1", 0]"#;
+
+/// A group with the volume `r`, and hidden parts in one run each.
+fn with_parts(top: &str, parts: &[(&str, u64, u64)]) -> Group {
+    let parts = parts.iter().map(|(name, count, first)| volume(name, "", &[&linear(0, *count, *first)]));
+    group(&(volume("r", VISIBLE, &[top]) + &parts.collect::<String>())).unwrap()
+}
+
+const RAID1_PARTS: [(&str, u64, u64); 4] =
+    [("r_rmeta_0", 1, 0), ("r_rimage_0", 10, 1), ("r_rmeta_1", 1, 11), ("r_rimage_1", 10, 12)];
+const MIRROR_PARTS: [(&str, u64, u64); 3] =
+    [("r_mimage_0", 10, 0), ("r_mimage_1", 10, 10), ("r_mlog", 1, 20)];
+
+fn mirror(group: &Group) -> &Mirror {
+    let Layout::Mirrored(mirror) = &group.volumes[0].layout else { panic!("{group:?}") };
+    mirror
+}
+
+#[test]
+fn each_leg_of_a_mirror_has_all_of_it() {
+    let found = with_parts(RAID1, &RAID1_PARTS);
+    let raid1 = mirror(&found);
+    assert_eq!((raid1.kind, found.volumes.len(), found.free_bytes()), ("raid1", 1, 178 << 22));
+    assert_eq!([&raid1.legs[0][0].areas, &raid1.legs[1][0].areas], [&[area(0, 1, 10)], &[area(0, 12, 10)]]);
+    let Log::OfLegs(logs) = &raid1.log else { panic!("{raid1:?}") };
+    assert_eq!([&logs[0][0].areas, &logs[1][0].areas], [&[area(0, 0, 1)], &[area(0, 11, 1)]]);
+    let found = with_parts(MIRROR, &MIRROR_PARTS);
+    let old = mirror(&found);
+    assert_eq!((old.kind, old.legs.len(), found.free_bytes()), ("mirror", 2, 179 << 22));
+    let Log::Shared { place, region_bytes } = &old.log else { panic!("{old:?}") };
+    assert_eq!((&place[0].areas[..], *region_bytes), (&[area(0, 20, 1)][..], 512 << 10));
+}
+
+#[test]
+fn a_mirror_that_is_not_what_it_should_be_is_not_understood() {
+    let not_understood = |top: &str, parts: &[(&str, u64, u64)]| {
+        let found = with_parts(top, parts);
+        let Layout::Other(reason, areas) = &found.volumes[0].layout else { panic!("{top}: {found:?}") };
+        let counts = parts.iter().map(|(_, count, _)| count).sum::<u64>();
+        assert_eq!(found.free_bytes(), (200 - counts) << 22, "{top}: {reason}");
+        assert!(areas.iter().map(|area| area.count).sum::<u64>() <= counts);
+    };
+    for (from, to) in [
+        ("device_count = 2", "device_count = 3"),
+        ("\"raid1\"", "\"raid1+RESHAPE\""),
+        ("\"raid1\"", "\"raid10\""),
+        ("region_size = 4096", "region_size = 4096 data_offset = 8"),
+        ("\"r_rimage_1\"]", "\"r_rimage_0\"]"),
+        ("\"r_rimage_1\"]", "\"r_rmeta_1\"]"),
+        (", \"r_rimage_1\"]", "]"),
+        ("\"r_rimage_1\"]", "\"nobody\"]"),
+    ] {
+        assert!(RAID1.contains(from));
+        not_understood(&RAID1.replace(from, to), &RAID1_PARTS);
+    }
+    for (from, to) in [
+        ("mirror_count = 2", "mirror_count = 1"),
+        ("mirror_log = \"r_mlog\"", ""),
+        ("region_size = 1024", ""),
+        ("region_size = 1024", "region_size = 0"),
+        ("region_size = 1024", "region_size = 1024 extents_moved = 4"),
+        ("\"r_mimage_1\", 0", "\"r_mimage_1\", 1"),
+        ("\"r_mimage_1\", 0", "\"r_mlog\", 0"),
+    ] {
+        assert!(MIRROR.contains(from));
+        not_understood(&MIRROR.replace(from, to), &MIRROR_PARTS);
+    }
+    // A leg that is too short.
+    let mut parts = RAID1_PARTS;
+    parts[3].1 = 9;
+    not_understood(RAID1, &parts);
+}
+
+#[test]
+fn parts_of_a_mirror_in_other_states_make_it_whole() {
+    let parts = |odd: &str, status: &str| {
+        let parts = RAID1_PARTS.map(|(name, count, first)| {
+            volume(name, if name == odd { status } else { "" }, &[&linear(0, count, first)])
+        });
+        parts.concat()
+    };
+    for (status, top) in [
+        (r#", "REBUILD""#, VISIBLE),
+        (r#", "WRITEMOSTLY""#, VISIBLE),
+        (VISIBLE, VISIBLE),
+        ("", r#", "VISIBLE", "NOTSYNCED""#),
+    ] {
+        let found = group(&(volume("r", top, &[RAID1]) + &parts("r_rimage_1", status))).unwrap();
+        assert!(matches!(found.volumes[0].layout, Layout::Other(..)), "{status} {top}: {found:?}");
+        assert_eq!(found.free_bytes(), 178 << 22);
+    }
+    // A part that another volume stands on, too.
+    let other = volume("s", VISIBLE, &[&(linear(0, 1, 40) + r#" also = "r_rimage_0""#)]);
+    let found = group(&(volume("r", VISIBLE, &[RAID1]) + &parts("", "") + &other)).unwrap();
+    assert!(matches!(found.volumes[0].layout, Layout::Other(..)), "{found:?}");
+    assert_eq!(found.free_bytes(), 177 << 22);
+    // And in two segments.
+    let second = RAID1.replace("start_extent = 0", "start_extent = 10");
+    let found = group(&(volume("r", VISIBLE, &[RAID1, &second]) + &parts("", ""))).unwrap();
+    assert!(reason(&found, "r").contains("raid1"));
+}
+
 #[test]
 fn what_stands_on_parts_has_their_extents_and_is_not_understood() {
-    let raid = r#"start_extent = 0 extent_count = 10 type = "raid1" device_count = 2 region_size = 4096
-        raids = ["r_rmeta_0", "r_rimage_0", "r_rmeta_1", "r_rimage_1"]"#;
-    let parts = [("r_rmeta_0", 1, 0), ("r_rimage_0", 10, 1), ("r_rmeta_1", 1, 11), ("r_rimage_1", 10, 12)];
-    let parts = parts.map(|(name, count, first)| volume(name, "", &[&linear(0, count, first)]));
-    let found = group(&(volume("r", VISIBLE, &[raid]) + &parts.join(" "))).unwrap();
+    let found = with_parts(&RAID1.replace("raid1", "raid5"), &RAID1_PARTS);
     assert_eq!(found.volumes.len(), 1);
-    assert!(reason(&found, "r").contains("raid1"));
+    assert!(reason(&found, "r").contains("raid5"));
     assert_eq!(found.volumes[0].layout.areas().iter().map(|area| area.count).sum::<u64>(), 22);
     // A thin volume has no extents, its pool has those of its parts.
     let pool =

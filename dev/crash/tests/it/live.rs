@@ -147,7 +147,8 @@ fn why_equivalent(kind: &LiveKind, mutant: Mutant) -> Option<&'static str> {
 /// Where to begin, to be quick: a mutant may be found with few seeds alone.
 fn first_seed(kind: &LiveKind, mutant: Mutant) -> u64 {
     match (kind.name, mutant) {
-        ("vhdx" | "vhd", Mutant::ReusedTooSoon) => 5,
+        ("vhdx", Mutant::ReusedTooSoon) => 15,
+        ("vhd", Mutant::ReusedTooSoon) => 9,
         ("vhdx-fixed", Mutant::NoFlushOfData | Mutant::TablesBeforeData) => 8,
         _ => 0,
     }

@@ -159,7 +159,10 @@ fn growth(program: &Path, inputs: &Inputs) -> Case {
 }
 
 /// How often a program runs whose start is measured.
-const START_COUNT: u32 = 200;
+fn start_count(inputs: &Inputs) -> u32 {
+    if inputs.is_tiny() { 5 } else { 200 }
+}
+
 /// What confinement may cost.
 const CONFINEMENT_MS_MAX: f64 = 5.0;
 
@@ -167,14 +170,14 @@ const CONFINEMENT_MS_MAX: f64 = 5.0;
 fn confined(program: &Path, inputs: &Inputs) -> Case {
     let info = "\"$1\" info \"$2\" --json --confine \"$3\" > \"$5\"";
     let run = |disk: &Path, confine: &str| starts(program, inputs, info, disk, confine);
-    confinement("info of ext4, confined", inputs.small_ext4(), START_COUNT, run)
+    confinement("info of ext4, confined", inputs.small_ext4(), start_count(inputs), run)
 }
 
 /// What it costs that a copy is made by a process that asks another one for all that goes by names.
 fn confined_copy(program: &Path, inputs: &Inputs) -> Case {
     let copy = "\"$1\" copy \"$2\" \"$5\" -O qcow2 --force --verify --confine \"$3\" > /dev/null";
     let run = |disk: &Path, confine: &str| starts(program, inputs, copy, disk, confine);
-    confinement("copy of a small disk, confined", inputs.smallest(), START_COUNT, run)
+    confinement("copy of a small disk, confined", inputs.smallest(), start_count(inputs), run)
 }
 
 /// What confinement adds to each of `count` runs.
@@ -195,19 +198,21 @@ fn confinement(name: &str, input: Input, count: u32, run: impl Fn(&Path, &str) -
 fn starts(program: &Path, inputs: &Inputs, once: &str, disk: &Path, confine: &str) -> Contender {
     let target = inputs.target("leandisk");
     let script = format!("set -eu; for _ in $(seq \"$4\"); do {once}; done");
-    let count = START_COUNT.to_string();
+    let count = start_count(inputs).to_string();
     let (program, disk, to) = (text(program), text(disk), text(&target));
     let command = words(&[&["bash", "-c", &script, "starts", &program, &disk, confine, &count, &to]]);
     Contender { name: format!("leandisk --confine {confine}"), command, target, as_root: false, around: None }
 }
 
 /// How often a server starts, and ends as soon as it serves.
-const SERVER_COUNT: u32 = 50;
+fn server_count(inputs: &Inputs) -> u32 {
+    if inputs.is_tiny() { 5 } else { 50 }
+}
 
 /// What it costs that a server is closed in before its first client.
 fn confined_server(program: &Path, inputs: &Inputs) -> Case {
     let run = |disk: &Path, confine: &str| serves(program, inputs, disk, confine);
-    confinement("start of serve, confined", inputs.small_ext4(), SERVER_COUNT, run)
+    confinement("start of serve, confined", inputs.small_ext4(), server_count(inputs), run)
 }
 
 /// Leandisk serving again and again, each time until it says that it does.
@@ -217,7 +222,7 @@ fn serves(program: &Path, inputs: &Inputs, disk: &Path, confine: &str) -> Conten
         coproc { exec \"$1\" serve \"$2\" --read-only --listen 127.0.0.1:0 --confine \"$3\" 2>&1; }; \
         server=$COPROC_PID; read -r line <&\"${COPROC[0]}\"; \
         kill \"$server\"; wait \"$server\"; done; echo \"$line\" > \"$5\"";
-    let count = SERVER_COUNT.to_string();
+    let count = server_count(inputs).to_string();
     let (program, disk, to) = (text(program), text(disk), text(&target));
     let command = words(&[&["bash", "-c", script, "serves", &program, &disk, confine, &count, &to]]);
     Contender {

@@ -454,9 +454,9 @@ impl Inputs {
         u64::from(self.scale.mib(1024, 16)) << 20
     }
 
-    /// Seconds for which it is asked.
-    pub(super) fn served_seconds(&self) -> u32 {
-        self.scale.mib(4, 1)
+    /// Milliseconds for which it is asked.
+    pub(super) fn served_ms(&self) -> u32 {
+        if self.is_tiny() { 200 } else { 1000 * self.scale.mib(4, 1) }
     }
 
     /// 20 GiB of ext4 of which three fifths were written, and half of that deleted.

@@ -57,9 +57,18 @@ pub(super) struct Sample {
     pub(super) reading: Option<Reading>,
 }
 
+/// What is in memory when a run begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cache {
+    /// Nothing of any disk.
+    Cold,
+    /// Whatever is there: for a run whose figures nobody reads, beside which others work.
+    AsItIs,
+}
+
 impl Contender {
     /// Runs it to its end.
-    pub(super) fn run(&self) -> Result<Sample> {
+    pub(super) fn run(&self, cache: Cache) -> Result<Sample> {
         self.clean()?;
         let target = self.target.display().to_string();
         if let Some(around) = &self.around {
@@ -68,7 +77,9 @@ impl Contender {
         let reading_by = self.around.as_ref().and_then(|around| around.reading_by.as_deref());
         let fragmented = reading_by.map(|program| fragmented_files(program, &target)).transpose()?;
         let before_seconds = fragmented.as_ref().map(|list| read_all(&target, list)).transpose()?;
-        drop_caches()?;
+        if cache == Cache::Cold {
+            drop_caches()?;
+        }
         let written_before = device_written_bytes(&self.target)?;
         let usage = self.target.with_extension("usage");
         let mut words = vec!["/usr/bin/time".to_owned(), "-f".into(), "%M %I".into(), "-o".into()];
@@ -91,7 +102,9 @@ impl Contender {
             String::from_utf8_lossy(&output.stderr)
         );
         let (peak_kib, blocks) = parse_usage(&fs::read_to_string(&usage)?)?;
-        shell_as_root("sync", &[])?;
+        if cache == Cache::Cold {
+            shell_as_root("sync", &[])?;
+        }
         let device_written_bytes = device_written_bytes(&self.target)? - written_before;
         let printed: Value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
         let found = match &self.around {

@@ -25,7 +25,7 @@ use crate::overhead::median;
 use cases::{Case, Verdict};
 pub(crate) use inputs::{Inputs, Scale};
 pub(crate) use measure::shell_as_root;
-use measure::{Contender, Reading, Sample, free_bytes};
+use measure::{Cache, Contender, Reading, Sample, free_bytes};
 
 /// What the disks of a full-size run take, with the targets beside them.
 const FULL_SIZE_BYTES: f64 = 90e9;
@@ -59,7 +59,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let scale = if arguments.smoke { 1.0 / 128.0 } else { arguments.scale };
-    let runs = if arguments.smoke { 1 } else { arguments.runs.max(1) };
+    let (runs, cache) = match arguments.smoke {
+        true => (1, Cache::AsItIs),
+        false => (arguments.runs.max(1), Cache::Cold),
+    };
     fs::create_dir_all(&arguments.dir)?;
     let needed = scale * if arguments.only.is_empty() { FULL_SIZE_BYTES } else { FULL_CASE_BYTES };
     let free = free_bytes(&arguments.dir)?;
@@ -79,12 +82,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut missed = 0;
     let mut ratios = Vec::new();
     for mut case in all_cases(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
+        if arguments.smoke {
+            one_of_each(&mut case.contenders);
+        }
         let count = case.contenders.len();
         if let Some(before) = &arguments.before {
             let before = before.canonicalize().context("there is no earlier program")?;
             case.contenders.extend(earlier::contenders(&before, &inputs, &case.name));
         }
-        let results = measure_case(&case, runs).with_context(|| case.name.clone())?;
+        let results = measure_case(&case, runs, cache).with_context(|| case.name.clone())?;
         let (own, others) = results.split_at(count);
         let verdicts = if arguments.smoke { Vec::new() } else { (case.judge)(own) };
         missed += verdicts.iter().filter(|verdict| !verdict.met()).count();
@@ -151,7 +157,19 @@ impl Measured {
     }
 }
 
-fn measure_case(case: &Case, runs: usize) -> Result<Vec<Measured>> {
+/// Leaves ours, and each peer with one of its settings.
+fn one_of_each(contenders: &mut Vec<Contender>) {
+    let program = |name: &str| name.split([' ', ',']).next().unwrap_or_default().to_owned();
+    let mut peers = Vec::new();
+    contenders.retain(|contender| {
+        let program = program(&contender.name);
+        let is_new = !peers.contains(&program);
+        peers.push(program.clone());
+        is_new || program == "leandisk"
+    });
+}
+
+fn measure_case(case: &Case, runs: usize, cache: Cache) -> Result<Vec<Measured>> {
     println!("\n{}", case.name);
     case.input.prepare()?;
     let mut results: Vec<Measured> = case
@@ -164,7 +182,7 @@ fn measure_case(case: &Case, runs: usize) -> Result<Vec<Measured>> {
             if run > 0 && result.samples.is_empty() {
                 continue;
             }
-            match contender.run() {
+            match contender.run(cache) {
                 Ok(sample) => result.samples.push(sample),
                 Err(error) if run == 0 && earlier::is_earlier(&contender.name) => {
                     println!("  {} cannot do this, and is not compared: {error:#}", contender.name);

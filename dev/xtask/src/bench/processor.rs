@@ -128,7 +128,7 @@ fn part(inputs: &Inputs, name: &str, target: &str, command: &[&str]) -> Contende
 }
 
 fn statistics(inputs: &Inputs) -> Case {
-    let seconds = (inputs.served_seconds() * 5).to_string();
+    let seconds = (inputs.served_ms() * 5 / 1000).to_string();
     let command = ["XTASK", "overhead", "statistics", "TARGET", "--seconds", &seconds];
     let told = |results: &[Measured], what: &str| results[0].median(|sample| number(sample, what));
     Case {

@@ -68,7 +68,7 @@ fn in_use(program: &Path, inputs: &Inputs, name: String, how: [&str; 4]) -> Case
     };
     let servers: &[&str] =
         if format == "raw" { &["leandisk", "qemu-nbd", "nbdkit"] } else { &["leandisk", "qemu-nbd"] };
-    let more = format!("--size={} --time_based --runtime={}", inputs.served_bytes(), inputs.served_seconds());
+    let more = format!("--size={} --time_based --runtime={}ms", inputs.served_bytes(), inputs.served_ms());
     let contenders =
         servers.iter().map(|server| contender(program, inputs, server, how, &more, &make)).collect();
     Case {

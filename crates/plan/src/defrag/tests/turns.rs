@@ -4,9 +4,9 @@ use super::model::{CLUSTER, Cell, Model, options, planned};
 use crate::defrag::*;
 
 /// The clusters of a unit: 64 KiB.
-const UNIT: u64 = 16;
+pub(super) const UNIT: u64 = 16;
 /// The clusters of a volume.
-const LEN: u64 = 20_000;
+pub(super) const LEN: u64 = 20_000;
 
 /// A volume of `len` clusters, on which files grew in turns until so much of it was full. File `n` of `count` has `sizes[n % ..]`: pieces of
 /// so many clusters, so many times.
@@ -31,7 +31,7 @@ fn in_turns(len: u64, count: usize, sizes: &[(u64, u64)]) -> Model {
     model
 }
 
-fn thin_options(len: u64) -> DefragOptions {
+pub(super) fn thin_options(len: u64) -> DefragOptions {
     DefragOptions {
         growth_bytes_max: len * CLUSTER / 50,
         growth_left_bytes_max: len * CLUSTER / 1000,
@@ -42,7 +42,7 @@ fn thin_options(len: u64) -> DefragOptions {
 }
 
 /// As [`in_turns`], with whole files, gaps, and what stays strewn among them, by a rule that `seed` varies.
-fn in_turns_among_others(len: u64, used: u64, seed: u64) -> Model {
+pub(super) fn in_turns_among_others(len: u64, used: u64, seed: u64) -> Model {
     let mut state = seed;
     let mut any = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -80,7 +80,7 @@ fn in_turns_among_others(len: u64, used: u64, seed: u64) -> Model {
 }
 
 /// As if the container had storage for no unit in which nothing lies.
-fn without_free_units(mut model: Model) -> Model {
+pub(super) fn without_free_units(mut model: Model) -> Model {
     let unit = usize::try_from(UNIT).unwrap();
     for start in (0..model.cells.len() - unit).step_by(unit) {
         let range = start..start + unit;

@@ -1,4 +1,5 @@
-//! Btrfs on one device, checked tree by tree, and what of it stays.
+//! Btrfs, checked tree by tree, and what of it stays. Of several devices the volume is all, one behind the other, each as long as it
+//! says, by ascending numbers.
 //!
 //! Each block is read once, however many snapshots have it.
 
@@ -8,7 +9,7 @@ pub(super) mod snapshot;
 
 use std::collections::HashSet;
 
-use block::{Error, Result, read_vec};
+use block::{Error, Result};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Scope, Source, VolumeReport};
@@ -34,9 +35,9 @@ pub(super) fn check(source: &Source, scope: Scope) -> Result<VolumeReport> {
             96 if item.is_file() && scope == Scope::All => report.names += 1,
             168 | 169 if item.tree == 2 => {
                 let len = if item.kind == 169 { geometry.node_bytes } else { item.offset };
-                let (_, copies) = geometry.place_of(item.object, len)?;
+                let copies = geometry.places_of(item.object, len)?;
                 used += len;
-                report.used_bytes += len * copies;
+                report.used_bytes += len * copies.len() as u64;
                 counted =
                     counted.wrapping_add(fact(item.object, len).wrapping_mul(number(item.data, 0, 8).into()));
             }
@@ -138,8 +139,7 @@ impl<'a, 'b> Walk<'a, 'b> {
             return Ok(());
         }
         let wrong = || Error::corrupt(CorruptBtrfs::Tree(address));
-        let (place, _) = geometry.place_of(address, geometry.node_bytes)?;
-        let bytes = read_vec(&**geometry.source, place, geometry.node_bytes, "Btrfs tree block")?;
+        let bytes = geometry.read_block(address)?;
         let is_right = geometry.sum_holds(&bytes)
             && &bytes[32..48] == geometry.uuid()
             && [number(&bytes, 48, 8), number(&bytes, 80, 8), number(&bytes, 100, 1)] == root

@@ -34,8 +34,18 @@ pub(in crate::volume) fn collect(source: &Source, collector: &mut Collector<'_>)
         // Of what is compressed all is told, as it lies there.
         let (from, len) =
             if is_compressed { (0, len) } else { (offset, part.min(len.saturating_sub(offset))) };
-        let (place, _) = geometry.place_of(address, from + len)?;
-        collector.piece(file, u128::from(is_compressed), item.offset, place.plus(from), len)
+        // Of a file system on several devices each copy counts: only some may be on the disk that was changed.
+        let address = address.checked_add(from).ok_or_else(|| item.wrong())?;
+        let copies = geometry.places_of(address, len)?;
+        for (parts, copy) in copies.into_iter().zip(0..if geometry.is_spread() { u64::MAX } else { 1 }) {
+            let of_copy = if copy == 0 { 0 } else { u128::from(item.offset) << 8 | u128::from(copy) << 1 };
+            let mut logical = item.offset;
+            for (at, len) in parts {
+                collector.piece(file, of_copy | u128::from(is_compressed), logical, at, len)?;
+                logical += len;
+            }
+        }
+        Ok(())
     })
     .map(drop)
 }

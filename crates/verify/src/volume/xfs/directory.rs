@@ -60,19 +60,20 @@ fn blocks(geometry: &Geometry<'_>, inode: &Inode) -> Result<Vec<(u64, Vec<u8>)>>
 }
 
 fn count_in_block(geometry: &Geometry<'_>, inode: u64, first: u64, bytes: &[u8]) -> Option<u64> {
-    let is_its = is_sealed(bytes, 4)
-        && number(bytes, 8, 8) * 512 == geometry.place_of(first).get()
-        && bytes[24..40] == *geometry.uuid
-        && number(bytes, 40, 8) == inode;
-    let end = match &bytes[..4] {
-        b"XDD3" => bytes.len(),
-        b"XDB3" => {
+    let is_its = !geometry.is_sealed
+        || (is_sealed(bytes, 4)
+            && number(bytes, 8, 8) * 512 == geometry.place_of(first).get()
+            && bytes[24..40] == *geometry.uuid
+            && number(bytes, 40, 8) == inode);
+    let end = match (&bytes[..4], geometry.is_sealed) {
+        (b"XDD3", true) | (b"XD2D", false) => bytes.len(),
+        (b"XDB3", true) | (b"XD2B", false) => {
             let index = usize::try_from(number(bytes, bytes.len() - 8, 4)).ok()?;
             bytes.len().checked_sub(8)?.checked_sub(index.checked_mul(8)?)?
         }
         _ => return None,
     };
-    let (mut at, mut count) = (64, 0);
+    let (mut at, mut count) = (if geometry.is_sealed { 64 } else { 16 }, 0);
     while at < end {
         let rest = bytes.get(at..end).filter(|rest| rest.len() >= 8)?;
         let is_unused = number(rest, 0, 2) == 0xffff;

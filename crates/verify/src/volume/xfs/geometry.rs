@@ -13,6 +13,10 @@ use crate::volume::bits::{Bits, WINDOW_MAX};
 
 pub(super) struct Geometry<'a> {
     pub(super) source: &'a Source,
+    /// In version 5 metadata have checksums, and say where they lie and whose they are; in version 4 they do not.
+    pub(super) is_sealed: bool,
+    /// Whether a group counts the blocks of its trees.
+    pub(super) counts_trees: bool,
     pub(super) block_bytes: u64,
     pub(super) sector_bytes: u64,
     pub(super) blocks: u64,
@@ -59,21 +63,30 @@ impl<'a> Geometry<'a> {
         let wrong = || header("superblock", 0);
         let (version, block_log, sector_log) =
             (number(&head, 100, 2) & 15, number(&head, 120, 1), number(&head, 121, 1));
-        if version != 5 {
-            return Err(Error::unsupported("XFS of version 4 cannot be checked"));
+        let is_sealed_version = version == 5;
+        // Bits of `sb_features2` and its double: lazy counters, attributes 2, 32 bits for projects, types of entries.
+        let more = number(&head, 200, 4) | number(&head, 204, 4);
+        let has_more = number(&head, 100, 2) & 0x8000 != 0;
+        // Of version 4: unwritten extents and directories of version 2 it must have, a shared volume it must not be.
+        let is_known = number(&head, 100, 2) & 0x3200 == 0x3000 && (!has_more || more & !0x28a == 0);
+        let is_read = is_sealed_version || (version == 4 && is_known);
+        if !is_read {
+            return Err(Error::unsupported("XFS of such a version cannot be checked"));
         }
         let (inode_log, per_block_log, group_log) =
             (number(&head, 122, 1), number(&head, 123, 1), number(&head, 124, 1));
-        let is_shape = (10..=16).contains(&block_log)
+        let is_shape = (if is_sealed_version { 10 } else { 9 }..=16).contains(&block_log)
             && (9..=block_log).contains(&sector_log)
-            && (9..=11).contains(&inode_log)
+            && (if is_sealed_version { 9 } else { 8 }..=11).contains(&inode_log)
             && inode_log + per_block_log == block_log
             && per_block_log <= 6
             && group_log < 32
             && number(&head, 192, 1) + block_log <= 16;
-        if !is_shape
-            || !is_sealed(&read_vec(source, VolumeOffset::ZERO, 1 << sector_log, "XFS superblock")?, 224)
-        {
+        if !is_shape {
+            return Err(wrong());
+        }
+        let sector = read_vec(source, VolumeOffset::ZERO, 1 << sector_log, "XFS superblock")?;
+        if is_sealed_version && !is_sealed(&sector, 224) {
             return Err(wrong());
         }
         let (blocks, group_blocks, groups) =
@@ -91,7 +104,10 @@ impl<'a> Geometry<'a> {
                 "XFS of more than {WINDOW_MAX} blocks cannot be checked"
             )));
         }
-        let (ro_compat, incompat) = (number(&head, 212, 4), number(&head, 216, 4));
+        let (ro_compat, incompat) = match is_sealed_version {
+            true => (number(&head, 212, 4), number(&head, 216, 4)),
+            false => (0, u64::from(has_more && more & 0x200 != 0)),
+        };
         let has_own_uuid = incompat & 4 != 0;
         if ro_compat & !0xf != 0 || incompat & !0xff != 0 || incompat & 0x10 != 0 || number(&head, 16, 8) != 0
         {
@@ -99,6 +115,8 @@ impl<'a> Geometry<'a> {
         }
         let mut geometry = Self {
             source,
+            is_sealed: is_sealed_version,
+            counts_trees: is_sealed_version || (has_more && more & 2 != 0),
             block_bytes: 1 << block_log,
             sector_bytes: 1 << sector_log,
             blocks,
@@ -137,7 +155,7 @@ impl<'a> Geometry<'a> {
         VolumeOffset::new(block * self.block_bytes)
     }
 
-    /// A sector of a group's headers, of which checksum, magic number, UUID and group are right.
+    /// A sector of a group's headers, of which magic number and group are right, and in version 5 checksum and UUID.
     pub(super) fn header(
         &self,
         group: u64,
@@ -148,8 +166,13 @@ impl<'a> Geometry<'a> {
         let [uuid_at, crc_at] = at;
         let place = self.place_of(group * self.group_blocks).plus(index * self.sector_bytes);
         let bytes = read_vec(self.source, place, self.sector_bytes, "XFS header")?;
-        let is_its = bytes.starts_with(magic.as_bytes()) && is_sealed(&bytes, crc_at);
-        let is_its = is_its && bytes[uuid_at..uuid_at + 16] == *self.uuid;
+        // In version 4 the list of kept blocks has no header.
+        if !self.is_sealed && magic == "XAFL" {
+            return Ok(bytes);
+        }
+        let is_its = bytes.starts_with(magic.as_bytes());
+        let is_its = is_its && (!self.is_sealed || is_sealed(&bytes, crc_at));
+        let is_its = is_its && (!self.is_sealed || bytes[uuid_at..uuid_at + 16] == *self.uuid);
         let number_at = if magic == "XAFL" { 4 } else { 8 };
         let is_its = is_its && (magic == "XFSB" || number(&bytes, number_at, 4) == group);
         if is_its { Ok(bytes) } else { Err(header(magic, group)) }

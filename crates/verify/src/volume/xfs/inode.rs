@@ -6,6 +6,7 @@ use super::corrupt::CorruptXfs;
 use super::geometry::{Geometry, is_sealed, number};
 use super::tree::{self, EXTENTS, Owner};
 
+/// Of inodes of version 3; those before have 100.
 const CORE_BYTES: usize = 176;
 
 /// A stretch of a file.
@@ -23,6 +24,8 @@ pub(super) struct Inode {
     pub(super) number: u64,
     /// All of it, as it lies there.
     pub(super) bytes: Vec<u8>,
+    /// Where its forks begin.
+    core_bytes: usize,
     pub(super) data: Vec<Stretch>,
     pub(super) attributes: Vec<Stretch>,
 }
@@ -44,9 +47,9 @@ impl Inode {
     pub(super) fn inline(&self) -> Option<&[u8]> {
         let end = match usize::from(self.bytes[82]) * 8 {
             0 => self.bytes.len(),
-            fork => CORE_BYTES + fork,
+            fork => self.core_bytes + fork,
         };
-        (self.bytes[5] == 1).then(|| &self.bytes[CORE_BYTES..end])
+        (self.bytes[5] == 1).then(|| &self.bytes[self.core_bytes..end])
     }
 }
 
@@ -56,30 +59,37 @@ pub(super) fn wrong(number: u64) -> Error {
 
 /// Reads an inode, and makes what it has owned; `None` if it is free.
 pub(super) fn read(geometry: &mut Geometry<'_>, inode: u64, bytes: &[u8]) -> Result<Option<Inode>> {
-    let is_its = bytes.starts_with(b"IN")
-        && bytes[4] == 3
-        && is_sealed(bytes, 100)
-        && number(bytes, 152, 8) == inode
-        && bytes[160..176] == *geometry.uuid;
-    if !is_its {
+    let is_its = match geometry.is_sealed {
+        true => {
+            bytes[4] == 3
+                && is_sealed(bytes, 100)
+                && number(bytes, 152, 8) == inode
+                && bytes[160..176] == *geometry.uuid
+        }
+        false => matches!(bytes[4], 1 | 2),
+    };
+    if !is_its || !bytes.starts_with(b"IN") {
         return Err(wrong(inode));
     }
     if number(bytes, 2, 2) == 0 {
         return Ok(None);
     }
-    let fork = CORE_BYTES + usize::from(bytes[82]) * 8;
+    let core_bytes = if geometry.is_sealed { CORE_BYTES } else { 100 };
+    let fork = core_bytes + usize::from(bytes[82]) * 8;
     if fork >= bytes.len() {
         return Err(wrong(inode));
     }
     let counts = match number(bytes, 120, 8) & 16 {
+        _ if !geometry.is_sealed => [number(bytes, 76, 4), number(bytes, 80, 2)],
         0 => [number(bytes, 76, 4), number(bytes, 80, 2)],
         _ => [number(bytes, 24, 8), number(bytes, 76, 4)],
     };
-    let mut found = Inode { number: inode, bytes: bytes.to_vec(), data: Vec::new(), attributes: Vec::new() };
-    let (data_end, is_split) = if fork == CORE_BYTES { (bytes.len(), false) } else { (fork, true) };
+    let mut found =
+        Inode { number: inode, bytes: bytes.to_vec(), core_bytes, data: Vec::new(), attributes: Vec::new() };
+    let (data_end, is_split) = if fork == core_bytes { (bytes.len(), false) } else { (fork, true) };
     let mut blocks = 0;
     (found.data, blocks) =
-        stretches(geometry, inode, bytes[5], counts[0], &bytes[CORE_BYTES..data_end], blocks)?;
+        stretches(geometry, inode, bytes[5], counts[0], &bytes[core_bytes..data_end], blocks)?;
     if is_split {
         (found.attributes, blocks) =
             stretches(geometry, inode, bytes[83], counts[1], &bytes[fork..], blocks)?;

@@ -1,4 +1,4 @@
-//! XFS of version 5, checked group by group and inode by inode, and what of it stays.
+//! XFS, checked group by group and inode by inode, and what of it stays.
 //!
 //! That its log is empty is left to who opens it: of a log nothing is read here.
 
@@ -109,20 +109,22 @@ fn check_group(geometry: &mut Geometry<'_>, group: u64, sums: &mut Sums, free: &
         geometry.own(start + first..start + first + count)?;
         found += count;
     }
-    let slots = (geometry.sector_bytes - 36) / 4;
+    // Before the numbers of kept blocks.
+    let header_bytes = if geometry.is_sealed { 36 } else { 0 };
+    let slots = (geometry.sector_bytes - header_bytes) / 4;
     let (first, kept) = (number(&head, 40, 4), number(&head, 48, 4));
     if kept > slots || first >= slots {
         return Err(wrong());
     }
     for index in 0..kept {
-        let slot = usize::try_from(36 + (first + index) % slots * 4).map_err(|_| wrong())?;
+        let slot = usize::try_from(header_bytes + (first + index) % slots * 4).map_err(|_| wrong())?;
         let block = start + number(&list, slot, 4);
         geometry.own(block..block + 1)?;
     }
     if geometry.ro_compat & 2 != 0 {
         tree_blocks += read_tree(geometry, group, &REVERSE, &head, [24, 36])?.1 - 1;
     }
-    if number(&head, 52, 4) != found || number(&head, 60, 4) != tree_blocks {
+    if number(&head, 52, 4) != found || (geometry.counts_trees && number(&head, 60, 4) != tree_blocks) {
         return Err(wrong());
     }
     if geometry.ro_compat & 4 != 0 {

@@ -11,23 +11,25 @@ const RECORDS_BYTES_MAX: usize = 128 << 20;
 /// How the blocks of a kind of tree look.
 pub(super) struct Kind {
     magic: &'static [u8; 4],
+    /// In version 4.
+    magic_4: &'static [u8; 4],
     record: usize,
     key: usize,
     /// Of a number of a block: 4 in trees of a group, 8 in those of inodes.
     pointer: usize,
 }
 
-const fn of_group(magic: &'static [u8; 4], record: usize, key: usize) -> Kind {
-    Kind { magic, record, key, pointer: 4 }
+const fn of_group(magic: &'static [u8; 4], magic_4: &'static [u8; 4], record: usize, key: usize) -> Kind {
+    Kind { magic, magic_4, record, key, pointer: 4 }
 }
 
-pub(super) const BY_PLACE: Kind = of_group(b"AB3B", 8, 8);
-pub(super) const BY_LENGTH: Kind = of_group(b"AB3C", 8, 8);
-pub(super) const REVERSE: Kind = of_group(b"RMB3", 24, 40);
-pub(super) const REFERENCES: Kind = of_group(b"R3FC", 12, 4);
-pub(super) const INODES: Kind = of_group(b"IAB3", 16, 4);
-pub(super) const FREE_INODES: Kind = of_group(b"FIB3", 16, 4);
-pub(super) const EXTENTS: Kind = Kind { magic: b"BMA3", record: 16, key: 8, pointer: 8 };
+pub(super) const BY_PLACE: Kind = of_group(b"AB3B", b"ABTB", 8, 8);
+pub(super) const BY_LENGTH: Kind = of_group(b"AB3C", b"ABTC", 8, 8);
+pub(super) const REVERSE: Kind = of_group(b"RMB3", b"RMB3", 24, 40);
+pub(super) const REFERENCES: Kind = of_group(b"R3FC", b"R3FC", 12, 4);
+pub(super) const INODES: Kind = of_group(b"IAB3", b"IABT", 16, 4);
+pub(super) const FREE_INODES: Kind = of_group(b"FIB3", b"FIB3", 16, 4);
+pub(super) const EXTENTS: Kind = Kind { magic: b"BMA3", magic_4: b"BMAP", record: 16, key: 8, pointer: 8 };
 
 /// Whose tree it is.
 #[derive(Clone, Copy)]
@@ -76,7 +78,12 @@ fn read_level(
     // Two neighbours, a place, a number of the log, a UUID, the owner, a checksum.
     let (left_at, place_at) = (8, 8 + 2 * width);
     let (uuid_at, owner_at) = (place_at + 16, place_at + 32);
-    let (crc_at, header) = (owner_at + width, if width == 4 { 56 } else { 72 });
+    let (crc_at, header) = match (geometry.is_sealed, width) {
+        (true, 4) => (owner_at + width, 56),
+        (true, _) => (owner_at + width, 72),
+        // It ends with the neighbours.
+        (false, _) => (0, place_at),
+    };
     let (mut names, mut all, mut next, mut left) = (Vec::new(), Vec::new(), first, none);
     while next != none {
         let wrong = || Error::corrupt(CorruptXfs::Tree(next));
@@ -91,13 +98,17 @@ fn read_level(
         geometry.own(block..block + 1)?;
         let bytes = read_vec(geometry.source, geometry.place_of(block), geometry.block_bytes, "XFS tree")?;
         let (Owner::Group(of) | Owner::Inode(of)) = owner;
-        let is_its = bytes.starts_with(kind.magic)
-            && is_sealed(&bytes, crc_at)
-            && bytes[uuid_at..uuid_at + 16] == *geometry.uuid
-            && number(&bytes, owner_at, width) == of
-            && number(&bytes, place_at, 8) * 512 == geometry.place_of(block).get()
-            && number(&bytes, 4, 2) == level
-            && number(&bytes, left_at, width) == left;
+        let is_signed = match geometry.is_sealed {
+            true => {
+                bytes.starts_with(kind.magic)
+                    && is_sealed(&bytes, crc_at)
+                    && bytes[uuid_at..uuid_at + 16] == *geometry.uuid
+                    && number(&bytes, owner_at, width) == of
+                    && number(&bytes, place_at, 8) * 512 == geometry.place_of(block).get()
+            }
+            false => bytes.starts_with(kind.magic_4),
+        };
+        let is_its = is_signed && number(&bytes, 4, 2) == level && number(&bytes, left_at, width) == left;
         let count = usize::try_from(number(&bytes, 6, 2)).map_err(|_| wrong())?;
         let body = &bytes[header..];
         let fits = body.len() / if level == 0 { kind.record } else { kind.key + width };
