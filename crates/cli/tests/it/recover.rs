@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::defrag_common::{
     Fixture, Inside, Kind, QCOW2, RAW, Scene, VDI, VHD, VHDX, VMDK, ext4, ntfs, write_into,
 };
 use serde_json::Value;
-use testkit::{ext_volume, file_contains, ntfs_volume, run, scratch};
+use testkit::{ext_volume, ntfs_volume, run, scratch};
 
 const SCHEMA: &str = "leandisk.recover/1";
 
@@ -26,13 +26,7 @@ impl Scene {
     /// Starts to pack, and kills it `moment` after the journal is there; answers how long the journal was there, and
     /// whether it still is.
     fn kill_after(&self, moment: Duration) -> (Duration, bool) {
-        let mut child = leandisk()
-            .args(["defrag", arg(&self.disk), "--goal", "pack"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        wait_until(&mut child, || self.journal().exists());
+        let mut child = self.pack();
         let seen = Instant::now();
         while seen.elapsed() < moment && self.journal().exists() {
             sleep(Duration::from_micros(100));
@@ -41,6 +35,18 @@ impl Scene {
         child.kill().unwrap();
         child.wait().unwrap();
         (lasted, self.journal().exists())
+    }
+
+    /// Packs until the journal is there.
+    fn pack(&self) -> Child {
+        let mut child = leandisk()
+            .args(["defrag", arg(&self.disk), "--goal", "pack"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until(&mut child, || self.journal().exists());
+        child
     }
 
     fn recover(&self) -> Value {
@@ -189,12 +195,20 @@ fn there_may_be_nothing_to_recover() {
     fail(5, &["recover", arg(&scene.dir.path().join("absent.raw"))]);
 }
 
+/// Whether a journal is there and holds a batch. Its records begin at a multiple of 4 KiB.
+fn has_record(journal: &Path) -> bool {
+    fs::read(journal).is_ok_and(|bytes| bytes.chunks(4096).any(|block| block.starts_with(b"LEANDREC")))
+}
+
 /// A scene whose journal holds a batch that was committed, and a copy of that journal.
 fn committed(fixture: fn() -> Fixture) -> (Scene, Vec<u8>) {
-    for attempt in 1..20u32 {
+    for _ in 0..20 {
         let scene = Scene::new(fixture(), RAW);
-        let (_, is_left) = scene.kill_after(Duration::from_millis(20) * attempt);
-        if is_left && file_contains(&scene.journal(), "LEANDREC") {
+        let mut child = scene.pack();
+        wait_until(&mut child, || has_record(&scene.journal()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if has_record(&scene.journal()) {
             let journal = fs::read(scene.journal()).unwrap();
             return (scene, journal);
         }
