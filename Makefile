@@ -33,7 +33,8 @@ help: ## Say what can be made
 
 # The gate builds everything once: what speeds up the next build would take 6 GB of the disk.
 test: export CARGO_INCREMENTAL = 0
-test: tools format lint deny packages docs fuzz-smoke bench-smoke unit ## The gate: all checks, all tests
+test: ## The gate: all checks, all tests, and how long each took
+	scripts/gate tools format lint deny packages docs fuzz-smoke bench-smoke unit
 
 quick: format lint ## Format, lints and unit tests: what to run all day
 	$(RUN_TESTS) --locked --workspace --lib --bins
