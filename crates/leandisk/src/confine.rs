@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use block::{Error, Result};
 use os::{Confined, ConfinedNames, Split, Work};
 
-use crate::{OpenOptions, analyze, copy, info, map, recording};
+use crate::{OpenOptions, analyze, copy, info, map, recording, remote};
 
 /// Whether a process is confined.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -49,7 +49,8 @@ pub fn map(options: &map::Options) -> Needs {
 pub fn analyze(options: &analyze::Options) -> Needs {
     let names = disk(&options.disk, &options.open);
     let outputs = [&options.html, &options.files].into_iter().flatten().cloned().collect();
-    let inputs = options.trace.as_deref().map(trace_files).unwrap_or_default();
+    let mut inputs = names.inputs.clone();
+    inputs.extend(options.trace.as_deref().map(trace_files).unwrap_or_default());
     reading(ConfinedNames { inputs, outputs, replaces: options.force, ..names })
 }
 
@@ -68,8 +69,10 @@ fn trace_files(path: &std::path::Path) -> Vec<PathBuf> {
 }
 
 fn disk(disk: &std::path::Path, open: &OpenOptions) -> ConfinedNames {
+    let disks = || std::iter::once(disk).chain(open.with.iter().map(PathBuf::as_path));
     ConfinedNames {
-        disks: std::iter::once(disk).chain(open.with.iter().map(PathBuf::as_path)).map(Into::into).collect(),
+        disks: disks().map(Into::into).collect(),
+        inputs: disks().flat_map(remote::tls_files).collect(),
         allow_paths: open.allow_path.clone(),
         ..ConfinedNames::default()
     }

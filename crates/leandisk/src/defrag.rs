@@ -129,6 +129,7 @@ pub fn run_on(
     let started = Instant::now();
     // Metadata are read more than once: by who surveys, who plans, and who checks. The proof reads from the storage.
     let location = Location { machine, path: &options.disk, options: &options.open };
+    location.check_on_host()?;
     let disk = location.open(Caching::PageCache)?;
     let stack = &disk.stack;
     let seen = Seen::of(stack.chain());

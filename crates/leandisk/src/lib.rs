@@ -116,6 +116,7 @@ mod places;
 mod provision;
 mod recording;
 pub mod recover;
+mod remote;
 pub mod serve;
 mod shadow_copies;
 pub mod stats;

@@ -3,7 +3,7 @@
 //! [`ThisHost`] is the machine that the program runs on. What explores power cuts has one that loses power, so that the very order in
 //! which a use case checks, writes and removes is explored, and not a copy of it.
 //!
-//! Absent on purpose: sockets.
+//! Absent on purpose: sockets, but for those of exports, which are files here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::FileTypeExt;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::remote::{self, is_address};
 use block::{Error, HostFile, ReadAt, Result, TargetFile, TargetFolder, TargetName};
 use extent::Virtual;
 use image::{EditTarget, Purpose, Resolver};
@@ -122,7 +123,7 @@ pub trait Machine: Send + Sync {
     /// Bytes that are free on the file system that holds the file.
     fn free_bytes(&self, path: &Path) -> Result<u64>;
 
-    /// Opens a file for reading.
+    /// Opens a file for reading, or connects to the export at an address.
     fn open(&self, path: &Path, caching: Caching) -> Result<Arc<dyn HostFile>>;
 
     /// Opens a file to be changed. `Refused` if another process has it.
@@ -198,6 +199,9 @@ impl Machine for ThisHost {
     }
 
     fn open(&self, path: &Path, caching: Caching) -> Result<Arc<dyn HostFile>> {
+        if is_address(path) {
+            return Ok(Arc::new(remote::open(path)?));
+        }
         Ok(match caching {
             Caching::Direct => SourceFile::open_direct(path)?,
             Caching::PageCache => SourceFile::open(path)?,
@@ -210,6 +214,9 @@ impl Machine for ThisHost {
     }
 
     fn resolver(&self, path: &Path, allow_path: &[PathBuf]) -> Result<Box<dyn Resolver>> {
+        if is_address(path) {
+            return Ok(Box::new(remote::Nowhere));
+        }
         Ok(Box::new(Gate { granted: Granted::new(path, allow_path)? }))
     }
 

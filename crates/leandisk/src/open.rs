@@ -13,6 +13,7 @@ use mutants::broken;
 use stack::Stack;
 
 use crate::machine::{Caching, Machine, Named, ThisHost};
+use crate::remote::is_address;
 
 /// How a disk is opened.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -124,13 +125,20 @@ impl<'a> Location<'a> {
 
     /// Opens the container alone, whatever became of it.
     pub(crate) fn open_chain(self, caching: Caching) -> Result<Chain> {
-        let text = self.path.to_string_lossy();
-        if text.starts_with("nbd://") || text.starts_with("nbd+unix://") {
-            return Err(Error::unsupported(format!("{text}: disks behind NBD cannot be read yet"))
-                .hint("name the file or block device itself"));
-        }
         let file = self.machine.open(self.path, caching)?;
-        Chain::open(file, image::OpenOptions { format: self.options.format }, &*self.resolver()?)
+        // What a guest could have written there does not make an export another format.
+        let raw = is_address(self.path).then_some(Format::Raw);
+        let format = self.options.format.or(raw);
+        Chain::open(file, image::OpenOptions { format }, &*self.resolver()?)
+    }
+
+    /// `Unsupported` if the disk is behind a server: it is read, and written as the target of a copy, but not changed, nor served.
+    pub(crate) fn check_on_host(self) -> Result<()> {
+        if !is_address(self.path) {
+            return Ok(());
+        }
+        let what = "is an export of a server: this command works on files and block devices of this host";
+        Err(Error::unsupported(what).path(self.path.display()).hint("name the file or block device itself"))
     }
 
     /// What opens the files that the disk refers to.
@@ -140,7 +148,8 @@ impl<'a> Location<'a> {
 
     /// `Refused` if a change in place was interrupted: until it is finished the disk's volumes may contradict themselves.
     pub(crate) fn check_nothing_pending(self) -> Result<()> {
-        if broken!(PendingNotLookedFor) {
+        // An export has no name beside which a journal could be.
+        if broken!(PendingNotLookedFor) || is_address(self.path) {
             return Ok(());
         }
         let journal = self.machine.journal_path(self.path);

@@ -29,6 +29,7 @@ pub fn run(options: &Options) -> Result<RecoverDocument> {
 /// The same on another machine than this host.
 pub fn run_on(machine: &dyn Machine, options: &Options) -> Result<RecoverDocument> {
     let location = Location { machine, path: &options.disk, options: &options.open };
+    location.check_on_host()?;
     if !machine.exists(&options.disk)? {
         let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
         return Err(Error::io("open", missing).path(options.disk.display()));

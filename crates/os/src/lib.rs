@@ -12,6 +12,7 @@
 
 mod clone;
 mod confine;
+mod connect;
 mod device;
 mod direct;
 mod edit_file;
@@ -43,6 +44,7 @@ mod users;
 mod writeback;
 
 pub use confine::{Confined, Names as ConfinedNames, Split, Work, confine, split};
+pub use connect::connect;
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
 pub use grant::Granted;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use block::{Error, Result};
 use engine::JobMonitor;
 use image::Format;
-use serve::nbd::Client;
+use nbd::Client;
 
 use crate::children::Running;
 

@@ -33,6 +33,8 @@ mod log;
 mod lvm;
 mod lvm_mirrors;
 mod memory;
+mod nbd_servers;
+mod nbd_source;
 mod ntfs3;
 mod outputs;
 mod packed;

@@ -84,6 +84,7 @@ impl Candidate {
     /// Opens the disk; with `is_compared`, reads the files that are to be as they were afterwards.
     pub(super) fn open(task: Task<'_>, is_compared: bool) -> Result<Self> {
         // Metadata are read more than once: by who plans, and by who checks.
+        task.location().check_on_host()?;
         let stack = task.location().open(Caching::Metadata)?.stack;
         let resolver = task.location().resolver()?;
         let seen = Seen::of(stack.chain());

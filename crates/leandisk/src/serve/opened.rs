@@ -67,6 +67,7 @@ pub(super) enum Held {
 impl Held {
     pub(super) fn of(path: &Path, options: &Options) -> Result<Self> {
         let location = Location::here(path, &options.open);
+        location.check_on_host()?;
         let chain = location.open_chain_at_rest(Caching::PageCache)?;
         let resolver = location.resolver()?;
         if options.read_only {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
 use journal::{Look, Names as _};
+use nbd::Address;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FileType, OFlags};
 use serde::Serialize;
@@ -122,6 +123,7 @@ impl Broker {
         match request {
             Request::Open { path, past_cache } => self.open(path.as_ref(), past_cache),
             Request::OpenInput(path) => self.open_input(path.as_ref()),
+            Request::Connect(address) => self.connect(address.as_ref()),
             Request::PastCache => with((), past_cache(&sent(file)?)?),
             Request::Grant(disk) => self.grant(disk.into()),
             Request::Referred { granted, from, name } => {
@@ -192,6 +194,13 @@ impl Broker {
     fn open_input(&self, path: &Path) -> Handled {
         self.names.check_read(path)?;
         with((), File::open(path).map_err(|error| Error::io("read", error).path(path.display()))?.into())
+    }
+
+    /// Where to is read from what the command line says, never from what the reader says.
+    fn connect(&self, address: &Path) -> Handled {
+        self.names.check_disk(address).or_else(|_| self.names.check_target(address, false))?;
+        let parsed = Address::parse(address)?.ok_or_else(|| beyond(address))?;
+        with((), crate::connect::open(&parsed.endpoint)?)
     }
 
     fn grant(&mut self, disk: PathBuf) -> Handled {

@@ -34,6 +34,8 @@ pub(crate) enum Request {
     },
     /// A file that the command line names, for reading, whatever it is.
     OpenInput(OsString),
+    /// A socket that is connected to the server of an export that the command line names.
+    Connect(OsString),
     /// The file of the descriptor a second time, to be read and written past the page cache.
     PastCache,
     /// What is granted to a disk: the number that is told is that of [`Request::Referred`].

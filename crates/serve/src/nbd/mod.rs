@@ -1,14 +1,11 @@
-//! The server side of NBD, fixed newstyle, and a small client. What it can do is in `docs/formats/nbd.md`.
+//! The server side of NBD, fixed newstyle; the client side is the crate `nbd`. What it can do is in `docs/formats/nbd.md`.
 //!
 //! A connection has a thread that receives. It does what is quick itself, and hands the rest to workers of the
 //! connection; whoever is done sends what is ready to be sent. Parsing and negotiating are pure ([`protocol`]).
 
-mod client;
 mod connection;
-mod corrupt;
 mod exports;
 mod input;
-mod layout;
 mod memory;
 mod negotiate;
 mod pages;
@@ -17,20 +14,17 @@ mod request;
 mod server;
 #[cfg(feature = "tls")]
 mod tls;
-mod transport;
 
-pub use client::Client;
-pub use corrupt::Corrupt;
 pub use server::{Event, Listener, Options, Server};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use negotiate::Session;
+pub use ::nbd::PAYLOAD_BYTES_MAX;
+use ::nbd::{layout, transport};
 
-/// The most bytes of a payload, told to clients as the largest block (doc/proto.md, "Block size constraints").
-pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
+use negotiate::Session;
 
 /// What is kept is whole at every moment, also when a thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

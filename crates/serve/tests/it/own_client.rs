@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::Served;
 use block::ErrorKind;
-use serve::nbd::{Client, Corrupt};
+use nbd::{Client, Corrupt};
 
 /// Writes, trims and reads; the disk has 1 MiB.
 fn use_it(socket: &Path, name: &str) {

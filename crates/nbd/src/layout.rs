@@ -1,113 +1,119 @@
 //! The structs of the NBD protocol as they cross the wire, all big-endian.
 //!
+//! The names of constants are the specification's, and so is what they mean.
+#![allow(missing_docs)]
+//!
 //! Source: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; the constants bear its names.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// "NBDMAGIC", the first bytes of a server.
-pub(crate) const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
+pub const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
 /// "IHAVEOPT": newstyle, and the start of every option.
-pub(crate) const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
+pub const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
 /// The start of every reply to an option.
-pub(crate) const REP_MAGIC: u64 = 0x0003_e889_0455_65a9;
+pub const REP_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// The start of every request.
-pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 /// The start of a simple reply.
-pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
+pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// The start of a structured reply's chunk.
-pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// Handshake flags, of the server and of the client.
-pub(crate) mod handshake_flag {
+pub mod handshake_flag {
     /// Errors are answered instead of closing the connection.
-    pub(crate) const FIXED_NEWSTYLE: u16 = 1 << 0;
+    pub const FIXED_NEWSTYLE: u16 = 1 << 0;
     /// The 124 zeros after `EXPORT_NAME` are left out.
-    pub(crate) const NO_ZEROES: u16 = 1 << 1;
+    pub const NO_ZEROES: u16 = 1 << 1;
 }
 
 /// Transmission flags: what an export can do.
-pub(crate) mod export_flag {
-    pub(crate) const HAS_FLAGS: u16 = 1 << 0;
-    pub(crate) const READ_ONLY: u16 = 1 << 1;
-    pub(crate) const SEND_FLUSH: u16 = 1 << 2;
-    pub(crate) const SEND_FUA: u16 = 1 << 3;
-    pub(crate) const SEND_TRIM: u16 = 1 << 5;
-    pub(crate) const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    pub(crate) const SEND_DF: u16 = 1 << 7;
-    pub(crate) const CAN_MULTI_CONN: u16 = 1 << 8;
-    pub(crate) const SEND_CACHE: u16 = 1 << 10;
-    pub(crate) const SEND_FAST_ZERO: u16 = 1 << 11;
+pub mod export_flag {
+    pub const HAS_FLAGS: u16 = 1 << 0;
+    pub const READ_ONLY: u16 = 1 << 1;
+    pub const SEND_FLUSH: u16 = 1 << 2;
+    pub const SEND_FUA: u16 = 1 << 3;
+    pub const SEND_TRIM: u16 = 1 << 5;
+    pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    pub const SEND_DF: u16 = 1 << 7;
+    pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    pub const SEND_CACHE: u16 = 1 << 10;
+    pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
 /// Options of the negotiation.
-pub(crate) mod option {
-    pub(crate) const EXPORT_NAME: u32 = 1;
-    pub(crate) const ABORT: u32 = 2;
-    pub(crate) const LIST: u32 = 3;
-    pub(crate) const STARTTLS: u32 = 5;
-    pub(crate) const INFO: u32 = 6;
-    pub(crate) const GO: u32 = 7;
-    pub(crate) const STRUCTURED_REPLY: u32 = 8;
-    pub(crate) const LIST_META_CONTEXT: u32 = 9;
-    pub(crate) const SET_META_CONTEXT: u32 = 10;
+pub mod option {
+    pub const EXPORT_NAME: u32 = 1;
+    pub const ABORT: u32 = 2;
+    pub const LIST: u32 = 3;
+    pub const STARTTLS: u32 = 5;
+    pub const INFO: u32 = 6;
+    pub const GO: u32 = 7;
+    pub const STRUCTURED_REPLY: u32 = 8;
+    pub const LIST_META_CONTEXT: u32 = 9;
+    pub const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Types of replies to options.
-pub(crate) mod rep {
-    pub(crate) const ACK: u32 = 1;
-    pub(crate) const SERVER: u32 = 2;
-    pub(crate) const INFO: u32 = 3;
-    pub(crate) const META_CONTEXT: u32 = 4;
-    pub(crate) const ERR_UNSUP: u32 = (1 << 31) + 1;
-    pub(crate) const ERR_POLICY: u32 = (1 << 31) + 2;
-    pub(crate) const ERR_INVALID: u32 = (1 << 31) + 3;
-    pub(crate) const ERR_TLS_REQD: u32 = (1 << 31) + 5;
-    pub(crate) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+pub mod rep {
+    pub const ACK: u32 = 1;
+    pub const SERVER: u32 = 2;
+    pub const INFO: u32 = 3;
+    pub const META_CONTEXT: u32 = 4;
+    pub const ERR_UNSUP: u32 = (1 << 31) + 1;
+    pub const ERR_POLICY: u32 = (1 << 31) + 2;
+    pub const ERR_INVALID: u32 = (1 << 31) + 3;
+    pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
+    pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
 }
 
 /// Kinds of information in a reply of type `INFO`.
-pub(crate) mod info {
-    pub(crate) const EXPORT: u16 = 0;
-    pub(crate) const NAME: u16 = 1;
-    pub(crate) const DESCRIPTION: u16 = 2;
-    pub(crate) const BLOCK_SIZE: u16 = 3;
+pub mod info {
+    pub const EXPORT: u16 = 0;
+    pub const NAME: u16 = 1;
+    pub const DESCRIPTION: u16 = 2;
+    pub const BLOCK_SIZE: u16 = 3;
 }
 
 /// Commands.
-pub(crate) mod cmd {
-    pub(crate) const READ: u16 = 0;
-    pub(crate) const WRITE: u16 = 1;
-    pub(crate) const DISC: u16 = 2;
-    pub(crate) const FLUSH: u16 = 3;
-    pub(crate) const TRIM: u16 = 4;
-    pub(crate) const CACHE: u16 = 5;
-    pub(crate) const WRITE_ZEROES: u16 = 6;
-    pub(crate) const BLOCK_STATUS: u16 = 7;
+pub mod cmd {
+    pub const READ: u16 = 0;
+    pub const WRITE: u16 = 1;
+    pub const DISC: u16 = 2;
+    pub const FLUSH: u16 = 3;
+    pub const TRIM: u16 = 4;
+    pub const CACHE: u16 = 5;
+    pub const WRITE_ZEROES: u16 = 6;
+    pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Flags of commands.
-pub(crate) mod cmd_flag {
-    pub(crate) const FUA: u16 = 1 << 0;
-    pub(crate) const NO_HOLE: u16 = 1 << 1;
-    pub(crate) const DF: u16 = 1 << 2;
-    pub(crate) const REQ_ONE: u16 = 1 << 3;
-    pub(crate) const FAST_ZERO: u16 = 1 << 4;
+pub mod cmd_flag {
+    pub const FUA: u16 = 1 << 0;
+    pub const NO_HOLE: u16 = 1 << 1;
+    pub const DF: u16 = 1 << 2;
+    pub const REQ_ONE: u16 = 1 << 3;
+    pub const FAST_ZERO: u16 = 1 << 4;
 }
 
 /// Chunks of structured replies.
-pub(crate) mod chunk {
-    pub(crate) const FLAG_DONE: u16 = 1 << 0;
-    pub(crate) const NONE: u16 = 0;
-    pub(crate) const OFFSET_DATA: u16 = 1;
-    pub(crate) const BLOCK_STATUS: u16 = 5;
-    pub(crate) const ERROR: u16 = (1 << 15) + 1;
+pub mod chunk {
+    pub const FLAG_DONE: u16 = 1 << 0;
+    pub const NONE: u16 = 0;
+    pub const OFFSET_DATA: u16 = 1;
+    pub const OFFSET_HOLE: u16 = 2;
+    pub const BLOCK_STATUS: u16 = 5;
+    pub const ERROR_BIT: u16 = 1 << 15;
+    pub const ERROR: u16 = (1 << 15) + 1;
+    pub const ERROR_OFFSET: u16 = (1 << 15) + 2;
 }
 
 /// States of `base:allocation`.
-pub(crate) mod allocation {
-    pub(crate) const HOLE: u32 = 1 << 0;
-    pub(crate) const ZERO: u32 = 1 << 1;
+pub mod allocation {
+    pub const HOLE: u32 = 1 << 0;
+    pub const ZERO: u32 = 1 << 1;
 }
 
 macro_rules! wire {
@@ -115,7 +121,7 @@ macro_rules! wire {
         $(#[$doc])*
         #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy, Debug)]
         #[repr(C)]
-        pub(crate) struct $name { $($(#[$field_doc])* pub(crate) $field: $kind,)* }
+        pub struct $name { $($(#[$field_doc])* pub $field: $kind,)* }
         const _: () = assert!(size_of::<$name>() == $bytes);
     )*};
 }
@@ -223,6 +229,14 @@ wire! {
         len_bytes: U32,
     }
 
+    /// An `OFFSET_HOLE` chunk's payload.
+    struct ChunkHole[12] {
+        /// Where on the disk, in bytes.
+        offset: U64,
+        /// How many bytes read as zeros.
+        len_bytes: U32,
+    }
+
     /// The start of an `ERROR` chunk's payload. A message follows.
     struct ChunkError[6] {
         /// What went wrong.
@@ -241,4 +255,4 @@ wire! {
 }
 
 /// Bytes of a request's header.
-pub(crate) const REQUEST_BYTES: usize = size_of::<RequestHeader>();
+pub const REQUEST_BYTES: usize = size_of::<RequestHeader>();

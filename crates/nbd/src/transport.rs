@@ -12,17 +12,24 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::socket_peercred;
 
 /// A socket of either kind.
-pub(crate) enum Socket {
+pub enum Socket {
+    /// Of this machine.
     Unix(UnixStream),
+    /// Of the network.
     Tcp(TcpStream),
 }
 
 /// Who is at the other end, as far as the kernel tells.
-pub(crate) enum Peer {
+pub enum Peer {
     /// An address of the network.
     Address(SocketAddr),
     /// A process of this machine, and its user.
-    Process { pid: i32, uid: u32 },
+    Process {
+        /// Its number.
+        pid: i32,
+        /// Its user's number.
+        uid: u32,
+    },
     /// Somebody who left.
     Unknown,
 }
@@ -47,14 +54,16 @@ macro_rules! on_socket {
 }
 
 impl Socket {
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+    /// Another descriptor of the same socket.
+    pub fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Unix(stream) => Self::Unix(stream.try_clone()?),
             Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
         })
     }
 
-    pub(crate) fn peer(&self) -> Peer {
+    /// Who is at the other end.
+    pub fn peer(&self) -> Peer {
         match self {
             Self::Tcp(stream) => stream.peer_addr().map_or(Peer::Unknown, Peer::Address),
             Self::Unix(stream) => socket_peercred(stream).map_or(Peer::Unknown, |who| Peer::Process {
@@ -64,12 +73,14 @@ impl Socket {
         }
     }
 
-    pub(crate) fn shutdown(&self, how: Shutdown) {
+    /// Ends receiving, sending, or both.
+    pub fn shutdown(&self, how: Shutdown) {
         // Fails if the peer is gone, which is as good.
         let _ = on_socket!(self, stream => stream.shutdown(how));
     }
 
-    pub(crate) fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
+    /// How long the peer may be silent, or take nothing.
+    pub fn set_timeouts(&self, timeout: Duration) -> io::Result<()> {
         // Zero means forever to the kernel.
         let timeout = Some(timeout.max(Duration::from_millis(1)));
         on_socket!(self, stream => stream.set_read_timeout(timeout))?;
@@ -98,7 +109,7 @@ impl AsFd for Socket {
 }
 
 /// A socket with what TLS needs.
-pub(crate) struct Transport {
+pub struct Transport {
     socket: Socket,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
@@ -106,7 +117,7 @@ pub(crate) struct Transport {
 
 #[cfg(feature = "tls")]
 struct Tls {
-    connection: Mutex<rustls::ServerConnection>,
+    connection: Mutex<rustls::Connection>,
     inbound: Mutex<Inbound>,
 }
 
@@ -123,7 +134,8 @@ struct Inbound {
 const INBOUND_BYTES: usize = 64 << 10;
 
 impl Transport {
-    pub(crate) fn new(socket: Socket) -> Self {
+    /// In the clear.
+    pub fn new(socket: Socket) -> Self {
         Self {
             socket,
             #[cfg(feature = "tls")]
@@ -131,12 +143,13 @@ impl Transport {
         }
     }
 
-    pub(crate) fn socket(&self) -> &Socket {
+    /// The socket beneath.
+    pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
     /// The socket, if what is sent goes as it is.
-    pub(crate) fn in_the_clear(&self) -> Option<&Socket> {
+    pub fn in_the_clear(&self) -> Option<&Socket> {
         #[cfg(feature = "tls")]
         if self.tls.is_some() {
             return None;
@@ -145,7 +158,7 @@ impl Transport {
     }
 
     /// Receives what there is, waiting for the first byte. 0 at the end.
-    pub(crate) fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+    pub fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             return tls.receive(&self.socket, buf);
@@ -154,7 +167,7 @@ impl Transport {
     }
 
     /// The same by `deadline`.
-    pub(crate) fn receive_before(&self, buf: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    pub fn receive_before(&self, buf: &mut [u8], deadline: Instant) -> io::Result<usize> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -164,7 +177,7 @@ impl Transport {
     }
 
     /// Sends all of `slices`. One thread at a time: the caller sees to it.
-    pub(crate) fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    pub fn send(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             return tls.send(&self.socket, slices);
@@ -172,18 +185,36 @@ impl Transport {
         send_all(&self.socket, slices)
     }
 
-    pub(crate) fn send_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+    /// [`Self::send`] of one slice.
+    pub fn send_bytes(&self, bytes: &[u8]) -> io::Result<()> {
         self.send(&mut [IoSlice::new(bytes)])
     }
 
-    /// Turns to TLS.
+    /// Turns to TLS, as its server.
     #[cfg(feature = "tls")]
-    pub(crate) fn start_tls(
+    pub fn start_tls(
         &mut self,
         config: std::sync::Arc<rustls::ServerConfig>,
         deadline: Instant,
     ) -> io::Result<()> {
-        let mut connection = rustls::ServerConnection::new(config).map_err(io::Error::other)?;
+        let connection = rustls::ServerConnection::new(config).map_err(io::Error::other)?;
+        self.shake_hands(connection.into(), deadline)
+    }
+
+    /// Turns to TLS, as its client.
+    #[cfg(feature = "tls")]
+    pub fn start_tls_as_client(
+        &mut self,
+        config: std::sync::Arc<rustls::ClientConfig>,
+        host: rustls::pki_types::ServerName<'static>,
+        deadline: Instant,
+    ) -> io::Result<()> {
+        let connection = rustls::ClientConnection::new(config, host).map_err(io::Error::other)?;
+        self.shake_hands(connection.into(), deadline)
+    }
+
+    #[cfg(feature = "tls")]
+    fn shake_hands(&mut self, mut connection: rustls::Connection, deadline: Instant) -> io::Result<()> {
         while connection.is_handshaking() {
             while connection.wants_write() {
                 connection.write_tls(&mut Writer(&self.socket))?;
@@ -200,7 +231,7 @@ impl Transport {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Err(error) = connection.process_new_packets() {
-                // Tells the client why.
+                // Tells the other why.
                 let _ = connection.write_tls(&mut Writer(&self.socket));
                 return Err(io::Error::other(error));
             }
@@ -216,7 +247,7 @@ impl Transport {
     }
 
     /// Says goodbye. After this nothing is sent.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let mut connection = tls.connection();
@@ -270,7 +301,7 @@ impl Write for Writer<'_> {
 
 #[cfg(feature = "tls")]
 impl Tls {
-    fn connection(&self) -> MutexGuard<'_, rustls::ServerConnection> {
+    fn connection(&self) -> MutexGuard<'_, rustls::Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -319,7 +350,7 @@ impl Tls {
 }
 
 #[cfg(feature = "tls")]
-fn flush_tls(connection: &mut rustls::ServerConnection, socket: &Socket) -> io::Result<()> {
+fn flush_tls(connection: &mut rustls::Connection, socket: &Socket) -> io::Result<()> {
     while connection.wants_write() {
         match connection.write_tls(&mut Writer(socket)) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -3,7 +3,7 @@
 //!
 //! Invariants: nothing that a server says takes unbounded memory or waits for ever.
 //!
-//! Absent on purpose: TCP, TLS, structured replies, metadata contexts. The server's tests have a client of their own, which
+//! Absent on purpose: TCP, TLS, structured replies, metadata contexts: [`crate::Connection`] has them. The server's tests have a client of their own, which
 //! shares nothing with the server.
 
 use std::io::{self, Read, Write};
@@ -14,9 +14,9 @@ use std::time::Duration;
 use block::{Error, FieldValue, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::PAYLOAD_BYTES_MAX;
-use super::corrupt::Corrupt;
-use super::layout::{
+use crate::PAYLOAD_BYTES_MAX;
+use crate::corrupt::Corrupt;
+use crate::layout::{
     Greeting, IHAVEOPT, InfoExport, NBDMAGIC, OptionHeader, OptionReplyHeader, REP_MAGIC, REQUEST_MAGIC,
     RequestHeader, SIMPLE_REPLY_MAGIC, SimpleReply, cmd, export_flag, handshake_flag, info, option, rep,
 };

@@ -22,4 +22,16 @@ pub enum Corrupt {
     /// A reply is to another request.
     #[error("the cookie of a reply")]
     Cookie,
+    /// What it offers, or a size, is no sense.
+    #[error("what the server says of the export")]
+    Export,
+    /// A chunk of a reply does not fit the request: outside of it, over another chunk, or of a wrong length.
+    #[error("a chunk of a reply")]
+    Chunk,
+    /// A reply of many chunks leaves a part of what was asked for out.
+    #[error("a reply that does not cover the request")]
+    Incomplete,
+    /// The extents of a reply about allocation make no sense.
+    #[error("the extents that are said to be allocated")]
+    Allocation,
 }

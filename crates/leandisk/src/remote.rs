@@ -1,0 +1,76 @@
+//! Disks behind NBD servers, named by an address in place of a path.
+
+use std::path::{Path, PathBuf};
+
+use block::{Error, Result};
+use nbd::{Address, ClientTls, Dial, Patience, RemoteDisk, TlsAddress, Wanted};
+
+/// Whether a name is meant as an address, well formed or not.
+pub(crate) fn is_address(name: &Path) -> bool {
+    Address::is_meant(name)
+}
+
+/// The files that TLS to the export at an address reads; none for a path, or an address that is refused later.
+pub(crate) fn tls_files(name: &Path) -> Vec<PathBuf> {
+    Address::parse(name).ok().flatten().map(|address| address.tls_files()).unwrap_or_default()
+}
+
+/// The export at an address, to be read.
+pub(crate) fn open(name: &Path) -> Result<RemoteDisk> {
+    let (text, dial, wanted) = reach(name)?;
+    RemoteDisk::connect(text, dial, wanted, Patience::default())
+}
+
+/// What it takes to connect to the export at an address.
+fn reach(name: &Path) -> Result<(String, Box<dyn Dial>, Wanted)> {
+    let address = Address::parse(name)?
+        .ok_or_else(|| Error::invalid("is no address of an export").path(name.display()))?;
+    let text = name.display().to_string();
+    let tls =
+        address.tls.as_ref().map(|tls| credentials(tls).map_err(|error| error.path(&text))).transpose()?;
+    let wanted = Wanted { export: address.export.clone(), tls };
+    let name = name.to_owned();
+    Ok((text, Box::new(move || os::connect(&name, &address)), wanted))
+}
+
+/// What is in the files that the address names.
+fn credentials(tls: &TlsAddress) -> Result<ClientTls> {
+    let read = |path: &Path| {
+        let mut bytes = Vec::new();
+        let read = std::io::Read::read_to_end(&mut os::open_input(path)?, &mut bytes);
+        read.map_err(|error| Error::io("read", error).path(path.display()))?;
+        Ok(bytes)
+    };
+    let authorities = match (&tls.certificates, tls.verifies_peer) {
+        (_, false) => None,
+        (Some(folder), true) => Some(read(&folder.join("ca-cert.pem"))?),
+        (None, true) => Some(read(nbd::SYSTEM_AUTHORITIES.as_ref()).map_err(|error: Error| {
+            error.hint("name a folder with the authority that signed for the server: tls-certificates=DIR")
+        })?),
+    };
+    let own = match &tls.certificates {
+        Some(folder) if folder.join("client-cert.pem").exists() => {
+            Some((read(&folder.join("client-cert.pem"))?, read(&folder.join("client-key.pem"))?))
+        }
+        _ => None,
+    };
+    let own = own.as_ref().map(|(chain, key)| (&chain[..], &key[..]));
+    ClientTls::from_pem(&tls.host, authorities.as_deref(), own)
+}
+
+/// What a disk in an export refers to is not looked for: a server is no folder.
+pub(crate) struct Nowhere;
+
+impl image::Resolver for Nowhere {
+    fn open(
+        &self,
+        from: &dyn block::HostFile,
+        name: &str,
+        _purpose: image::Purpose,
+    ) -> Result<std::sync::Arc<dyn block::HostFile>> {
+        let name = name.escape_debug();
+        Err(Error::refused(format!("refers to '{name}', which is not looked for beside an export"))
+            .path(from.name())
+            .hint("have the server serve the whole disk as raw, or name the files themselves"))
+    }
+}
