@@ -55,7 +55,7 @@ pub use journal_file::{
 };
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
-pub use named::{names_in, open_input, remove_made};
+pub use named::{make_folder, names_in, open_input, remove_folder, remove_made};
 pub use new_file::NewFile;
 pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};

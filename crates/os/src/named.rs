@@ -39,6 +39,39 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     std::fs::remove_file(path).map_err(|error| Error::io("remove", error).path(path.display()))
 }
 
+/// Makes a folder that targets are made in, unless it is there: whether it was made. `Refused` if something else has the name.
+pub fn make_folder(path: &Path) -> Result<bool> {
+    match client() {
+        Some(broker) => broker.ask(&Request::MakeFolder(path.into())),
+        None => make_folder_here(path),
+    }
+}
+
+/// Removes a folder that [`make_folder`] made, if nothing is in it.
+pub fn remove_folder(path: &Path) {
+    match client() {
+        Some(broker) => broker.ask(&Request::RemoveFolder(path.into())).unwrap_or_default(),
+        None => remove_folder_here(path),
+    }
+}
+
+/// [`make_folder`], by a process that is not confined.
+pub(crate) fn make_folder_here(path: &Path) -> Result<bool> {
+    match std::fs::create_dir(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match path.is_dir() {
+            true => Ok(false),
+            false => Err(Error::refused("is no folder").path(path.display())),
+        },
+        Err(error) => Err(Error::io("make the folder", error).path(path.display())),
+    }
+}
+
+/// [`remove_folder`], by a process that is not confined.
+pub(crate) fn remove_folder_here(path: &Path) {
+    let _ = std::fs::remove_dir(path);
+}
+
 pub(crate) fn list(folder: &Path) -> io::Result<Vec<OsString>> {
     std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect()
 }

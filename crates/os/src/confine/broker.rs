@@ -31,7 +31,7 @@ use crate::requests::{
 };
 
 /// Disks that grants are asked for: more than any command has.
-const GRANTED_COUNT_MAX: usize = 16;
+const GRANTED_COUNT_MAX: usize = 1 << 16;
 /// New files: more than any command makes.
 const MADE_COUNT_MAX: usize = 64;
 
@@ -144,6 +144,14 @@ impl Broker {
             Request::SyncPublished(number) => told(self.made(number, true)?.place.sync()?),
             Request::Discard(number) => told(self.made(number, false)?.place.remove()?),
             Request::Remove(path) => self.remove(path.as_ref()),
+            Request::MakeFolder(path) => {
+                self.names.check_target_folder(path.as_ref())?;
+                told(crate::named::make_folder_here(path.as_ref())?)
+            }
+            Request::RemoveFolder(path) => {
+                self.names.check_target_folder(path.as_ref())?;
+                told(crate::named::remove_folder_here(path.as_ref()))
+            }
             Request::Storage(path) => {
                 self.names.check_placed(path.as_ref(), &self.granted)?;
                 told(crate::users::storage_of(path.as_ref())?)
@@ -155,7 +163,8 @@ impl Broker {
     fn of_target(&mut self, request: OfTarget, file: Option<OwnedFd>) -> Handled {
         match request {
             OfTarget::Begin { path, options } => {
-                if self.target.is_some() {
+                // One after another, where there is a folder for them.
+                if self.target.is_some() && self.names.target_folder.is_none() {
                     return Err(beyond(path.as_ref()));
                 }
                 let target = Target::begin(&self.names, path.as_ref(), options)?;
@@ -205,6 +214,9 @@ impl Broker {
 
     fn grant(&mut self, disk: PathBuf) -> Handled {
         self.names.check_disk(&disk)?;
+        if let Some(number) = self.granted.iter().position(|(of, _)| *of == disk) {
+            return told(number);
+        }
         if self.granted.len() >= GRANTED_COUNT_MAX {
             return Err(beyond(&disk));
         }

@@ -22,6 +22,8 @@ pub struct Names {
     /// The target of a copy: a file that is made with the names beside it that it has until it is whole, or a block device that is
     /// written over.
     pub target: Option<PathBuf>,
+    /// A folder in which targets of copies are made, one after another: each is a file that lies directly in it. The folder may be made, too.
+    pub target_folder: Option<PathBuf>,
     /// Whether outputs and target replace what has their name, which is read before.
     pub replaces: bool,
     /// Files and sockets that the process makes itself before it is closed in, and that are removed for it.
@@ -31,19 +33,20 @@ pub struct Names {
 impl Names {
     /// `Refused` unless this is a file that is read, by the name that the command line has for it.
     pub(super) fn check_read(&self, path: &Path) -> Result<()> {
-        let is_named = self.reads().any(|read| read == path);
+        let is_named = self.reads().any(|read| read == path) || self.is_replaced_in_folder(path);
         if is_named { Ok(()) } else { Err(beyond(path)) }
     }
 
     /// `Refused` unless it is a disk that the command line names, or is replaced: who else needs that is looked for as well.
     pub(super) fn check_disk(&self, path: &Path) -> Result<()> {
         let mut disks = self.disks.iter().chain(self.replaced());
-        if disks.any(|disk| disk == path) { Ok(()) } else { Err(beyond(path)) }
+        let is_named = disks.any(|disk| disk == path) || self.is_replaced_in_folder(path);
+        if is_named { Ok(()) } else { Err(beyond(path)) }
     }
 
     /// `Refused` unless this is the target, and replaced only if it may be.
     pub(super) fn check_target(&self, path: &Path, replaces: bool) -> Result<()> {
-        let is_named = self.target.as_deref() == Some(path);
+        let is_named = self.target.as_deref() == Some(path) || self.is_in_folder(path);
         if is_named && (self.replaces || !replaces) { Ok(()) } else { Err(beyond(path)) }
     }
 
@@ -89,14 +92,31 @@ impl Names {
     pub(super) fn check_journal(&self, path: &Path, granted: &[(PathBuf, Grants)]) -> Result<()> {
         let is_granted = |disk: PathBuf| granted.iter().any(|(_, granted)| granted.covers(&disk));
         let mut known = self.disks.iter().chain(&self.allow_paths).chain(&self.target);
-        let is_known = known.any(|disk| journal_path(disk) == path);
+        let is_known = known.any(|disk| journal_path(disk) == path)
+            || names_a_journal_of(path).is_some_and(|target| self.is_in_folder(&target));
         if is_known || names_a_journal_of(path).is_some_and(is_granted) { Ok(()) } else { Err(beyond(path)) }
     }
 
     /// Whether one of them stands for what the program was given open.
     pub(super) fn name_descriptors(&self) -> bool {
-        let mut all = self.reads().chain(&self.allow_paths).chain(&self.target);
+        let mut all =
+            self.reads().chain(&self.allow_paths).chain(&self.target).chain(&self.target_folder);
         all.any(|path| ["/dev/fd", "/proc/self/fd"].iter().any(|folder| path.starts_with(folder)))
+    }
+
+    /// `Refused` unless this is the folder for targets.
+    pub(super) fn check_target_folder(&self, path: &Path) -> Result<()> {
+        if self.target_folder.as_deref() == Some(path) { Ok(()) } else { Err(beyond(path)) }
+    }
+
+    /// Whether it is a name of the folder for targets: `FOLDER/NAME`, by these very bytes.
+    fn is_in_folder(&self, path: &Path) -> bool {
+        let Some(folder) = &self.target_folder else { return false };
+        path.file_name().is_some_and(|name| folder.join(name).as_os_str() == path.as_os_str())
+    }
+
+    fn is_replaced_in_folder(&self, path: &Path) -> bool {
+        self.replaces && self.is_in_folder(path)
     }
 
     fn reads(&self) -> impl Iterator<Item = &PathBuf> {
@@ -105,6 +125,30 @@ impl Names {
 
     fn replaced(&self) -> Option<&PathBuf> {
         self.target.as_ref().filter(|_| self.replaces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_lie_directly_in_their_folder() {
+        let names = Names { target_folder: Some("/vm/new".into()), ..Names::default() };
+        let is_granted = |path: &str, replaces| names.check_target(path.as_ref(), replaces).is_ok();
+        assert!(is_granted("/vm/new/a.qcow2", false));
+        for beyond in ["/vm/new/a.qcow2", "/vm/new", "/vm/new/.", "/vm/new/..", "/vm/new/../a", "/vm/new/b/a", "/vm/new//a", "/vm/a", "a"]
+        {
+            assert!(!is_granted(beyond, true), "{beyond}");
+            assert!(beyond == "/vm/new/a.qcow2" || !is_granted(beyond, false), "{beyond}");
+        }
+        // What is not replaced is not read either.
+        assert!(names.check_read("/vm/new/a.qcow2".as_ref()).is_err());
+        let names = Names { replaces: true, ..names };
+        assert!(names.check_target("/vm/new/a.qcow2".as_ref(), true).is_ok());
+        assert!(names.check_read("/vm/new/a.qcow2".as_ref()).is_ok());
+        assert!(names.check_read("/vm/a.qcow2".as_ref()).is_err());
+        assert!(names.check_target_folder("/vm".as_ref()).is_err());
     }
 }
 

@@ -76,6 +76,10 @@ pub(crate) enum Request {
     Discard(usize),
     /// Removes a file or socket that the process made before it was closed in.
     Remove(OsString),
+    /// Makes the folder for targets, if there is none: whether it was made.
+    MakeFolder(OsString),
+    /// Removes that folder if it is empty.
+    RemoveFolder(OsString),
     /// What the block device at this path lies on.
     Storage(OsString),
     /// Something about the target that the command line names.
@@ -85,7 +89,7 @@ pub(crate) enum Request {
 /// What is done with the target of a copy, and with the names that it has until it is whole.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum OfTarget {
-    /// Finds where it goes, of which the following requests are: once.
+    /// Finds where it goes, of which the following requests are: once, but where there is a folder for targets.
     Begin {
         /// Its name.
         path: OsString,
