@@ -112,7 +112,7 @@ impl Descriptor {
     pub fn text(&self) -> String {
         let mut text = self.unfilled();
         let len = usize::try_from(self.len_bytes()).expect("a short text");
-        text.extend(std::iter::repeat_n('\n', len.saturating_sub(text.len())));
+        text.extend(std::iter::repeat_n(' ', len.saturating_sub(text.len())));
         text
     }
 

@@ -111,7 +111,7 @@ impl Command {
             Self::Info(InfoArguments { disk, .. })
             | Self::Analyze(AnalyzeArguments { disk, .. })
             | Self::Map(MapArguments { disk, .. })
-            | Self::Copy(CopyArguments { source: disk, .. })
+            | Self::Copy(CopyArguments { source: disk, into: None, .. })
             | Self::Compact(CompactArguments { disk, .. })
             | Self::Defrag(DefragArguments { disk, .. })
             | Self::Recover(RecoverArguments { disk, .. }) => Some(disk),
@@ -120,6 +120,8 @@ impl Command {
                 [only] => Some(only),
                 _ => None,
             },
+            // Of several, the error says which.
+            Self::Copy(_) => None,
             Self::Create(_) | Self::Stats(_) | Self::Bench(_) | Self::Completions(_) | Self::Man(_) => None,
         }
     }
@@ -426,12 +428,20 @@ pub(crate) enum Reflink {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "leandisk copy [OPTIONS] <SOURCE> <TARGET>\n       leandisk copy [OPTIONS] <SOURCE>... --into <FOLDER|OVA>"
+)]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct CopyArguments {
-    /// The disk to copy: an image file or a block device
+    /// The disk to copy: an image file or a block device; with --into also an appliance (.ova, .ovf, .vmx, or libvirt's domain XML), which
+    /// stands for all of its disks
     pub(crate) source: PathBuf,
-    /// The image file to create, or a block device
-    pub(crate) target: PathBuf,
+    /// The image file to create, or a block device; with --into, more disks to copy
+    #[arg(value_name = "TARGET", required_unless_present = "into")]
+    pub(crate) others: Vec<PathBuf>,
+    /// Copy all disks named into this folder, which is made if it is missing, as NAME.FMT; or, if the name ends in .ova, into a new appliance
+    #[arg(long, value_name = "FOLDER|OVA", help_heading = TARGET)]
+    pub(crate) into: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
     /// Format of the target: raw, vhd, vhdx, vmdk, qcow2 or vdi [default: by the target's extension]

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::{
-    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, folder, info, map, recover,
-    serve, stats,
+    Observer, Reported, analyze, appliance, bench, compact, confine, copy, create, defrag, folder, info, map,
+    recover, serve, stats,
 };
 use report::{
-    DiskEntry, DiskReport, analyze_full_text, analyze_text, compact_text, copy_text, create_text,
-    defrag_text, first_write_text, folder_text, fragmentation_text, info_text, map_text, recover_text,
-    stats_text, to_json,
+    DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, compact_text, copy_text,
+    create_text, defrag_text, first_write_text, folder_text, fragmentation_text, info_text, map_text,
+    recover_text, stats_text, to_json,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -24,6 +24,7 @@ use crate::Failed;
 use crate::arguments::{
     AnalyzeArguments, BenchCommand, Command, ProgressStyle, ServeArguments, StatsArguments,
 };
+use crate::copying;
 use crate::generate;
 use crate::output::{print, stdout_palette, tell};
 use crate::progress::{Terminal, cancel_on_signal, columns_of};
@@ -43,6 +44,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Info(arguments) => {
             let options = arguments.options();
             confine::run(arguments.confine.into(), confine::info(&options))?;
+            if let Some(document) = appliance::describe(&options, &TERMINAL)? {
+                let text = || appliance_text(&document, palette);
+                return Ok(print(&if arguments.json { to_json(&document) } else { text() })?);
+            }
             let document = info::run(&options)?;
             print(&if arguments.json { to_json(&document) } else { info_text(&document, palette) })?;
         }
@@ -52,8 +57,9 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             confine::run(arguments.confine.into(), confine::map(&options))?;
             map::run(&options, &TERMINAL)?;
         }
+        Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
         Command::Copy(arguments) => {
-            let options = arguments.options();
+            let options = arguments.options()?;
             confine::run(arguments.confine.into(), confine::copy(&options))?;
             let document = copy::run(&options, &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { copy_text(&document, palette) })?;

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod commands;
+mod copying;
 mod generate;
 mod log;
 mod options;

@@ -1,13 +1,13 @@
 //! What the command line says, as the use cases take it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bench::{HostKind, HostVolume, Workload};
 use block::{Error, Result};
 use leandisk::confine::When;
 use leandisk::{
-    OpenOptions, analyze, bench as benches, compact, copy, create, defrag, folder, info, map, recover, serve,
-    stats,
+    OpenOptions, analyze, bench as benches, compact, copy, copy_all, create, defrag, folder, info, map,
+    recover, serve, stats,
 };
 
 use crate::arguments::{
@@ -112,10 +112,28 @@ impl MapArguments {
 }
 
 impl CopyArguments {
-    pub(crate) fn options(&self) -> copy::Options {
+    /// Of one disk: `Invalid` if there are several targets.
+    pub(crate) fn options(&self) -> Result<copy::Options> {
+        match &self.others[..] {
+            [target] => Ok(self.copy(target.clone())),
+            _ => Err(Error::invalid("a disk is copied to one target")
+                .hint("leandisk copy DISK... --into FOLDER -O FMT copies several disks")),
+        }
+    }
+
+    /// Of several disks.
+    pub(crate) fn options_of_all(&self, into: &Path) -> copy_all::Options {
+        copy_all::Options {
+            sources: std::iter::once(&self.source).chain(&self.others).cloned().collect(),
+            into: into.to_owned(),
+            copy: self.copy(PathBuf::new()),
+        }
+    }
+
+    fn copy(&self, target: PathBuf) -> copy::Options {
         copy::Options {
             source: self.source.clone(),
-            target: self.target.clone(),
+            target,
             open: self.open.options(),
             target_format: self.target_format,
             target_option: self.target_option.clone(),

@@ -36,7 +36,9 @@ struct Line {
 /// What a phase is called where people read it.
 fn words(phase: &'static str) -> &'static str {
     match phase {
+        "check" => "checking the appliance",
         "copy" => "copying",
+        "digest" => "computing digests",
         "verify" => "comparing",
         "move" => "moving files",
         "free" => "giving back",
@@ -128,7 +130,7 @@ struct Progress {
     bar: ProgressBar,
     json: Option<Mutex<Instant>>,
     phase: &'static str,
-    total_bytes: u64,
+    total_bytes: AtomicU64,
     done_bytes: AtomicU64,
     written_bytes: AtomicU64,
     cancelled: Arc<AtomicBool>,
@@ -148,7 +150,7 @@ impl Progress {
             bar,
             json,
             phase,
-            total_bytes,
+            total_bytes: AtomicU64::new(total_bytes),
             done_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             cancelled,
@@ -177,7 +179,7 @@ impl Progress {
             schema: "leandisk.progress/1",
             phase: self.phase,
             done_bytes: self.done_bytes.load(Ordering::Relaxed),
-            total_bytes: self.total_bytes,
+            total_bytes: self.total_bytes.load(Ordering::Relaxed),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
         };
         let line = serde_json::to_string(&line).expect("plain data becomes JSON");
@@ -190,6 +192,11 @@ impl leandisk::Progress for Progress {
     fn finish(&self) {
         self.bar.finish_and_clear();
         self.line();
+    }
+
+    fn set_total(&self, total_bytes: u64) {
+        self.total_bytes.store(total_bytes, Ordering::Relaxed);
+        self.bar.set_length(total_bytes);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A process that can open nothing while it reads what strangers wrote.
 //!
-//! What a use case needs is known from its options before an image is read: [`info()`], [`map()`], [`analyze()`] and [`copy()`]
+//! What a use case needs is known from its options before an image is read: [`info()`], [`map()`], [`analyze()`], [`copy()`] and [`copy_all()`]
 //! say it, [`run`] closes the process in, and the use case then works as it always does. A program calls it first of all, once, and for itself alone: no use
 //! case does it unasked, because it starts a process and holds for all that the program does afterwards.
 //!
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use block::{Error, Result};
 use os::{Confined, ConfinedNames, Split, Work};
 
-use crate::{OpenOptions, analyze, copy, info, map, recording, remote};
+use crate::{OpenOptions, analyze, copy, copy_all, info, map, recording, remote};
 
 /// Whether a process is confined.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -59,6 +59,19 @@ pub fn copy(options: &copy::Options) -> Needs {
     let names = disk(&options.source, &options.open);
     let target = Some(options.target.clone());
     Needs { names: ConfinedNames { target, replaces: options.force, ..names }, work: Work::Copying }
+}
+
+/// What [`copy_all::run`] needs.
+pub fn copy_all(options: &copy_all::Options) -> Needs {
+    let others = options.copy.open.with.iter();
+    let disks = options.sources.iter().chain(others).cloned().collect();
+    let into = Some(options.into.clone());
+    let (target, target_folder) = if options.makes_ova() { (into, None) } else { (None, into) };
+    let allow_paths = options.copy.open.allow_path.clone();
+    let replaces = options.copy.force;
+    let names =
+        ConfinedNames { disks, allow_paths, target, target_folder, replaces, ..ConfinedNames::default() };
+    Needs { names, work: Work::Copying }
 }
 
 /// A trace, with the other files of its recording.

@@ -91,24 +91,9 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
 /// The same on another machine than this host.
 pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
     let started = Instant::now();
-    let disk = OpenDisk::open_on(machine, &options.source, &options.open, caching(options))?;
+    let Begun { disk, target_format, writer, before, least, target } = begin(machine, options)?;
     let stack = &disk.stack;
-    stack.chain().check_readable()?;
-    let target_format = target_format(machine, options, stack.chain().facts().format)?;
-    let create = create_options(machine, options, stack, target_format)?;
-    let writer = image::create(target_format, create)?;
-    check_provision(machine, options, &writer)?;
-    check_target_is_no_source(machine, options, stack.chain())?;
     warn_of_sectors(stack.chain().sector_bytes(), target_format, observer);
-    let before = Seen::of(stack.chain());
-    if !options.in_use {
-        let resolver = Location { machine, path: &options.source, options: &options.open }.resolver()?;
-        check_claims(stack.chain(), &*resolver, Act::Read).map_err(or_in_use)?;
-    }
-    let least = engine::least(writer.clone(), stack.chain().len_bytes(), options.provision.when())?;
-    let wanted = wanted(machine, options, stack.chain(), target_format, least);
-    let target = Target::open(machine, &options.target, &wanted)?;
-    Location { machine, path: &options.target, options: &options.open }.check_replaceable()?;
     let clone_block_bytes = clone_block_bytes(options, stack.chain(), target_format, &target)?;
     // Who has mapped a file can change it without its times changing at once.
     let source_state = if options.in_use { None } else { source_state(stack.chain())? };
@@ -167,6 +152,68 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
         layouts: layouts.as_deref(),
         shadow_copies: &shadow_copies::care(options.drop_shadow_copies, stack, &maps)?,
     }))
+}
+
+/// A copy of which nothing is planned yet: its source is open, and nothing is in the target's way.
+struct Begun<'a> {
+    disk: OpenDisk,
+    target_format: Format,
+    writer: AnyWriter,
+    before: Seen,
+    least: Least,
+    target: Target<'a>,
+}
+
+fn begin<'a>(machine: &'a dyn Machine, options: &Options) -> Result<Begun<'a>> {
+    let disk = OpenDisk::open_on(machine, &options.source, &options.open, caching(options))?;
+    let chain = disk.stack.chain();
+    chain.check_readable()?;
+    let target_format = target_format(machine, options, chain.facts().format)?;
+    let create = create_options(machine, options, &disk.stack, target_format)?;
+    let writer = image::create(target_format, create)?;
+    check_provision(machine, options, &writer)?;
+    check_target_is_no_source(machine, options, chain)?;
+    let before = Seen::of(chain);
+    if !options.in_use {
+        let resolver = Location { machine, path: &options.source, options: &options.open }.resolver()?;
+        check_claims(chain, &*resolver, Act::Read).map_err(or_in_use)?;
+    }
+    let least = engine::least(writer.clone(), chain.len_bytes(), options.provision.when())?;
+    let wanted = wanted(machine, options, chain, target_format, least);
+    let target = Target::open(machine, &options.target, &wanted)?;
+    Location { machine, path: &options.target, options: &options.open }.check_replaceable()?;
+    Ok(Begun { disk, target_format, writer, before, least, target })
+}
+
+/// The source as a copy opens it, looked at before any of several copies begins.
+pub(crate) struct SourceSeen {
+    pub(crate) virtual_bytes: u64,
+    pub(crate) allocated_bytes: u64,
+    /// The permissions that a copy may have.
+    pub(crate) mode: u32,
+}
+
+/// Whether the source can be copied, as far as it is known without reading its volumes.
+pub(crate) fn see_source(machine: &dyn Machine, options: &Options) -> Result<SourceSeen> {
+    let disk = OpenDisk::open_on(machine, &options.source, &options.open, caching(options))?;
+    let chain = disk.stack.chain();
+    chain.check_readable()?;
+    if !options.in_use {
+        let resolver = Location { machine, path: &options.source, options: &options.open }.resolver()?;
+        check_claims(chain, &*resolver, Act::Read).map_err(or_in_use)?;
+    }
+    let (virtual_bytes, allocated_bytes) = (chain.len_bytes(), disk.allocated_bytes()?);
+    Ok(SourceSeen { virtual_bytes, allocated_bytes, mode: source_mode(machine, chain) })
+}
+
+/// Whether anything is in the target's way: answers what it takes at the least, and what is free, if it is a file.
+pub(crate) fn see_target(machine: &dyn Machine, options: &Options) -> Result<(u64, Option<u64>)> {
+    let begun = begin(machine, options)?;
+    let free_bytes = match &begun.target {
+        Target::Folder { room, .. } => Some(room.free_bytes),
+        Target::Device(_) => None,
+    };
+    Ok((begun.least.stored_bytes, free_bytes))
 }
 
 /// What the volumes use. Where all of them is kept, and nothing moves, they need not be understood: not one of them is looked at.

@@ -94,11 +94,13 @@
 //! ends no process.
 
 pub mod analyze;
+pub mod appliance;
 pub mod bench;
 pub mod compact;
 pub mod confine;
 mod consolidate;
 pub mod copy;
+pub mod copy_all;
 pub mod create;
 pub mod defrag;
 pub mod folder;

@@ -111,6 +111,14 @@ pub trait Machine: Send + Sync {
     /// Where a copy to `path` is made. `Refused` if that exists and may not be replaced, or is no file. No name changes.
     fn copy_folder(&self, path: &Path, options: FolderOptions) -> Result<Box<dyn CopyFolder + '_>>;
 
+    /// Makes a folder for targets unless it is there: whether it was made.
+    fn make_folder(&self, path: &Path) -> Result<bool> {
+        Err(Error::unsupported("making a folder").path(path.display()))
+    }
+
+    /// Removes that folder again, if nothing is in it.
+    fn remove_folder(&self, _path: &Path) {}
+
     /// A block device that a copy is written to, for nobody else.
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>>;
 
@@ -180,6 +188,14 @@ impl Machine for ThisHost {
 
     fn copy_folder(&self, path: &Path, options: FolderOptions) -> Result<Box<dyn CopyFolder + '_>> {
         Ok(Box::new(HostFolder::new(path, options)?))
+    }
+
+    fn make_folder(&self, path: &Path) -> Result<bool> {
+        os::make_folder(path)
+    }
+
+    fn remove_folder(&self, path: &Path) {
+        os::remove_folder(path);
     }
 
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>> {

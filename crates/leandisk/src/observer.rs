@@ -10,9 +10,12 @@ use engine::JobMonitor;
 pub trait Waiting {}
 
 /// Work through a known number of bytes.
-pub trait Progress: JobMonitor {
+pub trait Progress: JobMonitor + Send {
     /// All of it was done.
     fn finish(&self);
+
+    /// It is of so many bytes, as it turns out.
+    fn set_total(&self, _total_bytes: u64) {}
 }
 
 /// A flag that stops the work once somebody sets it. What was done until then is left as documented by each use case.

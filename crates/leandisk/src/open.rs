@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, HostFile, LiveDisk, Result, TargetFile};
+use block::{Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use claims::{Act, Claims};
 use engine::{HINT_RECOVER, Unwritten};
 use image::live::LiveOptions;
@@ -12,6 +12,8 @@ use journal::Standing;
 use mutants::broken;
 use stack::Stack;
 
+use crate::Unwatched;
+use crate::appliance::{Appliance, Inside};
 use crate::machine::{Caching, Machine, Named, ThisHost};
 use crate::remote::is_address;
 
@@ -45,6 +47,14 @@ impl OpenDisk {
         options: &OpenOptions,
         caching: Caching,
     ) -> Result<Self> {
+        if let Some(appliance) = Appliance::find(machine, path, options, &Unwatched)? {
+            let disk = appliance.only_disk()?;
+            let machine = Inside::new(machine, std::slice::from_ref(&appliance));
+            let options = OpenOptions { format: disk.format, ..options.clone() };
+            let open = Location { machine: &machine, path: &disk.path, options: &options }.open(caching)?;
+            disk.check_capacity(open.stack.chain().len_bytes())?;
+            return Ok(open);
+        }
         Location { machine, path, options }.open(caching)
     }
 

@@ -165,6 +165,23 @@ pub struct CopySubject<'a> {
     pub shadow_copies: &'a [ShadowCopyCare],
 }
 
+impl CopyDocument {
+    /// Bytes of the disk that hold data: what was copied, less what turned out to be zeros.
+    pub fn populated_bytes(&self) -> u64 {
+        (self.read_bytes + self.cloned_bytes).saturating_sub(self.zeros_found_bytes)
+    }
+
+    /// Size of the disk.
+    pub fn virtual_bytes(&self) -> u64 {
+        self.source.virtual_bytes
+    }
+
+    /// Tells virtual, used, read and written bytes.
+    pub(crate) fn add_to(&self, add: &mut dyn FnMut(u64, u64, u64, u64)) {
+        add(self.source.virtual_bytes, self.used_bytes, self.read_bytes, self.written_bytes);
+    }
+}
+
 /// The document of one copy.
 pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
     let CopySubject { stack, plan, .. } = subject;

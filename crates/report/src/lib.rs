@@ -5,10 +5,12 @@
 //! - byte counts end in `_bytes`, times in `_seconds`; a document's first field is its `schema`.
 
 mod analyze;
+mod appliance;
 mod bar;
 mod bench;
 mod compact;
 mod copy;
+mod copy_all;
 mod create;
 mod defrag;
 mod escape;
@@ -33,10 +35,12 @@ pub use analyze::{
     analyze_full_text, analyze_page, analyze_text, folder_document, folder_page, folder_text,
     write_file_lines,
 };
+pub use appliance::{ApplianceDisk, ApplianceDocument, appliance_text};
 pub use compact::{
     CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text,
 };
 pub use copy::{CopyDocument, CopySubject, LayoutKept, LayoutOfCopy, LayoutPacked, copy_document, copy_text};
+pub use copy_all::{CopyAllDocument, CopyAllEntry, FailedCopy, copy_all_text};
 pub use create::{CreateDocument, CreateSubject, create_document, create_text};
 pub use defrag::{
     DefragDocument, DefragSubject, DefragVolume, DefragWork, Figures, defrag_document, defrag_text,

@@ -5,6 +5,7 @@
 
 mod analyze;
 mod analyze_folder;
+mod appliances;
 mod bench;
 mod broken_ext;
 mod btrfs;
@@ -15,6 +16,7 @@ mod common;
 mod compact;
 mod compact_defrag;
 mod confined;
+mod copy_all;
 mod create;
 mod defrag;
 mod defrag_common;

@@ -99,8 +99,7 @@ impl Names {
 
     /// Whether one of them stands for what the program was given open.
     pub(super) fn name_descriptors(&self) -> bool {
-        let mut all =
-            self.reads().chain(&self.allow_paths).chain(&self.target).chain(&self.target_folder);
+        let mut all = self.reads().chain(&self.allow_paths).chain(&self.target).chain(&self.target_folder);
         all.any(|path| ["/dev/fd", "/proc/self/fd"].iter().any(|folder| path.starts_with(folder)))
     }
 
@@ -137,8 +136,17 @@ mod tests {
         let names = Names { target_folder: Some("/vm/new".into()), ..Names::default() };
         let is_granted = |path: &str, replaces| names.check_target(path.as_ref(), replaces).is_ok();
         assert!(is_granted("/vm/new/a.qcow2", false));
-        for beyond in ["/vm/new/a.qcow2", "/vm/new", "/vm/new/.", "/vm/new/..", "/vm/new/../a", "/vm/new/b/a", "/vm/new//a", "/vm/a", "a"]
-        {
+        for beyond in [
+            "/vm/new/a.qcow2",
+            "/vm/new",
+            "/vm/new/.",
+            "/vm/new/..",
+            "/vm/new/../a",
+            "/vm/new/b/a",
+            "/vm/new//a",
+            "/vm/a",
+            "a",
+        ] {
             assert!(!is_granted(beyond, true), "{beyond}");
             assert!(beyond == "/vm/new/a.qcow2" || !is_granted(beyond, false), "{beyond}");
         }

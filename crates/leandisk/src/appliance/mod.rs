@@ -1,0 +1,302 @@
+//! Appliances as sources: an OVA, an OVF, a `.vmx` or a libvirt domain stands for its disks.
+//!
+//! [`Appliance::find`] reads the description, has the manifest checked, and sees that each file it names is there and granted: before
+//! anything is written. [`Inside`] is the machine on which the appliance's disks have names; whatever works on a machine reads them there.
+//!
+//! Invariants: what a description names is opened through the gate for references, from the description's own folder, or is a member of the archive;
+//! nothing is unpacked.
+
+mod inside;
+mod members;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use appliance::{Archive, Corrupt, Description, Kind, Manifest, TEXT_BYTES_MAX, Window, domain, ovf, vmx};
+use block::{Error, HostFile, ReadAt, Result, read_vec};
+use extent::{Host, HostOffset, HostSpan};
+use image::{Format, Purpose, Resolver};
+use report::{ApplianceDisk, ApplianceDocument};
+
+pub use self::inside::Inside;
+use self::members::Members;
+use crate::machine::{Caching, Machine, Named};
+use crate::open::name_disk;
+use crate::{Cancel, Observer, OpenDisk, OpenOptions, ThisHost, info};
+
+/// An appliance whose description was read.
+#[derive(Debug)]
+pub struct Appliance {
+    path: PathBuf,
+    kind: Kind,
+    disks: Vec<Disk>,
+    notes: Vec<String>,
+    /// The members of an OVA.
+    archive: Option<Archive>,
+    allow_path: Vec<PathBuf>,
+}
+
+/// A disk of an appliance.
+#[derive(Debug)]
+pub struct Disk {
+    /// What the description calls it.
+    id: String,
+    /// The file's name by the description.
+    reference: String,
+    /// Its name on the machine [`Inside`].
+    pub(crate) path: PathBuf,
+    /// The format that was stated: by the user, else by the description.
+    pub(crate) format: Option<Format>,
+    capacity: Option<appliance::Capacity>,
+    /// Where it lies in an OVA.
+    span: Option<HostSpan>,
+}
+
+impl Disk {
+    /// `Corrupt` if the disk has another size than the description says.
+    pub(crate) fn check_capacity(&self, virtual_bytes: u64) -> Result<()> {
+        let Some(capacity) = self.capacity else { return Ok(()) };
+        capacity.check(virtual_bytes).map_err(|error| error.path(self.path.display()))
+    }
+}
+
+/// The disks of an appliance, as a document. `None` if it is a disk by itself.
+pub fn describe(options: &info::Options, observer: &dyn Observer) -> Result<Option<ApplianceDocument>> {
+    let Some(appliance) = Appliance::find(&ThisHost, &options.disk, &options.open, observer)? else {
+        return Ok(None);
+    };
+    let machine = Inside::new(&ThisHost, std::slice::from_ref(&appliance));
+    let mut disks = Vec::new();
+    for disk in &appliance.disks {
+        let open = OpenOptions { format: disk.format, ..options.open.clone() };
+        let open = OpenDisk::open_on(&machine, &disk.path, &open, Caching::Metadata)
+            .map_err(|error| name_disk(error, &disk.path))?;
+        disk.check_capacity(open.stack().chain().len_bytes())?;
+        disks.push(ApplianceDisk {
+            id: disk.id.clone(),
+            file: disk.reference.clone(),
+            path: disk.path.display().to_string(),
+            format: open.stack().chain().facts().format.name().to_owned(),
+            virtual_bytes: open.stack().chain().len_bytes(),
+            allocated_bytes: open.allocated_bytes()?,
+        });
+    }
+    let path = appliance.path.display().to_string();
+    Ok(Some(ApplianceDocument::new(path, appliance.kind.word(), disks, appliance.notes.clone())))
+}
+
+impl Appliance {
+    /// Reads what describes the appliance, and checks it; `None` if the path is no appliance's, or if the user says that it is an image.
+    /// Only a name makes a file an appliance: what a guest could have written into a raw disk does not.
+    pub fn find(
+        machine: &dyn Machine,
+        path: &Path,
+        options: &OpenOptions,
+        observer: &dyn Observer,
+    ) -> Result<Option<Self>> {
+        let Some(kind) = Kind::of(path).filter(|_| options.format.is_none()) else { return Ok(None) };
+        if machine.named(path) == Named::BlockDevice {
+            return Ok(None);
+        }
+        let reading = Reading { machine, path, options, observer };
+        reading.appliance(kind).map(Some).map_err(|error| error.path(path.display()))
+    }
+
+    /// Its disks.
+    pub fn disks(&self) -> &[Disk] {
+        &self.disks
+    }
+
+    /// What is left out, or was not checked.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// `Refused` unless it has exactly one disk.
+    pub(crate) fn only_disk(&self) -> Result<&Disk> {
+        match &self.disks[..] {
+            [only] => Ok(only),
+            several => Err(Error::refused(format!("the appliance has {} disks", several.len()))
+                .path(self.path.display())
+                .hint(
+                    "leandisk info lists them; leandisk copy APPLIANCE --into FOLDER -O FMT copies them all",
+                )),
+        }
+    }
+}
+
+/// An appliance that is being read.
+struct Reading<'a> {
+    machine: &'a dyn Machine,
+    path: &'a Path,
+    options: &'a OpenOptions,
+    observer: &'a dyn Observer,
+}
+
+impl Reading<'_> {
+    fn appliance(&self, kind: Kind) -> Result<Appliance> {
+        let file = self.machine.open(self.path, Caching::PageCache)?;
+        match kind {
+            Kind::Ova => self.archive(file),
+            Kind::Ovf => {
+                let description = ovf::read(&text_of(&*file, file.name())?)?;
+                self.folder(kind, &*file, description)
+            }
+            Kind::Vmx => self.folder(kind, &*file, vmx::read(&text_of(&*file, file.name())?)?),
+            Kind::Domain => self.folder(kind, &*file, domain::read(&text_of(&*file, file.name())?)?),
+        }
+    }
+
+    fn archive(&self, file: Arc<dyn HostFile>) -> Result<Appliance> {
+        let archive = Archive::read(&*file)?;
+        let descriptor = archive.descriptor()?;
+        let window = |span| Window::new(file.clone(), span, self.path.to_owned());
+        let mut description = ovf::read(&text_of(&window(descriptor.span), &descriptor.name)?)?;
+        let member = |name: &str| {
+            let decoded = appliance::percent_decoded(name);
+            let found = archive.member(name).or_else(|| archive.member(&decoded?));
+            found.ok_or_else(|| Error::corrupt(Corrupt::NoSuchMember { name: name.to_owned() }))
+        };
+        for (name, len_bytes) in &description.files {
+            check_len(name, member(name)?.span.len_bytes(), *len_bytes)?;
+        }
+        let mut disks = Vec::new();
+        for disk in description.disks {
+            let member = member(&disk.file)?;
+            disks.push(Disk {
+                path: self.path.join(&member.name),
+                id: disk.id,
+                reference: disk.file,
+                format: self.options.format.or(disk.format),
+                capacity: disk.capacity,
+                span: Some(member.span),
+            });
+        }
+        match archive.manifest()? {
+            None => description.notes.push(NO_MANIFEST.into()),
+            Some(manifest) => {
+                let manifest = Manifest::parse(&text_of(&window(manifest.span), &manifest.name)?)?;
+                let mut files = vec![(descriptor.name.clone(), Arc::new(window(descriptor.span)) as _)];
+                let named = description.files.iter().map(|(name, _)| name.as_str());
+                for name in named.chain(manifest.names()) {
+                    let member = member(name)?;
+                    files.push((member.name.clone(), Arc::new(window(member.span)) as Arc<dyn HostFile>));
+                }
+                self.check(&manifest, files)?;
+            }
+        }
+        if archive.has_certificate() {
+            description.notes.push(NOT_SIGNED.into());
+        }
+        Ok(self.read(Kind::Ova, disks, description.notes, Some(archive)))
+    }
+
+    fn folder(&self, kind: Kind, file: &dyn HostFile, mut description: Description) -> Result<Appliance> {
+        let gate = self.machine.resolver(self.path, &self.options.allow_path)?;
+        let mut files = Vec::new();
+        for (name, len_bytes) in &description.files {
+            let (opened, name) = open_named(&*gate, file, name, kind)?;
+            check_len(&name, opened.len_bytes(), *len_bytes)?;
+            files.push((name, opened));
+        }
+        let mut disks = Vec::new();
+        for disk in description.disks {
+            let (_, reference) = open_named(&*gate, file, &disk.file, kind)?;
+            disks.push(Disk {
+                path: self.path.parent().unwrap_or(Path::new("")).join(&reference),
+                id: disk.id,
+                reference,
+                format: self.options.format.or(disk.format),
+                capacity: disk.capacity,
+                span: None,
+            });
+        }
+        if kind == Kind::Ovf {
+            match self.manifest_beside(&*gate, file)? {
+                None => description.notes.push(NO_MANIFEST.into()),
+                Some(manifest) => {
+                    let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    files.push((name, self.machine.open(self.path, Caching::PageCache)?));
+                    for name in manifest.names() {
+                        if !files.iter().any(|(known, _)| known == name) {
+                            let (opened, name) = open_named(&*gate, file, name, kind)?;
+                            files.push((name, opened));
+                        }
+                    }
+                    self.check(&manifest, files)?;
+                }
+            }
+        }
+        Ok(self.read(kind, disks, description.notes, None))
+    }
+
+    fn read(&self, kind: Kind, disks: Vec<Disk>, notes: Vec<String>, archive: Option<Archive>) -> Appliance {
+        let allow_path = self.options.allow_path.clone();
+        Appliance { path: self.path.to_owned(), kind, disks, notes, archive, allow_path }
+    }
+
+    fn manifest_beside(&self, gate: &dyn Resolver, file: &dyn HostFile) -> Result<Option<Manifest>> {
+        let wanted = self.path.with_extension("mf");
+        let wanted = wanted.file_name().unwrap_or_default();
+        if !gate.siblings(file)?.iter().any(|name| name == wanted) {
+            return Ok(None);
+        }
+        let manifest = gate.open_sibling(file, wanted)?;
+        Manifest::parse(&text_of(&*manifest, manifest.name())?).map(Some)
+    }
+
+    /// Reads all files, and compares them with the manifest.
+    fn check(&self, manifest: &Manifest, mut files: Vec<(String, Arc<dyn HostFile>)>) -> Result<()> {
+        files.sort_by(|(a, _), (b, _)| a.cmp(b));
+        files.dedup_by(|(a, _), (b, _)| a == b);
+        let total_bytes = files.iter().map(|(_, file)| file.len_bytes()).sum();
+        let progress = self.observer.progress("check", total_bytes, Cancel::default());
+        let mut advanced = |bytes| {
+            progress.advanced(bytes, 0);
+            if progress.is_cancelled() { Err(Error::interrupted()) } else { Ok(()) }
+        };
+        for (name, file) in &files {
+            manifest.check(name, &**file, &mut advanced)?;
+        }
+        progress.finish();
+        Ok(())
+    }
+}
+
+const NO_MANIFEST: &str = "the appliance has no manifest: whether its files are whole was not checked";
+const NOT_SIGNED: &str = "the appliance's certificate was not checked: signatures are ignored";
+
+/// What a description calls a file, opened through the gate: by the name as it is, else by what its `%20` and the like stand for.
+fn open_named(
+    gate: &dyn Resolver,
+    from: &dyn HostFile,
+    name: &str,
+    kind: Kind,
+) -> Result<(Arc<dyn HostFile>, String)> {
+    let first = match gate.open(from, name, Purpose::Data) {
+        Ok(file) => return Ok((file, name.to_owned())),
+        Err(error) => error,
+    };
+    let decoded = appliance::percent_decoded(name).filter(|_| kind == Kind::Ovf);
+    match decoded.map(|name| (gate.open(from, &name, Purpose::Data), name)) {
+        Some((Ok(file), name)) => Ok((file, name)),
+        _ => Err(first),
+    }
+}
+
+fn check_len(name: &str, found: u64, stated: Option<u64>) -> Result<()> {
+    match stated {
+        Some(stated) if stated != found => {
+            Err(Error::corrupt(Corrupt::FileLength { name: name.to_owned(), found, stated }))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn text_of(file: &dyn ReadAt<Host>, name: &str) -> Result<String> {
+    let (len_bytes, max) = (file.len_bytes(), TEXT_BYTES_MAX);
+    if len_bytes > max {
+        return Err(Error::corrupt(Corrupt::TextTooLong { name: name.to_owned(), len_bytes, max }));
+    }
+    appliance::text(read_vec(file, HostOffset::ZERO, len_bytes, "description")?)
+}
