@@ -6,6 +6,7 @@
 //! An input is a sparse file, so that what lies gigabytes into an image can be mutated, and seeds made from real
 //! images stay small: see [`sparse`].
 
+mod appliance;
 mod client;
 mod devices;
 mod files;
@@ -15,6 +16,7 @@ pub mod sparse;
 use std::sync::Arc;
 
 use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
+pub use self::appliance::appliance;
 pub use client::nbd;
 pub use devices::btrfs;
 use extent::{Offset, Span, Volume};

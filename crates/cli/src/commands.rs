@@ -9,8 +9,8 @@ use std::sync::Arc;
 use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::{
-    Observer, Reported, analyze, appliance, bench, compact, confine, copy, create, defrag, folder, info, map,
-    recover, serve, stats,
+    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, folder, info, map, recover,
+    serve, stats,
 };
 use report::{
     DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, compact_text, copy_text,
@@ -44,7 +44,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Info(arguments) => {
             let options = arguments.options();
             confine::run(arguments.confine.into(), confine::info(&options))?;
-            if let Some(document) = appliance::describe(&options, &TERMINAL)? {
+            if let Some(document) = info::appliance(&options, &TERMINAL)? {
                 let text = || appliance_text(&document, palette);
                 return Ok(print(&if arguments.json { to_json(&document) } else { text() })?);
             }

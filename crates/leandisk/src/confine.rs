@@ -63,14 +63,15 @@ pub fn copy(options: &copy::Options) -> Needs {
 
 /// What [`copy_all::run`] needs.
 pub fn copy_all(options: &copy_all::Options) -> Needs {
-    let others = options.copy.open.with.iter();
-    let disks = options.sources.iter().chain(others).cloned().collect();
-    let into = Some(options.into.clone());
-    let (target, target_folder) = if options.makes_ova() { (into, None) } else { (None, into) };
-    let allow_paths = options.copy.open.allow_path.clone();
-    let replaces = options.copy.force;
-    let names =
-        ConfinedNames { disks, allow_paths, target, target_folder, replaces, ..ConfinedNames::default() };
+    let mut names = ConfinedNames { replaces: options.copy.force, ..ConfinedNames::default() };
+    for source in &options.sources {
+        let ConfinedNames { disks, allow_paths, inputs, .. } = disk(source, &options.copy.open);
+        names.disks.extend(disks);
+        names.inputs.extend(inputs);
+        names.allow_paths = allow_paths;
+    }
+    let into = if options.makes_ova() { &mut names.target } else { &mut names.target_folder };
+    *into = Some(options.into.clone());
     Needs { names, work: Work::Copying }
 }
 

@@ -11,6 +11,8 @@ pub enum Mutant {
     TargetReplacedUnasked,
     /// Nobody looks whether the target of a copy is its source.
     TargetNotTold,
+    /// An OVA has its name before its descriptor is there.
+    ApplianceNamedEarly,
     /// Nobody looks whether the source changed while it was copied.
     ChangeOfSourceUnnoticed,
     /// A copy goes on with what one of another source left.

@@ -12,7 +12,7 @@
 //! A copy that is interrupted twice and then finished ([`explore_resume()`]) is the source.
 //!
 //! `defrag`, `compact` and `recover` as the program runs them are what [`explore_use_case()`] cuts, and `copy` is what
-//! [`explore_copies()`] does.
+//! [`explore_copies()`] does; an OVA in the making is [`explore_ova()`]'s.
 //!
 //! A file whose storage is reserved ahead is what [`explore_reserving()`] lets several threads write, by turns that a seed decides.
 //!
@@ -32,6 +32,7 @@ mod faults;
 mod host;
 mod life;
 mod live;
+mod ova;
 mod real;
 mod reserve;
 mod resume;
@@ -48,6 +49,7 @@ pub use live::{
     Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_full, explore_reuse,
     explore_threads, live_kind, run_log,
 };
+pub use ova::{OvaSubject, explore_ova};
 pub use real::Real;
 pub use reserve::{InThread, Reserved, explore_reserving};
 pub use resume::{RESUME_KINDS, ResumeKind, ResumeOptions, ResumeSubject, explore_resume};

@@ -42,6 +42,7 @@ mod outputs;
 mod packed;
 mod prevention;
 mod provision;
+mod recipes;
 mod recover;
 mod reflink;
 mod refused;

@@ -16,13 +16,12 @@ use appliance::{Archive, Corrupt, Description, Kind, Manifest, TEXT_BYTES_MAX, W
 use block::{Error, HostFile, ReadAt, Result, read_vec};
 use extent::{Host, HostOffset, HostSpan};
 use image::{Format, Purpose, Resolver};
-use report::{ApplianceDisk, ApplianceDocument};
 
 pub use self::inside::Inside;
 use self::members::Members;
 use crate::machine::{Caching, Machine, Named};
-use crate::open::name_disk;
-use crate::{Cancel, Observer, OpenDisk, OpenOptions, ThisHost, info};
+use crate::remote::is_address;
+use crate::{Cancel, Observer, OpenOptions};
 
 /// An appliance whose description was read.
 #[derive(Debug)]
@@ -40,9 +39,9 @@ pub struct Appliance {
 #[derive(Debug)]
 pub struct Disk {
     /// What the description calls it.
-    id: String,
+    pub(crate) id: String,
     /// The file's name by the description.
-    reference: String,
+    pub(crate) reference: String,
     /// Its name on the machine [`Inside`].
     pub(crate) path: PathBuf,
     /// The format that was stated: by the user, else by the description.
@@ -60,31 +59,6 @@ impl Disk {
     }
 }
 
-/// The disks of an appliance, as a document. `None` if it is a disk by itself.
-pub fn describe(options: &info::Options, observer: &dyn Observer) -> Result<Option<ApplianceDocument>> {
-    let Some(appliance) = Appliance::find(&ThisHost, &options.disk, &options.open, observer)? else {
-        return Ok(None);
-    };
-    let machine = Inside::new(&ThisHost, std::slice::from_ref(&appliance));
-    let mut disks = Vec::new();
-    for disk in &appliance.disks {
-        let open = OpenOptions { format: disk.format, ..options.open.clone() };
-        let open = OpenDisk::open_on(&machine, &disk.path, &open, Caching::Metadata)
-            .map_err(|error| name_disk(error, &disk.path))?;
-        disk.check_capacity(open.stack().chain().len_bytes())?;
-        disks.push(ApplianceDisk {
-            id: disk.id.clone(),
-            file: disk.reference.clone(),
-            path: disk.path.display().to_string(),
-            format: open.stack().chain().facts().format.name().to_owned(),
-            virtual_bytes: open.stack().chain().len_bytes(),
-            allocated_bytes: open.allocated_bytes()?,
-        });
-    }
-    let path = appliance.path.display().to_string();
-    Ok(Some(ApplianceDocument::new(path, appliance.kind.word(), disks, appliance.notes.clone())))
-}
-
 impl Appliance {
     /// Reads what describes the appliance, and checks it; `None` if the path is no appliance's, or if the user says that it is an image.
     /// Only a name makes a file an appliance: what a guest could have written into a raw disk does not.
@@ -95,11 +69,16 @@ impl Appliance {
         observer: &dyn Observer,
     ) -> Result<Option<Self>> {
         let Some(kind) = Kind::of(path).filter(|_| options.format.is_none()) else { return Ok(None) };
-        if machine.named(path) == Named::BlockDevice {
+        if is_address(path) || machine.named(path) == Named::BlockDevice {
             return Ok(None);
         }
         let reading = Reading { machine, path, options, observer };
         reading.appliance(kind).map(Some).map_err(|error| error.path(path.display()))
+    }
+
+    /// What describes it: `ova`, `ovf`, `vmx` or `libvirt`.
+    pub fn kind(&self) -> &'static str {
+        self.kind.word()
     }
 
     /// Its disks.

@@ -18,6 +18,7 @@ use engine::{JobIdentity, Transfer};
 use extent::{Host, HostOffset, HostSpan, Offset, Span};
 use image::{Format, Resolver};
 use journal::{DiskName, Header, Standing};
+use mutants::broken;
 use os::{Cloning, FolderOptions, StoragePromise, TargetSpace};
 use report::{CopyAllEntry, CopyDocument, human_bytes};
 
@@ -72,6 +73,9 @@ pub(super) fn run(
     let written = cancel.and_then(|cancel| {
         let copies = copy_each(&packing, &all, &items, &seen, &watching, |_| packing.close_member())?;
         watching.finish();
+        if broken!(ApplianceNamedEarly) {
+            folder.rename(TargetName::Partial, TargetName::Target)?;
+        }
         let written = plan.write_rest(&packing, &copies, &cancel, observer);
         written.map(|()| copies)
     });

@@ -5,6 +5,7 @@
 
 mod copies;
 mod live;
+mod ova;
 mod reserve;
 mod resume;
 mod use_cases;
