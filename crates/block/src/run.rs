@@ -154,6 +154,12 @@ pub trait LiveDisk: EditDisk + Disk {
         Ok(false)
     }
 
+    /// Makes the persistent bitmap `name` of the image say that nothing changed, on stable storage when this returns and the disk was
+    /// closed: before that, the image says that the bitmap is not to be believed. `Refused` if changes are not noted in one of that name.
+    fn clear_bitmap(&self, name: &str) -> Result<()> {
+        Err(Error::refused(format!("this image has no persistent bitmaps, and so none called {name:?}")))
+    }
+
     /// Whether a flush failed so that what the storage holds is not known any more, and every later operation fails. If not, what
     /// failed can be asked for again: the host may have room then.
     fn has_failed(&self) -> bool {

@@ -17,7 +17,7 @@ use block::{Disk, EditDisk, Error, HostFile, HostState, ReadAt, Result, RunState
 use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use crate::layer::push_backing;
-use crate::{Backing, Chain, Format, Found, Layer, OpenOptions, Purpose, Resolver};
+use crate::{Backing, BitmapState, Chain, Format, Found, Layer, OpenOptions, Purpose, Resolver};
 
 /// What is looked at in one go, so that memory does not grow with the disk.
 const WINDOW_BYTES: u64 = 256 << 20;
@@ -117,10 +117,20 @@ impl Edit {
         self.top().check_closed().is_ok()
     }
 
+    /// Whether the image keeps a record of what changes, which [`crate::live`] writes and this does not.
+    pub fn records_changes(&self) -> Result<bool> {
+        Ok(self.top().bitmaps()?.iter().any(|bitmap| bitmap.state == BitmapState::Recording))
+    }
+
     /// Writes what tells others that the contents change, all of it on stable storage when this returns. To be called
     /// once, before the first write; whatever survives a crash in it is a valid image with the contents it had.
     /// `identity_seed` is where new identities come from: another one each time.
+    ///
+    /// `Refused` if the image records what changes ([`Self::records_changes`]): such a disk is to be changed as one in use.
     pub fn begin(&self, identity_seed: u128) -> Result<()> {
+        if self.records_changes()? {
+            return Err(Error::refused("has persistent bitmaps, which would miss this change"));
+        }
         for renewal in self.top().renewals(identity_seed)? {
             self.files[0].write_at(renewal.at, &renewal.bytes)?;
             self.files[0].flush()?;

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use block::{Error, HostFile, Result, Run, RunState};
-use extent::{Extent, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
+use extent::{Extent, ExtentSet, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use crate::Format;
 
@@ -41,6 +41,28 @@ pub struct Extras {
     pub snapshots: Vec<String>,
     /// Persistent bitmaps, in which changes for incremental backups are noted.
     pub bitmaps: Vec<String>,
+}
+
+/// A persistent bitmap of an image: which parts of the disk changed since it was made, or last cleared.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirtyBitmap {
+    /// Its name. Untrusted text.
+    pub name: String,
+    /// Bytes of the disk that a bit stands for.
+    pub granularity_bytes: u64,
+    /// Whether it is to be believed.
+    pub state: BitmapState,
+}
+
+/// What a persistent bitmap is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BitmapState {
+    /// Every change is noted in it.
+    Recording,
+    /// It says what changed up to a moment; later changes are not noted.
+    Stopped,
+    /// A program that had the image open ended without storing it: changes may be missing.
+    Inconsistent,
 }
 
 /// What a differencing layer says of its parent.
@@ -158,6 +180,21 @@ pub trait Layer: Send + Sync {
     /// What it holds that no copy of the disk has.
     fn extras(&self) -> Extras {
         Extras::default()
+    }
+
+    /// Its persistent bitmaps. `Corrupt` if they cannot be told.
+    fn bitmaps(&self) -> Result<Vec<DirtyBitmap>> {
+        Ok(Vec::new())
+    }
+
+    /// What changed by the word of the persistent bitmap `name`, up to its granularity. `Refused` if there is no such bitmap, or it is
+    /// inconsistent.
+    fn dirty(&self, name: &str) -> Result<ExtentSet<Virtual>> {
+        Err(Error::refused(format!(
+            "{} images have no persistent bitmaps, and so none called {name:?}",
+            self.facts().format
+        ))
+        .hint("convert the disk to qcow2, and add one with 'qemu-img bitmap --add'"))
     }
 
     /// The host files it consists of; [`block::FileIndex`] in its runs counts into this.

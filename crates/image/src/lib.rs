@@ -41,7 +41,10 @@ pub use broken_chain::{BrokenChain, BrokenImage, BrokenTables};
 pub use chain::{Chain, Link, OpenOptions};
 pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;
-pub use layer::{Backing, Extras, Fact, Facts, Layer, NoFiles, ParentReference, Purpose, Renewal, Resolver};
+pub use layer::{
+    Backing, BitmapState, DirtyBitmap, Extras, Fact, Facts, Layer, NoFiles, ParentReference, Purpose,
+    Renewal, Resolver,
+};
 #[cfg(feature = "mutants")]
 pub use mutant::{FULL_MUTANTS, MUTANTS, Mutant};
 pub use probe::{Found, Probe, probe};

@@ -17,6 +17,10 @@ pub enum Mutant {
     UnpunchedIsClean,
     /// Where a unit would lie best is taken for free.
     PlaceNotAskedFor,
+    /// What is discarded is not noted as changed.
+    DiscardNotNoted,
+    /// Bitmaps are said to be right before what they say is on stable storage.
+    NotedTooSoon,
     /// A VHDX log that one header names is taken for one that neither does.
     HalfNamedIsUnnamed,
 }

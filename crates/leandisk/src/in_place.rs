@@ -249,7 +249,7 @@ impl EditSession {
 
     /// Tells others that the contents change.
     pub(crate) fn begin(edit: Edit) -> Result<Self> {
-        if !is_thin(edit.chain())? && edit.is_closed() {
+        if !is_thin(edit.chain())? && !edit.records_changes()? && edit.is_closed() {
             edit.begin(uuid::Uuid::new_v4().as_u128())?;
             return Ok(Self::Fixed(edit));
         }

@@ -46,8 +46,8 @@ pub use explore::{Explored, Options, Violation, explore};
 pub use faults::explore_faults;
 pub use life::{explore_life, meet_strangers};
 pub use live::{
-    Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, explore_cuts, explore_full, explore_reuse,
-    explore_threads, live_kind, run_log,
+    BITMAP_KIND, Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, explore_bitmaps, explore_cuts,
+    explore_full, explore_reuse, explore_threads, live_kind, run_log,
 };
 pub use ova::{OvaSubject, explore_ova};
 pub use real::Real;

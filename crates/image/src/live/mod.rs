@@ -29,7 +29,7 @@ use extent::{Host, HostSpan};
 use crate::{Chain, Format, qcow2, vdi, vhd, vhdx, vmdk};
 
 pub(crate) use allocating::{
-    AllocatingDisk, Container, Expand, Movable, Place, Shape, Storage, Tidy, To, Unit, WriteOut,
+    AllocatingDisk, Container, Expand, Marks, Movable, Place, Shape, Storage, Tidy, To, Unit, WriteOut,
 };
 pub(crate) use flat::{Flat, Part};
 pub(crate) use mutants::broken;

@@ -14,6 +14,9 @@ pub enum Corrupt {
     /// A field of an entry of the snapshot table.
     #[error("QCOW2 snapshot")]
     Snapshot,
+    /// A field of the directory of bitmaps, or of a bitmap's table.
+    #[error("QCOW2 bitmaps")]
+    Bitmaps,
     /// The data of a compressed cluster.
     #[error("QCOW2 compressed cluster")]
     CompressedCluster,

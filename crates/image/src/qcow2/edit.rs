@@ -8,6 +8,7 @@
 use block::{Error, HostFile, Result};
 use extent::{HostOffset, HostSpan, Span};
 
+use super::bitmaps::Directory;
 use super::map::{Claim, Map};
 use super::parse::Header;
 use super::refcounts::{self, References};
@@ -17,6 +18,7 @@ use crate::owners::Owners;
 /// Fails with the reason if the image must not be changed in place.
 pub(super) fn check(map: &Map, file: &dyn HostFile) -> Result<()> {
     check_features(map.header())?;
+    Directory::read(map.header(), file)?.check_notable()?;
     check_owners(map, file)
 }
 
@@ -24,13 +26,6 @@ fn check_features(header: &Header) -> Result<()> {
     if header.is_dirty {
         return Err(Error::refused("was not closed properly: its refcounts are out of date")
             .hint("run 'qemu-img check -r all' on it first"));
-    }
-    if let Some(bitmaps) = header.bitmaps.filter(|bitmaps| bitmaps.is_consistent) {
-        return Err(Error::refused(format!(
-            "has {} persistent bitmaps, in which changes for incremental backups are noted; they would miss this one",
-            bitmaps.count
-        ))
-        .hint("remove them with 'qemu-img bitmap --remove', and make the next backup a full one"));
     }
     if header.has_unknown_autoclear() {
         return Err(Error::unsupported("QCOW2 with data beside the disk's that would no longer fit it")
@@ -51,6 +46,7 @@ fn check_owners(map: &Map, file: &dyn HostFile) -> Result<()> {
     take_refcounts(header, file, &mut metadata)?;
     let snapshots = Snapshots::read(header, file)?;
     snapshots.places().try_for_each(|span| metadata.take(span))?;
+    Directory::read(header, file)?.each_place(file, cluster_bytes, |span| metadata.take(span))?;
     // What no other part may lie on, if several of these may lie on one another.
     let fixed = metadata.owners.clone();
     let mut references = References::new(file.len_bytes(), cluster_bytes)?;

@@ -226,6 +226,35 @@ pub(super) struct BitmapEntry {
 
 const _: () = assert!(size_of::<BitmapEntry>() == 24 && offset_of!(BitmapEntry, name_size) == 18);
 
+/// [`BitmapEntry::kind`]: each bit says whether a part of the disk changed.
+pub(super) const DIRTY_BITMAP: u8 = 1;
+/// [`BitmapEntry::granularity_bits`] (QEMU, `BME_MIN_GRANULARITY_BITS` and `BME_MAX_GRANULARITY_BITS`).
+pub(super) const BITMAP_GRANULARITY_BITS: std::ops::RangeInclusive<u32> = 9..=31;
+/// The longest name (QEMU, `BME_MAX_NAME_SIZE`).
+pub(super) const BITMAP_NAME_BYTES_MAX: u64 = 1023;
+/// A bitmap's table is read in one piece: enough for 2^22 clusters of bits.
+pub(super) const BITMAP_TABLE_BYTES_MAX: u64 = 32 << 20;
+
+/// [`BitmapEntry::flags`] (Bitmap directory).
+pub(super) mod bitmap_flag {
+    /// A program has the image open and did not store the bitmap yet, or ended without doing so.
+    pub(crate) const IN_USE: u32 = 1 << 0;
+    /// Every change of the disk is to be noted.
+    pub(crate) const AUTO: u32 = 1 << 1;
+    /// Who does not know the extra data may use the bitmap all the same.
+    pub(crate) const EXTRA_DATA_COMPATIBLE: u32 = 1 << 2;
+    /// Those that are known.
+    pub(crate) const KNOWN: u32 = IN_USE | AUTO | EXTRA_DATA_COMPATIBLE;
+}
+
+/// A word of a bitmap's table (Bitmap table).
+pub(super) mod bitmap_word {
+    /// Offset of a cluster of bits in bytes; 0 if all of its bits are the same.
+    pub(crate) const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
+    /// Without an offset: all bits are set.
+    pub(crate) const ALL_ONES: u64 = 1 << 0;
+}
+
 /// Bits of L1 entries (L1 table entry) and L2 entries (Standard Cluster Descriptor).
 pub(super) mod entry {
     /// Offset in the file in bytes, whole clusters.

@@ -2,6 +2,7 @@
 //!
 //! Source: QEMU, `docs/interop/qcow2.rst`. What is read, written and refused: docs/formats/qcow2.md.
 
+mod bitmaps;
 mod compress;
 mod corrupt;
 mod edit;
@@ -17,13 +18,15 @@ mod write;
 use std::sync::{Arc, Mutex};
 
 use block::{Error, ErrorKind, FileIndex, HostFile, ReadAt, Result, Run, RunState};
-use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
+use extent::{Extent, ExtentSet, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use self::compress::Decompressor;
 use self::map::Map;
 use self::parse::{Encryption, Header};
 use crate::references::{References, parent_named};
-use crate::{Backing, Extras, Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver};
+use crate::{
+    Backing, DirtyBitmap, Extras, Fact, Facts, Format, Layer, ParentReference, Probe, Purpose, Resolver,
+};
 
 pub use corrupt::Corrupt;
 pub(crate) use live::{end_max, open_live};
@@ -96,6 +99,14 @@ impl Layer for Qcow2 {
 
     fn extras(&self) -> Extras {
         extras::extras(self.map.header(), &*self.files[0])
+    }
+
+    fn bitmaps(&self) -> Result<Vec<DirtyBitmap>> {
+        bitmaps::list(self.map.header(), &*self.files[0])
+    }
+
+    fn dirty(&self, name: &str) -> Result<ExtentSet<Virtual>> {
+        bitmaps::dirty(self.map.header(), &*self.files[0], name)
     }
 
     fn files(&self) -> &[Arc<dyn HostFile>] {

@@ -4,6 +4,6 @@
 //! `LEANDISK_LIVE_ROUNDS` makes the random tests longer (rounds of each format; 1 unless told).
 
 mod chains;
-mod files;
+pub(crate) mod files;
 mod model;
 mod threads;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use image::{Chain, OpenOptions};
 use testkit::{TestFile, TestResolver, check_disk, run};
 
+mod bitmaps;
 mod hostile;
 mod read;
 mod write;

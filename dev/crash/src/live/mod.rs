@@ -4,13 +4,14 @@
 //! host is a simulated one. Every sector that is written holds a word that no other write has, so the log knows of each sector
 //! what it may hold: any version since the last flush after a cut, the last one alone while nothing happened.
 //!
-//! Five ways to look:
+//! Six ways to look:
 //! - [`explore_cuts`] cuts the power at every change that a short list of steps makes, in many ways each, and goes on with what
 //!   was left: what is wrong with tables shows in what is written later;
 //! - [`explore_reuse`] cuts it at the flushes alone, in more ways each, of steps that free units and use their places again;
 //! - [`run_log`] runs as many random steps as asked for, with kills, cuts, and clean ends between them;
 //! - [`explore_full`] leaves no room on the host from one change to another, goes on, and ends;
-//! - [`explore_threads`] lets many threads write and flush at once.
+//! - [`explore_threads`] lets many threads write and flush at once;
+//! - [`explore_bitmaps`] cuts it at every change of an image that records what changes.
 //!
 //! Sectors of the guest's own data may be torn anywhere. An image's tables are written by the sector, which storages keep
 //! whole; where a format has checksums (VHDX), everything may be torn.
@@ -20,6 +21,7 @@
 //! Absent on purpose: what clients see of it (the tests of `serve`), and changes of disks that nobody uses (the rest of
 //! this crate).
 
+mod bitmaps;
 mod cuts;
 mod full;
 mod known;
@@ -30,10 +32,11 @@ mod threads;
 
 use crate::Violation;
 
+pub use bitmaps::explore_bitmaps;
 pub use cuts::{explore_cuts, explore_reuse};
 pub use full::explore_full;
 pub use session::run_log;
-pub use subject::{Flushes, LIVE_KINDS, LiveKind, LiveSubject, live_kind};
+pub use subject::{BITMAP_KIND, Flushes, LIVE_KINDS, LiveKind, LiveSubject, live_kind};
 pub use threads::explore_threads;
 
 /// How much was looked at.

@@ -93,6 +93,12 @@ pub const LIVE_KINDS: &[LiveKind] = &[
     kind("vmdk-zeroed", Format::Vmdk, "vmdk", ZEROED, 64 * KIB, 256 * KIB),
 ];
 
+/// An image with a persistent bitmap.
+pub const BITMAP_KIND: LiveKind =
+    kind("qcow2-bitmap", Format::Qcow2, "qcow2", "cluster_size=4096", 4 * KIB, 96 * KIB);
+/// The bitmap's name.
+pub(super) const BITMAP: &str = "since";
+
 /// The kind of that name.
 pub fn live_kind(name: &str) -> Option<LiveKind> {
     LIVE_KINDS.iter().copied().find(|kind| kind.name == name)
@@ -147,6 +153,14 @@ impl LiveSubject {
         subject.add_image(&path);
         age(&path, kind);
         subject.add_image(&path);
+        if kind.name == BITMAP_KIND.name {
+            // QEMU noted what it wrote last: one image has an empty bitmap, one has a bitmap with bits.
+            subject.images.clear();
+            run("qemu-img", &["bitmap", "--add", "-g", "4096", text(&path), BITMAP]);
+            subject.add_image(&path);
+            age(&path, kind);
+            subject.add_image(&path);
+        }
         subject
     }
 
@@ -198,7 +212,7 @@ impl LiveSubject {
         flushed
     }
 
-    fn chain(&self, disk: Arc<SimDisk>) -> block::Result<Chain> {
+    pub(super) fn chain(&self, disk: Arc<SimDisk>) -> block::Result<Chain> {
         Chain::open(disk, OpenOptions { format: Some(self.kind.format) }, &TestResolver::default())
     }
 

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crash::{
-    Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, Violation, explore_cuts, explore_full, explore_reuse,
-    explore_threads, run_log,
+    BITMAP_KIND, Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, Violation, explore_bitmaps, explore_cuts,
+    explore_full, explore_reuse, explore_threads, run_log,
 };
 use image::{FULL_MUTANTS, MUTANTS, Mutant};
 
@@ -184,5 +184,27 @@ fn a_host_that_leaves_out_flushes_is_found_in_each_kind() {
             println!("{} {flushes:?}: {found:?} {:?}", kind.name, began.elapsed());
             assert_eq!(found.is_none(), is_equivalent, "{}: {flushes:?}: {found:?}", kind.name);
         }
+    }
+}
+
+#[test]
+fn after_a_cut_a_bitmap_has_every_change_or_is_not_to_be_believed() {
+    let subject = LiveSubject::new(BITMAP_KIND);
+    let mut used = Used::default();
+    for seed in 0..8 {
+        used += expect("bitmaps", explore_bitmaps(&subject, seed, 10, 2, 60));
+    }
+    println!("{used:?}");
+    assert!(used.cuts > 500 && used.judged > 5 && used.closes == 16, "{used:?}");
+}
+
+#[test]
+fn what_is_not_noted_in_bitmaps_is_found() {
+    let subject = LiveSubject::new(BITMAP_KIND);
+    for mutant in [Mutant::DiscardNotNoted, Mutant::NotedTooSoon] {
+        let explore = |seed| explore_bitmaps(&subject, seed, 10, 3, u64::MAX).err();
+        let found = mutants::with(Some(mutant), || (0..SEED_COUNT).find_map(explore));
+        println!("{mutant:?}: {found:?}");
+        assert!(found.is_some(), "{mutant:?}");
     }
 }

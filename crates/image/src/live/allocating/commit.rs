@@ -176,12 +176,20 @@ impl<C: Container> AllocatingDisk<C> {
 
     fn finish(&self, committer: &mut Committer) -> Result<()> {
         self.tidy(committer, Tidy::AtTheEnd)?;
+        let noted = self.note_changes(committer)?;
         let len_bytes = {
             let mut state = self.change();
             let State { tables, container, .. } = &mut *state;
             container.finish(tables)?
         };
         self.try_commit(committer, Release::All)?;
+        if noted {
+            let mut state = self.change();
+            let State { tables, container, .. } = &mut *state;
+            container.changes_noted(tables)?;
+            drop(state);
+            self.try_commit(committer, Release::All)?;
+        }
         // Before the file is cut off: a log that is still in force says how long it is at least.
         committer.out.end(&self.file)?;
         match self.change().tables.truncate(len_bytes) {
@@ -190,6 +198,31 @@ impl<C: Container> AllocatingDisk<C> {
             cut_off => cut_off?,
         }
         self.file.flush()
+    }
+}
+
+impl<C: Container> AllocatingDisk<C> {
+    /// Notes in the image's record what changed; says whether all of it is noted. Where the host has no room for that, the record stays as
+    /// one that was left in use.
+    fn note_changes(&self, committer: &mut Committer) -> Result<bool> {
+        let Some(marks) = &self.marks else { return Ok(false) };
+        for piece in 0.. {
+            let mut state = self.change();
+            let State { tables, container, .. } = &mut *state;
+            let more = match container.note_changes(tables, marks, piece) {
+                Err(error) if error.is_full() => return Ok(false),
+                noted => noted?,
+            };
+            let is_full = tables.is_full();
+            drop(state);
+            if !more {
+                break;
+            }
+            if is_full {
+                self.try_commit(committer, Release::All)?;
+            }
+        }
+        Ok(true)
     }
 }
 

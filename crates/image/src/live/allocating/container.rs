@@ -10,7 +10,7 @@
 use block::{Error, Occupancy, Occupant, Result};
 use extent::{HostOffset, HostSpan};
 
-use super::Tidy;
+use super::{Marks, Tidy};
 use crate::live::{Missed, Tables};
 
 /// What the tables say of a unit.
@@ -137,6 +137,28 @@ pub(crate) trait Container: Send + Sync + 'static {
     /// Leaves out tables without contents, as far as they are known: what they lay in goes to `freed`.
     fn tidy(&mut self, _tables: &mut Tables, _freed: &mut Vec<Storage>, _when: Tidy) -> Result<()> {
         Ok(())
+    }
+
+    /// How finely a record of changes is kept in the image: 2 to the power of this are the bytes that a bit of it stands for. `None` if
+    /// there is none.
+    fn noted_granularity_bits(&self) -> Option<u32> {
+        None
+    }
+
+    /// Notes changes in the image's record: a piece of it at a time, so that changed tables can be written back meanwhile; says whether
+    /// `piece`, counted from 0, was not the last.
+    fn note_changes(&mut self, _tables: &mut Tables, _marks: &Marks, _piece: u64) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// The whole record is committed: makes the image say that it is right.
+    fn changes_noted(&mut self, _tables: &mut Tables) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes the record `name` say that nothing changed; what it lay in goes to `freed`.
+    fn clear_record(&mut self, _tables: &mut Tables, name: &str, _freed: &mut Vec<Storage>) -> Result<()> {
+        Err(Error::refused(format!("this image has no persistent bitmaps, and so none called {name:?}")))
     }
 
     /// Everything is committed and nobody writes any more: puts the end in order and says how long the file is to be.

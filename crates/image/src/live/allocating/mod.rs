@@ -3,7 +3,8 @@
 //! - [`container`]: what is a format's own, and in its folder; [`write_out`]: how its tables reach the storage;
 //! - [`read`], [`mod@write`], [`free`]: what clients ask for, region by region;
 //! - [`commit`]: stable storage, and giving back what was freed;
-//! - [`relocate`]: units go elsewhere.
+//! - [`relocate`]: units go elsewhere;
+//! - [`marks`]: what changed, for images that keep a record of it.
 //!
 //! Locks, outermost first:
 //! - a region of the disk: shared for reading, and for writing where all units have their places; alone for whatever
@@ -19,6 +20,7 @@
 mod commit;
 mod container;
 mod free;
+mod marks;
 mod read;
 mod relocate;
 mod write;
@@ -33,11 +35,12 @@ use block::{EditDisk, Error, LiveDisk, Occupancy, ReadAt, Result, Take, TargetFi
 use extent::{HostOffset, Span, VirtualOffset, VirtualSpan};
 
 use super::tables::index;
-use super::{LiveOptions, Tables, Watched};
+use super::{LiveOptions, Tables, Watched, broken};
 use crate::Chain;
 
 use commit::Committer;
 pub(crate) use container::{Container, Expand, Place, Shape, Storage, To, Unit};
+pub(crate) use marks::Marks;
 pub(crate) use relocate::{Movable, Tidy};
 pub(crate) use write_out::WriteOut;
 
@@ -63,6 +66,8 @@ pub(crate) struct AllocatingDisk<C> {
     chain: Chain,
     file: Watched,
     options: LiveOptions,
+    /// What changed, if the image keeps a record of that.
+    marks: Option<Marks>,
     regions: Vec<RwLock<()>>,
     region_bytes: u64,
     state: RwLock<State<C>>,
@@ -83,6 +88,7 @@ impl<C: Container> AllocatingDisk<C> {
         out: Box<dyn WriteOut>,
         options: LiveOptions,
     ) -> Self {
+        let marks = container.noted_granularity_bits().map(|bits| Marks::new(chain.len_bytes(), bits));
         let state = State { tables, container, freed_units: HashMap::new(), freed: Vec::new() };
         Self {
             region_bytes: shape.unit_bytes.max(REGION_BYTES_MIN),
@@ -92,6 +98,7 @@ impl<C: Container> AllocatingDisk<C> {
             chain,
             file: Watched::new(file),
             options,
+            marks,
             regions: (0..REGION_LOCK_COUNT).map(|_| RwLock::default()).collect(),
             state: RwLock::new(state),
             committer: Mutex::new(Committer::new(out)),
@@ -159,6 +166,13 @@ impl<C: Container> AllocatingDisk<C> {
         Ok(())
     }
 
+    /// Before the guest's data change.
+    fn mark(&self, span: VirtualSpan) {
+        if let Some(marks) = &self.marks {
+            marks.mark(span);
+        }
+    }
+
     fn check_not_closed(&self) -> Result<()> {
         match self.is_closed.load(Ordering::Acquire) {
             true => Err(Error::refused("the disk was closed")),
@@ -178,6 +192,7 @@ impl<C: Container> EditDisk for AllocatingDisk<C> {
     fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> Result<()> {
         check_bounds(at, buf.len(), self.virtual_bytes)?;
         self.begin()?;
+        self.mark(Span::new(at, buf.len() as u64));
         let mut rest = buf;
         for piece in Span::new(at, rest.len() as u64).split(self.region_bytes) {
             let (part, after) = rest.split_at(index(piece.len_bytes()));
@@ -200,6 +215,7 @@ impl<C: Container> LiveDisk for AllocatingDisk<C> {
     fn zero(&self, span: VirtualSpan, may_free: bool) -> Result<()> {
         self.check_span(span)?;
         self.begin()?;
+        self.mark(span);
         let may_free = may_free && !self.options.keeps_places;
         span.split(self.region_bytes).try_for_each(|piece| self.zero_region(piece, may_free))
     }
@@ -209,6 +225,9 @@ impl<C: Container> LiveDisk for AllocatingDisk<C> {
         self.begin()?;
         if self.options.keeps_places {
             return Ok(());
+        }
+        if !broken!(DiscardNotNoted) {
+            self.mark(span);
         }
         span.split(self.region_bytes).try_for_each(|piece| self.discard_region(piece))
     }
@@ -231,6 +250,15 @@ impl<C: Container> LiveDisk for AllocatingDisk<C> {
 
     fn reclaim(&self) -> Result<u64> {
         self.free_leaks()
+    }
+
+    fn clear_bitmap(&self, name: &str) -> Result<()> {
+        self.begin()?;
+        let mut state = self.change();
+        let State { tables, container, freed, .. } = &mut *state;
+        container.clear_record(tables, name, freed)?;
+        drop(state);
+        self.flush_all()
     }
 
     fn has_failed(&self) -> bool {

@@ -10,6 +10,7 @@
 
 mod allocation;
 mod mapping;
+mod notes;
 mod refcounts;
 mod relocate;
 
@@ -20,13 +21,14 @@ use std::sync::Arc;
 use block::{Error, FieldValue, LiveDisk, Occupancy, Occupant, Result, TargetFile};
 use extent::{HostOffset, HostSpan, Span};
 
+use super::bitmaps::{Directory, Entry};
 use super::compress::Decompressor;
-use super::layout::{self, entry};
+use super::layout::{self, autoclear, bitmap_flag, entry};
 use super::parse::{self, Header};
 use crate::Chain;
 use crate::live::{
-    AllocatingDisk, Bases, Container, Expand, InUse, LiveOptions, Missed, Place, Shape, Stage, Storage,
-    Tables, Tidy, To, Unit, WriteOut,
+    AllocatingDisk, Bases, Container, Expand, InUse, LiveOptions, Marks, Missed, Place, Shape, Stage,
+    Storage, Tables, Tidy, To, Unit, WriteOut,
 };
 use crate::qcow2::corrupt::Corrupt;
 
@@ -42,28 +44,28 @@ pub(crate) fn open_live(
     let in_use = InUse { file: file.clone(), name: chain.files()[0].name().to_owned() };
     let header = parse::read_header(&in_use)?;
     check_writable(&header)?;
+    let directory = Directory::read(&header, &in_use)?;
+    directory.check_notable()?;
+    let recording: Vec<_> = directory.entries.into_iter().filter(Entry::is_recording).collect();
+    let out = Out::new(&header, &recording);
     let mut tables = Tables::new(file.clone());
     tables.grow(file.len_bytes().next_multiple_of(header.cluster_bytes()))?;
     let has_parent = chain.links().len() > 1;
     let mut container = Clusters::new(&header, has_parent, &tables)?;
+    container.recording = recording;
     container.check_metadata(&mut tables)?;
     container.find_bases(&in_use, options.arrangement)?;
     let shape = Shape {
         unit_bytes: header.cluster_bytes(),
         expander: Some(Box::new(Expander(Decompressor::new(header.compression)))),
     };
-    let out = Out { clears_autoclear: header.autoclear_features != 0 };
     Ok(Box::new(AllocatingDisk::new(chain, shape, tables, file, container, Box::new(out), options)))
 }
 
 fn check_writable(header: &Header) -> Result<()> {
-    let refused = |what: &str| Err(Error::refused(format!("writing into a QCOW2 image {what}")));
     if header.is_dirty {
         let error = Error::refused("writing into a QCOW2 image whose refcounts may be wrong (dirty bit)");
         return Err(error.hint("run 'qemu-img check -r all' on it first"));
-    }
-    if header.bitmaps.is_some_and(|bitmaps| bitmaps.count > 0) {
-        return refused("with dirty bitmaps, which would go stale");
     }
     if header.data_file.is_some() {
         return Err(Error::unsupported("writing into a QCOW2 image with an external data file"));
@@ -74,20 +76,37 @@ fn check_writable(header: &Header) -> Result<()> {
     Ok(())
 }
 
-/// A header feature to be cleared before the first change.
+/// What the image is to say before the first change.
 struct Out {
-    clears_autoclear: bool,
+    writes: Vec<(HostOffset, Vec<u8>)>,
+}
+
+impl Out {
+    /// Bitmaps in which changes are noted are in use (Bitmap directory, `flags`), and bits for what is not kept up to date are cleared
+    /// (Header, `autoclear_features`).
+    fn new(header: &Header, recording: &[Entry]) -> Self {
+        let in_use = |entry: &Entry| {
+            let flags = entry.flags | bitmap_flag::IN_USE;
+            (entry.flags_at, flags.to_be_bytes().to_vec())
+        };
+        let mut writes: Vec<_> = recording.iter().map(in_use).collect();
+        let kept = header.autoclear_features & autoclear::BITMAPS;
+        if kept != header.autoclear_features {
+            let at = HostOffset::new(offset_of!(layout::Header, autoclear_features) as u64);
+            writes.push((at, kept.to_be_bytes().to_vec()));
+        }
+        Self { writes }
+    }
 }
 
 impl WriteOut for Out {
-    /// Bits for what is not kept up to date are cleared (specification: Header, `autoclear_features`).
     fn begin(&mut self, file: &dyn TargetFile) -> Result<()> {
-        if self.clears_autoclear {
-            let at = HostOffset::new(offset_of!(layout::Header, autoclear_features) as u64);
-            file.write_at(at, &[0; 8])?;
-            file.flush()?;
-            self.clears_autoclear = false;
+        if self.writes.is_empty() {
+            return Ok(());
         }
+        self.writes.iter().try_for_each(|(at, bytes)| file.write_at(*at, bytes))?;
+        file.flush()?;
+        self.writes.clear();
         Ok(())
     }
 }
@@ -136,6 +155,8 @@ pub(super) struct Clusters {
     /// L2 tables that may have become empty, and refcount blocks, by number.
     emptied: BTreeSet<u64>,
     lowered: BTreeSet<u64>,
+    /// Bitmaps in which changes are noted.
+    recording: Vec<Entry>,
     /// All L2 tables were looked at.
     is_tidied: bool,
     /// The refcount table moved, and what it takes is not counted: for want of room.
@@ -176,6 +197,7 @@ impl Clusters {
             claimed: Vec::new(),
             emptied: BTreeSet::new(),
             lowered: BTreeSet::new(),
+            recording: Vec::new(),
             is_tidied: false,
             is_torn: false,
         })
@@ -367,6 +389,22 @@ impl Container for Clusters {
                 self.drop_empty_blocks(tables, freed)
             }
         }
+    }
+
+    fn noted_granularity_bits(&self) -> Option<u32> {
+        self.recording.iter().map(|entry| entry.granularity_bits).min()
+    }
+
+    fn note_changes(&mut self, tables: &mut Tables, marks: &Marks, piece: u64) -> Result<bool> {
+        self.note_piece(tables, marks, piece)
+    }
+
+    fn changes_noted(&mut self, tables: &mut Tables) -> Result<()> {
+        self.put_out_of_use(tables)
+    }
+
+    fn clear_record(&mut self, tables: &mut Tables, name: &str, freed: &mut Vec<Storage>) -> Result<()> {
+        self.clear_bitmap(tables, name, freed)
     }
 
     /// The end of the last cluster that is counted.
