@@ -7,6 +7,7 @@ mod analyze;
 mod analyze_folder;
 mod appliances;
 mod bench;
+mod bitmaps;
 mod broken_ext;
 mod btrfs;
 mod btrfs_devices;
