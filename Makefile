@@ -108,10 +108,12 @@ resume: ## Kill copies at every call that changes something, twice, resume, and 
 flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same of the copy as of the source
 	scripts/install-test-tools
 	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-engine --test it -- flips:: --nocapture
+	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- a_flipped_bit --nocapture
 
 running: ## Take the disks of busy file systems at MOMENTS random moments, and have the kernel recover copies
 	scripts/install-test-tools
 	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- running:: --nocapture
+	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running_lvm:: --nocapture
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo

@@ -91,6 +91,9 @@ pub fn filesystem(open: fn(&Source) -> Result<Option<Box<dyn FileSystem>>>, data
     let source: Source = Arc::new(memory);
     if let Some(filesystem) = accept(open(&source)).flatten() {
         use_filesystem(&*filesystem, len_bytes);
+        if let Some(joined) = accept(filesystem.log_joined()).flatten() {
+            use_filesystem(&*joined, len_bytes);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What changes a disk in place: `compact`, `defrag`, `recover`.
 
 use std::ffi::{c_char, c_int};
+use std::mem::offset_of;
 use std::path::Path;
 use std::ptr::null;
 
@@ -10,7 +11,7 @@ use leandisk::{Reported, compact, defrag, recover, to_json};
 use crate::answer::{Subject, Told, carry_out};
 use crate::error::ErrorHandle;
 use crate::observer::ObserverStruct;
-use crate::options::{Versioned, choice, is_set, opening, optional_path, path};
+use crate::options::{Versioned, also, choice, is_set, opening, optional_path, path};
 
 /// Whether blocks move from the end of an image's file into gaps: values of moves in options.
 #[repr(C)]
@@ -62,12 +63,16 @@ pub struct CompactOptions {
     pub verify: c_int,
     /// Not used. 0.
     pub reserved: c_int,
+    /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    pub with_disks: *const *const c_char,
+    /// How many these are.
+    pub with_disk_count: usize,
 }
 
 // SAFETY: integers and raw pointers; its size comes first.
 unsafe impl Versioned for CompactOptions {
     const NAME: &'static str = "leandisk_compact_options";
-    const FIRST_BYTES: usize = size_of::<Self>();
+    const FIRST_BYTES: usize = offset_of!(Self, with_disks);
     type Told = compact::Options;
 
     unsafe fn told(&self) -> Result<compact::Options> {
@@ -76,7 +81,12 @@ unsafe impl Versioned for CompactOptions {
         unsafe {
             Ok(compact::Options {
                 disk: path(self.disk, "disk")?,
-                open: opening(self.format, self.allow_paths, self.allow_path_count)?,
+                open: also(
+                    opening(self.format, self.allow_paths, self.allow_path_count)?,
+                    self.with_disks,
+                    self.with_disk_count,
+                    0,
+                )?,
                 defrag: is_set(self.defrag),
                 moves: choice(self.moves, &MOVES, "moves")?,
                 drop_shadow_copies: is_set(self.drop_shadow_copies),
@@ -142,12 +152,16 @@ pub struct DefragOptions {
     pub mft: c_int,
     /// Not used. 0.
     pub reserved: c_int,
+    /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    pub with_disks: *const *const c_char,
+    /// How many these are.
+    pub with_disk_count: usize,
 }
 
 // SAFETY: integers and raw pointers; its size comes first.
 unsafe impl Versioned for DefragOptions {
     const NAME: &'static str = "leandisk_defrag_options";
-    const FIRST_BYTES: usize = size_of::<Self>();
+    const FIRST_BYTES: usize = offset_of!(Self, with_disks);
     type Told = defrag::Options;
 
     unsafe fn told(&self) -> Result<defrag::Options> {
@@ -155,7 +169,12 @@ unsafe impl Versioned for DefragOptions {
         unsafe {
             Ok(defrag::Options {
                 disk: path(self.disk, "disk")?,
-                open: opening(self.format, self.allow_paths, self.allow_path_count)?,
+                open: also(
+                    opening(self.format, self.allow_paths, self.allow_path_count)?,
+                    self.with_disks,
+                    self.with_disk_count,
+                    0,
+                )?,
                 goal: choice(
                     self.goal,
                     &[defrag::Goal::Files, defrag::Goal::Free, defrag::Goal::Pack],

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
+use std::mem::offset_of;
 use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use stack::Stack;
 
 use crate::answer::Place;
 use crate::error::{ErrorHandle, guarded};
-use crate::options::{self, Versioned, is_set, opening, path};
+use crate::options::{self, Versioned, also, is_set, opening, path};
 use crate::registry::{Registry, give_text};
 
 static DISKS: Registry<Disk> = Registry::new();
@@ -110,6 +111,14 @@ pub struct DiskOptions {
     pub in_use: c_int,
     /// Not used. 0.
     pub reserved: c_int,
+    /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    pub with_disks: *const *const c_char,
+    /// How many these are.
+    pub with_disk_count: usize,
+    /// LEANDISK_NTFS_LOG_...: what is done with an NTFS volume whose log is open.
+    pub ntfs_log: u32,
+    /// Not used. 0.
+    pub reserved_too: c_int,
 }
 
 /// What [`DiskOptions`] tell.
@@ -121,13 +130,21 @@ pub(crate) struct Told {
 // SAFETY: integers and raw pointers; its size comes first.
 unsafe impl Versioned for DiskOptions {
     const NAME: &'static str = "leandisk_disk_options";
-    const FIRST_BYTES: usize = size_of::<Self>();
+    const FIRST_BYTES: usize = offset_of!(Self, with_disks);
     type Told = Told;
 
     unsafe fn told(&self) -> Result<Told> {
         // SAFETY: as the caller promises.
         let (disk, open) = unsafe {
-            (path(self.disk, "disk")?, opening(self.format, self.allow_paths, self.allow_path_count)?)
+            (
+                path(self.disk, "disk")?,
+                also(
+                    opening(self.format, self.allow_paths, self.allow_path_count)?,
+                    self.with_disks,
+                    self.with_disk_count,
+                    self.ntfs_log,
+                )?,
+            )
         };
         Ok(Told { opened_by: info::Options { disk, open }, in_use: is_set(self.in_use) })
     }

@@ -47,6 +47,7 @@ pub use layers::{Extent, ExtentState, ExtentUse, Layer, leandisk_disk_map};
 pub use look::{AnalyzeOptions, InfoOptions, leandisk_analyze, leandisk_info};
 pub use make::{CopyOptions, CreateOptions, Layout, Provision, leandisk_copy, leandisk_create};
 pub use observer::ObserverStruct;
+pub use options::NtfsLog;
 pub use registry::leandisk_string_free;
 
 /// The version of the library, such as "0.1.0". Not to be freed.

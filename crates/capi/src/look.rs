@@ -1,6 +1,7 @@
 //! What is asked of a disk: `info` and `analyze`.
 
 use std::ffi::{c_char, c_int};
+use std::mem::offset_of;
 use std::path::Path;
 use std::ptr::null;
 
@@ -10,7 +11,7 @@ use leandisk::{analyze, info, to_json};
 use crate::answer::{Subject, Told, carry_out};
 use crate::error::ErrorHandle;
 use crate::observer::ObserverStruct;
-use crate::options::{Versioned, is_set, opening, optional_path, optional_text, path};
+use crate::options::{Versioned, also, is_set, opening, optional_path, optional_text, path};
 
 /// What a guest's driver asks for at once: the program takes no other sizes, either.
 const REQUEST_BYTES_MIN: u64 = 512;
@@ -30,12 +31,20 @@ pub struct InfoOptions {
     pub allow_paths: *const *const c_char,
     /// How many these are.
     pub allow_path_count: usize,
+    /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    pub with_disks: *const *const c_char,
+    /// How many these are.
+    pub with_disk_count: usize,
+    /// LEANDISK_NTFS_LOG_...: what is done with an NTFS volume whose log is open.
+    pub ntfs_log: u32,
+    /// Not used. 0.
+    pub reserved_too: c_int,
 }
 
 // SAFETY: integers and raw pointers; its size comes first.
 unsafe impl Versioned for InfoOptions {
     const NAME: &'static str = "leandisk_info_options";
-    const FIRST_BYTES: usize = size_of::<Self>();
+    const FIRST_BYTES: usize = offset_of!(Self, with_disks);
     type Told = info::Options;
 
     unsafe fn told(&self) -> Result<info::Options> {
@@ -43,7 +52,12 @@ unsafe impl Versioned for InfoOptions {
         unsafe {
             Ok(info::Options {
                 disk: path(self.disk, "disk")?,
-                open: opening(self.format, self.allow_paths, self.allow_path_count)?,
+                open: also(
+                    opening(self.format, self.allow_paths, self.allow_path_count)?,
+                    self.with_disks,
+                    self.with_disk_count,
+                    self.ntfs_log,
+                )?,
             })
         }
     }
@@ -101,6 +115,14 @@ pub struct AnalyzeOptions {
     pub zeros: c_int,
     /// Not used. 0.
     pub reserved: c_int,
+    /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    pub with_disks: *const *const c_char,
+    /// How many these are.
+    pub with_disk_count: usize,
+    /// LEANDISK_NTFS_LOG_...: what is done with an NTFS volume whose log is open.
+    pub ntfs_log: u32,
+    /// Not used. 0.
+    pub reserved_too: c_int,
 }
 
 impl AnalyzeOptions {
@@ -119,7 +141,7 @@ impl AnalyzeOptions {
 // SAFETY: integers and raw pointers; its size comes first.
 unsafe impl Versioned for AnalyzeOptions {
     const NAME: &'static str = "leandisk_analyze_options";
-    const FIRST_BYTES: usize = size_of::<Self>();
+    const FIRST_BYTES: usize = offset_of!(Self, with_disks);
     type Told = analyze::Options;
 
     unsafe fn told(&self) -> Result<analyze::Options> {
@@ -127,7 +149,12 @@ unsafe impl Versioned for AnalyzeOptions {
         unsafe {
             Ok(analyze::Options {
                 disk: path(self.disk, "disk")?,
-                open: opening(self.format, self.allow_paths, self.allow_path_count)?,
+                open: also(
+                    opening(self.format, self.allow_paths, self.allow_path_count)?,
+                    self.with_disks,
+                    self.with_disk_count,
+                    self.ntfs_log,
+                )?,
                 html: optional_path(self.html),
                 files: optional_path(self.files),
                 force: is_set(self.force),

@@ -1,6 +1,7 @@
 //! What makes a disk: `copy` and `create`.
 
 use std::ffi::{c_char, c_int};
+use std::mem::offset_of;
 use std::path::Path;
 
 use block::{Error, Result};
@@ -9,7 +10,7 @@ use leandisk::{copy, create, to_json};
 use crate::answer::{Subject, Told, carry_out};
 use crate::error::ErrorHandle;
 use crate::observer::ObserverStruct;
-use crate::options::{Versioned, choice, format, is_set, opening, path, provision, words};
+use crate::options::{Versioned, also, choice, format, is_set, opening, path, provision, words};
 
 /// A disk consists of these.
 const SECTOR_BYTES: u64 = 512;
@@ -86,6 +87,14 @@ pub struct CopyOptions {
     pub in_use: c_int,
     /// Whether data is read and written through the page cache.
     pub page_cache: c_int,
+    /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    pub with_disks: *const *const c_char,
+    /// How many these are.
+    pub with_disk_count: usize,
+    /// LEANDISK_NTFS_LOG_...: what is done with an NTFS volume whose log is open.
+    pub ntfs_log: u32,
+    /// Not used. 0.
+    pub reserved_too: c_int,
 }
 
 impl CopyOptions {
@@ -99,7 +108,7 @@ impl CopyOptions {
 // SAFETY: integers and raw pointers; its size comes first.
 unsafe impl Versioned for CopyOptions {
     const NAME: &'static str = "leandisk_copy_options";
-    const FIRST_BYTES: usize = size_of::<Self>();
+    const FIRST_BYTES: usize = offset_of!(Self, with_disks);
     type Told = copy::Options;
 
     unsafe fn told(&self) -> Result<copy::Options> {
@@ -108,7 +117,12 @@ unsafe impl Versioned for CopyOptions {
             (
                 path(self.source, "source")?,
                 path(self.target, "target")?,
-                opening(self.format, self.allow_paths, self.allow_path_count)?,
+                also(
+                    opening(self.format, self.allow_paths, self.allow_path_count)?,
+                    self.with_disks,
+                    self.with_disk_count,
+                    self.ntfs_log,
+                )?,
                 format(self.target_format, "target_format")?,
                 words(self.target_options, self.target_option_count, "target_options")?,
             )

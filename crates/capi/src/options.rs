@@ -162,6 +162,31 @@ pub(crate) unsafe fn opening(
     }
 }
 
+/// The same with other disks, and with what is done with open logs.
+///
+/// # Safety
+/// As for [`strings`].
+pub(crate) unsafe fn also(
+    open: OpenOptions,
+    disks: *const *const c_char,
+    disk_count: usize,
+    ntfs_log: u32,
+) -> Result<OpenOptions> {
+    let ntfs_log = choice(ntfs_log, &[leandisk::NtfsLog::Refuse, leandisk::NtfsLog::Join], "ntfs_log")?;
+    // SAFETY: as the caller promises.
+    Ok(OpenOptions { with: unsafe { strings(disks, disk_count, "with_disks") }?, ntfs_log, ..open })
+}
+
+/// What is done with an NTFS volume whose log is open.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub enum NtfsLog {
+    /// It is whole.
+    Refuse = 0,
+    /// What its log names counts as used, beside what its bitmap says. A log that is not understood leaves it whole.
+    Join = 1,
+}
+
 /// C has no truth but that of integers.
 pub(crate) fn is_set(flag: c_int) -> bool {
     flag != 0

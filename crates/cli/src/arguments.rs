@@ -154,6 +154,24 @@ pub(crate) struct OpenArguments {
     pub(crate) with: Vec<PathBuf>,
 }
 
+/// What is done with an NTFS volume whose log is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum NtfsLog {
+    /// Take the volume whole
+    Refuse,
+    /// Leave out what neither its bitmap nor its log names
+    Join,
+}
+
+/// What is done with volumes as a running guest leaves them.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct LogArguments {
+    /// What to do with an NTFS volume whose log is open, as a running Windows leaves it. With "join" all that any record of the log names
+    /// counts as used; a log that is not understood in full still leaves the volume whole
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "refuse", help_heading = OPENING)]
+    pub(crate) ntfs_log: NtfsLog,
+}
+
 /// Whether the program is closed in while it reads the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Confine {
@@ -189,6 +207,8 @@ pub(crate) struct InfoArguments {
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
@@ -208,6 +228,8 @@ pub(crate) struct AnalyzeArguments {
     pub(crate) summary: bool,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
@@ -444,6 +466,8 @@ pub(crate) struct CopyArguments {
     pub(crate) into: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
     /// Format of the target: raw, vhd, vhdx, vmdk, qcow2 or vdi [default: by the target's extension]
     #[arg(short = 'O', value_name = "FMT", help_heading = TARGET)]
     pub(crate) target_format: Option<Format>,

@@ -13,13 +13,32 @@ use leandisk::{
 use crate::arguments::{
     AnalyzeArguments, CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments,
     DefragArguments, FirstWriteArguments, FragmentationArguments, Goal, HostFilesystem, InfoArguments,
-    Layout, MapArguments, Move, OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink,
-    ServeArguments, StatsArguments,
+    Layout, LogArguments, MapArguments, Move, NtfsLog, OpenArguments, Order, Placement, Provision,
+    RecoverArguments, Reflink, ServeArguments, StatsArguments,
 };
 
 impl OpenArguments {
     fn options(&self) -> OpenOptions {
-        OpenOptions { format: self.format, allow_path: self.allow_path.clone(), with: self.with.clone() }
+        OpenOptions {
+            format: self.format,
+            allow_path: self.allow_path.clone(),
+            with: self.with.clone(),
+            ..OpenOptions::default()
+        }
+    }
+
+    /// Of a command that can join logs in.
+    fn options_with(&self, log: LogArguments) -> OpenOptions {
+        OpenOptions { ntfs_log: log.ntfs_log.into(), ..self.options() }
+    }
+}
+
+impl From<NtfsLog> for leandisk::NtfsLog {
+    fn from(log: NtfsLog) -> Self {
+        match log {
+            NtfsLog::Refuse => Self::Refuse,
+            NtfsLog::Join => Self::Join,
+        }
     }
 }
 
@@ -70,7 +89,7 @@ impl From<Placement> for serve::Placement {
 
 impl InfoArguments {
     pub(crate) fn options(&self) -> info::Options {
-        info::Options { disk: self.disk.clone(), open: self.open.options() }
+        info::Options { disk: self.disk.clone(), open: self.open.options_with(self.log) }
     }
 }
 
@@ -79,7 +98,7 @@ impl AnalyzeArguments {
     pub(crate) fn options(&self, draws_map: bool) -> analyze::Options {
         analyze::Options {
             disk: self.disk.clone(),
-            open: self.open.options(),
+            open: self.open.options_with(self.log),
             html: self.html.clone(),
             files: self.files.clone(),
             force: self.force,
@@ -134,7 +153,7 @@ impl CopyArguments {
         copy::Options {
             source: self.source.clone(),
             target,
-            open: self.open.options(),
+            open: self.open.options_with(self.log),
             target_format: self.target_format,
             target_option: self.target_option.clone(),
             compress: self.compress,
@@ -220,7 +239,7 @@ impl ServeArguments {
     pub(crate) fn options(&self) -> Result<serve::Options> {
         Ok(serve::Options {
             disks: self.served()?,
-            open: self.open.options(),
+            open: self.open.options_with(self.log),
             socket: self.socket.clone(),
             socket_mode: self.socket_mode,
             socket_group: self.socket_group.clone(),

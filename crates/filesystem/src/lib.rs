@@ -218,6 +218,12 @@ pub trait FileSystem: Send + Sync {
         Err(Error::unsupported(format!("the files of {} are not moved", self.facts().filesystem)))
     }
 
+    /// The same volume with what its open log says joined in, where that is not done unless it is asked for; `None` if there is nothing
+    /// to join in. A log that is not understood makes a volume in doubt.
+    fn log_joined(&self) -> Result<Option<Box<dyn FileSystem>>> {
+        Ok(None)
+    }
+
     /// How many contiguous runs `extents` are, by the rule of the tools of this file system.
     fn fragments(&self) -> Fragments {
         Fragments::of_adjacent()

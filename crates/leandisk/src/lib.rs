@@ -136,7 +136,7 @@ pub use machine::{Caching, CopyFolder, FoundJournal, HeldFile, HeldJournal, Mach
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use observer::{Cancel, Observer, Progress, Unwatched, Waiting};
-pub use open::{OpenDisk, OpenOptions, name_disk};
+pub use open::{NtfsLog, OpenDisk, OpenOptions, name_disk};
 pub use provision::Provision;
 
 /// A document, and how the work that it tells of ended.

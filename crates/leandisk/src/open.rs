@@ -26,6 +26,18 @@ pub struct OpenOptions {
     pub allow_path: Vec<PathBuf>,
     /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
     pub with: Vec<PathBuf>,
+    /// What is done with an NTFS volume whose log is open.
+    pub ntfs_log: NtfsLog,
+}
+
+/// What is done with an NTFS volume whose log is open, because its guest was running.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum NtfsLog {
+    /// It is whole.
+    #[default]
+    Refuse,
+    /// What its log names counts as used, beside what its bitmap says.
+    Join,
 }
 
 /// An open disk: its images, volumes and file systems. Nothing of it is ever written through this.
@@ -75,6 +87,16 @@ impl OpenDisk {
     }
 }
 
+impl NtfsLog {
+    /// The disk with what the logs of its volumes name, if that is to be joined in.
+    pub(crate) fn joined(self, mut stack: Stack) -> Result<Stack> {
+        if self == Self::Join {
+            stack.join_logs()?;
+        }
+        Ok(stack)
+    }
+}
+
 /// The error with the disk's name, if the disk is what is wrong and a deeper layer did not name the file.
 pub fn name_disk(error: Error, disk: &Path) -> Error {
     match error.kind() {
@@ -101,7 +123,8 @@ impl<'a> Location<'a> {
     pub(crate) fn open(self, caching: Caching) -> Result<OpenDisk> {
         let chain = self.open_chain_at_rest(caching)?;
         let others = self.options.with.iter().map(|path| self.open_other(path, caching));
-        Ok(OpenDisk { stack: Stack::open_with(chain, others.collect::<Result<_>>()?)? })
+        let stack = Stack::open_with(chain, others.collect::<Result<_>>()?)?;
+        Ok(OpenDisk { stack: self.options.ntfs_log.joined(stack)? })
     }
 
     /// Opens the container of a disk that was named with this one. `Refused` if another program writes to it.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use block::{HostFile, Result};
+use block::{ErrorKind, HostFile, Result};
 use claims::{Act, Claim, Claims};
+use filesystem::{Check, FileSystem};
 use image::Link;
 use serde::Serialize;
 use stack::{Stack, UsedMaps};
@@ -104,6 +105,17 @@ struct VolumeInfo {
     details: BTreeMap<&'static str, String>,
     /// Snapshots that the volume keeps of itself.
     shadow_copies: Vec<ShadowCopyEntry>,
+    /// What `--ntfs-log join` would give.
+    log_join: Option<LogJoin>,
+}
+
+/// What joining in the log of a volume would give.
+#[derive(Clone, Debug, Serialize)]
+struct LogJoin {
+    /// `None` if nothing.
+    used_bytes: Option<u64>,
+    /// Why nothing.
+    reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -143,7 +155,9 @@ pub fn info_document(path: &str, stack: &Stack, maps: &UsedMaps, claims: &Claims
             doubt: table.doubt.clone(),
             warnings: table.warnings.clone(),
         },
-        volumes: (0..stack.volumes().len()).map(|index| volume_info(stack, maps, index)).collect(),
+        volumes: (0..stack.volumes().len())
+            .map(|index| volume_info(stack, maps, index))
+            .collect::<Result<_>>()?,
         volume_groups: volume_groups::entries(stack),
     })
 }
@@ -181,7 +195,7 @@ fn file_info(file: &dyn HostFile) -> Result<FileInfo> {
     Ok(FileInfo { path: file.name().to_owned(), size_bytes: file.len_bytes(), allocated_bytes })
 }
 
-fn volume_info(stack: &Stack, maps: &UsedMaps, index: usize) -> VolumeInfo {
+fn volume_info(stack: &Stack, maps: &UsedMaps, index: usize) -> Result<VolumeInfo> {
     let volume = &stack.volumes()[index];
     let mode = &maps.modes()[index];
     let facts = volume.filesystem.as_ref().map(|filesystem| filesystem.facts());
@@ -189,7 +203,7 @@ fn volume_info(stack: &Stack, maps: &UsedMaps, index: usize) -> VolumeInfo {
         filesystem::State::JournalPending(what) => Some(what.clone()),
         _ => None,
     });
-    VolumeInfo {
+    Ok(VolumeInfo {
         index: index + 1,
         name: volume.name.clone(),
         start_bytes: volume.place.first().start().get(),
@@ -212,7 +226,24 @@ fn volume_info(stack: &Stack, maps: &UsedMaps, index: usize) -> VolumeInfo {
         reason: mode.reason().map(str::to_owned),
         details: facts.map(|facts| facts.details.iter().cloned().collect()).unwrap_or_default(),
         shadow_copies: shadow_copies::entries(volume.filesystem.as_deref()),
-    }
+        log_join: volume.filesystem.as_deref().map(log_join).transpose()?.flatten(),
+    })
+}
+
+fn log_join(filesystem: &dyn FileSystem) -> Result<Option<LogJoin>> {
+    let Some(joined) = filesystem.log_joined()? else { return Ok(None) };
+    let facts = joined.facts();
+    let reason = match facts.state.doubt() {
+        Some(doubt) => Some(doubt.to_owned()),
+        None => match joined.used_map(Check::Glance) {
+            Ok(_) => None,
+            Err(error) if error.kind() == ErrorKind::Io => return Err(error),
+            Err(error) => Some(error.to_string()),
+        },
+    };
+    let used_bytes =
+        facts.free_bytes.filter(|_| reason.is_none()).and_then(|free| facts.size_bytes.checked_sub(free));
+    Ok(Some(LogJoin { used_bytes, reason }))
 }
 
 /// Whether none of a volume's clusters straddles two of the container's units or two 4096-byte sectors.
@@ -352,6 +383,14 @@ fn volume_text(out: &mut String, volume: &VolumeInfo, is_last: bool, palette: Pa
     out.push_str(&painted(below, Some(below), &text, |line| {
         if is_good { palette.good(line) } else { palette.warning(line) }
     }));
+    if let Some(join) = &volume.log_join {
+        let text = match (&join.reason, join.used_bytes) {
+            (Some(reason), _) => format!("with --ntfs-log join as well: {}", printable(reason)),
+            (None, Some(used)) => format!("with --ntfs-log join: {} used", human_bytes(used)),
+            (None, None) => "with --ntfs-log join: free space and swap are left out".to_owned(),
+        };
+        out.push_str(&painted(below, Some(below), &text, |line| palette.faint(line)));
+    }
     shadow_copies::list_text(out, below, &volume.shadow_copies, palette);
     if !volume.aligned {
         let text = "not aligned: its clusters straddle the image's blocks";

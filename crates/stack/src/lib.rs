@@ -151,6 +151,17 @@ impl Stack {
         Ok((stack, physical))
     }
 
+    /// Joins in what the open logs of volumes name, where that is not done unless it is asked for.
+    pub fn join_logs(&mut self) -> Result<()> {
+        for volume in &mut self.volumes {
+            let joined = volume.filesystem.as_ref().map(|filesystem| filesystem.log_joined()).transpose()?;
+            if let Some(joined) = joined.flatten() {
+                volume.filesystem = Some(joined);
+            }
+        }
+        Ok(())
+    }
+
     /// The container.
     pub fn chain(&self) -> &Arc<Chain> {
         &self.chain

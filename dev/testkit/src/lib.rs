@@ -14,6 +14,7 @@ mod hostile;
 pub mod kernel;
 pub mod loops;
 pub mod mounted;
+pub mod ntfs_log;
 pub mod ntfs_volume;
 mod tools;
 mod writing;

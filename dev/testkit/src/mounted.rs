@@ -12,6 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::guest::digest;
 use crate::loops::Loops;
 use crate::tools::{run, scratch};
@@ -116,6 +118,30 @@ impl Drop for Mounted {
             let _ = server.wait();
         }
     }
+}
+
+/// What a mount shows of files whose metadata may not agree with each other: their lengths and contents, or why they cannot be read.
+pub fn shown(root: &Path) -> BTreeMap<PathBuf, String> {
+    let (mut found, mut waiting) = (BTreeMap::new(), vec![root.to_path_buf()]);
+    while let Some(path) = waiting.pop() {
+        let about = fs::symlink_metadata(&path);
+        let told = match &about {
+            Err(error) => format!("{error}"),
+            Ok(about) if about.is_dir() => match fs::read_dir(&path) {
+                Err(error) => format!("directory: {error}"),
+                Ok(entries) => {
+                    waiting.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+                    "directory".into()
+                }
+            },
+            Ok(about) => match fs::read(&path) {
+                Err(error) => format!("{} bytes: {error}", about.len()),
+                Ok(bytes) => format!("{} bytes: {:x}", about.len(), xxh3_64(&bytes)),
+            },
+        };
+        found.insert(path.strip_prefix(root).unwrap().to_path_buf(), told);
+    }
+    found
 }
 
 /// Everything that a mount shows of each file, by path: number, type, mode, owner, links, size, times to the nanosecond,

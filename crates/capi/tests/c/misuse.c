@@ -60,7 +60,24 @@ static void sizes(const char *path)
     EXPECT(NONE, leandisk_info(large, &document));
     CHECK(document && strstr(document, "leandisk.info/1"));
     CHECK(leandisk_string_free(document) && !leandisk_string_free(document));
-    size_t wrong[] = {0, 1, sizeof large->struct_size, sizeof *large - 1, sizeof *large + 1, 4096, (size_t)-1};
+    /* A program that was built with the first version of the struct: what is behind it is no part of it. */
+    size_t first = offsetof(leandisk_info_options, with_disks);
+    large->struct_size = first;
+    large->with_disk_count = large->ntfs_log = 77;
+    EXPECT(NONE, leandisk_info(large, &document));
+    CHECK(leandisk_string_free(document));
+    large->struct_size = sizeof *large;
+    EXPECT(INVALID, leandisk_info(large, &document));
+    const char *nowhere[] = {"/nowhere/other.raw"};
+    large->with_disks = nowhere;
+    large->with_disk_count = 1;
+    EXPECT(INVALID, leandisk_info(large, &document));
+    large->ntfs_log = LEANDISK_NTFS_LOG_JOIN;
+    EXPECT(IO, leandisk_info(large, &document));
+    large->with_disks = &path;
+    EXPECT(NONE, leandisk_info(large, &document));
+    CHECK(leandisk_string_free(document));
+    size_t wrong[] = {0, 1, sizeof large->struct_size, first - 1, sizeof *large + 1, 4096, (size_t)-1};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         large->struct_size = wrong[i];
         document = (char *)"stale";

@@ -4,10 +4,11 @@ use block::{Cached, ReadAt, Result};
 use extent::Offset;
 
 use super::boot::{FileBytes, Geometry};
-use super::layout::{ATTR_BITMAP, ATTR_DATA};
+use super::layout::ATTR_BITMAP;
 use super::mft::Mft;
 use super::record::RecordNumber;
 use super::stream::Stream;
+use super::volume;
 
 /// Up to this size the whole bitmap is kept in memory: a volume of 512 GiB with clusters of 4 KiB.
 const WHOLE_BYTES_MAX: u64 = 16 << 20;
@@ -32,10 +33,7 @@ enum Bits {
 impl Bitmap {
     /// `$Bitmap` of the volume, not yet read.
     pub(super) fn of_clusters(mft: &Mft) -> Result<Self> {
-        let record = mft.system_record(RecordNumber::BITMAP)?;
-        let missing = || record.view().error().field("attribute 0x80", "missing", "the cluster bitmap");
-        let stream = mft.stream(&record.view(), ATTR_DATA, "")?.ok_or_else(missing)?;
-        Self::of(stream, mft.geometry.cluster_count)
+        Self::of(volume::clusters(mft)?, mft.geometry.cluster_count)
     }
 
     /// `$MFT`'s bitmap: a bit for each record, set where it is in use.

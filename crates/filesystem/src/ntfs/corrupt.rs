@@ -44,6 +44,30 @@ pub enum Corrupt {
     /// A field of a page of the log.
     #[error("$LogFile's restart page")]
     RestartPage,
+    /// A field of a page of the log with records.
+    #[error("$LogFile's page {page}")]
+    LogPage {
+        /// The number of the page.
+        page: u64,
+    },
+    /// A field of a record of the log.
+    #[error("$LogFile's record {lsn:#x}")]
+    LogRecord {
+        /// Its sequence number.
+        lsn: u64,
+    },
+    /// A record of the log that is not where it must be.
+    #[error("$LogFile has no record {lsn:#x}, to which its restart page leads")]
+    LogRecordMissing {
+        /// Its sequence number.
+        lsn: u64,
+    },
+    /// Records of the log that do not follow each other.
+    #[error("$LogFile has a gap at record {lsn:#x}")]
+    LogGap {
+        /// The sequence number of the record before which, or in which, something is missing.
+        lsn: u64,
+    },
     /// A record that is not the same in both copies.
     #[error("$MFTMirr's record {record} is not the same as $MFT's")]
     MirrorDiffers {

@@ -1,4 +1,4 @@
-//! `$LogFile`: whether the volume was dismounted cleanly. Log records are not looked at.
+//! `$LogFile`: whether the volume was dismounted cleanly. Log records are looked at in [`super::log`].
 
 use block::{Error, ReadAt, Result, read_vec};
 use extent::Offset;
@@ -71,13 +71,11 @@ fn restart_pages(log: &Stream) -> Result<Vec<RestartPage>> {
     let mut pages = Vec::new();
     let mut is_empty = true;
     for at in [0].into_iter().chain((9..=16).map(|shift| 1u64 << shift)) {
-        let Some(left) = log.len_bytes().checked_sub(at).filter(|left| *left >= 512) else { break };
-        let head = read_vec(log, Offset::new(at), 512, "$LogFile")?;
-        let magic = *head.first_chunk::<4>().expect("512 bytes");
-        is_empty &= magic == [0xff; 4];
-        if magic == MAGIC_RSTR || magic == MAGIC_CHKD {
-            pages.push(restart_page(log, at, left, &head)?);
+        if log.len_bytes().checked_sub(at).is_none_or(|left| left < 512) {
+            break;
         }
+        is_empty &= read_vec(log, Offset::new(at), 4, "$LogFile")? == [EMPTY_BYTE; 4];
+        pages.extend(restart_page(log, at)?.map(|(page, area_at)| judged(&page, area_at)));
     }
     if pages.is_empty() && !is_empty {
         return Err(Error::corrupt(Corrupt::NoRestartPage));
@@ -88,9 +86,15 @@ fn restart_pages(log: &Stream) -> Result<Vec<RestartPage>> {
     Ok(pages)
 }
 
-fn restart_page(log: &Stream, at: u64, left: u64, head: &[u8]) -> Result<RestartPage> {
+/// The restart page at `at` with its fixups undone, and where its restart area begins in it; `None` if there is none.
+pub(super) fn restart_page(log: &Stream, at: u64) -> Result<Option<(Vec<u8>, usize)>> {
     let error = || Error::corrupt(Corrupt::RestartPage).at(log.volume_offset(at));
-    let (header, _) = RestartPageHeader::ref_from_prefix(head).expect("512 bytes");
+    let Some(left) = log.len_bytes().checked_sub(at).filter(|left| *left >= 512) else { return Ok(None) };
+    let head = read_vec(log, Offset::new(at), 512, "$LogFile")?;
+    if !head.starts_with(&MAGIC_RSTR) && !head.starts_with(&MAGIC_CHKD) {
+        return Ok(None);
+    }
+    let (header, _) = RestartPageHeader::ref_from_prefix(&head).expect("512 bytes");
     let page_bytes = u64::from(header.system_page_size.get());
     if !page_bytes.is_power_of_two() || !(512..=PAGE_BYTES_MAX.min(left)).contains(&page_bytes) {
         return Err(error().field("page size", page_bytes, "512 to 65536"));
@@ -103,15 +107,22 @@ fn restart_page(log: &Stream, at: u64, left: u64, head: &[u8]) -> Result<Restart
     let (header, _) = RestartPageHeader::ref_from_prefix(&page).expect("at least 512 bytes");
     let area_at = usize::from(header.restart_area_offset.get());
     let area = page.get(area_at..).and_then(|bytes| RestartArea::ref_from_prefix(bytes).ok());
-    let Some((area, _)) = area.filter(|_| area_at >= size_of::<RestartPageHeader>()) else {
+    if area.is_none() || area_at < size_of::<RestartPageHeader>() {
         return Err(error().field("restart area's offset", area_at, "within the page"));
-    };
-    Ok(RestartPage {
+    }
+    Ok(Some((page, area_at)))
+}
+
+/// What says whether the volume was dismounted.
+fn judged(page: &[u8], area_at: usize) -> RestartPage {
+    let (header, _) = RestartPageHeader::ref_from_prefix(page).expect("checked when it was read");
+    let (area, _) = RestartArea::ref_from_prefix(&page[area_at..]).expect("checked when it was read");
+    RestartPage {
         lsn: area.current_lsn.get(),
         version: (header.major_version.get(), header.minor_version.get()),
         is_in_use: area.client_in_use_list != LOGFILE_NO_CLIENT,
         is_clean: area.flags.get() & RESTART_VOLUME_IS_CLEAN != 0,
-    })
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //!   it, since nothing is left out by what they show;
 //! - opening costs a handful of reads and one of `$Bitmap`; memory does not grow with the volume.
 //!
-//! Absent on purpose: replaying `$LogFile` (a volume that needs it is dirty), compressed or encrypted
+//! Absent on purpose: replaying `$LogFile` (a volume that needs it is dirty; what its records name is joined in if that is asked
+//! for), compressed or encrypted
 //! contents, writing.
 
 mod bitmap;
@@ -20,6 +21,7 @@ mod gather;
 mod growth;
 mod index;
 mod layout;
+mod log;
 mod logfile;
 mod mft;
 mod names;
@@ -40,7 +42,7 @@ mod volume;
 use std::sync::Arc;
 
 use block::{Error, ReadAt, Result};
-use extent::{File, VolumeSpan};
+use extent::{ExtentSet, File, Volume, VolumeSpan};
 
 use crate::opened::state_of;
 use crate::{
@@ -66,6 +68,23 @@ struct Ntfs {
     /// What its state tells in words, if it is broken.
     broken: Option<Arc<Error>>,
     shadow_copies: Vec<ShadowCopy>,
+    /// That its log is open is all that makes it dirty.
+    has_open_log: bool,
+    /// What its log names, once that was joined in.
+    joined: Option<Joined>,
+}
+
+/// What the log of a volume in use names.
+struct Joined {
+    clusters: ExtentSet<Volume>,
+    /// No record of the log changes a file whose contents count as swap.
+    keeps_swap: bool,
+}
+
+/// A state, and whether an open log alone is the reason for it.
+struct Judged {
+    state: State,
+    has_open_log: bool,
 }
 
 /// Opens the volume if it is one. What is broken is told in its state; only a read that fails is an error.
@@ -87,8 +106,12 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
     let opened = open_mft(source, &mut facts);
     let judged = opened.and_then(|opened| judge(mft.insert(Arc::new(opened)), &mut facts));
     let mut broken = None;
+    let mut has_open_log = false;
     facts.state = match judged {
-        Ok(state) => state,
+        Ok(judged) => {
+            has_open_log = judged.has_open_log;
+            judged.state
+        }
         Err(error) => {
             let Some(state) = state_of(&error) else { return Err(error) };
             broken = Some(Arc::new(error));
@@ -96,7 +119,7 @@ pub fn open(source: &Source) -> Result<Option<Box<dyn FileSystem>>> {
         }
     };
     let shadow_copies = mft.as_ref().map(|mft| shadow::list(mft)).transpose()?.unwrap_or_default();
-    Ok(Some(Box::new(Ntfs { facts, mft, broken, shadow_copies })))
+    Ok(Some(Box::new(Ntfs { facts, mft, broken, shadow_copies, has_open_log, joined: None })))
 }
 
 fn open_mft(source: &Source, facts: &mut Facts) -> Result<Mft> {
@@ -106,7 +129,7 @@ fn open_mft(source: &Source, facts: &mut Facts) -> Result<Mft> {
 }
 
 /// The state of a volume, and what its own files say of it.
-fn judge(mft: &Mft, facts: &mut Facts) -> Result<State> {
+fn judge(mft: &Mft, facts: &mut Facts) -> Result<Judged> {
     let geometry = &mft.geometry;
     let volume = volume::read(mft)?;
     facts.label = volume.label.clone();
@@ -117,12 +140,15 @@ fn judge(mft: &Mft, facts: &mut Facts) -> Result<State> {
         facts.free_bytes = Some(bitmap.clear_count()? * geometry.cluster_bytes);
     }
     let hibernated = roots::read(mft)?.hibernated;
-    let unclean = volume.doubt().map_or_else(|| volume::log_doubt(mft), |why| Ok(Some(why)))?;
-    Ok(match (hibernated, unclean) {
+    let doubt = volume.doubt();
+    let log_doubt = if doubt.is_none() { volume::log_doubt(mft)? } else { None };
+    let has_open_log = hibernated.is_none() && log_doubt.is_some();
+    let state = match (hibernated, doubt.or(log_doubt)) {
         (Some(why), _) => State::Hibernated(why),
         (None, Some(why)) => State::Dirty(why),
         (None, None) => State::Clean,
-    })
+    };
+    Ok(Judged { state, has_open_log })
 }
 
 fn tell_geometry(geometry: &Geometry, facts: &mut Facts) {
@@ -141,6 +167,11 @@ impl FileSystem for Ntfs {
 
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
         let shadows = shadow::Shadows::find(self.clean_mft()?)?;
+        if shadows.is_some() && self.joined.is_some() {
+            return Err(Error::unsupported(
+                "its log is open, and it keeps shadow copies, which are written past it",
+            ));
+        }
         let map = self.live_map(check)?;
         let mft = self.clean_mft()?;
         let shadow = match shadows {
@@ -170,7 +201,7 @@ impl FileSystem for Ntfs {
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
-        contents::open(self.clean_mft()?, file, name)
+        contents::open(self.settled_mft()?, file, name)
     }
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
@@ -179,8 +210,51 @@ impl FileSystem for Ntfs {
     }
 
     fn rearrange(&self) -> Result<Box<dyn Rearrange>> {
-        Ok(Box::new(NtfsRearrange::open(self.clean_mft()?)?))
+        Ok(Box::new(NtfsRearrange::open(self.settled_mft()?)?))
     }
+
+    fn log_joined(&self) -> Result<Option<Box<dyn FileSystem>>> {
+        let Some(mft) = self.mft.as_ref().filter(|_| self.has_open_log) else { return Ok(None) };
+        let facts = self.facts.clone();
+        let joined = match join(mft, facts.clone()) {
+            Ok((facts, joined)) => Self { facts, joined: Some(joined), ..self.unjoined(mft, None) },
+            Err(error) => {
+                let Some(state) = state_of(&error) else { return Err(error) };
+                let facts = Facts { state, ..facts };
+                Self { facts, ..self.unjoined(mft, Some(Arc::new(error))) }
+            }
+        };
+        Ok(Some(Box::new(joined)))
+    }
+}
+
+/// Reads the log of a volume that is in use, and tells what the volume is like with it.
+fn join(mft: &Mft, mut facts: Facts) -> Result<(Facts, Joined)> {
+    let why = facts.state.doubt().unwrap_or("its log is open").to_owned();
+    let named = log::read(mft)?;
+    let roots = roots::read(mft)?;
+    let keeps_swap = !roots.known.iter().any(|record| named.changes(*record));
+    facts.details.push(("log", format!("open, {} records joined in", named.record_count)));
+    facts.state = State::JournalPending(format!("{why}; what its log names counts as used"));
+    let joined = Joined { clusters: named.into_clusters(), keeps_swap };
+    if let Some(free_bytes) = &mut facts.free_bytes {
+        *free_bytes -= free_bytes_named(mft, &joined.clusters)?;
+    }
+    Ok((facts, joined))
+}
+
+/// Bytes of what the log names that the bitmap calls free.
+fn free_bytes_named(mft: &Mft, named: &ExtentSet<Volume>) -> Result<u64> {
+    let (bitmap, cluster_bytes) = (Bitmap::of_clusters(mft)?.loaded()?, mft.geometry.cluster_bytes);
+    let mut count = 0;
+    for span in named.iter() {
+        let mut at = span.start().get() / cluster_bytes;
+        bitmap.each_run(at, span.end().get() / cluster_bytes, |is_used, end| {
+            count += if is_used { 0 } else { end - at };
+            at = end;
+        })?;
+    }
+    Ok(count * cluster_bytes)
 }
 
 impl Ntfs {
@@ -189,12 +263,51 @@ impl Ntfs {
         let mft = self.clean_mft()?;
         let clusters = Bitmap::of_clusters(mft)?.loaded()?;
         let roots = roots::read(mft)?;
+        if let Some(joined) = &self.joined {
+            return Self::joined_map(mft, clusters, roots, joined, check);
+        }
         if check == Check::Full {
             scan::check(mft, &clusters, &roots.known, Unowned::Used)?;
         }
-        let empty_log = volume::empty_log(mft)?;
+        let (empty_log, named) = (volume::empty_log(mft)?, ExtentSet::new());
         let (geometry, swap) = (mft.geometry, roots.swap);
-        Ok(NtfsUsedMap { geometry, clusters, swap, empty_log, shadow: Shadow::None })
+        Ok(NtfsUsedMap { geometry, clusters, swap, empty_log, shadow: Shadow::None, named })
+    }
+
+    /// What the volume uses as it is now, or will once its guest has recovered it.
+    fn joined_map(
+        mft: &Mft,
+        clusters: Bitmap,
+        roots: roots::Roots,
+        joined: &Joined,
+        check: Check,
+    ) -> Result<NtfsUsedMap> {
+        if let Some(why) = roots.hibernated {
+            return Err(Error::refused(why));
+        }
+        let named = joined.clusters.clone();
+        if check == Check::Full {
+            scan::check_in_use(mft, &clusters, &roots.known, &named)?;
+        }
+        // Clusters of a page file may be another file's by now.
+        let swap = if joined.keeps_swap { roots.swap.subtract(&named) } else { ExtentSet::new() };
+        let (geometry, empty_log) = (mft.geometry, ExtentSet::new());
+        Ok(NtfsUsedMap { geometry, clusters, swap, empty_log, shadow: Shadow::None, named })
+    }
+
+    /// The same volume, of which nothing was joined in.
+    fn unjoined(&self, mft: &Arc<Mft>, broken: Option<Arc<Error>>) -> Self {
+        let (facts, shadow_copies) = (self.facts.clone(), self.shadow_copies.clone());
+        Self { facts, mft: Some(mft.clone()), broken, shadow_copies, has_open_log: false, joined: None }
+    }
+
+    /// `$MFT` of a volume whose records are not to change by what its log says.
+    fn settled_mft(&self) -> Result<&Arc<Mft>> {
+        let mft = self.clean_mft()?;
+        match &self.facts.state {
+            State::JournalPending(why) => Err(Error::refused(why.clone())),
+            _ => Ok(mft),
+        }
     }
 
     /// `$MFT`, if the volume is clean.

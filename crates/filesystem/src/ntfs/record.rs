@@ -290,7 +290,7 @@ pub(super) struct Mapped<'a> {
 
 impl<'a> Attribute<'a> {
     /// Takes the first attribute off `rest`; `None` at the end mark.
-    fn split_first(record: Record<'a>, rest: &mut &'a [u8]) -> Result<Option<Self>> {
+    pub(super) fn split_first(record: Record<'a>, rest: &mut &'a [u8]) -> Result<Option<Self>> {
         let truncated = || record.error().field("attributes", "cut short", "an end mark");
         let kind = rest.first_chunk::<4>().ok_or_else(truncated)?;
         if u32::from_le_bytes(*kind) == ATTR_END {

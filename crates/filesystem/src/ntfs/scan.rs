@@ -5,6 +5,7 @@
 //! read in several passes.
 
 use block::{Error, FieldValue, Result, read_vec};
+use extent::{ExtentSet, Volume};
 
 use super::bitmap::{Bitmap, Words};
 use super::layout::{ATTR_ATTRIBUTE_LIST, RECORD_IN_USE};
@@ -35,11 +36,33 @@ pub(super) enum Unowned {
 /// Checks `clusters` against all records. `known` are the root files that were looked at.
 pub(super) fn check(mft: &Mft, clusters: &Bitmap, known: &[RecordNumber], unowned: Unowned) -> Result<()> {
     check_mirror(mft)?;
+    each_pass(mft, clusters, known, unowned, None)
+}
+
+/// The same of a volume in use, where `named` are the clusters that its log names: the records and the bitmaps on the disk are of
+/// different moments. Every cluster that a record in use owns must be set or named, and owned once or named. What is in use is told by the
+/// records themselves.
+pub(super) fn check_in_use(
+    mft: &Mft,
+    clusters: &Bitmap,
+    known: &[RecordNumber],
+    named: &ExtentSet<Volume>,
+) -> Result<()> {
+    each_pass(mft, clusters, known, Unowned::Used, Some(named))
+}
+
+fn each_pass(
+    mft: &Mft,
+    clusters: &Bitmap,
+    known: &[RecordNumber],
+    unowned: Unowned,
+    named: Option<&ExtentSet<Volume>>,
+) -> Result<()> {
     let cluster_count = mft.geometry.cluster_count;
     let mut start = 0;
     while start < cluster_count {
         let end = cluster_count.min(start + WINDOW_CLUSTERS);
-        let pass = Pass::new(mft, clusters, known, start, end)?.run()?;
+        let pass = Pass { named, ..Pass::new(mft, clusters, known, start, end)? }.run()?;
         if unowned == Unowned::Doubt {
             pass.check_all_owned()?;
         }
@@ -71,6 +94,8 @@ struct Pass<'a> {
     end: u64,
     used: Words,
     owned: Words,
+    /// What the log of a volume in use names.
+    named: Option<&'a ExtentSet<Volume>>,
 }
 
 impl<'a> Pass<'a> {
@@ -84,6 +109,7 @@ impl<'a> Pass<'a> {
             end,
             used: Words::new(&clusters.bytes(start / 8, window_bytes)?, start),
             owned: Words::clear(start, end - start),
+            named: None,
         })
     }
 
@@ -94,7 +120,9 @@ impl<'a> Pass<'a> {
             self.mft.read_piece(&piece, &mut buffer)?;
             self.check_piece(piece.start, &mut buffer)?;
         }
-        self.check_unwritten(count)?;
+        if self.named.is_none() {
+            self.check_unwritten(count)?;
+        }
         Ok(self)
     }
 
@@ -106,6 +134,10 @@ impl<'a> Pass<'a> {
 
     fn check_piece(&mut self, first: u64, piece: &mut [u8]) -> Result<()> {
         let record_bytes = usize::try_from(self.mft.geometry.record_bytes).expect("at most 4096");
+        if self.named.is_some() {
+            let records = (first..).zip(piece.chunks_exact_mut(record_bytes));
+            return records.into_iter().try_for_each(|(number, bytes)| self.check_in_use(number, bytes));
+        }
         let count = (piece.len() / record_bytes) as u64;
         let set = Words::new(&self.records_in_use.bytes(first / 8, count.div_ceil(8))?, first);
         for (number, bytes) in (first..).zip(piece.chunks_exact_mut(record_bytes)) {
@@ -118,6 +150,25 @@ impl<'a> Pass<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A record of a volume in use: one that says that it is in use owns what it maps, whatever the bitmap of records says.
+    fn check_in_use(&mut self, number: u64, bytes: &mut [u8]) -> Result<()> {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(());
+        }
+        let number = RecordNumber(number);
+        let record = Record::parse(bytes, number, self.mft.record_offset(number))?;
+        if !record.is_in_use() {
+            return Ok(());
+        }
+        let mut has_list = record.base().is_some();
+        for attribute in record.attributes() {
+            let attribute = attribute?;
+            has_list |= attribute.kind() == ATTR_ATTRIBUTE_LIST;
+            self.check_attribute(&record, &attribute, has_list)?;
+        }
+        self.check_names(&record)
     }
 
     /// What `$MFT`'s bitmap calls unused may hold anything but a record that says that it is in use.
@@ -193,6 +244,34 @@ impl<'a> Pass<'a> {
     fn claim(&mut self, record: &Record<'_>, run: Run) -> Result<()> {
         let Some(lcn) = run.lcn else { return Ok(()) };
         let (start, end) = (lcn.max(self.start), (lcn + run.count).min(self.end));
+        if start >= end {
+            return Ok(());
+        }
+        if let Some(named) = self.named {
+            return self.claim_unnamed(record, start, end, named);
+        }
+        self.claim_all(record, start, end)
+    }
+
+    /// Claims what of some clusters the log does not name.
+    fn claim_unnamed(
+        &mut self,
+        record: &Record<'_>,
+        start: u64,
+        end: u64,
+        named: &ExtentSet<Volume>,
+    ) -> Result<()> {
+        let geometry = self.mft.geometry;
+        let mut at = start;
+        for span in named.within(geometry.span_of(start, end - start)) {
+            let first = span.start().get() / geometry.cluster_bytes;
+            self.claim_all(record, at, first)?;
+            at = span.end().get() / geometry.cluster_bytes;
+        }
+        self.claim_all(record, at, end)
+    }
+
+    fn claim_all(&mut self, record: &Record<'_>, start: u64, end: u64) -> Result<()> {
         if start >= end {
             return Ok(());
         }

@@ -17,6 +17,8 @@ pub(super) struct NtfsUsedMap {
     /// The log, if it is empty.
     pub(super) empty_log: ExtentSet<Volume>,
     pub(super) shadow: Shadow,
+    /// What records of an open log name: used, whatever the bitmap says.
+    pub(super) named: ExtentSet<Volume>,
 }
 
 /// What shadow copies need.
@@ -78,7 +80,13 @@ impl NtfsUsedMap {
 
     fn push_free(&self, uses: &mut Uses, run: VolumeSpan) {
         match &self.shadow {
-            Shadow::None => uses.push(run.end(), Use::Free),
+            Shadow::None => {
+                for named in self.named.within(run) {
+                    uses.push(named.start(), Use::Free);
+                    uses.push(named.end(), Use::Used);
+                }
+                uses.push(run.end(), Use::Free);
+            }
             Shadow::Unread => uses.push(run.end(), Use::Used),
             Shadow::Needs(needs) => uses.push_within(run.end(), needs.unclaimed.within(run), Use::Free),
         }

@@ -95,7 +95,16 @@ pub(super) fn empty_log(mft: &Mft) -> Result<ExtentSet<Volume>> {
     Ok(stream_spans(mft, &log, 0).into_iter().collect())
 }
 
-fn log(mft: &Mft) -> Result<Stream> {
+/// `$Bitmap`'s data.
+pub(super) fn clusters(mft: &Mft) -> Result<Stream> {
+    let owned = mft.system_record(RecordNumber::BITMAP)?;
+    let record = owned.view();
+    let missing = || record.error().field("attribute 0x80", "missing", "the cluster bitmap");
+    mft.stream(&record, ATTR_DATA, "")?.ok_or_else(missing)
+}
+
+/// `$LogFile`'s data.
+pub(super) fn log(mft: &Mft) -> Result<Stream> {
     let owned = mft.system_record(RecordNumber::LOG_FILE)?;
     let record = owned.view();
     let missing = || record.error().field("attribute 0x80", "missing", "the log");

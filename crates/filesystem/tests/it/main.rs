@@ -17,6 +17,7 @@ mod holders;
 mod ntfs;
 mod ntfs_files;
 mod ntfs_files_broken;
+mod ntfs_log;
 mod ntfs_rearrange;
 mod ntfs_rearrange_hostile;
 mod ntfs_shadow;

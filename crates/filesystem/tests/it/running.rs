@@ -3,7 +3,6 @@
 //!
 //! How many moments of each: `LEANDISK_MOMENTS`. The seed is printed; `LEANDISK_SEED` takes another one.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use crate::support::{source, spans, text};
 use filesystem::{Check, FileSystem, State, Use};
-use testkit::mounted::Mounted;
+use testkit::mounted::{Mounted, shown};
 use testkit::{run, scratch};
 
 const VOLUME_BYTES: u64 = 200 << 20;
@@ -87,30 +86,6 @@ fn copy_used(taken: &Path, copy: &Path) -> u64 {
 
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |text| text.parse().unwrap())
-}
-
-/// What a mount shows of files whose metadata may not agree with each other: their lengths and contents, or why they cannot be read.
-fn shown(root: &Path) -> BTreeMap<PathBuf, String> {
-    let (mut found, mut waiting) = (BTreeMap::new(), vec![root.to_path_buf()]);
-    while let Some(path) = waiting.pop() {
-        let about = fs::symlink_metadata(&path);
-        let told = match &about {
-            Err(error) => format!("{error}"),
-            Ok(about) if about.is_dir() => match fs::read_dir(&path) {
-                Err(error) => format!("directory: {error}"),
-                Ok(entries) => {
-                    waiting.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
-                    "directory".into()
-                }
-            },
-            Ok(about) => match fs::read(&path) {
-                Err(error) => format!("{} bytes: {error}", about.len()),
-                Ok(bytes) => format!("{} bytes: {:x}", about.len(), xxhash_rust::xxh3::xxh3_64(&bytes)),
-            },
-        };
-        found.insert(path.strip_prefix(root).unwrap().to_path_buf(), told);
-    }
-    found
 }
 
 /// Takes the disk at random moments, and holds a copy of what is used against the whole.

@@ -23,7 +23,7 @@ use super::Options;
 use super::lean::Lean;
 use super::rehearsal::Rehearsed;
 use crate::machine::Caching;
-use crate::open::{Location, OpenOptions, check_claims};
+use crate::open::{Location, NtfsLog, OpenOptions, check_claims};
 use crate::{Observer, Provision, Unwatched};
 
 /// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
@@ -72,6 +72,7 @@ impl Held {
         let resolver = location.resolver()?;
         if options.read_only {
             let mut held = HeldToRead::of(&chain, &*resolver, options.lean)?;
+            held.ntfs_log = options.open.ntfs_log;
             if options.lean {
                 options.open.with.iter().try_for_each(|other| held.add_other(location, other))?;
             }
@@ -108,6 +109,7 @@ pub(super) struct HeldToRead {
     locks: Vec<LockedFile>,
     /// What its guest does not use is to read as zeros.
     is_lean: bool,
+    ntfs_log: NtfsLog,
 }
 
 impl HeldToRead {
@@ -118,7 +120,7 @@ impl HeldToRead {
         let chain = Chain::open(chain.files()[0].clone(), same_format(chain), resolver)?;
         chain.check_readable()?;
         check_all_held(&chain, &locks, &[])?;
-        Ok(Self { chain, others: Vec::new(), locks, is_lean })
+        Ok(Self { chain, others: Vec::new(), locks, is_lean, ntfs_log: NtfsLog::Refuse })
     }
 
     /// Holds another disk as well, without which its logical volumes are not whole. It is named with the disk at `location`.
@@ -131,11 +133,11 @@ impl HeldToRead {
     }
 
     fn into_use(self, observer: &dyn Observer) -> Result<OpenForUse> {
-        let Self { chain, others, locks, is_lean } = self;
+        let Self { chain, others, locks, is_lean, ntfs_log } = self;
         let format = chain.facts().format;
         let disk: Arc<dyn LiveDisk> = match is_lean {
             true => {
-                let stack = Stack::open_with(chain, others)?;
+                let stack = ntfs_log.joined(Stack::open_with(chain, others)?)?;
                 let disk = Arc::new(ReadOnly(stack.chain().clone()));
                 Arc::new(Lean::of(&stack, disk, observer)?)
             }
