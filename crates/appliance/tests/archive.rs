@@ -13,7 +13,7 @@ fn member(name: &str, contents: &[u8]) -> Vec<u8> {
     let member = NewMember { name: name.into(), len_bytes: contents.len() as u64 };
     let mut all = header(&member, 0);
     all.extend_from_slice(contents);
-    all.resize(padded_bytes(all.len() as u64).try_into().unwrap(), 0);
+    all.resize(usize::try_from(padded_bytes(all.len() as u64)).expect("small"), 0);
     all
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Info(arguments) => {
             let options = arguments.options();
             confine::run(arguments.confine.into(), confine::info(&options))?;
-            if let Some(document) = info::appliance(&options, &TERMINAL)? {
+            if let Some(document) = info::appliance(&options)? {
                 let text = || appliance_text(&document, palette);
                 return Ok(print(&if arguments.json { to_json(&document) } else { text() })?);
             }

@@ -26,7 +26,7 @@ use crate::machine::{Caching, Machine, Named, ThisHost};
 use crate::open::{Location, OpenDisk, OpenOptions, check_claims};
 use crate::pack::pack;
 use crate::target::{Target, Wanted};
-use crate::{Cancel, Observer, Progress, Provision, shadow_copies};
+use crate::{Cancel, Observer, Progress, Provision, appliance, shadow_copies};
 
 /// Where files lie in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -91,6 +91,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
 /// The same on another machine than this host.
 pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
     let started = Instant::now();
+    appliance::check_source(machine, &options.source, &options.open, observer)?;
     let Begun { disk, target_format, writer, before, least, target } = begin(machine, options)?;
     let stack = &disk.stack;
     warn_of_sectors(stack.chain().sector_bytes(), target_format, observer);

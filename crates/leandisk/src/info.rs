@@ -7,7 +7,6 @@ use claims::Claims;
 use filesystem::Check;
 use report::{ApplianceDisk, ApplianceDocument, InfoDocument, info_document};
 
-use crate::Observer;
 use crate::appliance::{Appliance, Inside};
 use crate::machine::{Caching, ThisHost};
 use crate::open::{Location, OpenDisk, OpenOptions, name_disk};
@@ -35,8 +34,8 @@ pub fn describe(disk: &OpenDisk, options: &Options) -> Result<InfoDocument> {
 }
 
 /// The disks of an appliance; `None` if what is asked about is a disk.
-pub fn appliance(options: &Options, observer: &dyn Observer) -> Result<Option<ApplianceDocument>> {
-    let Some(appliance) = Appliance::find(&ThisHost, &options.disk, &options.open, observer)? else {
+pub fn appliance(options: &Options) -> Result<Option<ApplianceDocument>> {
+    let Some(appliance) = Appliance::find(&ThisHost, &options.disk, &options.open, None)? else {
         return Ok(None);
     };
     let machine = Inside::new(&ThisHost, std::slice::from_ref(&appliance));

@@ -12,7 +12,6 @@ use journal::Standing;
 use mutants::broken;
 use stack::Stack;
 
-use crate::Unwatched;
 use crate::appliance::{Appliance, Inside};
 use crate::machine::{Caching, Machine, Named, ThisHost};
 use crate::remote::is_address;
@@ -59,7 +58,7 @@ impl OpenDisk {
         options: &OpenOptions,
         caching: Caching,
     ) -> Result<Self> {
-        if let Some(appliance) = Appliance::find(machine, path, options, &Unwatched)? {
+        if let Some(appliance) = Appliance::find(machine, path, options, None)? {
             let disk = appliance.only_disk()?;
             let machine = Inside::new(machine, std::slice::from_ref(&appliance));
             let options = OpenOptions { format: disk.format, ..options.clone() };

@@ -156,6 +156,14 @@ fn appliances_of_every_kind_are_copied() {
     let target = scene.at("single.vhdx");
     succeed(&["copy", arg(&single), arg(&target)]);
     same(&target, &other);
+    let mut bytes = fs::read(&single).unwrap();
+    let at = bytes.len() - 20_000;
+    bytes[at] ^= 1;
+    let broken = scene.at("broken.ova");
+    fs::write(&broken, bytes).unwrap();
+    document(APPLIANCE, &["info", arg(&broken)]);
+    let message = fail(4, &["copy", arg(&broken), arg(&scene.at("new.raw"))]);
+    assert!(message.contains("manifest"), "{message}");
     // Nothing changes one in place.
     let before = fs::read(&single).unwrap();
     for command in [&["compact"][..], &["defrag"]] {

@@ -60,13 +60,13 @@ impl Disk {
 }
 
 impl Appliance {
-    /// Reads what describes the appliance, and checks it; `None` if the path is no appliance's, or if the user says that it is an image.
+    /// Reads what describes the appliance, and checks it; with an observer the files' contents as well, if there is a manifest. `None` if the path is no appliance's, or if the user says that it is an image.
     /// Only a name makes a file an appliance: what a guest could have written into a raw disk does not.
     pub fn find(
         machine: &dyn Machine,
         path: &Path,
         options: &OpenOptions,
-        observer: &dyn Observer,
+        observer: Option<&dyn Observer>,
     ) -> Result<Option<Self>> {
         let Some(kind) = Kind::of(path).filter(|_| options.format.is_none()) else { return Ok(None) };
         if is_address(path) || machine.named(path) == Named::BlockDevice {
@@ -109,7 +109,7 @@ struct Reading<'a> {
     machine: &'a dyn Machine,
     path: &'a Path,
     options: &'a OpenOptions,
-    observer: &'a dyn Observer,
+    observer: Option<&'a dyn Observer>,
 }
 
 impl Reading<'_> {
@@ -161,7 +161,7 @@ impl Reading<'_> {
                     let member = member(name)?;
                     files.push((member.name.clone(), Arc::new(window(member.span)) as Arc<dyn HostFile>));
                 }
-                self.check(&manifest, files)?;
+                description.notes.extend(self.check(&manifest, files)?);
             }
         }
         if archive.has_certificate() {
@@ -202,7 +202,7 @@ impl Reading<'_> {
                             files.push((name, opened));
                         }
                     }
-                    self.check(&manifest, files)?;
+                    description.notes.extend(self.check(&manifest, files)?);
                 }
             }
         }
@@ -224,12 +224,17 @@ impl Reading<'_> {
         Manifest::parse(&text_of(&*manifest, manifest.name())?).map(Some)
     }
 
-    /// Reads all files, and compares them with the manifest.
-    fn check(&self, manifest: &Manifest, mut files: Vec<(String, Arc<dyn HostFile>)>) -> Result<()> {
+    /// Reads all files, and compares them with the manifest, if somebody watches that. Answers what is to be said of it.
+    fn check(
+        &self,
+        manifest: &Manifest,
+        mut files: Vec<(String, Arc<dyn HostFile>)>,
+    ) -> Result<Option<String>> {
+        let Some(observer) = self.observer else { return Ok(Some(NOT_READ.into())) };
         files.sort_by(|(a, _), (b, _)| a.cmp(b));
         files.dedup_by(|(a, _), (b, _)| a == b);
         let total_bytes = files.iter().map(|(_, file)| file.len_bytes()).sum();
-        let progress = self.observer.progress("check", total_bytes, Cancel::default());
+        let progress = observer.progress("check", total_bytes, Cancel::default());
         let mut advanced = |bytes| {
             progress.advanced(bytes, 0);
             if progress.is_cancelled() { Err(Error::interrupted()) } else { Ok(()) }
@@ -238,10 +243,25 @@ impl Reading<'_> {
             manifest.check(name, &**file, &mut advanced)?;
         }
         progress.finish();
-        Ok(())
+        Ok(None)
     }
 }
 
+/// Checks the source of a copy, if it is an appliance, and says what was not checked.
+pub(crate) fn check_source(
+    machine: &dyn Machine,
+    path: &Path,
+    options: &OpenOptions,
+    observer: &dyn Observer,
+) -> Result<()> {
+    let appliance = Appliance::find(machine, path, options, Some(observer))?;
+    for note in appliance.iter().flat_map(Appliance::notes) {
+        observer.note(note);
+    }
+    Ok(())
+}
+
+const NOT_READ: &str = "the manifest was not checked: a copy reads all files and compares";
 const NO_MANIFEST: &str = "the appliance has no manifest: whether its files are whole was not checked";
 const NOT_SIGNED: &str = "the appliance's certificate was not checked: signatures are ignored";
 

@@ -120,7 +120,7 @@ fn appliances<'a>(
 ) -> Result<Vec<(Appliance, &'a Path)>> {
     let mut found = Vec::new();
     for path in &options.sources {
-        let appliance = Appliance::find(machine, path, &options.copy.open, observer);
+        let appliance = Appliance::find(machine, path, &options.copy.open, Some(observer));
         found
             .extend(appliance.map_err(|error| name_disk(error, path))?.map(|appliance| (appliance, &**path)));
     }

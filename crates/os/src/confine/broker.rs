@@ -150,7 +150,8 @@ impl Broker {
             }
             Request::RemoveFolder(path) => {
                 self.names.check_target_folder(path.as_ref())?;
-                told(crate::named::remove_folder_here(path.as_ref()))
+                crate::named::remove_folder_here(path.as_ref());
+                told(())
             }
             Request::Storage(path) => {
                 self.names.check_placed(path.as_ref(), &self.granted)?;

@@ -127,6 +127,11 @@ impl Names {
     }
 }
 
+/// The reader asks for more than it is granted: never on an honest reader's way.
+pub(super) fn beyond(path: &Path) -> Error {
+    Error::refused("is not granted to the process that reads the disk").path(path.display())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,9 +163,4 @@ mod tests {
         assert!(names.check_read("/vm/a.qcow2".as_ref()).is_err());
         assert!(names.check_target_folder("/vm".as_ref()).is_err());
     }
-}
-
-/// The reader asks for more than it is granted: never on an honest reader's way.
-pub(super) fn beyond(path: &Path) -> Error {
-    Error::refused("is not granted to the process that reads the disk").path(path.display())
 }
