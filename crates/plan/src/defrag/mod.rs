@@ -32,6 +32,7 @@ mod tests;
 
 use block::Result;
 
+use goals::exchange::Packing;
 use goals::{anchored, exchange, files, free, pack, units};
 use moves::give_back;
 use state::{Growth, Storage, Work};
@@ -79,9 +80,12 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
     let mut plans: Vec<_> = lavish.into_iter().collect();
     plans.push(sparing);
     if options.goal != Goal::Pack && !plans.iter().any(DefragPlan::is_complete) {
-        plans.extend(plan_exchange(layout, options, hints)?);
+        plans.extend(plan_exchange(layout, options, hints, Packing::Never)?);
         if is_thin && !plans.iter().any(DefragPlan::is_complete) {
             plans.extend(plan_lavish_exchange(layout, options, hints)?);
+        }
+        if is_thin && !plans.iter().any(DefragPlan::is_complete) {
+            plans.extend(plan_exchange(layout, options, hints, Packing::Allowed)?);
         }
     }
     if options.goal == Goal::Files {
@@ -132,8 +136,13 @@ fn plan_lavish(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> R
 }
 
 /// Plans with streams that exchange places. No plan if too much of the growth would be left in the end.
-fn plan_exchange(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<Option<DefragPlan>> {
-    let mut plan = plan_exchange_once(layout, options, hints, Storage::Counted)?;
+fn plan_exchange(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+    packing: Packing,
+) -> Result<Option<DefragPlan>> {
+    let mut plan = plan_exchange_once(layout, options, hints, Storage::Counted, packing)?;
     let (growth_max, left_max) = (options.growth_bytes_max, options.growth_left_bytes_max);
     plan.left.iter_mut().for_each(|(_, why)| why.stays(growth_max, left_max));
     Ok((plan.growth_left_bytes <= left_max).then_some(plan))
@@ -146,7 +155,7 @@ fn plan_lavish_exchange(
     hints: &Hints<'_>,
 ) -> Result<Option<DefragPlan>> {
     for storage in [Storage::Ignored, Storage::InSteps] {
-        let plan = plan_exchange_once(layout, options, hints, storage)?;
+        let plan = plan_exchange_once(layout, options, hints, storage, Packing::Never)?;
         let plan = schedule::within_growth(layout, options, &plan)?;
         if plan.is_some() {
             return Ok(plan);
@@ -160,9 +169,10 @@ fn plan_exchange_once(
     options: &DefragOptions,
     hints: &Hints<'_>,
     storage: Storage,
+    packing: Packing,
 ) -> Result<DefragPlan> {
     let mut work = Work::new(layout, options, hints, storage);
-    files::counting_room(&mut work, |work| exchange::gather(work, options))?;
+    files::counting_room(&mut work, |work| exchange::gather(work, options, packing))?;
     if options.goal == Goal::Free {
         free::consolidate_and_gather(&mut work)?;
     }

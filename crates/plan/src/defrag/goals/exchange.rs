@@ -7,6 +7,9 @@
 //! 3. what lies there goes to what is free elsewhere, as much at once as fits, and the stream's runs take its place;
 //! 4. what they leave is what the next one's others go to.
 //!
+//! Where files in one piece lie among them, and each gap that is left would cost a unit of the container, these are packed along with them: one that
+//! comes to lie where the next begins stays, and one that had to go to what was borrowed comes next.
+//!
 //! A container that lacks storage for free space takes some in one piece for as long as that lasts, and has it back in the end
 //! ([`Space::borrow`](crate::defrag::state::Space::borrow)).
 //!
@@ -16,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use block::Result;
-use extent::VolumeSpan;
+use extent::{VolumeOffset, VolumeSpan};
 
 use super::files;
 use crate::defrag::moves::{
@@ -34,13 +37,17 @@ const STALLS_MAX: usize = 2;
 /// After so many streams in a row that cannot be placed, the rest of a region is left.
 const FAILURES_MAX: usize = 8;
 
+/// So many times in a row what lies next in a region is left where it is because nothing can be placed before it.
+const SKIPS_MAX: usize = 8;
+
 /// What is tried each time.
-const WAYS: [Way; 5] = [
-    Way { exchanges: true, stays: false, part: 1 },
-    Way { exchanges: true, stays: true, part: 1 },
-    Way { exchanges: false, stays: true, part: 1 },
-    Way { exchanges: true, stays: false, part: 4 },
-    Way { exchanges: true, stays: true, part: 4 },
+const WAYS: [Way; 6] = [
+    Way { exchanges: true, packs: false, stays: false, part: 1 },
+    Way { exchanges: true, packs: false, stays: true, part: 1 },
+    Way { exchanges: false, packs: false, stays: true, part: 1 },
+    Way { exchanges: true, packs: true, stays: false, part: 1 },
+    Way { exchanges: true, packs: false, stays: false, part: 4 },
+    Way { exchanges: true, packs: false, stays: true, part: 4 },
 ];
 
 /// So many times storage is borrowed, and so many windows are emptied to give it back.
@@ -58,34 +65,48 @@ const TRIMMED_MAX: u64 = 4;
 /// Whole streams of one part in so many of what is free may be in the way, where those in pieces do not suffice.
 const SMALL_PART: u64 = 16;
 
+/// The same where these are packed along with those in pieces.
+const PACKED_PART: u64 = 4;
+
 /// How streams come together.
 #[derive(Clone, Copy)]
 struct Way {
     /// Whether they exchange places.
     exchanges: bool,
+    /// Whether what is in one piece among them is packed along with them.
+    packs: bool,
     /// Whether they may stay in what is borrowed; something else is given back then.
     stays: bool,
     /// What part of the growth is borrowed: one in so many.
     part: u64,
 }
 
+/// What may be packed along with fragmented streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Packing {
+    /// Nothing else, which moves the least.
+    Never,
+    /// What is in one piece and among them, if nothing else helps.
+    Allowed,
+}
+
 /// Brings the fragmented streams together. What the container grew by has gone back in the end, but for what may stay.
-pub(crate) fn gather(work: &mut Work<'_>, options: &DefragOptions) -> Result<()> {
+pub(crate) fn gather(work: &mut Work<'_>, options: &DefragOptions, packing: Packing) -> Result<()> {
     work.close()?;
     let mut effort = Effort::new(EFFORT_MAX);
     let mut left = work.fragmented().len();
     for _ in 0..LOANS_MAX {
         let mut best: Option<Work<'_>> = None;
         let mut rank = (left, 0);
-        for way in WAYS {
-            if way.part > 1 && rank.0 < left && rank.1 <= options.growth_left_bytes_max {
+        for way in WAYS.into_iter().filter(|way| !way.packs || packing == Packing::Allowed) {
+            if rank.0 == 0 || (way.part > 1 && rank.0 < left && rank.1 <= options.growth_left_bytes_max) {
                 continue;
             }
             let mut trial = work.clone();
             let loan = trial.space.borrow(options.growth_bytes_max / way.part);
             effort = gather_once(&mut trial, options, &loan, way, effort)?;
             let trial_rank = (trial.fragmented().len(), trial.space.growth_bytes());
-            if is_small_enough(&trial, options) && trial_rank < rank {
+            if fits(&trial, options) && trial_rank < rank {
                 rank = trial_rank;
                 best = Some(trial);
             }
@@ -105,7 +126,7 @@ pub(crate) fn gather(work: &mut Work<'_>, options: &DefragOptions) -> Result<()>
 }
 
 /// Whether the container is no larger than it may be in the end: in whole units, or in a few more of which the host has the free parts back.
-fn is_small_enough(work: &Work<'_>, options: &DefragOptions) -> bool {
+fn fits(work: &Work<'_>, options: &DefragOptions) -> bool {
     let most = options.growth_left_bytes_max;
     let growth_bytes = work.space.growth_bytes();
     growth_bytes <= most
@@ -120,9 +141,14 @@ fn gather_once(
     effort: Effort,
 ) -> Result<Effort> {
     let parking = loan.first().copied();
-    let mut exchange = Exchange { parking, left: BTreeMap::new(), effort };
-    let small_bytes = work.space.held().total_bytes() / SMALL_PART;
-    for whole_bytes_max in [0, small_bytes].into_iter().filter(|_| way.exchanges) {
+    let mut exchange = Exchange { parking, packs: way.packs, left: BTreeMap::new(), effort };
+    let part_of_free = |part| work.space.held().total_bytes() / part;
+    let whole_bytes_maxima = match way {
+        Way { exchanges: false, .. } => vec![],
+        Way { packs: true, .. } => vec![part_of_free(PACKED_PART)],
+        _ => vec![0, part_of_free(SMALL_PART)],
+    };
+    for whole_bytes_max in whole_bytes_maxima {
         exchange.fill_regions(work, whole_bytes_max)?;
     }
     if way.stays {
@@ -182,6 +208,8 @@ fn give_back_windows(
 struct Exchange {
     /// Where others go meanwhile: the largest of what is borrowed.
     parking: Option<VolumeSpan>,
+    /// Whether what is in one piece is packed as well.
+    packs: bool,
     /// Fragmented streams, and their bytes.
     left: BTreeMap<usize, u64>,
     effort: Effort,
@@ -225,52 +253,81 @@ impl Exchange {
 
     fn fill_region(&mut self, work: &mut Work<'_>, region: VolumeSpan) -> Result<()> {
         let mut rest = region;
-        let mut failed = BTreeSet::new();
-        while let Some(stream) = self.next(work, rest, &failed) {
-            let window = VolumeSpan::new(rest.start(), self.left[&stream]);
+        let (mut failed, mut skips) = (BTreeSet::new(), 0);
+        while !self.effort.is_spent() && skips <= SKIPS_MAX {
+            if let Some(end) = self.end_of_whole_at(work, rest) {
+                rest = VolumeSpan::between(end, rest.end());
+                failed.clear();
+                continue;
+            }
+            let next = if failed.len() < FAILURES_MAX { self.next(work, rest, &failed) } else { None };
+            let Some((stream, bytes)) = next else {
+                let Some(next) = self.behind_next(work, rest) else { break };
+                rest = VolumeSpan::between(next, rest.end());
+                failed.clear();
+                skips += 1;
+                continue;
+            };
+            let window = VolumeSpan::new(rest.start(), bytes);
             if self.place(work, stream, window)? {
                 self.left.remove(&stream);
                 rest = VolumeSpan::between(window.end(), rest.end());
                 failed.clear();
+                skips = 0;
             } else {
                 failed.insert(stream);
-            }
-            if failed.len() >= FAILURES_MAX || self.effort.is_spent() {
-                break;
             }
         }
         Ok(())
     }
 
-    /// What comes to the start of `rest`: what has the most there already, or where it cannot stay; of equals the largest.
-    fn next(&mut self, work: &Work<'_>, rest: VolumeSpan, failed: &BTreeSet<usize>) -> Option<usize> {
-        let fits = |stream: &usize| {
-            self.left.get(stream).is_some_and(|bytes| *bytes <= rest.len_bytes()) && !failed.contains(stream)
-        };
-        let fitting = || self.left.keys().copied().filter(fits);
-        let longest = fitting().map(|stream| self.left[&stream]).max()?;
-        let mut own_bytes: BTreeMap<usize, u64> = fitting().map(|stream| (stream, 0)).collect();
-        let window = VolumeSpan::new(rest.start(), longest);
-        let mut count = own_bytes.len();
-        let there = work.extents_within(window).map(|extent| (extent, true));
-        let parked = self.parking.into_iter().flat_map(|parking| work.extents_within(parking));
-        for (extent, is_there) in there.chain(parked.map(|extent| (extent, false))) {
-            count += 1;
-            let stream = work.owner(extent);
-            let Some(sum) = own_bytes.get_mut(&stream) else { continue };
-            let end = work.span(extent).end();
-            if !is_there || end.get() - rest.start().get() <= self.left[&stream] {
-                *sum += work.layout.len_bytes(extent);
+    /// Where a stream ends that lies at the start of `rest` in one piece, and stays there.
+    fn end_of_whole_at(&self, work: &Work<'_>, rest: VolumeSpan) -> Option<VolumeOffset> {
+        let extent = work.extents_within(rest).next().filter(|_| self.packs)?;
+        let bounds = work.bounds(&whole(work, extent)?);
+        (bounds.start() == rest.start() && rest.covers(&bounds)).then_some(bounds.end())
+    }
+
+    /// Where what lies first in `rest` ends: the next place to go on from, where nothing could be placed before it.
+    fn behind_next(&self, work: &Work<'_>, rest: VolumeSpan) -> Option<VolumeOffset> {
+        let extent = work.extents_within(rest).next().filter(|_| self.packs && !self.left.is_empty())?;
+        Some(work.span(extent).end()).filter(|end| *end > rest.start() && *end < rest.end())
+    }
+
+    /// What comes to the start of `rest`, and its bytes: what has the most there already, or where it cannot stay; of equals the largest.
+    fn next(&mut self, work: &Work<'_>, rest: VolumeSpan, failed: &BTreeSet<usize>) -> Option<(usize, u64)> {
+        let fits = |stream: usize, bytes: u64| bytes <= rest.len_bytes() && !failed.contains(&stream);
+        let mut fitting: BTreeMap<usize, Fitting> = (self.left.iter())
+            .filter(|(stream, bytes)| fits(**stream, **bytes))
+            .map(|(stream, bytes)| (*stream, Fitting { bytes: *bytes, own_bytes: 0 }))
+            .collect();
+        let mut count = fitting.len();
+        if let Some(longest) = fitting.values().map(|fitting| fitting.bytes).max() {
+            for extent in work.extents_within(VolumeSpan::new(rest.start(), longest)) {
+                count += 1;
+                let end = work.span(extent).end();
+                let Some(fitting) = fitting.get_mut(&work.owner(extent)) else { continue };
+                if end.get() - rest.start().get() <= fitting.bytes {
+                    fitting.own_bytes += work.layout.len_bytes(extent);
+                }
             }
         }
-        let left = &self.left;
-        let rank = |(stream, bytes): &(usize, u64)| {
-            let part = (u128::from(*bytes) << 32) / u128::from(left[stream].max(1));
-            (part, left[stream], Reverse(*stream))
-        };
-        let next = own_bytes.into_iter().max_by_key(rank).map(|(stream, _)| stream);
+        for extent in self.parking.into_iter().flat_map(|parking| work.extents_within(parking)) {
+            count += 1;
+            let stream = work.owner(extent);
+            if let Some(fitting) = fitting.get_mut(&stream) {
+                fitting.own_bytes += work.layout.len_bytes(extent);
+            } else if let Some(run) = whole(work, extent).filter(|run| self.packs && fits(stream, run.bytes))
+            {
+                fitting.insert(stream, Fitting { bytes: run.bytes, own_bytes: run.bytes });
+            }
+        }
         self.effort.spend(count as u64 * EXTENT_EFFORT);
-        next
+        let rank = |(stream, fitting): &(usize, Fitting)| {
+            let part = (u128::from(fitting.own_bytes) << 32) / u128::from(fitting.bytes.max(1));
+            (part, fitting.bytes, Reverse(*stream))
+        };
+        fitting.into_iter().max_by_key(rank).map(|(stream, fitting)| (stream, fitting.bytes))
     }
 
     /// Brings a stream into `window`. Whether it lies there.
@@ -323,6 +380,22 @@ impl Exchange {
         }
         Ok(false)
     }
+}
+
+/// A stream that could come next.
+struct Fitting {
+    bytes: u64,
+    /// What of it lies where it is to be, or where it cannot stay.
+    own_bytes: u64,
+}
+
+/// All of the stream that an extent is of, if that is in one piece and may move.
+fn whole(work: &Work<'_>, extent: usize) -> Option<Run> {
+    let stream = work.owner(extent);
+    let run = work.run_of(extent);
+    let is_whole =
+        run.extents == work.layout.extents_of(stream) && work.bounds(&run).len_bytes() == run.bytes;
+    (is_whole && !work.is_locked(stream)).then_some(run)
 }
 
 fn bytes_of(work: &Work<'_>, stream: usize) -> u64 {
