@@ -7,13 +7,14 @@
 //!   it, since nothing is left out by what they show;
 //! - opening costs a handful of reads and one of `$Bitmap`; memory does not grow with the volume.
 //!
-//! Absent on purpose: replaying `$LogFile` (a volume that needs it is dirty), compressed or encrypted
-//! contents, writing.
+//! Absent on purpose: replaying `$LogFile` (a volume that needs it is dirty), encrypted contents, writing.
 
 mod bitmap;
 mod boot;
+mod browse;
 mod contents;
 mod corrupt;
+mod data;
 mod edits;
 mod files;
 mod gather;
@@ -36,6 +37,7 @@ mod shadow;
 mod stream;
 mod used;
 mod volume;
+mod wof;
 
 use std::sync::Arc;
 
@@ -44,7 +46,8 @@ use extent::{File, VolumeSpan};
 
 use crate::opened::state_of;
 use crate::{
-    Check, Facts, FileId, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, StreamName, UsedMap,
+    Browse, Check, Facts, FileId, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, StreamName,
+    UsedMap,
 };
 pub use corrupt::Corrupt;
 pub use shadow::CorruptShadowCopy;
@@ -170,7 +173,12 @@ impl FileSystem for Ntfs {
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
-        contents::open(self.clean_mft()?, file, name)
+        Ok(contents::open(self.clean_mft()?, file, name)?)
+    }
+
+    fn browse(&self) -> Result<Box<dyn Browse + '_>> {
+        let mft = self.mft.as_ref().ok_or_else(|| self.refusal())?;
+        Ok(Box::new(browse::Files(mft)))
     }
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
