@@ -1,7 +1,9 @@
 //! Lists the files and the free space of a file system, and sees to it that the listing keeps its promises.
 
 use block::{ErrorKind, Result};
-use filesystem::{Catalog, FileExtent, FileId, FileName, FileStream, FileSystem, FileVisitor, StreamName};
+use filesystem::{
+    Catalog, FileExtent, FileId, FileName, FileStream, FileSystem, FileVisitor, NodeKind, StreamName,
+};
 
 /// The least unit in which any file system allocates.
 const UNIT_BYTES: u64 = 256;
@@ -43,8 +45,46 @@ impl FileVisitor for Strict {
     }
 }
 
+/// The most folders and files that are looked at one by one.
+const NODES_MAX: usize = 64;
+/// The most that is read of a file.
+const READ_BYTES_MAX: u64 = 256 << 10;
+
+/// Goes through some folders, and reads some of what is in files: all of it may fail, and none may panic or go on for ever.
+fn browse(filesystem: &dyn FileSystem) {
+    let Ok(browse) = filesystem.browse() else { return };
+    let mut waiting = vec![browse.root()];
+    for _ in 0..NODES_MAX {
+        let Some(file) = waiting.pop() else { return };
+        let Ok(node) = browse.node(file) else { continue };
+        let _ = browse.attributes(file);
+        match node.kind {
+            NodeKind::Directory => {
+                let _ = browse.each_entry(file, &mut |_, file| {
+                    if waiting.len() < NODES_MAX {
+                        waiting.push(file);
+                    }
+                    Ok(())
+                });
+            }
+            NodeKind::Link => drop(browse.target(file)),
+            NodeKind::File | NodeKind::Special(_) => {}
+        }
+        let streams = node.streams.iter().map(|stream| StreamName::Named(&stream.name));
+        for name in streams.chain([StreamName::Main]).take(4) {
+            let Ok(contents) = browse.open(file, name) else { continue };
+            let Ok(Some(span)) = contents.next_data(extent::Offset::ZERO) else { continue };
+            assert!(!span.is_empty() && span.end().get() <= contents.len_bytes(), "within the file");
+            let len = span.len_bytes().min(READ_BYTES_MAX);
+            let mut bytes = vec![0; usize::try_from(len).expect("some kilobytes")];
+            let _ = contents.read_at(span.start(), &mut bytes);
+        }
+    }
+}
+
 /// Lists everything, once for the promises and once into a catalog, whose paths must end.
 pub(crate) fn list(filesystem: &dyn FileSystem, volume_bytes: u64) -> Result<()> {
+    browse(filesystem);
     let mut strict = Strict { volume_bytes, last: None, stream_count: 0, doubt_count: 0 };
     match filesystem.scan_files(&mut strict) {
         // It lists none.

@@ -10,9 +10,11 @@ use crate::sizes::{parse_request_size, parse_size};
 
 mod bench;
 mod examples;
+mod files;
 mod serving;
 
 pub(crate) use bench::{BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order};
+pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
 pub(crate) use serving::{Placement, ServeArguments, StatsArguments};
 
 /// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
@@ -53,6 +55,15 @@ pub(crate) enum Command {
     /// Draw a map of where the files lie on the disk, in the image and on the host
     #[command(after_help = examples::MAP)]
     Map(MapArguments),
+    /// List the files in a folder of a disk
+    #[command(name = "ls", after_help = examples::LS)]
+    List(ListArguments),
+    /// Write the contents of a file of a disk to standard output
+    #[command(after_help = examples::CAT)]
+    Cat(CatArguments),
+    /// Extract files and folders of a disk into a folder, or as a tar
+    #[command(after_help = examples::EXTRACT)]
+    Extract(ExtractArguments),
     /// Copy a disk to any format, reading and writing only what the guest uses
     #[command(after_help = examples::COPY)]
     Copy(CopyArguments),
@@ -91,6 +102,7 @@ impl Command {
         match self {
             Self::Info(arguments) => arguments.json,
             Self::Analyze(arguments) => arguments.json,
+            Self::List(arguments) => arguments.json,
             Self::Copy(arguments) => arguments.json,
             Self::Create(arguments) => arguments.json,
             Self::Compact(arguments) => arguments.json,
@@ -99,7 +111,12 @@ impl Command {
             Self::Stats(arguments) => arguments.json,
             Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
             Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
-            Self::Map(_) | Self::Serve(_) | Self::Completions(_) | Self::Man(_) => false,
+            Self::Map(_)
+            | Self::Cat(_)
+            | Self::Extract(_)
+            | Self::Serve(_)
+            | Self::Completions(_)
+            | Self::Man(_) => false,
         }
     }
 }
@@ -111,6 +128,9 @@ impl Command {
             Self::Info(InfoArguments { disk, .. })
             | Self::Analyze(AnalyzeArguments { disk, .. })
             | Self::Map(MapArguments { disk, .. })
+            | Self::List(ListArguments { disk, .. })
+            | Self::Cat(CatArguments { disk, .. })
+            | Self::Extract(ExtractArguments { disk, .. })
             | Self::Copy(CopyArguments { source: disk, into: None, .. })
             | Self::Compact(CompactArguments { disk, .. })
             | Self::Defrag(DefragArguments { disk, .. })

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 use std::sync::Arc;
@@ -9,20 +10,20 @@ use std::sync::Arc;
 use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::{
-    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, folder, info, map, recover,
-    serve, stats,
+    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, files, folder, info, map,
+    recover, serve, stats,
 };
 use report::{
     DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, compact_text, copy_text,
-    create_text, defrag_text, first_write_text, folder_text, fragmentation_text, info_text, map_text,
-    recover_text, stats_text, to_json,
+    create_text, defrag_text, first_write_text, folder_text, fragmentation_text, info_text, list_text,
+    map_text, recover_text, stats_text, to_json,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Failed;
 use crate::arguments::{
-    AnalyzeArguments, BenchCommand, Command, ProgressStyle, ServeArguments, StatsArguments,
+    AnalyzeArguments, BenchCommand, Command, ExtractArguments, ProgressStyle, ServeArguments, StatsArguments,
 };
 use crate::copying;
 use crate::generate;
@@ -57,6 +58,20 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             confine::run(arguments.confine.into(), confine::map(&options))?;
             map::run(&options, &TERMINAL)?;
         }
+        Command::List(arguments) => {
+            confine::run(arguments.confine.into(), confine::files(&arguments.disk()))?;
+            let disk = files::open(&arguments.disk())?;
+            let Reported { document, ended } = files::list(disk.stack(), &arguments.options(), &TERMINAL)?;
+            print(&if arguments.json { to_json(&document) } else { list_text(&document, palette) })?;
+            ended.map_err(Failed::Told)?;
+        }
+        Command::Cat(arguments) => {
+            confine::run(arguments.confine.into(), confine::files(&arguments.disk()))?;
+            let disk = files::open(&arguments.disk())?;
+            let path = arguments.path.as_bytes();
+            read_by_others(files::cat(disk.stack(), path, &mut std::io::stdout().lock(), &TERMINAL))?;
+        }
+        Command::Extract(arguments) => extract(arguments)?,
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
         Command::Copy(arguments) => {
             let options = arguments.options()?;
@@ -97,6 +112,27 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// What goes to standard output is enough once its reader says so.
+fn read_by_others(done: Result<()>) -> Result<()> {
+    done.or_else(|error| match error.io_source().map(std::io::Error::kind) {
+        Some(std::io::ErrorKind::BrokenPipe) => Ok(()),
+        _ => Err(error),
+    })
+}
+
+fn extract(arguments: &ExtractArguments) -> Result<()> {
+    let (disk, options) = (arguments.disk(), arguments.options());
+    let mut stdout = std::io::stdout();
+    if options.into == files::Destination::Stdout && stdout.is_terminal() {
+        return Err(
+            Error::invalid("a tar is not written onto a terminal").hint("--tar FILE, or a pipe behind it")
+        );
+    }
+    confine::run(arguments.confine.into(), confine::extract(&disk, &options))?;
+    let disk = files::open(&disk)?;
+    read_by_others(files::extract(disk.stack(), &options, &mut stdout, &TERMINAL))
 }
 
 /// Analyses each disk of a folder in a process of its own, so that none is in another's way.

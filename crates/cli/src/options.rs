@@ -1,20 +1,21 @@
 //! What the command line says, as the use cases take it.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use bench::{HostKind, HostVolume, Workload};
 use block::{Error, Result};
 use leandisk::confine::When;
 use leandisk::{
-    OpenOptions, analyze, bench as benches, compact, copy, copy_all, create, defrag, folder, info, map,
-    recover, serve, stats,
+    OpenOptions, analyze, bench as benches, compact, copy, copy_all, create, defrag, files, folder, info,
+    map, recover, serve, stats,
 };
 
 use crate::arguments::{
-    AnalyzeArguments, CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments,
-    DefragArguments, FirstWriteArguments, FragmentationArguments, Goal, HostFilesystem, InfoArguments,
-    Layout, LogArguments, MapArguments, Move, NtfsLog, OpenArguments, Order, Placement, Provision,
-    RecoverArguments, Reflink, ServeArguments, StatsArguments,
+    AnalyzeArguments, CatArguments, CompactArguments, Confine, ConfineArguments, CopyArguments,
+    CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments, FragmentationArguments, Goal,
+    HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog,
+    OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, ServeArguments, StatsArguments,
 };
 
 impl OpenArguments {
@@ -90,6 +91,39 @@ impl From<Placement> for serve::Placement {
 impl InfoArguments {
     pub(crate) fn options(&self) -> info::Options {
         info::Options { disk: self.disk.clone(), open: self.open.options_with(self.log) }
+    }
+}
+
+impl ListArguments {
+    pub(crate) fn disk(&self) -> files::DiskOptions {
+        files::DiskOptions { disk: self.disk.clone(), open: self.open.options() }
+    }
+
+    pub(crate) fn options(&self) -> files::ListOptions {
+        files::ListOptions { path: self.path.as_bytes().to_vec(), recursive: self.recursive }
+    }
+}
+
+impl CatArguments {
+    pub(crate) fn disk(&self) -> files::DiskOptions {
+        files::DiskOptions { disk: self.disk.clone(), open: self.open.options() }
+    }
+}
+
+impl ExtractArguments {
+    pub(crate) fn disk(&self) -> files::DiskOptions {
+        files::DiskOptions { disk: self.disk.clone(), open: self.open.options() }
+    }
+
+    /// The parser knows that there is either a folder or a tar.
+    pub(crate) fn options(&self) -> files::ExtractOptions {
+        let into = match (&self.into, &self.tar) {
+            (Some(folder), _) => files::Destination::Folder(folder.clone()),
+            (None, Some(tar)) if tar.as_os_str() != "-" => files::Destination::Tar(tar.clone()),
+            _ => files::Destination::Stdout,
+        };
+        let paths = self.paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+        files::ExtractOptions { paths, into, force: self.force }
     }
 }
 

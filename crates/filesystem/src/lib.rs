@@ -12,6 +12,9 @@ use std::sync::Arc;
 use block::{Error, ReadAt, Result};
 use extent::{Extent, File, Volume, VolumeSpan};
 
+pub use browse::{
+    Attribute, Browse, Contents, EachEntry, NamedStream, Node, NodeKind, Special, Target, Time, Unix,
+};
 pub use catalog::{Catalog, CatalogStream, Doubt, PathWalk, paths};
 pub use doubtful::in_doubt;
 pub use files::{
@@ -21,12 +24,15 @@ pub use probe::Scope;
 pub use rearrange::{Edits, Mobility, Patch, Rearrange, Relocation, Relocations, Rewritten, StreamVisitor};
 pub use shadow_copy::ShadowCopy;
 
+mod acl;
 mod bits;
+mod browse;
 pub mod btrfs;
 mod catalog;
 mod clusters;
 mod coalesced;
 mod digest;
+mod dos_time;
 mod doubtful;
 pub mod exfat;
 pub mod ext;
@@ -42,6 +48,7 @@ mod rearrange;
 mod shadow_copy;
 pub mod signature;
 pub mod swap;
+mod unpack;
 mod uses;
 mod utf16;
 pub mod xfs;
@@ -204,6 +211,14 @@ pub trait FileSystem: Send + Sync {
     /// not what the guest reads: compressed, encrypted, kept elsewhere. Fails as [`Self::used_map`] does on a volume in doubt.
     fn open_stream(&self, _file: FileId, _name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
         Err(Error::unsupported(format!("the files of {} are not read yet", self.facts().filesystem)))
+    }
+
+    /// Its directories and files one by one, also of a volume in doubt as far as its structures hold.
+    fn browse(&self) -> Result<Box<dyn Browse + '_>> {
+        match self.facts().state.doubt() {
+            Some(_) => Err(self.facts().state.refusal()),
+            None => Err(Error::unsupported(format!("the files of {} are not read", self.facts().filesystem))),
+        }
     }
 
     /// Calls `each` with the free spans of the volume as its bitmaps say, unchecked, ascending and coalesced, also

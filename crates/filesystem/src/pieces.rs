@@ -1,9 +1,10 @@
 //! A file that lies in pieces of its volume, to be read as its guest reads it: holes and what was never written are zeros.
 
 use block::{Error, ReadAt, Result, check_bounds};
-use extent::{File, FileOffset};
+use extent::{File, FileOffset, Span};
 
 use crate::Source;
+use crate::browse::Contents;
 use crate::files::{FileExtent, PieceState};
 
 /// See the module.
@@ -63,5 +64,20 @@ impl ReadAt<File> for Pieces {
             done += self.read_piece(at.get() + done as u64, &mut buf[done..])?;
         }
         Ok(())
+    }
+}
+
+impl Contents for Pieces {
+    fn next_data(&self, at: FileOffset) -> Result<Option<Span<File>>> {
+        let size = FileOffset::new(self.size_bytes);
+        let end = |extent: &FileExtent| {
+            FileOffset::new(extent.logical.get().saturating_add(extent.span.len_bytes())).min(size)
+        };
+        let index = self.extents.partition_point(|extent| end(extent) <= at);
+        let found = self.extents[index..].iter().find(|extent| extent.state != PieceState::Unwritten);
+        Ok(found
+            .map(|extent| (extent.logical.max(at), end(extent)))
+            .filter(|(start, end)| start < end)
+            .map(|(start, end)| Span::between(start, end)))
     }
 }

@@ -1,7 +1,7 @@
 //! A process that can open nothing while it reads what strangers wrote.
 //!
-//! What a use case needs is known from its options before an image is read: [`info()`], [`map()`], [`analyze()`], [`copy()`] and [`copy_all()`]
-//! say it, [`run`] closes the process in, and the use case then works as it always does. A program calls it first of all, once, and for itself alone: no use
+//! What a use case needs is known from its options before an image is read: [`info()`], [`map()`], [`analyze()`], [`copy()`], [`copy_all()`], [`files()`]
+//! and [`extract()`] say it, [`run`] closes the process in, and the use case then works as it always does. A program calls it first of all, once, and for itself alone: no use
 //! case does it unasked, because it starts a process and holds for all that the program does afterwards.
 //!
 //! [`serve::run_confined`](crate::serve::run_confined) does it itself, between opening its files and letting clients in.
@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use block::{Error, Result};
 use os::{Confined, ConfinedNames, Split, Work};
 
+use crate::files::{Destination, DiskOptions, ExtractOptions};
 use crate::{OpenOptions, analyze, copy, copy_all, info, map, recording, remote};
 
 /// Whether a process is confined.
@@ -73,6 +74,21 @@ pub fn copy_all(options: &copy_all::Options) -> Needs {
     let into = if options.makes_ova() { &mut names.target } else { &mut names.target_folder };
     *into = Some(options.into.clone());
     Needs { names, work: Work::Copying }
+}
+
+/// What reading files of a disk needs: [`files::list()`](crate::files::list()) and [`files::cat()`](crate::files::cat()).
+pub fn files(options: &DiskOptions) -> Needs {
+    reading(disk(&options.disk, &options.open))
+}
+
+/// What [`files::extract()`](crate::files::extract()) needs.
+pub fn extract(options: &DiskOptions, extract: &ExtractOptions) -> Needs {
+    let names = ConfinedNames { replaces: extract.force, ..disk(&options.disk, &options.open) };
+    reading(match &extract.into {
+        Destination::Folder(folder) => ConfinedNames { folder: Some(folder.clone()), ..names },
+        Destination::Tar(path) => ConfinedNames { outputs: vec![path.clone()], ..names },
+        Destination::Stdout => names,
+    })
 }
 
 /// A trace, with the other files of its recording.

@@ -6,6 +6,7 @@
 //! | to | call |
 //! |---|---|
 //! | look at a disk | [`info::run`], [`analyze::run`], [`map::run`]; [`OpenDisk`] for all layers of it |
+//! | read the guest's files | [`files::list()`], [`files::cat()`], [`files::extract()`] |
 //! | copy it | [`copy::run`] |
 //! | change it in place | [`compact::run`], [`defrag::run`], [`recover::run`] |
 //! | make one | [`create::run`] |
@@ -103,6 +104,7 @@ pub mod copy;
 pub mod copy_all;
 pub mod create;
 pub mod defrag;
+pub mod files;
 pub mod folder;
 mod in_place;
 pub mod info;

@@ -16,11 +16,13 @@ mod connect;
 mod device;
 mod direct;
 mod edit_file;
+mod extracted;
 mod fiemap;
 mod flushed;
 mod grant;
 mod group;
 mod journal_file;
+mod kept;
 mod live_file;
 mod lock_bytes;
 mod locks;
@@ -47,12 +49,14 @@ pub use confine::{Confined, Names as ConfinedNames, Split, Work, confine, split}
 pub use connect::connect;
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
+pub use extracted::{ExtractFolder, ExtractedFile};
 pub use grant::Granted;
 pub use group::group_id;
 pub use journal_file::{
     HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,
     journal_path, journal_standing,
 };
+pub use kept::{Kept, Names as ExtractedNames, Of as ExtractedOf, SpecialFile};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
 pub use named::{make_folder, names_in, open_input, remove_folder, remove_made};

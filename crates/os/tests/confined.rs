@@ -19,8 +19,8 @@ use block::{Error, ErrorKind, HostFile, ReadAt, TargetFile, TargetFolder, Target
 use extent::{Host, Offset, Span};
 use journal::Standing;
 use os::{
-    Confined, ConfinedNames, DeviceTarget, FolderOptions, Granted, HostFolder, LiveFile, NewFile, SourceFile,
-    StoragePromise, Work,
+    Confined, ConfinedNames, DeviceTarget, ExtractFolder, FolderOptions, Granted, HostFolder, LiveFile,
+    NewFile, SourceFile, StoragePromise, Work,
 };
 use rustix::fs::{IFlags, ioctl_setflags};
 use rustix::process::{
@@ -84,6 +84,9 @@ const ATTEMPTS: &[(&str, Ending, Attempt)] = &[
     }),
     ("have it replace a target", REFUSED, |folder| {
         target_folder(&folder.join("output"), true).map(drop).map_err(io_of)
+    }),
+    ("have it extract into another folder", REFUSED, |folder| {
+        ExtractFolder::begin(&folder.join("elsewhere"), false).map(drop).map_err(io_of)
     }),
 ];
 

@@ -17,6 +17,7 @@ mod escape;
 mod failure;
 mod html;
 mod info;
+mod listing;
 mod map;
 mod recover;
 mod shadow_copies;
@@ -52,6 +53,7 @@ pub use html::{
     report_html, with_origin,
 };
 pub use info::{InfoDocument, info_document, info_text};
+pub use listing::{ListDocument, ListEntry, ListedKind, list_text};
 pub use map::{
     DiskMap, MAP_SVG_BYTES_MAX, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId,
     PieceClass, disk_map, map_svg, map_text,

@@ -27,6 +27,26 @@ Examples:
   leandisk map disk.vhdx -o disk.html               a page to zoom and search
   leandisk map -f raw /dev/vg/guest -o guest.svg --force";
 
+pub(super) const LS: &str = "\
+Examples:
+  leandisk ls disk.vhdx /Users                      the only volume with files
+  leandisk ls disk.qcow2 2:/etc                     volume 2, as info has it
+  leandisk ls disk.raw vg/root:/ --recursive --json all of a logical volume";
+
+pub(super) const CAT: &str = "\
+Examples:
+  leandisk cat disk.qcow2 2:/etc/fstab
+  leandisk cat disk.vhdx /Users/me/file.doc:Zone.Identifier";
+
+pub(super) const EXTRACT: &str = "\
+Examples:
+  leandisk extract disk.vhdx /Users/me --into restored
+  leandisk extract disk.qcow2 2:/etc 3:/home --tar files.tar
+  leandisk extract disk.raw / --tar - | tar -tv
+
+Files get their paths on the volume: /Users/me becomes restored/Users/me. Other
+streams of NTFS become files beside theirs, called NAME:STREAM.";
+
 pub(super) const COPY: &str = "\
 Examples:
   leandisk copy disk.vhdx disk.qcow2 --dry-run      how much would be read?

@@ -27,6 +27,7 @@ mod documents;
 mod every_pair;
 mod exfat;
 mod fat;
+mod files;
 mod generated;
 mod guest;
 mod holders;

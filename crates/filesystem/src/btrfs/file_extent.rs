@@ -11,11 +11,22 @@ use super::superblock::Superblock;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FileExtentItem<'a> {
     /// Its bytes are in the item.
-    Inline { bytes: &'a [u8], is_compressed: bool },
+    Inline { bytes: &'a [u8], packing: Packing, whole_bytes: u64 },
     /// Nothing is there.
     Hole,
     /// It lies in an extent of data.
     Data(Data),
+}
+
+/// How what is kept becomes what is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Packing {
+    None,
+    Zlib,
+    Lzo,
+    Zstd,
+    /// In a way that is not known, or encrypted.
+    Unknown,
 }
 
 /// A part of a file that lies in an extent of data.
@@ -27,7 +38,9 @@ pub(super) struct Data {
     /// Where in the extent the file's part begins, and how long that is: of the bytes once they are decompressed.
     pub(super) offset: u64,
     pub(super) part_bytes: u64,
-    pub(super) is_compressed: bool,
+    pub(super) packing: Packing,
+    /// How long the extent is once it is decompressed.
+    pub(super) whole_bytes: u64,
     /// It was preallocated, and not written to.
     pub(super) is_unwritten: bool,
 }
@@ -36,7 +49,13 @@ pub(super) struct Data {
 pub(super) fn parse<'a>(superblock: &Superblock, key: Key, bytes: &'a [u8]) -> Result<FileExtentItem<'a>> {
     let short = || key.wrong("size", bytes.len() as u64, "that of a file extent");
     let (raw, rest) = RawFileExtent::read_from_prefix(bytes).map_err(|_| short())?;
-    let is_compressed = raw.compression != 0;
+    let packing = match (raw.compression, raw.encryption, raw.other_encoding.get()) {
+        (0, 0, 0) => Packing::None,
+        (1, 0, 0) => Packing::Zlib,
+        (2, 0, 0) => Packing::Lzo,
+        (3, 0, 0) => Packing::Zstd,
+        _ => Packing::Unknown,
+    };
     // What is in a log is of the commit to come.
     if raw.generation.get() > superblock.generation + 1 {
         return Err(key.wrong(
@@ -46,7 +65,9 @@ pub(super) fn parse<'a>(superblock: &Superblock, key: Key, bytes: &'a [u8]) -> R
         ));
     }
     let is_unwritten = match raw.type_ {
-        file_extent::INLINE => return Ok(FileExtentItem::Inline { bytes: rest, is_compressed }),
+        file_extent::INLINE => {
+            return Ok(FileExtentItem::Inline { bytes: rest, packing, whole_bytes: raw.ram_bytes.get() });
+        }
         file_extent::REGULAR => false,
         file_extent::PREALLOCATED => true,
         other => return Err(key.wrong("type", other, "inline, regular or preallocated")),
@@ -57,7 +78,8 @@ pub(super) fn parse<'a>(superblock: &Superblock, key: Key, bytes: &'a [u8]) -> R
         len_bytes: place.disk_num_bytes.get(),
         offset: place.offset.get(),
         part_bytes: place.num_bytes.get(),
-        is_compressed,
+        packing,
+        whole_bytes: raw.ram_bytes.get(),
         is_unwritten,
     };
     for (name, value) in [
@@ -74,7 +96,7 @@ pub(super) fn parse<'a>(superblock: &Superblock, key: Key, bytes: &'a [u8]) -> R
     if data.logical == 0 {
         return Ok(FileExtentItem::Hole);
     }
-    let whole = if is_compressed { raw.ram_bytes.get() } else { data.len_bytes };
+    let whole = if packing == Packing::None { data.len_bytes } else { raw.ram_bytes.get() };
     let is_within = data.offset.checked_add(data.part_bytes).is_some_and(|end| end <= whole);
     let has_end = data.logical.checked_add(data.len_bytes).is_some()
         && key.offset.checked_add(data.part_bytes).is_some();

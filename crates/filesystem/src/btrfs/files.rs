@@ -9,7 +9,7 @@ use extent::{Offset, Span};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U64};
 
-use super::file_extent::{self, Data, FileExtentItem};
+use super::file_extent::{self, Data, FileExtentItem, Packing};
 use super::key::{Key, Root, everything, is_subvolume};
 use super::layout::{RawInode, item, mode, object};
 use super::roots::Tree;
@@ -196,7 +196,7 @@ impl Files<'_> {
 /// As what readers show it. A compressed part is as long as its whole extent.
 pub(super) fn shown(reader: &Reader, logical: u64, data: &Data) -> Result<FileExtent> {
     let place = reader.chunks.place(data.logical, data.len_bytes)?;
-    let (span, state) = match (data.is_compressed, data.is_unwritten) {
+    let (span, state) = match (data.packing != Packing::None, data.is_unwritten) {
         (true, _) => (place, PieceState::Compressed),
         (false, true) => (Span::new(place.start().plus(data.offset), data.part_bytes), PieceState::Unwritten),
         (false, false) => (Span::new(place.start().plus(data.offset), data.part_bytes), PieceState::Written),

@@ -161,6 +161,8 @@ pub(super) mod item {
     pub(crate) const INODE: u8 = 1;
     pub(crate) const INODE_REF: u8 = 12;
     pub(crate) const INODE_EXTREF: u8 = 13;
+    pub(crate) const XATTR: u8 = 24;
+    pub(crate) const DIR_INDEX: u8 = 96;
     pub(crate) const EXTENT_DATA: u8 = 108;
     pub(crate) const ROOT: u8 = 132;
     pub(crate) const ROOT_REF: u8 = 156;
@@ -403,6 +405,30 @@ pub(super) struct RawRoot {
 
 const _: () = assert!(size_of::<RawRoot>() == 239);
 
+/// `struct btrfs_timespec`.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawTime {
+    pub(super) sec: U64,
+    pub(super) nsec: U32,
+}
+
+const _: () = assert!(size_of::<RawTime>() == 12);
+
+/// `struct btrfs_dir_item`, of directories and of extended attributes. The name follows, then the value.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawDirectoryItem {
+    /// That of an inode, or of the root of a subvolume.
+    pub(super) location: RawKey,
+    pub(super) transid: U64,
+    pub(super) data_len: U16,
+    pub(super) name_len: U16,
+    pub(super) type_: u8,
+}
+
+const _: () = assert!(size_of::<RawDirectoryItem>() == 30);
+
 /// `struct btrfs_inode_item`.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -420,7 +446,8 @@ pub(super) struct RawInode {
     pub(super) flags: U64,
     pub(super) sequence: U64,
     pub(super) reserved: [u8; 32],
-    pub(super) times: [u8; 48],
+    /// When it was read, when its attributes changed, when its contents did, and when it was made.
+    pub(super) times: [RawTime; 4],
 }
 
 const _: () = assert!(size_of::<RawInode>() == 160);
@@ -456,6 +483,11 @@ pub(super) struct RawFileExtentPlace {
 
 const _: () = assert!(size_of::<RawFileExtentPlace>() == 32);
 
+/// The most bytes of a compressed extent, before and after it is decompressed (`BTRFS_MAX_COMPRESSED`, `BTRFS_MAX_UNCOMPRESSED`).
+pub(super) const COMPRESSED_BYTES_MAX: u64 = 128 << 10;
+/// The directory that stands in a snapshot where a subvolume is in what it is of (`BTRFS_EMPTY_SUBVOL_DIR_OBJECTID`).
+pub(super) const EMPTY_SUBVOLUME: u64 = 2;
+
 /// Types of file extents.
 pub(super) mod file_extent {
     pub(crate) const INLINE: u8 = 0;
@@ -469,4 +501,8 @@ pub(super) mod mode {
     pub(crate) const REGULAR: u32 = 0o100_000;
     pub(crate) const DIRECTORY: u32 = 0o040_000;
     pub(crate) const SYMLINK: u32 = 0o120_000;
+    pub(crate) const PIPE: u32 = 0o010_000;
+    pub(crate) const CHARACTER: u32 = 0o020_000;
+    pub(crate) const BLOCK: u32 = 0o060_000;
+    pub(crate) const SOCKET: u32 = 0o140_000;
 }

@@ -2,7 +2,7 @@
 //!
 //! Layers, each on the one before: [`layout`] (what is on the disk) with [`key`] and [`checksum`], [`superblock`], [`chunk`] (addresses)
 //! with [`piece`], [`joined`] (all devices as one volume), [`tree`], [`roots`], [`extents`] (the extent tree) and [`file_extent`]; then what
-//! is made of them: [`devices`], [`log`], [`map`], [`check`], [`files`] and [`contents`].
+//! is made of them: [`devices`], [`log`], [`map`], [`check`], [`files`], [`contents`] and [`browse`], which reads files one by one.
 //!
 //! Invariants:
 //! - every block of a tree has a checksum, and none is believed without it;
@@ -21,9 +21,10 @@ use crate::coalesced::Coalesced;
 use crate::opened::Opened;
 use crate::probe::Probe;
 use crate::{
-    Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Source, State, StreamName, Use, UsedMap,
+    Browse, Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Source, State, StreamName, Use, UsedMap,
 };
 
+mod browse;
 mod check;
 mod checksum;
 mod chunk;
@@ -42,6 +43,7 @@ mod piece;
 mod roots;
 mod superblock;
 mod tree;
+mod unpack;
 
 pub use corrupt::Corrupt;
 pub use piece::{Column, Piece};
@@ -218,7 +220,11 @@ impl FileSystem for Opened<Volume> {
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
         let volume = self.believed()?;
-        contents::open(&volume.reader, &volume.trees, file, name)
+        Ok(contents::open(&volume.reader, &volume.trees, file, name)?)
+    }
+
+    fn browse(&self) -> Result<Box<dyn Browse + '_>> {
+        Ok(Box::new(browse::Files(self.volume()?)))
     }
 
     fn fragments(&self) -> Fragments {

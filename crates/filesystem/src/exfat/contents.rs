@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use block::{Error, ReadAt, Result, read_struct};
-use extent::{File, Offset};
+use block::{Error, Result, read_struct};
+use extent::Offset;
 
 use super::Volume;
 use super::layout::{ENTRY_BYTES, StreamEntry, entry_type};
 use super::table::Chains;
 use super::walk::Node;
+use crate::browse::Contents;
 use crate::files::{FileId, StreamName};
 use crate::pieces::Pieces;
 
 /// Opens the main stream of a file. Directories are read as their entries.
-pub(super) fn open(volume: &Volume, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
+pub(super) fn open(volume: &Volume, file: FileId, name: StreamName<'_>) -> Result<Box<dyn Contents>> {
     let Volume { source, geometry, .. } = volume;
     let entry = file.0.checked_mul(ENTRY_BYTES as u64).filter(|entry| *entry >= geometry.clusters.at);
     let unread = || Error::unsupported(format!("exFAT file {} is not read: there is none", file.0));

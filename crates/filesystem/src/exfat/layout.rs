@@ -118,7 +118,19 @@ pub(super) struct FileEntry {
     pub(super) set_checksum: U16,
     /// Bit 4: a directory.
     pub(super) file_attributes: U16,
-    pub(super) rest: [u8; 26],
+    pub(super) reserved1: U16,
+    /// Of making, of the last change, and of the last access: a date above a time, as DOS has them.
+    pub(super) created: U32,
+    pub(super) modified: U32,
+    pub(super) accessed: U32,
+    /// More of these, in 10 ms.
+    pub(super) created_10ms: u8,
+    pub(super) modified_10ms: u8,
+    /// How far the clock was ahead of UTC: quarters of an hour in seven bits with a sign, if bit 7 is set.
+    pub(super) created_offset: u8,
+    pub(super) modified_offset: u8,
+    pub(super) accessed_offset: u8,
+    pub(super) reserved2: [u8; 7],
 }
 
 /// `FileAttributes`: a directory.

@@ -2,7 +2,8 @@
 //!
 //! Layers, each on the one before: [`layout`] (what is on the disk), [`boot`] (geometry), [`table`] (the FAT, the bitmap, chains),
 //! [`walk`] (directories, who owns what) with [`root`] (what the root directory alone names); then what is made of them: [`map`] and
-//! [`check`], [`files`] and [`contents`].
+//! [`check`], [`files`],
+//! [`contents`] and [`browse`], which reads files one by one.
 //!
 //! Invariants:
 //! - what readers would take differently (tables in pieces, entries behind a directory's end) is a doubt;
@@ -18,9 +19,10 @@ use extent::{File, VolumeSpan};
 use crate::opened::Opened;
 use crate::probe::Probe;
 use crate::probe::fields::dos_serial;
-use crate::{Check, Facts, FileId, FileSystem, FileVisitor, Source, State, StreamName, UsedMap};
+use crate::{Browse, Check, Facts, FileId, FileSystem, FileVisitor, Source, State, StreamName, UsedMap};
 
 mod boot;
+mod browse;
 mod check;
 mod contents;
 mod corrupt;
@@ -119,7 +121,11 @@ impl FileSystem for Opened<Volume> {
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
-        contents::open(self.believed()?, file, name)
+        Ok(contents::open(self.believed()?, file, name)?)
+    }
+
+    fn browse(&self) -> Result<Box<dyn Browse + '_>> {
+        Ok(Box::new(browse::Files::new(self.volume()?)))
     }
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {

@@ -27,6 +27,8 @@ const PIECE_BYTES: u64 = 1 << 20;
 pub(super) struct Node {
     /// Where its stream entry lies on the volume; 0 of the root directory.
     pub(super) entry: u64,
+    /// Where the entry before that lies, with which the set begins: mostly right before it.
+    pub(super) file_at: u64,
     pub(super) is_directory: bool,
     /// Its clusters follow one another, whatever the FAT says.
     is_contiguous: bool,
@@ -41,6 +43,7 @@ impl Node {
     pub(super) fn of(stream: &StreamEntry, entry: u64, is_directory: bool) -> Self {
         Self {
             entry,
+            file_at: entry.saturating_sub(ENTRY_BYTES as u64),
             is_directory,
             is_contiguous: stream.flags & NO_FAT_CHAIN != 0,
             first: stream.first_cluster.get(),
@@ -110,8 +113,32 @@ pub(super) fn walk(
     Ok(())
 }
 
+/// Shows `visitor` one directory; `None` is the root.
+pub(super) fn walk_one(
+    source: &Source,
+    geometry: &Geometry,
+    directory: Option<&Node>,
+    visitor: &mut dyn Visitor,
+) -> Result<()> {
+    let mut chains = Chains::new(source, geometry);
+    let (runs, followed) = match directory {
+        Some(node) => node.runs(&mut chains, geometry.clusters.bytes),
+        None => chains.follow(geometry.root_cluster, DIRECTORY_BYTES_MAX / geometry.clusters.bytes, 0),
+    };
+    let mut walk = Walk { source, geometry, upcase: None, visitor, waiting: Vec::new() };
+    walk.directory(&mut chains, directory.unwrap_or(&root()), &runs, followed)
+}
+
 fn root() -> Node {
-    Node { entry: 0, is_directory: true, is_contiguous: false, first: 0, size_bytes: 0, valid_bytes: 0 }
+    Node {
+        entry: 0,
+        file_at: 0,
+        is_directory: true,
+        is_contiguous: false,
+        first: 0,
+        size_bytes: 0,
+        valid_bytes: 0,
+    }
 }
 
 /// Calls `each` with every entry of a directory and its place, until that answers `false`.
@@ -152,6 +179,8 @@ struct Walk<'a> {
 #[derive(Default)]
 struct Set {
     bytes: Vec<u8>,
+    /// Where its first entry lies.
+    file_at: u64,
     /// Where its second entry lies.
     stream_at: u64,
 }
@@ -218,7 +247,7 @@ impl Walk<'_> {
         match bytes[0] {
             entry_type::FILE => {
                 self.check_ended(directory, set)?;
-                *set = Set { bytes: bytes.to_vec(), stream_at: 0 };
+                *set = Set { bytes: bytes.to_vec(), file_at: at, stream_at: 0 };
             }
             entry_type::STREAM | entry_type::NAME if !set.bytes.is_empty() => {
                 if set.bytes.len() == ENTRY_BYTES {
@@ -280,7 +309,8 @@ impl Walk<'_> {
             let found = u64::from(stream.name_hash.get());
             self.tolerate(at, wrong("NameHash", found, format!("{hash:#06x}")))?;
         }
-        let node = Node::of(&stream, at, file.file_attributes.get() & DIRECTORY != 0);
+        let is_directory = file.file_attributes.get() & DIRECTORY != 0;
+        let node = Node { file_at: set.file_at, ..Node::of(&stream, at, is_directory) };
         let mut text = Vec::new();
         push_utf8(&mut text, &name);
         self.visitor.entry(chains, &node, directory.entry, &text)?;

@@ -8,14 +8,14 @@
 use block::{Error, FieldValue, Result};
 use zerocopy::FromBytes;
 
+use super::attributes;
 use super::checksum::crc32c;
 use super::corrupt::Corrupt;
 use super::inode::{Inode, InodeNumber};
 use super::layout::{
-    ATTRIBUTE_INDEX_SYSTEM, ATTRIBUTE_NAME_DATA, ATTRIBUTES_MAGIC, DIRECTORY_ENTRY_BYTES_MIN,
-    DIRECTORY_ENTRY_HEAD_BYTES, INDEX_ENTRY_BYTES, INDEX_NODE_ENTRIES_AT, INDEX_ROOT_ENTRIES_AT,
-    INLINE_PARENT_BYTES, INODE_BYTES_SMALL, RawAttribute, RawDirectoryEntry, RawDirectoryTail,
-    RawIndexCounts, RawIndexTail, RawInode, RawInodeExtra, inode_flags,
+    DIRECTORY_ENTRY_BYTES_MIN, DIRECTORY_ENTRY_HEAD_BYTES, INDEX_ENTRY_BYTES, INDEX_NODE_ENTRIES_AT,
+    INDEX_ROOT_ENTRIES_AT, INLINE_PARENT_BYTES, RawDirectoryEntry, RawDirectoryTail, RawIndexCounts,
+    RawIndexTail, RawInode, inode_flags,
 };
 
 /// What a directory's blocks are read by.
@@ -27,7 +27,7 @@ pub(super) struct Directory {
     /// Its first block is the root of a hash tree, and others may be nodes of it.
     is_indexed: bool,
     /// Its names are whatever encryption makes of them.
-    is_encrypted: bool,
+    pub(super) is_encrypted: bool,
 }
 
 /// An entry in use.
@@ -160,31 +160,7 @@ fn index_checksum(bytes: &[u8], entries_at: usize, seed: u32) -> Option<(u32, u3
 pub(super) fn inline_parts(bytes: &[u8]) -> [&[u8]; 2] {
     let map = std::mem::offset_of!(RawInode, block);
     let first = &bytes[map + INLINE_PARENT_BYTES..map + size_of::<[u8; 60]>()];
-    [first, attribute_of_data(bytes).unwrap_or_default()]
-}
-
-/// The value of `system.data` among the attributes within the inode; `None` also if they are not understood.
-fn attribute_of_data(bytes: &[u8]) -> Option<&[u8]> {
-    let after = bytes.get(usize::from(INODE_BYTES_SMALL)..)?;
-    let (extra, _) = RawInodeExtra::read_from_prefix(after).ok()?;
-    let (magic, entries) = after.get(usize::from(extra.extra_isize.get())..)?.split_first_chunk()?;
-    if u32::from_le_bytes(*magic) != ATTRIBUTES_MAGIC {
-        return None;
-    }
-    let mut rest = entries;
-    // Four zeros end the list; each step takes an entry's length.
-    while rest.first_chunk() != Some(&[0; 4]) {
-        let (entry, names) = RawAttribute::read_from_prefix(rest).ok()?;
-        let name_len = usize::from(entry.name_len);
-        let name = names.get(..name_len)?;
-        if entry.name_index == ATTRIBUTE_INDEX_SYSTEM && name == ATTRIBUTE_NAME_DATA {
-            let value = entries.get(usize::from(entry.value_offs.get())..)?;
-            let here = entry.value_inum.get() == 0;
-            return here.then(|| value.get(..usize::try_from(entry.value_size.get()).ok()?)).flatten();
-        }
-        rest = names.get(name_len.next_multiple_of(4)..)?;
-    }
-    None
+    [first, attributes::inline_data(bytes).unwrap_or_default()]
 }
 
 #[cfg(test)]

@@ -82,6 +82,15 @@ impl Inode {
         superblock: &Superblock,
         number: InodeNumber,
     ) -> Result<Self> {
+        Self::read_with_bytes(source, superblock, number).map(|(inode, _)| inode)
+    }
+
+    /// Reads one inode, with its bytes in the table.
+    pub(super) fn read_with_bytes(
+        source: &dyn ReadAt<Volume>,
+        superblock: &Superblock,
+        number: InodeNumber,
+    ) -> Result<(Self, Vec<u8>)> {
         if number == 0 || number > superblock.inodes_count {
             let max = superblock.inodes_count;
             return Err(Error::corrupt(Corrupt::InodeNumber { found: number, max }));
@@ -89,7 +98,8 @@ impl Inode {
         let group = group::read(source, superblock, (number - 1) / superblock.inodes_per_group)?;
         let at = inode_at(superblock, group.inode_table, (number - 1) % superblock.inodes_per_group);
         let bytes = read_vec(source, at, superblock.inode_bytes.into(), "ext inode")?;
-        Self::parse(&bytes, superblock, number).map_err(|error| error.at(at))
+        let inode = Self::parse(&bytes, superblock, number).map_err(|error| error.at(at))?;
+        Ok((inode, bytes))
     }
 
     /// Whether it is a regular file.

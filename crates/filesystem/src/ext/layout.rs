@@ -479,6 +479,20 @@ pub(super) struct RawAttribute {
 pub(super) const ATTRIBUTES_MAGIC: u32 = 0xea02_0000;
 /// `EXT4_XATTR_INDEX_SYSTEM`: the prefix `system.`.
 pub(super) const ATTRIBUTE_INDEX_SYSTEM: u8 = 7;
+/// Before the attributes in a block of their own: `struct ext4_xattr_header`, whose magic number comes first.
+pub(super) const ATTRIBUTES_HEADER_BYTES: usize = 32;
+/// What the names of attributes begin with, by `e_name_index` (`EXT4_XATTR_INDEX_*`). The two of lists are whole names.
+pub(super) const ATTRIBUTE_PREFIXES: [(u8, &[u8]); 7] = [
+    (1, b"user."),
+    (2, b"system.posix_acl_access"),
+    (3, b"system.posix_acl_default"),
+    (4, b"trusted."),
+    (6, b"security."),
+    (ATTRIBUTE_INDEX_SYSTEM, b"system."),
+    (8, b"system.richacl"),
+];
+/// The first four bytes of an access-control list as ext keeps it (`EXT4_ACL_VERSION`).
+pub(super) const ACL_VERSION: u32 = 1;
 /// The rest of the name of the attribute that continues inline data (`EXT4_XATTR_SYSTEM_DATA`).
 pub(super) const ATTRIBUTE_NAME_DATA: &[u8] = b"data";
 /// Bytes of the parent's number before the entries of an inline directory (`EXT4_INLINE_DOTDOT_SIZE`).

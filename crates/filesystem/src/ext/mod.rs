@@ -7,9 +7,10 @@
 //! (geometry), [`group`] and [`bitmap`] (what is allocated), [`inode`] and [`tree`] (who owns it),
 //! [`journal`]; then what is made of them: [`map`] and [`check`], which finds [`swapfile`]s on its way, and [`unreplayed`], what is
 //! used as long as nobody replays the journal; [`files`] with
-//! the [`names`] that each [`directory`] gives them and their [`contents`], [`free`], and [`rearrange`].
+//! the [`names`] that each [`directory`] gives them, their [`contents`] and [`attributes`], and [`browse`], which reads them one by one;
+//! [`free`], and [`rearrange`].
 //!
-//! Deliberately absent: the contents of extended attributes, decryption.
+//! Deliberately absent: decryption.
 
 use std::sync::Arc;
 
@@ -19,11 +20,13 @@ use extent::{ExtentSet, File, Span, VolumeOffset, VolumeSpan};
 use crate::opened::{Opened, state_of};
 use crate::probe::fields::uuid_text;
 use crate::{
-    Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, StreamName, UsedMap,
-    fault,
+    Browse, Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Rearrange, Source, State, StreamName,
+    UsedMap, fault,
 };
 
+mod attributes;
 mod bitmap;
+mod browse;
 mod check;
 mod checksum;
 mod contents;
@@ -232,7 +235,11 @@ impl FileSystem for Opened<Volume> {
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
-        contents::open(self.believed()?, file, name)
+        Ok(contents::open(self.believed()?, file, name)?)
+    }
+
+    fn browse(&self) -> Result<Box<dyn Browse + '_>> {
+        Ok(Box::new(browse::Files(self.volume()?)))
     }
 
     /// If some bitmaps are not understood, all others are told before the error.

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use block::{Error, ReadAt, Result, read_struct};
-use extent::{File, Offset};
+use block::{Error, Result, read_struct};
+use extent::Offset;
 
 use super::Volume;
 use super::check::follow_file;
 use super::layout::{DELETED, DirEntry, ENTRY_BYTES, attr};
 use super::table::Chains;
 use super::walk::Node;
+use crate::browse::Contents;
 use crate::files::{FileId, StreamName};
 use crate::pieces::Pieces;
 
 /// Opens the main stream of a regular file.
-pub(super) fn open(volume: &Volume, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
+pub(super) fn open(volume: &Volume, file: FileId, name: StreamName<'_>) -> Result<Box<dyn Contents>> {
     let Volume { source, geometry, .. } = volume;
     let entry = file.0.checked_mul(ENTRY_BYTES as u64).filter(|entry| *entry >= geometry.root_at);
     let unread = || Error::unsupported(format!("FAT file {} is not read: only regular files are", file.0));

@@ -1,7 +1,8 @@
 //! FAT12, FAT16 and FAT32, EFI system partitions among them.
 //!
 //! Layers, each on the one before: [`layout`] (what is on the disk), [`boot`] (geometry), [`table`] (what is allocated, and chains),
-//! [`names`] and [`walk`] (directories, who owns what); then what is made of them: [`map`] and [`check`], [`files`] and [`contents`].
+//! [`names`] and [`walk`] (directories, who owns what); then what is made of them: [`map`] and [`check`], [`files`],
+//! [`contents`] and [`browse`], which reads files one by one.
 //!
 //! Invariants:
 //! - what readers would take differently (FATs that differ or are not mirrored, entries behind a directory's end) is a doubt;
@@ -17,9 +18,10 @@ use extent::{File, Offset, VolumeSpan};
 use crate::opened::Opened;
 use crate::probe::Probe;
 use crate::probe::fields::{dos_serial, text};
-use crate::{Check, Facts, FileId, FileSystem, FileVisitor, Source, State, StreamName, UsedMap};
+use crate::{Browse, Check, Facts, FileId, FileSystem, FileVisitor, Source, State, StreamName, UsedMap};
 
 mod boot;
+mod browse;
 mod check;
 mod contents;
 mod corrupt;
@@ -155,7 +157,11 @@ impl FileSystem for Opened<Volume> {
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
-        contents::open(self.believed()?, file, name)
+        Ok(contents::open(self.believed()?, file, name)?)
+    }
+
+    fn browse(&self) -> Result<Box<dyn Browse + '_>> {
+        Ok(Box::new(browse::Files::new(self.volume()?)))
     }
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {

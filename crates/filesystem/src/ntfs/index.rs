@@ -7,8 +7,8 @@ use extent::Offset;
 use zerocopy::FromBytes;
 
 use super::layout::{
-    ATTR_FILE_NAME, ATTR_INDEX_ALLOCATION, ATTR_INDEX_ROOT, FileName, INDEX_ENTRY_END, INDEX_ENTRY_NODE,
-    IndexBlock, IndexEntry, IndexHeader, IndexRoot, MAGIC_INDX,
+    ATTR_FILE_NAME, ATTR_INDEX_ALLOCATION, ATTR_INDEX_ROOT, FILE_NAME_DOS, FileName, INDEX_ENTRY_END,
+    INDEX_ENTRY_NODE, IndexBlock, IndexEntry, IndexHeader, IndexRoot, MAGIC_INDX,
 };
 use super::mft::Mft;
 use super::record::{FileReference, Record, fix_up};
@@ -73,6 +73,25 @@ impl<'a> Directory<'a> {
 
     /// Calls `each` with the file and the UTF-16 bytes of the name of every entry, in no particular order.
     pub(super) fn each_entry(&self, mut each: impl FnMut(FileReference, &[u8]) -> Result<()>) -> Result<()> {
+        self.each_key(|file, key| each(file, name_of(key).ok_or_else(|| bad("key length", key.len()))?))
+    }
+
+    /// The same without names for DOS that stand beside others.
+    pub(super) fn each_long_name(
+        &self,
+        mut each: impl FnMut(FileReference, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.each_key(|file, key| {
+            let (head, _) = FileName::ref_from_prefix(key).map_err(|_| bad("key length", key.len()))?;
+            match head.file_name_type {
+                FILE_NAME_DOS => Ok(()),
+                _ => each(file, name_of(key).ok_or_else(|| bad("key length", key.len()))?),
+            }
+        })
+    }
+
+    /// Calls `each` with the file and the key of every entry.
+    fn each_key(&self, mut each: impl FnMut(FileReference, &[u8]) -> Result<()>) -> Result<()> {
         let mut below = entries(&self.root[size_of::<IndexRoot>()..], &mut each)?;
         let mut block_count_left =
             self.blocks.as_ref().map_or(0, |blocks| blocks.len_bytes() / self.block_bytes);
@@ -124,14 +143,14 @@ fn search(node: &[u8], name: &str) -> Result<Step> {
     Err(bad("entry", 0))
 }
 
-/// Calls `each` with the file and the name of every entry of one node; answers which nodes lie below it.
+/// Calls `each` with the file and the key of every entry of one node; answers which nodes lie below it.
 fn entries(node: &[u8], each: &mut impl FnMut(FileReference, &[u8]) -> Result<()>) -> Result<Vec<u64>> {
     let mut below = Vec::new();
     for entry in Entries::of(node)? {
         let entry = entry?;
         below.extend(entry.below);
         if let Some(key) = entry.key {
-            each(entry.file, name_of(key).ok_or_else(|| bad("key length", key.len()))?)?;
+            each(entry.file, key)?;
         }
     }
     Ok(below)

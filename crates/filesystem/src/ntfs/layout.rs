@@ -143,6 +143,8 @@ pub(super) const ATTR_NAMES: [(u32, &str); 16] = [
     (0x100, "$LOGGED_UTILITY_STREAM"),
 ];
 
+/// `$STANDARD_INFORMATION`.
+pub(super) const ATTR_STANDARD_INFORMATION: u32 = 0x10;
 /// `$ATTRIBUTE_LIST`.
 pub(super) const ATTR_ATTRIBUTE_LIST: u32 = 0x20;
 /// `$FILE_NAME`.
@@ -277,6 +279,12 @@ pub(super) const FILE_NAME_WIN32: u8 = 1;
 /// Bits of [`AttributeHeader::flags`] that say how the value is compressed; none if it is not.
 pub(super) const ATTRIBUTE_COMPRESSION_MASK: u16 = 0x00ff;
 
+/// LZNT1, the one that there is.
+pub(super) const ATTRIBUTE_LZNT1: u16 = 0x0001;
+
+/// The bit of [`AttributeHeader::flags`] that says that the value is encrypted.
+pub(super) const ATTRIBUTE_ENCRYPTED: u16 = 0x4000;
+
 /// The bit of [`AttributeHeader::flags`] that says that the value may have holes.
 pub(super) const ATTRIBUTE_SPARSE: u16 = 0x8000;
 
@@ -294,6 +302,29 @@ pub(super) const REPARSE_LX_FIFO: u32 = 0x8000_0024;
 pub(super) const REPARSE_LX_CHR: u32 = 0x8000_0025;
 /// A block device.
 pub(super) const REPARSE_LX_BLK: u32 = 0x8000_0026;
+
+/// A file that Windows compressed as a whole, or that lies in an image of files elsewhere (the Windows Overlay Filter).
+pub(super) const REPARSE_WOF: u32 = 0x8000_0017;
+
+/// `$STANDARD_INFORMATION` as far as it is used; times are in 100 ns since 1601.
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct StandardInformation {
+    pub(super) created: U64,
+    /// When the contents changed.
+    pub(super) modified: U64,
+    /// When the record changed.
+    pub(super) changed: U64,
+    pub(super) accessed: U64,
+    /// DOS attributes.
+    pub(super) file_attributes: U32,
+}
+const _: () = assert!(size_of::<StandardInformation>() == 36);
+
+/// The DOS attribute of files of the system, which Interix gave to links.
+pub(super) const FILE_ATTRIBUTE_SYSTEM: u32 = 4;
+/// What is in a symbolic link as Interix and ntfs-3g make them: this, and the target in UTF-16 (`ntfs-3g`, `layout.h`).
+pub(super) const INTERIX_LINK: [u8; 8] = *b"IntxLNK\x01";
 
 /// `$VOLUME_INFORMATION`.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]

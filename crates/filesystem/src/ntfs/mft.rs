@@ -197,12 +197,6 @@ impl Mft {
         stream.map(Stream::finish).transpose()
     }
 
-    /// Whether a file has an attribute of a kind, in whichever of its records.
-    pub(super) fn has(&self, base: &Record<'_>, kind: u32) -> Result<bool> {
-        let list = self.attribute_list(base)?;
-        Ok(list.iter().any(|entry| entry.kind == kind) || base.find(kind, "")?.is_some())
-    }
-
     /// The entries of a file's attribute list; none if it has no list.
     pub(super) fn attribute_list(&self, base: &Record<'_>) -> Result<Vec<ListEntry>> {
         self.as_opened().attribute_list(base)

@@ -8,13 +8,14 @@
 //! - opening costs a handful of reads and one of `$Bitmap`; memory does not grow with the volume.
 //!
 //! Absent on purpose: replaying `$LogFile` (a volume that needs it is dirty; what its records name is joined in if that is asked
-//! for), compressed or encrypted
-//! contents, writing.
+//! for), encrypted contents, writing.
 
 mod bitmap;
 mod boot;
+mod browse;
 mod contents;
 mod corrupt;
+mod data;
 mod edits;
 mod files;
 mod gather;
@@ -38,6 +39,7 @@ mod shadow;
 mod stream;
 mod used;
 mod volume;
+mod wof;
 
 use std::sync::Arc;
 
@@ -46,7 +48,8 @@ use extent::{ExtentSet, File, Volume, VolumeSpan};
 
 use crate::opened::state_of;
 use crate::{
-    Check, Facts, FileId, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, StreamName, UsedMap,
+    Browse, Check, Facts, FileId, FileSystem, FileVisitor, Rearrange, ShadowCopy, Source, State, StreamName,
+    UsedMap,
 };
 pub use corrupt::Corrupt;
 pub use shadow::CorruptShadowCopy;
@@ -201,7 +204,12 @@ impl FileSystem for Ntfs {
     }
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
-        contents::open(self.settled_mft()?, file, name)
+        Ok(contents::open(self.settled_mft()?, file, name)?)
+    }
+
+    fn browse(&self) -> Result<Box<dyn Browse + '_>> {
+        let mft = self.mft.as_ref().ok_or_else(|| self.refusal())?;
+        Ok(Box::new(browse::Files(mft)))
     }
 
     fn each_free_span(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {

@@ -166,6 +166,11 @@ impl<'a> Record<'a> {
         self.header().flags.get()
     }
 
+    /// Names, those for DOS included.
+    pub(super) fn link_count(&self) -> u16 {
+        self.header().link_count.get()
+    }
+
     pub(super) fn sequence(&self) -> u16 {
         self.header().sequence_number.get()
     }
@@ -283,6 +288,8 @@ pub(super) struct Mapped<'a> {
     pub(super) allocated_bytes: u64,
     pub(super) data_bytes: u64,
     pub(super) initialized_bytes: u64,
+    /// Power of two of the clusters in a compression unit.
+    pub(super) compression_unit: u8,
     /// Where the run list lies in the attribute.
     pub(super) run_list_offset: usize,
     run_list: &'a [u8],
@@ -413,6 +420,7 @@ impl<'a> Attribute<'a> {
             allocated_bytes: header.allocated_size.get(),
             data_bytes: header.data_size.get(),
             initialized_bytes: header.initialized_size.get(),
+            compression_unit: header.compression_unit,
             run_list_offset: start,
             run_list,
         }))

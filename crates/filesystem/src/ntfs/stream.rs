@@ -1,5 +1,7 @@
 //! The bytes of one attribute, read through its run list.
 
+use std::ops::Range;
+
 use block::{Error, FieldValue, ReadAt, Result, check_bounds};
 use extent::{Offset, Span, Volume, VolumeOffset, VolumeSpan};
 
@@ -42,6 +44,7 @@ enum Body {
         allocated_bytes: u64,
         data_bytes: u64,
         initialized_bytes: u64,
+        compression_unit: u8,
     },
 }
 
@@ -68,6 +71,7 @@ impl Stream {
                 allocated_bytes: mapped.allocated_bytes,
                 data_bytes: mapped.data_bytes,
                 initialized_bytes: mapped.initialized_bytes,
+                compression_unit: mapped.compression_unit,
             },
         };
         if let Body::Mapped { .. } = stream.body {
@@ -140,6 +144,30 @@ impl Stream {
 
     pub(super) fn flags(&self) -> u16 {
         self.flags
+    }
+
+    /// Power of two of the clusters in a compression unit; 0 if it is not compressed.
+    pub(super) fn compression_unit(&self) -> u8 {
+        match &self.body {
+            Body::Resident(_) => 0,
+            Body::Mapped { compression_unit, .. } => *compression_unit,
+        }
+    }
+
+    /// Bytes of all clusters, holes included.
+    pub(super) fn mapped_bytes(&self) -> u64 {
+        let last = self.runs().last().map_or(0, |run| run.vcn + run.count);
+        last.saturating_mul(self.geometry.cluster_bytes)
+    }
+
+    /// The first run that ends behind `at` and is no hole, in bytes of the file.
+    pub(super) fn next_mapped(&self, at: u64) -> Option<Range<u64>> {
+        let runs = self.runs();
+        let vcn = at / self.geometry.cluster_bytes;
+        let index = runs.partition_point(|run| run.vcn + run.count <= vcn);
+        let run = runs[index..].iter().find(|run| run.lcn.is_some())?;
+        let bytes = |vcn: u64| vcn.saturating_mul(self.geometry.cluster_bytes);
+        Some(bytes(run.vcn)..bytes(run.vcn + run.count))
     }
 
     pub(super) fn is_resident(&self) -> bool {

@@ -99,24 +99,36 @@ impl Files<'_> {
 
     /// The entries of a directory.
     fn entries(&mut self, number: u64, fork: &Fork, extents: &[FileExtent]) -> Result<()> {
-        let (superblock, visitor) = (self.superblock, &mut *self.visitor);
+        let visitor = &mut *self.visitor;
         let mut each = |Entry { inode, name }: Entry<'_>| {
             visitor.name(FileName { file: FileId(inode), parent: FileId(number), name });
         };
-        if fork.format == format::LOCAL {
-            return directory::each_inline(superblock, number, &fork.bytes, &mut each);
-        }
-        for block in blocks(superblock, extents) {
-            let mut bytes = Vec::with_capacity(superblock.directory_block_bytes as usize);
-            for part in &block {
-                bytes.extend(read_vec(&**self.source, part.start(), part.len_bytes(), "XFS directory")?);
-            }
-            let Some(first) = block.first() else { continue };
-            let first = first.start().get() / u64::from(superblock.block_bytes);
-            directory::each_in_block(superblock, number, first, &bytes, &mut each)?;
-        }
-        Ok(())
+        each_entry(self.source, self.superblock, number, fork, extents, &mut each)
     }
+}
+
+/// Calls `each` with the entries of the directory `number`, which lies in a fork that has these extents.
+pub(super) fn each_entry(
+    source: &Source,
+    superblock: &Superblock,
+    number: u64,
+    fork: &Fork,
+    extents: &[FileExtent],
+    each: &mut dyn FnMut(Entry<'_>),
+) -> Result<()> {
+    if fork.format == format::LOCAL {
+        return directory::each_inline(superblock, number, &fork.bytes, each);
+    }
+    for block in blocks(superblock, extents) {
+        let mut bytes = Vec::with_capacity(superblock.directory_block_bytes as usize);
+        for part in &block {
+            bytes.extend(read_vec(&**source, part.start(), part.len_bytes(), "XFS directory")?);
+        }
+        let Some(first) = block.first() else { continue };
+        let first = first.start().get() / u64::from(superblock.block_bytes);
+        directory::each_in_block(superblock, number, first, &bytes, each)?;
+    }
+    Ok(())
 }
 
 /// The directory's blocks with entries, each of which may lie in several places.

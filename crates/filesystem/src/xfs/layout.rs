@@ -349,6 +349,55 @@ const _: () = assert!(size_of::<RawIndexBlock>() == 56 && offset_of!(RawIndexBlo
 /// `XFS_DA3_NODE_MAGIC`, `XFS_DIR3_LEAF1_MAGIC`, `XFS_DIR3_LEAFN_MAGIC` and `XFS_ATTR3_LEAF_MAGIC`.
 pub(super) const INDEX_MAGICS: [[u8; 2]; 4] = [[0x3e, 0xbe], [0x3d, 0xf1], [0x3d, 0xff], [0x3b, 0xee]];
 
+/// The first of these, and the last, in version 5 and in version 4: a node of an index, and a leaf of an index of attributes.
+pub(super) const NODE_MAGICS: [[u8; 2]; 2] = [[0x3e, 0xbe], [0xfe, 0xbe]];
+/// See [`NODE_MAGICS`].
+pub(super) const ATTRIBUTE_LEAF_MAGICS: [[u8; 2]; 2] = [[0x3b, 0xee], [0xfb, 0xee]];
+/// What blocks of version 4 begin with instead of [`RawIndexBlock`] (`struct xfs_da_blkinfo`).
+pub(super) const INDEX_4_BYTES: usize = 12;
+/// Of a block with a part of an attribute's value.
+pub(super) const ATTRIBUTE_VALUE_MAGIC: [u8; 4] = *b"XARM";
+
+/// Behind that, in a leaf of attributes (`struct xfs_attr3_leaf_hdr`), in both versions as far as here. In version 5 four bytes follow.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawAttributeLeaf {
+    pub(super) count: U16,
+    pub(super) usedbytes: U16,
+    pub(super) firstused: U16,
+    pub(super) holes: u8,
+    pub(super) pad1: u8,
+    pub(super) freemap: [[U16; 2]; 3],
+}
+
+const _: () = assert!(size_of::<RawAttributeLeaf>() == 20);
+
+/// An entry of a leaf (`struct xfs_attr_leaf_entry`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawAttributeEntry {
+    pub(super) hashval: U32,
+    /// Where its name lies in the block.
+    pub(super) nameidx: U16,
+    /// Of [`attribute`].
+    pub(super) flags: u8,
+    pub(super) pad2: u8,
+}
+
+const _: () = assert!(size_of::<RawAttributeEntry>() == 8);
+
+/// Flags of an attribute.
+pub(super) mod attribute {
+    /// The value lies beside the name.
+    pub(crate) const LOCAL: u8 = 1;
+    pub(crate) const ROOT: u8 = 1 << 1;
+    pub(crate) const SECURE: u8 = 1 << 2;
+    /// Who is whose parent: the file system's own.
+    pub(crate) const PARENT: u8 = 1 << 3;
+    /// It is being written.
+    pub(crate) const INCOMPLETE: u8 = 1 << 7;
+}
+
 /// Of a block that is all of a directory.
 pub(super) const DIRECTORY_BLOCK_MAGIC: [u8; 4] = *b"XDB3";
 /// Of one of several blocks with entries.
@@ -388,5 +437,7 @@ pub(super) mod format {
 
 /// Bits of an inode's `flags`.
 pub(super) const REALTIME: u16 = 1;
-/// Bits of an inode's `flags2`.
+/// Bits of an inode's `flags2`: its times are nanoseconds from the first one that 32 bits could hold.
+pub(super) const BIGTIME: u64 = 1 << 3;
+/// See [`BIGTIME`].
 pub(super) const NREXT64: u64 = 1 << 4;

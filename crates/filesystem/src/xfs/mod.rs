@@ -2,7 +2,8 @@
 //!
 //! Layers, each on the one before: [`layout`] (what is on the disk) and [`seal`] (checksums), [`superblock`] (geometry), [`log`] (whether it
 //! was unmounted), [`group`] (headers) and [`tree`] (blocks of trees) with [`space`] (their records), [`inode`] and [`fork`] (extents); then
-//! what is made of them: [`map`], [`check`] with [`ledger`], [`files`] with [`directory`], and [`contents`].
+//! what is made of them: [`map`], [`check`] with [`ledger`], [`files`] with [`directory`], [`contents`] and [`attributes`], and [`browse`], which
+//! reads them one by one.
 //!
 //! Invariants:
 //! - in version 5 every block has a checksum, and none is believed without it; version 4 has none, so that all rests on what follows;
@@ -19,8 +20,12 @@ use crate::coalesced::Coalesced;
 use crate::opened::Opened;
 use crate::probe::Probe;
 use crate::probe::fields::uuid_text;
-use crate::{Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Source, State, StreamName, UsedMap};
+use crate::{
+    Browse, Check, Facts, FileId, FileSystem, FileVisitor, Fragments, Source, State, StreamName, UsedMap,
+};
 
+mod attributes;
+mod browse;
 mod check;
 mod contents;
 mod corrupt;
@@ -174,7 +179,12 @@ impl FileSystem for Opened<Volume> {
 
     fn open_stream(&self, file: FileId, name: StreamName<'_>) -> Result<Box<dyn ReadAt<File>>> {
         let Volume { source, superblock, .. } = self.believed()?;
-        contents::open(source, superblock, file, name)
+        Ok(contents::open(source, superblock, file, name)?)
+    }
+
+    fn browse(&self) -> Result<Box<dyn Browse + '_>> {
+        let Volume { source, superblock, .. } = self.volume()?;
+        Ok(Box::new(browse::Files { source, superblock }))
     }
 
     fn fragments(&self) -> Fragments {

@@ -22,12 +22,14 @@ use super::names::{Names, beyond};
 use super::target::Target;
 use crate::device::DeviceTarget;
 use crate::direct::open_again;
+use crate::extracted::Below;
 use crate::grant::Grants;
 use crate::journal_file::{HostNames, Looked, lasting_name};
 use crate::new_file::Place;
 use crate::raw_file::RawFile;
 use crate::requests::{
-    FoundUser, OfTarget, READER, REQUEST_BYTES_MAX, Request, answer, receive_message, send_message,
+    FoundUser, OfExtracted, OfTarget, READER, REQUEST_BYTES_MAX, Request, answer, receive_message,
+    send_message,
 };
 
 /// Disks that grants are asked for: more than any command has.
@@ -52,8 +54,14 @@ fn serve(socket: &OwnedFd, names: Names) {
         close_others(socket);
     }
     leave_to_reader();
-    let mut broker =
-        Broker { names, granted: Vec::new(), journals: Vec::new(), made: Vec::new(), target: None };
+    let mut broker = Broker {
+        names,
+        granted: Vec::new(),
+        journals: Vec::new(),
+        made: Vec::new(),
+        target: None,
+        extracted: None,
+    };
     while let Ok(Some((request, files))) = receive_message(socket, REQUEST_BYTES_MAX) {
         let handled = serde_json::from_slice(&request)
             .map_err(|_| Error::invalid("a request that cannot be understood"))
@@ -116,6 +124,7 @@ struct Broker {
     journals: Vec<PathBuf>,
     made: Vec<Made>,
     target: Option<Target>,
+    extracted: Option<Below>,
 }
 
 impl Broker {
@@ -158,6 +167,7 @@ impl Broker {
                 told(crate::users::storage_of(path.as_ref())?)
             }
             Request::OfTarget(request) => self.of_target(request, file),
+            Request::OfExtracted(request) => self.of_extracted(request),
         }
     }
 
@@ -186,6 +196,36 @@ impl Broker {
                 self.names.check_target(path.as_ref(), true)?;
                 with((), DeviceTarget::claim(path.as_ref())?)
             }
+        }
+    }
+
+    fn of_extracted(&mut self, request: OfExtracted) -> Handled {
+        if let OfExtracted::Begin { path, replaces } = request {
+            self.names.check_extracted(path.as_ref(), replaces)?;
+            if self.extracted.is_some() {
+                return Err(beyond(path.as_ref()));
+            }
+            self.extracted = Some(Below::begin(path.as_ref(), replaces)?);
+            return told(());
+        }
+        let none = || Error::refused("there is no folder to extract into yet");
+        let below = self.extracted.as_mut().ok_or_else(none)?;
+        match request {
+            OfExtracted::Begin { .. } => Err(none()),
+            OfExtracted::Folder(names) => told(below.make_folder(&names)?),
+            OfExtracted::Create(names) => {
+                let (number, file) = below.create(&names)?;
+                with(number, file)
+            }
+            OfExtracted::Attribute { of, name, value } => {
+                told(below.set_attribute(&of, &name, &digits(&value)?)?)
+            }
+            OfExtracted::Finish(number, kept) => told(below.finish(number, &kept)?),
+            OfExtracted::Discard(number) => told(below.discard(number)?),
+            OfExtracted::Symlink { names, target, kept } => told(below.symlink(&names, &target, &kept)?),
+            OfExtracted::Link { first, names } => told(below.link(&first, &names)?),
+            OfExtracted::Special { names, special, kept } => told(below.special(&names, special, &kept)?),
+            OfExtracted::Settle(names, kept) => told(below.settle(&names, &kept)?),
         }
     }
 
@@ -307,6 +347,16 @@ fn with(told: impl Serialize, file: OwnedFd) -> Handled {
 fn with_direct(file: OwnedFd) -> (Value, Vec<OwnedFd>) {
     let direct = open_again(file.as_fd(), OFlags::RDONLY).ok();
     (Value::Null, [Some(file), direct].into_iter().flatten().collect())
+}
+
+/// Bytes of two digits each.
+fn digits(text: &str) -> Result<Vec<u8>> {
+    let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(high)? << 4 | digit(low)?));
+    let bytes: Option<Vec<u8>> = bytes.collect();
+    let wrong = || Error::invalid("a value that is no digits");
+    bytes.filter(|_| rest.is_empty()).ok_or_else(wrong)
 }
 
 /// The descriptor that came with a request.

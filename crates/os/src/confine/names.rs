@@ -24,7 +24,9 @@ pub struct Names {
     pub target: Option<PathBuf>,
     /// A folder in which targets of copies are made, one after another: each is a file that lies directly in it. The folder may be made, too.
     pub target_folder: Option<PathBuf>,
-    /// Whether outputs and target replace what has their name, which is read before.
+    /// The folder into which files are extracted.
+    pub folder: Option<PathBuf>,
+    /// Whether outputs, target and what is extracted replace what has their name, which is read before.
     pub replaces: bool,
     /// Files and sockets that the process makes itself before it is closed in, and that are removed for it.
     pub removed: Vec<PathBuf>,
@@ -47,6 +49,12 @@ impl Names {
     /// `Refused` unless this is the target, and replaced only if it may be.
     pub(super) fn check_target(&self, path: &Path, replaces: bool) -> Result<()> {
         let is_named = self.target.as_deref() == Some(path) || self.is_in_folder(path);
+        if is_named && (self.replaces || !replaces) { Ok(()) } else { Err(beyond(path)) }
+    }
+
+    /// `Refused` unless files are extracted into this folder, and replace others only if they may.
+    pub(super) fn check_extracted(&self, path: &Path, replaces: bool) -> Result<()> {
+        let is_named = self.folder.as_deref() == Some(path);
         if is_named && (self.replaces || !replaces) { Ok(()) } else { Err(beyond(path)) }
     }
 

@@ -15,10 +15,11 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::kept::{Kept, Names, Of, SpecialFile};
 use crate::target_options::FolderOptions;
 
-/// The longest request: a few paths.
-pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// The longest request: a few paths, or an extended attribute in two digits a byte.
+pub(crate) const REQUEST_BYTES_MAX: usize = 256 << 10;
 /// The longest answer: the names in a large folder.
 pub(crate) const ANSWER_BYTES_MAX: usize = 1 << 30;
 
@@ -84,6 +85,64 @@ pub(crate) enum Request {
     Storage(OsString),
     /// Something about the target that the command line names.
     OfTarget(OfTarget),
+    /// Something about the folder into which files are extracted.
+    OfExtracted(OfExtracted),
+}
+
+/// What is done in the folder into which files are extracted.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) enum OfExtracted {
+    /// Opens it, or makes it: once.
+    Begin {
+        /// Its name.
+        path: OsString,
+        /// Whether what is in it is replaced.
+        replaces: bool,
+    },
+    /// Makes a folder in it.
+    Folder(Names),
+    /// Begins a file, which the number that is told stands for.
+    Create(Names),
+    /// Sets an extended attribute.
+    Attribute {
+        /// Of what.
+        of: Of,
+        /// Its name.
+        name: Vec<u8>,
+        /// Its value, in two hexadecimal digits a byte.
+        value: String,
+    },
+    /// Gives a file its name.
+    Finish(usize, Kept),
+    /// Removes a file that has no name yet.
+    Discard(usize),
+    /// Makes a symbolic link.
+    Symlink {
+        /// Where.
+        names: Names,
+        /// Where it leads.
+        target: Vec<u8>,
+        /// What is kept of it.
+        kept: Kept,
+    },
+    /// Makes another name of a file.
+    Link {
+        /// The file.
+        first: Names,
+        /// The name.
+        names: Names,
+    },
+    /// Makes a device, a pipe or a socket.
+    Special {
+        /// Where.
+        names: Names,
+        /// What.
+        special: SpecialFile,
+        /// What is kept of it.
+        kept: Kept,
+    },
+    /// Gives a folder what is kept of it.
+    Settle(Names, Kept),
 }
 
 /// What is done with the target of a copy, and with the names that it has until it is whole.

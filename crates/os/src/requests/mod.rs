@@ -6,5 +6,5 @@ mod message;
 
 pub(crate) use client::{Client, READER, client, is_own};
 pub(crate) use message::{
-    FoundUser, OfTarget, REQUEST_BYTES_MAX, Request, answer, receive_message, send_message,
+    FoundUser, OfExtracted, OfTarget, REQUEST_BYTES_MAX, Request, answer, receive_message, send_message,
 };
