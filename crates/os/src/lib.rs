@@ -19,6 +19,7 @@ mod fiemap;
 mod flushed;
 mod grant;
 mod group;
+mod guard;
 mod journal_file;
 mod live_file;
 mod lock_bytes;
@@ -45,8 +46,13 @@ mod writeback;
 pub use confine::{Confined, Names as ConfinedNames, Split, Work, confine, split};
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
+pub use fiemap::RawPiece;
 pub use grant::Granted;
 pub use group::group_id;
+pub use guard::{
+    FileFacts, GuardedKind, GuardedSystem, Handle, HeldFile, LeftAlone, Outcome as ReserveOutcome, Seen,
+    Taken, Watch, be_idle_io, guarded_mounts, name_of, wait as wait_for_events,
+};
 pub use journal_file::{
     HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,
     journal_path, journal_standing,

@@ -25,6 +25,7 @@ mod every_pair;
 mod exfat;
 mod fat;
 mod generated;
+mod guard;
 mod guest;
 mod holders;
 mod interrupted;
