@@ -26,7 +26,7 @@ KILL_RUNS ?= 1000
 # Moments at which `make running` takes the disk of each file system.
 MOMENTS ?= 100
 
-.PHONY: help test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips running demo picture static static-test deb deb-test clean
+.PHONY: help guard-figures test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips running demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,6 +66,10 @@ fuzz: ## Fuzz each parser for FUZZ_SECONDS
 
 fuzz-smoke: ## Fuzz each parser for FUZZ_SMOKE_SECONDS
 	scripts/fuzz $(FUZZ_SMOKE_SECONDS)
+
+guard-figures: ## What `leandisk guard` prevents and repairs on loop mounts (root; MIB=32 a file)
+	$(CARGO) build --locked --release -p leandisk-cli
+	scripts/as-root scripts/guard-figures target/release/leandisk
 
 bench: ## Compare with those that do the same work (BENCH_SCALE=0.1 for smaller disks)
 	scripts/install-test-tools bench

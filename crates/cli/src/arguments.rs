@@ -11,10 +11,12 @@ use crate::sizes::{parse_request_size, parse_size};
 mod bench;
 mod examples;
 mod files;
+mod guarding;
 mod serving;
 
 pub(crate) use bench::{BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order};
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
+pub(crate) use guarding::{GuardArguments, GuardCommand};
 pub(crate) use serving::{Placement, ServeArguments, StatsArguments};
 
 /// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
@@ -85,6 +87,10 @@ pub(crate) enum Command {
     /// Show I/O statistics of a disk that is being served
     #[command(after_help = examples::STATS)]
     Stats(StatsArguments),
+    /// Keep the files of this machine in one piece: reserve room for those that grow, and repair fragments when nobody else works, until
+    /// SIGINT or SIGTERM
+    #[command(after_help = examples::GUARD)]
+    Guard(GuardArguments),
     /// Measure on your own storage what provisioning and fragmentation cost
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -111,7 +117,11 @@ impl Command {
             Self::Stats(arguments) => arguments.json,
             Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
             Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
-            Self::Map(_)
+            Self::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
+                arguments.json
+            }
+            Self::Guard(_)
+            | Self::Map(_)
             | Self::Cat(_)
             | Self::Extract(_)
             | Self::Serve(_)
@@ -142,7 +152,12 @@ impl Command {
             },
             // Of several, the error says which.
             Self::Copy(_) => None,
-            Self::Create(_) | Self::Stats(_) | Self::Bench(_) | Self::Completions(_) | Self::Man(_) => None,
+            Self::Create(_)
+            | Self::Stats(_)
+            | Self::Guard(_)
+            | Self::Bench(_)
+            | Self::Completions(_)
+            | Self::Man(_) => None,
         }
     }
 }

@@ -10,20 +10,21 @@ use std::sync::Arc;
 use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::{
-    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, files, folder, info, map,
-    recover, serve, stats,
+    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, files, folder, guard, info,
+    map, recover, serve, stats,
 };
 use report::{
     DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, compact_text, copy_text,
-    create_text, defrag_text, first_write_text, folder_text, fragmentation_text, info_text, list_text,
-    map_text, recover_text, stats_text, to_json,
+    create_text, defrag_text, first_write_text, folder_text, fragmentation_text, guard_text, info_text,
+    list_text, map_text, printable, recover_text, stats_text, to_json,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Failed;
 use crate::arguments::{
-    AnalyzeArguments, BenchCommand, Command, ExtractArguments, ProgressStyle, ServeArguments, StatsArguments,
+    AnalyzeArguments, BenchCommand, Command, ExtractArguments, GuardArguments, GuardCommand, ProgressStyle,
+    ServeArguments, StatsArguments,
 };
 use crate::copying;
 use crate::generate;
@@ -100,6 +101,11 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         }
         Command::Serve(arguments) => serve(arguments)?,
         Command::Stats(arguments) => stats(arguments)?,
+        Command::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
+            let document = guard::status(arguments.state.state.as_deref())?;
+            print(&if arguments.json { to_json(&document) } else { guard_text(&document, palette) })?;
+        }
+        Command::Guard(arguments) => run_guard(arguments)?,
         Command::Completions(arguments) => generate::completions(arguments.shell)?,
         Command::Man(arguments) => generate::manual(&arguments.dir)?,
         Command::Bench(BenchCommand::FirstWrite(arguments)) => {
@@ -204,6 +210,17 @@ fn serve(arguments: &ServeArguments) -> Result<()> {
         let _ = signals.forever().next();
         manager.notify(service::STOPPING);
     })
+}
+
+fn run_guard(arguments: &GuardArguments) -> Result<()> {
+    let manager = service::Manager::find();
+    let stop = cancel_on_signal()?;
+    let ready = |paths: &[std::path::PathBuf]| {
+        let paths: Vec<_> = paths.iter().map(|path| printable(&path.display().to_string())).collect();
+        tell(&format!("guarding {}", paths.join(" and ")));
+        manager.notify(service::READY);
+    };
+    guard::run(&arguments.options(), &TERMINAL, &stop, ready, || manager.notify(service::STOPPING))
 }
 
 fn stats(arguments: &StatsArguments) -> Result<()> {

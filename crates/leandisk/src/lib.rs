@@ -11,6 +11,7 @@
 //! | change it in place | [`compact::run`], [`defrag::run`], [`recover::run`] |
 //! | make one | [`create::run`] |
 //! | let others use it | [`serve::run`], [`stats::run`] |
+//! | keep a machine's own files in one piece | [`guard::run`], [`guard::status`] |
 //! | measure a storage | [`bench::first_write`], [`bench::fragmentation`] |
 //!
 //! Where to look for how it is done: [`compact::run`], for one, takes facts from [`stack::Stack::facts`], has [`plan::compact`] plan with them, and has
@@ -106,6 +107,7 @@ pub mod create;
 pub mod defrag;
 pub mod files;
 pub mod folder;
+pub mod guard;
 mod in_place;
 pub mod info;
 mod machine;

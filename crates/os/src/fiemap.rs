@@ -94,6 +94,39 @@ pub(crate) fn allocated(file: &File, name: &str, window: HostSpan) -> Result<Opt
     Ok(told.then(|| all.into_iter().collect()))
 }
 
+/// A piece of a file as the file system tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RawPiece {
+    /// Where in the file.
+    pub logical: u64,
+    /// Where on the device.
+    pub physical: u64,
+    /// How long.
+    pub len_bytes: u64,
+    /// Another file or a snapshot has it as well.
+    pub is_shared: bool,
+    /// It has a place of its own, and is neither encoded nor in the inode.
+    pub is_plain: bool,
+}
+
+const SHARED: u32 = 0x2000;
+
+/// All pieces of a file in order; `None` if its file system does not tell. What waits in the page cache is written back first.
+pub(crate) fn pieces(file: &File, name: &str) -> Result<Option<Vec<RawPiece>>> {
+    let mut all = Vec::new();
+    let told = ask_all(file, name, Span::from_zero(u64::MAX), FLAG_SYNC, |raw| {
+        all.push(RawPiece {
+            logical: raw.logical,
+            physical: raw.physical,
+            len_bytes: raw.length,
+            is_shared: raw.flags & SHARED != 0,
+            is_plain: raw.flags & (WITHOUT_PLACE | NOT_ITS_OWN) == 0,
+        });
+        all.len() <= EXTENTS_MAX
+    })?;
+    Ok(told.then_some(all))
+}
+
 /// Hands every extent of `window` to `take` until that says `false`. `false` if the file system does not tell.
 fn ask_all(
     file: &File,

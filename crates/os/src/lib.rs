@@ -21,6 +21,7 @@ mod fiemap;
 mod flushed;
 mod grant;
 mod group;
+mod guard;
 mod journal_file;
 mod kept;
 mod live_file;
@@ -50,8 +51,13 @@ pub use connect::connect;
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
 pub use extracted::{ExtractFolder, ExtractedFile};
+pub use fiemap::RawPiece;
 pub use grant::Granted;
 pub use group::group_id;
+pub use guard::{
+    FileFacts, GuardedKind, GuardedSystem, Handle, HeldFile, LeftAlone, Outcome as ReserveOutcome, Seen,
+    Taken, Watch, be_idle_io, guarded_mounts, name_of, wait as wait_for_events,
+};
 pub use journal_file::{
     HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,
     journal_path, journal_standing,

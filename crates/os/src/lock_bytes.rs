@@ -43,6 +43,20 @@ pub(crate) fn is_open_for_writing(file: &File) -> Option<bool> {
     }
 }
 
+/// Takes a file, open for reading and writing, for oneself alone, until it is closed: fails if anybody else has it open. Whoever opens it
+/// waits, and the kernel sends a signal that is ignored unless asked for.
+pub(crate) fn lease_alone(file: &File) -> io::Result<()> {
+    fcntl(file, F_SETSIG, libc::SIGURG).and_then(|()| fcntl(file, libc::F_SETLEASE, libc::F_WRLCK))
+}
+
+/// Whether nobody waits for a file that was taken so.
+pub(crate) fn is_leased(file: &File) -> bool {
+    // SAFETY: the command touches no memory; the descriptor is open as long as `file` is borrowed.
+    #[allow(unsafe_code)]
+    let lease = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
+    lease == libc::F_WRLCK
+}
+
 /// fcntl(2): which signal tells of a lease that is broken.
 const F_SETSIG: libc::c_int = 10;
 

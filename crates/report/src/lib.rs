@@ -15,6 +15,7 @@ mod create;
 mod defrag;
 mod escape;
 mod failure;
+mod guard;
 mod html;
 mod info;
 mod listing;
@@ -48,6 +49,7 @@ pub use defrag::{
 };
 pub use escape::printable_name;
 pub use failure::{ErrorDocument, Failure};
+pub use guard::{GuardDocument, GuardState, GuardedPath, guard_metrics, guard_text};
 pub use html::{
     Advice, Bar, BarChart, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html,
     report_html, with_origin,

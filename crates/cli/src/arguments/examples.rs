@@ -99,6 +99,20 @@ Examples:
   leandisk stats /run/both.sock --export b.vhdx
   leandisk stats before.json after.json --html both.html";
 
+pub(super) const GUARD: &str = "\
+Examples:
+  leandisk guard
+  leandisk guard /var/lib/libvirt/images --idle 10
+  leandisk guard /srv --dry-run --state /tmp/guard
+  leandisk guard status --json
+
+It takes root.";
+
+pub(super) const GUARD_STATUS: &str = "\
+Examples:
+  leandisk guard status
+  leandisk guard status --state /tmp/guard --json";
+
 pub(super) const FIRST_WRITE: &str = "\
 Examples:
   leandisk bench first-write --dir /vm --size 4G

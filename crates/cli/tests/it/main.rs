@@ -29,6 +29,7 @@ mod exfat;
 mod fat;
 mod files;
 mod generated;
+mod guard;
 mod guest;
 mod holders;
 mod interrupted;

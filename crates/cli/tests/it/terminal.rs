@@ -8,7 +8,7 @@ use crate::common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 14] = [
+const COMMANDS: [&[&str]; 16] = [
     &["info"],
     &["analyze"],
     &["map"],
@@ -19,6 +19,8 @@ const COMMANDS: [&[&str]; 14] = [
     &["recover"],
     &["serve"],
     &["stats"],
+    &["guard"],
+    &["guard", "status"],
     &["bench"],
     &["bench", "first-write"],
     &["bench", "fragmentation"],

@@ -1,0 +1,439 @@
+//! `guard` on real file systems: files that grow stay in one piece, what was closed in pieces is put together, nothing stays reserved, and
+//! neither contents nor times tell of it. Judged by `filefrag`, `stat` and the bytes.
+//!
+//! Nothing here depends on how fast the machine is: a writer waits until the guard has done what it is to be judged by.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common;
+use crate::common::{arg, document, fail, leandisk, number, signal, succeed};
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::{HostMount, run, scratch};
+
+const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+/// Sparse: what is reserved takes nothing of the disk below.
+const HOST_BYTES: u64 = 4 << 30;
+const PIECE_BYTES: usize = 64 << 10;
+/// XFS reserves some by itself, but not so much.
+const RESERVED_BYTES: u64 = 16 << 20;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Polls until `done`.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A guard that runs, and its folders.
+struct Running {
+    child: Child,
+    state: Option<TempDir>,
+    pressure: TempDir,
+}
+
+impl Running {
+    fn start(path: &Path, more: &[&str]) -> Self {
+        Self::start_in(path, scratch(), more)
+    }
+
+    /// On a machine on which nobody waits for anything.
+    fn start_in(path: &Path, state: TempDir, more: &[&str]) -> Self {
+        let pressure = scratch();
+        for name in ["io", "cpu"] {
+            fs::write(pressure.path().join(name), "some avg10=0.00 total=0\n").unwrap();
+        }
+        let mut command = leandisk();
+        command.args(["guard", arg(path), "--state", arg(state.path()), "--pressure", arg(pressure.path())]);
+        let mut child = command.args(["--idle", "0"]).args(more).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("guarding"), "{line}");
+        Self { child, state: Some(state), pressure }
+    }
+
+    fn folder(&self) -> &Path {
+        self.state.as_ref().unwrap().path()
+    }
+
+    fn status(&self) -> Value {
+        document("leandisk.guard/1", &["guard", "status", "--state", arg(self.folder())])
+    }
+
+    fn count(&self, name: &str) -> u64 {
+        number(&self.status(), &format!("/paths/0/{name}"))
+    }
+
+    /// Ends it well, within ten seconds of its own.
+    fn end(mut self) -> TempDir {
+        signal(&self.child, "TERM");
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.code(), Some(0));
+        assert!(!self.status()["running"].as_bool().unwrap());
+        self.state.take().unwrap()
+    }
+
+    fn kill(mut self) -> TempDir {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.state.take().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn allocated(file: &Path) -> u64 {
+    fs::metadata(file).unwrap().blocks() * 512
+}
+
+fn is_reserved(file: &Path) -> bool {
+    allocated(file) >= fs::metadata(file).unwrap().len() + RESERVED_BYTES
+}
+
+fn extents(file: &Path) -> u64 {
+    let said = run("filefrag", &[arg(file)]);
+    said.trim_end().rsplit(": ").next().unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+fn stamp(file: &Path) -> (i64, i64) {
+    let found = fs::metadata(file).unwrap();
+    (found.mtime(), found.mtime_nsec())
+}
+
+/// Contents that tell where they are.
+fn piece(file: usize, at: usize) -> Vec<u8> {
+    (0..PIECE_BYTES).map(|byte| (byte.wrapping_mul(31) ^ at.wrapping_mul(7) ^ file) as u8).collect()
+}
+
+/// Files that are written in turns, a piece at a time, each stored before the next.
+struct Writers(Vec<(PathBuf, File)>);
+
+impl Writers {
+    fn new(folder: &Path, name: &str, count: usize) -> Self {
+        let file = |at| folder.join(format!("{name}{at}"));
+        Self((0..count).map(|at| (file(at), File::create(file(at)).unwrap())).collect())
+    }
+
+    fn write(&mut self, turns: std::ops::Range<usize>) {
+        for turn in turns {
+            for (at, (_, file)) in self.0.iter_mut().enumerate() {
+                file.write_all(&piece(at, turn)).unwrap();
+                file.sync_data().unwrap();
+            }
+        }
+    }
+
+    fn wait_until_reserved(&self) {
+        until("room was reserved for all", || self.0.iter().all(|(path, _)| is_reserved(path)));
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.0.iter().map(|(path, _)| path.clone()).collect()
+    }
+}
+
+fn check_contents(paths: &[PathBuf], turns: usize) {
+    for (at, path) in paths.iter().enumerate() {
+        let expected: Vec<u8> = (0..turns).flat_map(|turn| piece(at, turn)).collect();
+        assert!(fs::read(path).unwrap() == expected, "{}", path.display());
+    }
+}
+
+fn total(paths: &[PathBuf]) -> u64 {
+    paths.iter().map(|path| extents(path)).sum()
+}
+
+#[test]
+fn files_that_grow_stay_together_and_nothing_shows_afterwards() {
+    for filesystem in FILESYSTEMS {
+        let host = HostMount::new(filesystem, HOST_BYTES);
+        let turns = 32;
+        let mut without = Writers::new(host.path(), "without", 4);
+        without.write(0..turns);
+        let without = total(&without.paths());
+
+        let guard = Running::start(host.path(), &["--no-repair"]);
+        let mut set_id = Writers::new(host.path(), "setid", 1);
+        fs::set_permissions(&set_id.paths()[0], fs::Permissions::from_mode(0o4644)).unwrap();
+        set_id.write(0..8);
+        let mut writers = Writers::new(host.path(), "with", 4);
+        writers.write(0..1);
+        writers.wait_until_reserved();
+        until("it was told", || guard.count("reserved_bytes") > 0);
+        writers.write(1..turns);
+        assert!(!is_reserved(&set_id.paths()[0]), "{filesystem}: set-id");
+        assert_eq!(fs::metadata(&set_id.paths()[0]).unwrap().mode() & 0o7777, 0o4644);
+        let paths = writers.paths();
+        let stamps: Vec<_> = paths.iter().map(|path| stamp(path)).collect();
+        drop(writers);
+        until("room went back", || !paths.iter().any(|path| is_reserved(path)));
+        let with = total(&paths);
+        println!("{filesystem}: {without} extents without the guard, {with} with it");
+        // One before the guard knew of the file, and one after; none of them are in anybody's way.
+        assert!(with <= without && with <= 2 * paths.len() as u64 + 2, "{filesystem}: {with} of {without}");
+        check_contents(&paths, turns);
+        let now: Vec<_> = paths.iter().map(|path| stamp(path)).collect();
+        assert_eq!(now, stamps, "{filesystem}: times of modification");
+        until("it was counted", || guard.count("prevented") > 0 || filesystem == "ext4");
+        guard.end();
+    }
+}
+
+#[test]
+fn a_time_that_was_seen_before_room_was_reserved_comes_back() {
+    for filesystem in FILESYSTEMS {
+        let host = HostMount::new(filesystem, HOST_BYTES);
+        let path = host.path().join("file");
+        let mut writers = Writers::new(host.path(), "other", 1);
+        let file = File::create(&path).unwrap();
+        file.write_all_at(&piece(0, 0), 0).unwrap();
+        let seen = stamp(&path);
+        let guard = Running::start(host.path(), &["--no-repair"]);
+        // An event without a write: it says that the file was written and no more.
+        writers.write(0..1);
+        writers.wait_until_reserved();
+        drop(file);
+        let paths = writers.paths();
+        let times = stamp(&paths[0]);
+        let on_xfs = filesystem == "xfs";
+        drop(writers);
+        let state = guard.end();
+        assert!(!is_reserved(&paths[0]), "{filesystem}");
+        let after = stamp(&paths[0]);
+        // Nothing was written since: the guard's own call is not seen; what was seen meanwhile was it.
+        assert!(after <= times && (!on_xfs || after == times), "{filesystem}: {after:?} {times:?}");
+        assert_eq!(stamp(&path), seen);
+        check_contents(&paths, 1);
+        drop(state);
+    }
+}
+
+#[test]
+fn what_a_killed_guard_reserved_goes_back_with_the_next() {
+    for filesystem in FILESYSTEMS {
+        let host = HostMount::new(filesystem, HOST_BYTES);
+        let guard = Running::start(host.path(), &["--no-repair"]);
+        let mut writers = Writers::new(host.path(), "file", 3);
+        writers.write(0..1);
+        writers.wait_until_reserved();
+        let state = guard.kill();
+        writers.write(1..3);
+        let paths = writers.paths();
+        drop(writers);
+        // Somebody else's room is not the guard's.
+        let others = host.path().join("others");
+        fs::write(&others, piece(9, 9)).unwrap();
+        run("fallocate", &["--keep-size", "--length", "64M", arg(&others)]);
+        let others_bytes = allocated(&others);
+        let said = succeed(&["guard", "status", "--state", arg(state.path())]);
+        assert!(said.contains("No guard runs"), "{said}");
+        assert!(paths.iter().all(|path| is_reserved(path)), "{filesystem}: without a guard it stays");
+        let guard = Running::start_in(host.path(), state, &["--no-repair"]);
+        until("room went back", || !paths.iter().any(|path| is_reserved(path)));
+        assert_eq!(allocated(&others), others_bytes, "{filesystem}");
+        check_contents(&paths, 3);
+        let state = guard.end();
+        let ledger = fs::read_dir(state.path())
+            .unwrap()
+            .flatten()
+            .find(|entry| arg(&entry.path()).ends_with("ledger"));
+        let ledger = fs::read_to_string(ledger.unwrap().path()).unwrap();
+        assert_eq!(ledger.matches("claim").count(), ledger.matches("given").count(), "{ledger}");
+    }
+}
+
+/// A file system with a file in many pieces, and room to put it together.
+fn in_pieces(filesystem: &str) -> (HostMount, PathBuf) {
+    let host = HostMount::new(filesystem, if filesystem == "ext4" { 64 << 20 } else { 400 << 20 });
+    let (path, fill) = (host.path().join("in pieces"), host.path().join("fill"));
+    fs::create_dir(&fill).unwrap();
+    let count = 48;
+    let contents: Vec<u8> = (0..count).flat_map(|at| piece(1, at)).collect();
+    if filesystem == "ext4" {
+        // What finds only holes is in pieces.
+        let mut files = Vec::new();
+        loop {
+            let file = fill.join(files.len().to_string());
+            if fs::write(&file, piece(0, 0)).is_err() {
+                fs::remove_file(file).unwrap();
+                break;
+            }
+            files.push(file);
+        }
+        run("sync", &[]);
+        files.iter().step_by(2).for_each(|file| fs::remove_file(file).unwrap());
+        run("sync", &[]);
+        fs::write(&path, &contents).unwrap();
+        run("sync", &[]);
+        files.iter().skip(1).step_by(2).for_each(|file| fs::remove_file(file).unwrap());
+        run("sync", &[]);
+    } else {
+        // From its end to its beginning, with something else between.
+        let file = File::create(&path).unwrap();
+        for at in (0..count).rev() {
+            let start = at * PIECE_BYTES;
+            file.write_all_at(&contents[start..start + PIECE_BYTES], start as u64).unwrap();
+            file.sync_all().unwrap();
+            let other = File::create(fill.join(at.to_string())).unwrap();
+            other.write_all_at(&contents[..PIECE_BYTES], 0).unwrap();
+            other.sync_all().unwrap();
+        }
+    }
+    run("touch", &["--date", "2001-02-03 04:05:06.789", arg(&path)]);
+    assert!(extents(&path) > 8, "{filesystem}: {}", extents(&path));
+    (host, path)
+}
+
+/// As who wrote it does.
+fn close_after_writing(path: &Path) {
+    drop(File::options().append(true).open(path).unwrap());
+}
+
+#[test]
+fn what_was_closed_in_pieces_is_put_together_unless_it_is_shared_or_open() {
+    for filesystem in FILESYSTEMS {
+        let (host, path) = in_pieces(filesystem);
+        let shares = filesystem != "ext4";
+        let copy = host.path().join("copy");
+        if shares {
+            run("cp", &["--reflink=always", arg(&path), arg(&copy)]);
+        }
+        let (before, contents, time) = (extents(&path), fs::read(&path).unwrap(), stamp(&path));
+
+        let guard = Running::start(host.path(), &["--no-prevent", "--dry-run"]);
+        close_after_writing(&path);
+        until("it was looked at", || {
+            guard.count("waiting_files") == 0 && {
+                let count = if shares { "shared_skipped" } else { "repaired" };
+                guard.count(count) > 0
+            }
+        });
+        let state = guard.end();
+        assert_eq!((extents(&path), stamp(&path)), (before, time), "{filesystem}: a dry run");
+        assert!(
+            !fs::read_dir(state.path())
+                .unwrap()
+                .flatten()
+                .any(|entry| arg(&entry.path()).ends_with("ledger"))
+        );
+
+        let guard = Running::start(host.path(), &["--no-prevent"]);
+        if shares {
+            close_after_writing(&path);
+            until("it was skipped", || guard.count("shared_skipped") > 0);
+            let said = run("filefrag", &["-v", arg(&path)]);
+            assert!(said.contains("shared") && extents(&path) == before, "{filesystem}: {said}");
+            fs::remove_file(&copy).unwrap();
+            run("sync", &[]);
+        }
+        // While somebody reads it, it stays.
+        let reader = File::open(&path).unwrap();
+        close_after_writing(&path);
+        std::thread::sleep(Duration::from_millis(1500));
+        assert_eq!(extents(&path), before, "{filesystem}: it is open");
+        drop(reader);
+        until("it was put together", || extents(&path) < before);
+        assert!(fs::read(&path).unwrap() == contents && stamp(&path) == time, "{filesystem}");
+        until("it was counted", || guard.count("repaired") > 0 && guard.count("moved_bytes") > 0);
+        println!("{filesystem}: {before} extents, {} once it was put together", extents(&path));
+        guard.end();
+    }
+}
+
+#[test]
+fn a_dry_run_reserves_nothing_and_counts_what_it_would() {
+    let host = HostMount::new("btrfs", HOST_BYTES);
+    let guard = Running::start(host.path(), &["--dry-run", "--metrics", "127.0.0.1:0"]);
+    let mut writers = Writers::new(host.path(), "file", 2);
+    let mut turn = 0;
+    until("it would have reserved", || {
+        writers.write(turn..turn + 1);
+        turn += 1;
+        guard.count("prevented") > 0
+    });
+    assert!(guard.status()["dry_run"].as_bool().unwrap());
+    for path in writers.paths() {
+        assert_eq!(allocated(&path), fs::metadata(&path).unwrap().len());
+    }
+    guard.end();
+}
+
+#[test]
+fn it_sleeps_while_others_wait_and_says_so() {
+    let (host, path) = in_pieces("btrfs");
+    let guard = Running::start(host.path(), &[]);
+    // Others wait all the time from here on.
+    let began = Instant::now();
+    let wait = |pressure: &Path| {
+        let text = format!("some avg10=99.00 total={}\n", 1_000_000 + began.elapsed().as_micros() * 10);
+        fs::write(pressure.join("new"), text).unwrap();
+        fs::rename(pressure.join("new"), pressure.join("io")).unwrap();
+    };
+    wait(guard.pressure.path());
+    let before = extents(&path);
+    close_after_writing(&path);
+    let mut status = Value::Null;
+    until("it sleeps", || {
+        wait(guard.pressure.path());
+        status = guard.status();
+        status["paths"][0]["reason"].as_str().is_some_and(|reason| reason.contains("devices"))
+    });
+    assert_eq!(status["paths"][0]["state"], "asleep");
+    until("it counts how long", || {
+        wait(guard.pressure.path());
+        guard.status()["asleep_seconds"].as_f64().unwrap() > 0.3
+    });
+    assert_eq!(extents(&path), before);
+    fs::write(guard.pressure.path().join("io"), "some avg10=0.00 total=9\n").unwrap();
+    until("it wakes", || extents(&path) < before);
+    guard.end();
+}
+
+#[test]
+fn one_guard_a_folder_and_refusals() {
+    let state = scratch();
+    let none = document("leandisk.guard/1", &["guard", "status", "--state", arg(state.path())]);
+    assert_eq!((&none["running"], &none["paths"]), (&Value::Bool(false), &Value::Array(Vec::new())));
+    let host = HostMount::new("ext4", 64 << 20);
+    let metrics = state.path().join("metrics");
+    let guard = Running::start(host.path(), &["--metrics", arg(&metrics)]);
+    let said = fail(3, &["guard", arg(host.path()), "--state", arg(guard.folder())]);
+    assert!(said.contains("a guard runs already"), "{said}");
+    until("the counts are there", || metrics.exists());
+    assert!(fs::read_to_string(&metrics).unwrap().contains("leandisk_guard_prevented_fragments_total{"));
+    guard.end();
+    let said = fail(3, &["guard", "/proc", "--state", arg(state.path())]);
+    assert!(said.contains("file system"), "{said}");
+    fail(2, &["guard", "--idle", "-1"]);
+}
+
+#[test]
+fn counts_are_told_over_http() {
+    let host = HostMount::new("ext4", 64 << 20);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let guard = Running::start(host.path(), &["--metrics", &free.to_string()]);
+    let mut stream = TcpStream::connect(free).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK") && answer.contains("leandisk_guard_asleep_seconds_total"),
+        "{answer}"
+    );
+    guard.end();
+    assert!(common::output(&["guard", "status", "--state", "/nonexistent/folder"]).status.success());
+}

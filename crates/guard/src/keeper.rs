@@ -1,0 +1,485 @@
+//! The guard of one file system: what it sees of files, and what it does about it.
+//!
+//! Invariants:
+//! - what may have been reserved is in the ledger before it is, and stays there until the file was seen without it;
+//! - room goes back only while nobody else has the file open, and only up to where the guard reserved;
+//! - a time of modification is set back only if nothing was written since the time was read: no write was announced, and the file
+//!   still has the time that the guard's own call left;
+//! - memory is bounded: what needs nothing any more is forgotten first.
+//!
+//! Absent on purpose: a clock, threads, the decision whether the machine is idle (the caller's, by `pressure`).
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use block::Result;
+use mutants::broken;
+use predict::profile::Profile;
+
+use crate::facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
+use crate::growth::{Growth, Policy};
+use crate::ledger::Record;
+use crate::machine::{Held, Machine, Reserved};
+use crate::repair::{self, count};
+
+/// A file that nobody touched for so long is thought to be finished.
+const LINGER_MS: Millis = 1000;
+/// After so long it is asked again whether others still have a file open.
+const RETRY_MS: Millis = 1000;
+/// The same for a repair.
+const REPAIR_RETRY_MS: Millis = 5000;
+/// Files that are remembered at most.
+const FILES_MAX: usize = 1 << 16;
+/// The ledger is written anew once it has so many lines more than it needs.
+const SPARE_LINES_MAX: usize = 4096;
+
+/// One part of so many of what is free is reserved at once.
+const STEP_SHARE: u64 = 8;
+/// One part of so many of what would be free without is reserved in all.
+const ALL_SHARE: u64 = 2;
+/// One part of so many of the file system stays free.
+const FREE_SHARE: u64 = 20;
+const FREE_BYTES_MIN: u64 = 64 << 20;
+
+/// What the guard is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Reserve room for files that grow.
+    pub prevents: bool,
+    /// Put files together that were closed in pieces.
+    pub repairs: bool,
+    /// Only look, and count what would be done.
+    pub dry_run: bool,
+    /// How room is reserved here.
+    pub policy: Policy,
+    /// What reading costs here.
+    pub profile: Profile,
+}
+
+/// What was done so far; in a dry run, what would have been.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Times that a file grew within reserved room, for which it would have found room by itself elsewhere: an estimate.
+    pub prevented: u64,
+    /// Fragments that are no more.
+    pub repaired: u64,
+    /// Bytes that moved for it.
+    pub moved_bytes: u64,
+    /// Extents that stayed because they are shared.
+    pub shared_skipped: u64,
+}
+
+/// What is reserved of a file.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    end_bytes: u64,
+    /// When the file was modified before and after the last reservation.
+    stamps: Option<(Stamp, Stamp)>,
+    /// A write was announced since then.
+    is_written: bool,
+    /// When the room is to go back.
+    due: Millis,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct File {
+    growth: Growth,
+    last: Millis,
+    size_bytes: u64,
+    /// Grown within room, and not counted yet.
+    grown_bytes: u64,
+    claim: Option<Claim>,
+    /// It is not reserved for.
+    is_left_alone: bool,
+}
+
+/// The guard of a file system.
+pub struct Guard<M> {
+    machine: M,
+    options: Options,
+    files: HashMap<FileId, File>,
+    wanted: BTreeSet<FileId>,
+    /// Closed after a change, to be looked at from then on.
+    suspects: BTreeMap<FileId, Millis>,
+    /// In the ledger, and not reserved yet.
+    announced: BTreeMap<FileId, u64>,
+    counters: Counters,
+    lines: usize,
+}
+
+impl<M: Machine> Guard<M> {
+    /// A guard that finds these claims in the ledger of the one before: their room goes back as soon as nobody has the files open.
+    pub fn new(machine: M, options: Options, claims: BTreeMap<FileId, u64>) -> Self {
+        let lines = claims.len();
+        let claimed = |end_bytes| Claim { end_bytes, stamps: None, is_written: true, due: 0 };
+        let file = |end| File { claim: Some(claimed(end)), ..File::default() };
+        let claims = claims.into_iter().filter(|_| !options.dry_run);
+        let files = claims.map(|(id, end)| (id, file(end))).collect();
+        Self {
+            machine,
+            options,
+            files,
+            wanted: BTreeSet::new(),
+            suspects: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            counters: Counters::default(),
+            lines,
+        }
+    }
+
+    /// The machine.
+    pub fn machine(&mut self) -> &mut M {
+        &mut self.machine
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Reserved and not used, as far as is known.
+    pub fn reserved_bytes(&self) -> u64 {
+        let unused = |file: &File| Some(file.claim?.end_bytes.saturating_sub(file.size_bytes));
+        self.files.values().filter_map(unused).fold(0, u64::saturating_add)
+    }
+
+    /// Files that have reserved room.
+    pub fn claim_count(&self) -> usize {
+        self.files.values().filter(|file| file.claim.is_some()).count()
+    }
+
+    /// Whether a file is waiting to be put together.
+    pub fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
+    /// How many files are waiting to be looked at.
+    pub fn suspect_count(&self) -> usize {
+        self.suspects.len()
+    }
+
+    /// The guard knows this file and has made up its mind to leave it alone: `seen` need not be told its facts.
+    pub fn leaves_alone(&self, id: &FileId) -> bool {
+        self.files.get(id).is_some_and(|file| file.is_left_alone)
+    }
+
+    /// A file is to be left alone from now on, except that what was reserved of it goes back.
+    pub fn leave_alone(&mut self, id: FileId) {
+        self.files.entry(id).or_default().is_left_alone = true;
+    }
+
+    /// A file was written or closed after writing (`was_written`, `was_closed`), and is as `facts` say now.
+    pub fn seen(&mut self, now: Millis, id: FileId, facts: &Facts, was_written: bool, was_closed: bool) {
+        self.forget_some();
+        let Options { prevents, repairs, policy, dry_run, .. } = self.options;
+        let file = self.files.entry(id.clone()).or_default();
+        file.last = now;
+        if was_written {
+            let grown = file.growth.changed(now, facts.size_bytes);
+            if let Some(claim) = &mut file.claim {
+                claim.is_written = true;
+                if facts.size_bytes <= claim.end_bytes && grown > 0 {
+                    file.grown_bytes += grown;
+                    let (times, rest) = match policy.own_bytes {
+                        0 => (1, 0),
+                        own => (file.grown_bytes / own, file.grown_bytes % own),
+                    };
+                    self.counters.prevented += times;
+                    file.grown_bytes = rest;
+                }
+            }
+        }
+        file.size_bytes = facts.size_bytes;
+        if let Some(claim) = &mut file.claim {
+            claim.due = now + LINGER_MS;
+        }
+        if was_closed {
+            if repairs {
+                self.suspects.insert(id, now + LINGER_MS);
+            }
+            return;
+        }
+        if prevents && was_written && !file.is_left_alone {
+            let room = file.claim.map_or(0, |claim| claim.end_bytes.saturating_sub(facts.size_bytes));
+            let wants = file.growth.wants(now, &policy).is_some_and(|wanted| room < wanted / 4 || room == 0);
+            // Holes within are somebody's plan for the file.
+            let is_sparse = facts.allocated_bytes.saturating_add(1 << 16) < facts.size_bytes;
+            if wants && !is_sparse && !(dry_run && file.claim.is_some()) {
+                self.wanted.insert(id);
+            }
+        }
+    }
+
+    /// Changes may have gone by unseen.
+    pub fn missed(&mut self) {
+        for file in self.files.values_mut() {
+            if let Some(claim) = &mut file.claim {
+                claim.is_written = true;
+            }
+        }
+    }
+
+    fn forget_some(&mut self) {
+        if self.files.len() >= FILES_MAX {
+            self.files.retain(|_, file| file.claim.is_some());
+        }
+        if self.suspects.len() >= FILES_MAX {
+            self.suspects.pop_first();
+        }
+    }
+
+    /// Reserves what was found wanting, and gives back what is due.
+    pub fn act(&mut self, now: Millis) -> Result<()> {
+        self.reserve(now)?;
+        let due = |(id, file): (&FileId, &File)| (file.claim?.due <= now).then(|| id.clone());
+        let due: Vec<FileId> = self.files.iter().filter_map(due).collect();
+        self.give_back(now, due)
+    }
+
+    /// When `act` has something to do next.
+    pub fn next_due(&self) -> Option<Millis> {
+        self.files.values().filter_map(|file| Some(file.claim?.due)).min()
+    }
+
+    fn reserve(&mut self, now: Millis) -> Result<()> {
+        let wanted = std::mem::take(&mut self.wanted);
+        let mut chosen = Vec::new();
+        let mut reserved_bytes = self.reserved_bytes();
+        for id in wanted {
+            let room = self.machine.room()?;
+            let Some(file) = self.files.get_mut(&id) else { continue };
+            let Some(wants) = file.growth.wants(now, &self.options.policy) else { continue };
+            let may = may_bytes(room, reserved_bytes);
+            let mut len_bytes = wants;
+            while len_bytes > may {
+                len_bytes /= 2;
+            }
+            if len_bytes < self.options.policy.least_bytes {
+                continue;
+            }
+            let from = file.claim.map_or(0, |claim| claim.end_bytes);
+            if !self.options.dry_run && self.machine.refuses(&id, from)?.is_some() {
+                file.is_left_alone = true;
+                continue;
+            }
+            let end = file.size_bytes.max(from).saturating_add(len_bytes) & !0xffff;
+            reserved_bytes = reserved_bytes.saturating_add(len_bytes);
+            chosen.push((id, from, end));
+        }
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let records: Vec<_> =
+            chosen.iter().map(|(id, _, end)| Record::Claim { file: id.clone(), end_bytes: *end }).collect();
+        self.announced = chosen.iter().map(|(id, _, end)| (id.clone(), *end)).collect();
+        if !broken!(ReservedUnrecorded) {
+            self.append(&records)?;
+        }
+        for (id, from, end) in chosen {
+            self.reserve_one(now, &id, from, end)?;
+        }
+        if broken!(ReservedUnrecorded) {
+            self.append(&records)?;
+        }
+        Ok(())
+    }
+
+    fn reserve_one(&mut self, now: Millis, id: &FileId, from: u64, end: u64) -> Result<()> {
+        let outcome = if self.options.dry_run {
+            Reserved::Yes { before: Facts::default(), after: Facts::default() }
+        } else {
+            self.machine.reserve(id, from, end)?
+        };
+        self.announced.remove(id);
+        let Some(file) = self.files.get_mut(id) else { return Ok(()) };
+        let mut claim = Claim { end_bytes: end, stamps: None, is_written: true, due: now + LINGER_MS };
+        match outcome {
+            Reserved::Yes { before, after } => {
+                let first = file.claim.filter(|claim| !claim.is_written).and_then(|claim| claim.stamps);
+                // Two reservations with no write between them are one.
+                let before = first
+                    .filter(|(_, after)| *after == before.modified)
+                    .map_or(before.modified, |(before, _)| before);
+                claim.stamps = Some((before, after.modified));
+                claim.is_written = false;
+                file.claim = Some(claim);
+            }
+            // Of the ledger's claim there may be a part.
+            Reserved::NoRoom => {
+                file.claim = Some(claim);
+                file.is_left_alone = true;
+            }
+            Reserved::No(_) => {
+                file.is_left_alone = true;
+                if file.claim.is_none() {
+                    self.append(&[Record::Given { file: id.clone() }])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what all files have, where nobody has them open. How many still have reserved room.
+    pub fn give_back_all(&mut self, now: Millis) -> Result<usize> {
+        let all =
+            self.files.iter().filter(|(_, file)| file.claim.is_some()).map(|(id, _)| id.clone()).collect();
+        self.give_back(now, all)?;
+        Ok(if self.options.dry_run { 0 } else { self.claim_count() })
+    }
+
+    fn give_back(&mut self, now: Millis, files: Vec<FileId>) -> Result<()> {
+        let mut given = Vec::new();
+        for id in files {
+            let Some(claim) = self.files.get(&id).and_then(|file| file.claim) else { continue };
+            let is_given = self.options.dry_run || self.give_one_back(now, &id, &claim)?;
+            if is_given {
+                if let Some(file) = self.files.get_mut(&id) {
+                    file.claim = None;
+                }
+                given.push(Record::Given { file: id });
+            }
+        }
+        if given.is_empty() { Ok(()) } else { self.append(&given) }
+    }
+
+    /// Whether the file has nothing reserved any more.
+    fn give_one_back(&mut self, now: Millis, id: &FileId, claim: &Claim) -> Result<bool> {
+        let facts = match self.machine.hold(id)? {
+            Held::Yes(facts) => facts,
+            Held::Gone => return Ok(true),
+            Held::Busy if broken!(CutUnheld) => Facts::default(),
+            Held::Busy | Held::No(_) => {
+                if let Some(claim) = self.files.get_mut(id).and_then(|file| file.claim.as_mut()) {
+                    claim.due = now + RETRY_MS;
+                }
+                return Ok(false);
+            }
+        };
+        if broken!(ForgottenTooEarly) {
+            self.append(&[Record::Given { file: id.clone() }])?;
+        }
+        let done = self.cut(id, claim, &facts);
+        self.machine.release(id);
+        done.map(|()| true)
+    }
+
+    fn cut(&mut self, id: &FileId, claim: &Claim, facts: &Facts) -> Result<()> {
+        let end = if broken!(OthersRoomTaken) { u64::MAX } else { claim.end_bytes };
+        if facts.size_bytes < end {
+            // Where somebody reserved beyond it since, and all would go, that file keeps it.
+            self.machine.cut(id, end)?;
+        }
+        let modified = match claim.stamps {
+            Some((before, after))
+                if after == facts.modified && (!claim.is_written || broken!(StampUnproven)) =>
+            {
+                before
+            }
+            _ => facts.modified,
+        };
+        if self.machine.shows_in_stamps() && !broken!(StampStays) {
+            self.machine.stamp(id, modified)?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, records: &[Record]) -> Result<()> {
+        if self.options.dry_run {
+            return Ok(());
+        }
+        self.machine.append(records)?;
+        self.lines += records.len();
+        if self.lines <= SPARE_LINES_MAX + 2 * self.claim_count() {
+            return Ok(());
+        }
+        let claimed = self.files.iter().filter_map(|(id, file)| Some((id.clone(), file.claim?.end_bytes)));
+        let mut ends: BTreeMap<FileId, u64> = claimed.collect();
+        for (id, end) in &self.announced {
+            let known = ends.entry(id.clone()).or_insert(0);
+            *known = (*known).max(*end);
+        }
+        let claims: Vec<_> =
+            ends.into_iter().map(|(file, end_bytes)| Record::Claim { file, end_bytes }).collect();
+        self.machine.replace(&claims)?;
+        self.lines = claims.len();
+        Ok(())
+    }
+
+    /// Puts the next file together whose turn it is; whether there was one.
+    pub fn repair_next(&mut self, now: Millis) -> Result<bool> {
+        let is_ready = |(id, due): (&FileId, &Millis)| {
+            let has_claim =
+                self.files.get(id).is_some_and(|file| file.claim.is_some()) && !self.options.dry_run;
+            (*due <= now && !has_claim).then(|| id.clone())
+        };
+        let Some(id) = self.suspects.iter().find_map(is_ready) else { return Ok(false) };
+        self.suspects.remove(&id);
+        match self.machine.hold(&id)? {
+            Held::Yes(_) => {}
+            Held::Busy => {
+                self.suspects.insert(id, now + REPAIR_RETRY_MS);
+                return Ok(true);
+            }
+            Held::No(_) | Held::Gone => return Ok(true),
+        }
+        let done = self.repair(&id);
+        self.machine.release(&id);
+        if !done? {
+            self.suspects.insert(id, now + REPAIR_RETRY_MS);
+        }
+        Ok(true)
+    }
+
+    /// Whether the file needs no more of it.
+    fn repair(&mut self, id: &FileId) -> Result<bool> {
+        let extents = self.machine.extents(id)?;
+        let whole_files = self.machine.moves_whole_files();
+        let plan = repair::plan(&extents, &self.options.profile, whole_files);
+        if plan.piece_count > 1 {
+            self.counters.shared_skipped += plan.shared_count;
+        }
+        if self.options.dry_run {
+            self.counters.repaired += if plan.stretches.is_empty() { 0 } else { plan.piece_count - 1 };
+            return Ok(true);
+        }
+        let mut is_done = true;
+        let mut moved_bytes = 0;
+        for (start, len) in plan.stretches {
+            if self.machine.is_wanted(id) {
+                is_done = false;
+                break;
+            }
+            if self.machine.gather(id, start, len)? {
+                moved_bytes += len;
+            }
+        }
+        if moved_bytes > 0 {
+            let after = count(&self.machine.extents(id)?);
+            self.counters.repaired += plan.piece_count.saturating_sub(after);
+            self.counters.moved_bytes += moved_bytes;
+        }
+        Ok(is_done)
+    }
+}
+
+/// What may be reserved at once where so much is reserved already.
+fn may_bytes(room: Room, reserved_bytes: u64) -> u64 {
+    let all = (room.free_bytes.saturating_add(reserved_bytes) / ALL_SHARE).saturating_sub(reserved_bytes);
+    let spare = room.free_bytes.saturating_sub((room.all_bytes / FREE_SHARE).max(FREE_BYTES_MIN));
+    all.min(spare).min(room.free_bytes / STEP_SHARE)
+}
+
+/// Why a file is left alone, in words.
+impl Refusal {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::NoFile => "no regular file with a name",
+            Self::SetId => "set-id bits or file capabilities",
+            Self::Executable => "may be run",
+            Self::Attributes => "attributes forbid it",
+            Self::Swap => "swap space",
+            Self::OwnLayout => "somebody else reserved or punched it",
+            Self::Shared => "shared extents",
+        }
+    }
+}

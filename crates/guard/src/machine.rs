@@ -1,0 +1,99 @@
+//! What the guard needs of the machine: one file system, its files by their handles, and a ledger. The program has the real
+//! one, tests one that is cut off at every step.
+
+use block::Result;
+use predict::cost::Piece;
+
+use crate::facts::{Facts, FileId, Refusal, Room, Stamp};
+use crate::ledger::Record;
+
+/// A piece of a file as the file system tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Where.
+    pub piece: Piece,
+    /// Somebody else's as well: a reflink's, a snapshot's.
+    pub is_shared: bool,
+    /// It can be read, and has a place of its own on the device.
+    pub is_plain: bool,
+}
+
+/// What came of reserving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reserved {
+    /// The file has room up to where it was asked for.
+    Yes {
+        /// As it was just before.
+        before: Facts,
+        /// As it was just after.
+        after: Facts,
+    },
+    /// It was left alone.
+    No(Refusal),
+    /// There was no room, or the file system does not do it. Part of it may have been reserved.
+    NoRoom,
+}
+
+/// What came of taking a file for oneself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// Nobody else has it open, and whoever opens it waits until it is let go.
+    Yes(Facts),
+    /// Somebody has it open.
+    Busy,
+    /// It is to be left alone.
+    No(Refusal),
+    /// It is gone.
+    Gone,
+}
+
+/// One file system, and the ledger of what was reserved on it.
+///
+/// Each call is one step: a program that is killed was killed between two of them.
+pub trait Machine {
+    /// Appends to the ledger, and returns once that is on stable storage.
+    fn append(&mut self, records: &[Record]) -> Result<()>;
+
+    /// Replaces the ledger by `records`: after a crash it is the old or the new one.
+    fn replace(&mut self, records: &[Record]) -> Result<()>;
+
+    /// What the file system has left.
+    fn room(&mut self) -> Result<Room>;
+
+    /// Whether reserving and giving back show in a file's time of modification.
+    fn shows_in_stamps(&self) -> bool;
+
+    /// Whether room may be reserved of a file from `from_bytes` on; why not. Asked before the ledger says so: a claim on what somebody else
+    /// reserved would have the next guard give that back.
+    fn refuses(&mut self, file: &FileId, from_bytes: u64) -> Result<Option<Refusal>>;
+
+    /// Reserves room past the end of a file, from where it ends or from `from_bytes`, whichever is later, up to `to_bytes`. Length and
+    /// contents stay. A file that has storage past `from_bytes` already is left alone: that is somebody else's.
+    fn reserve(&mut self, file: &FileId, from_bytes: u64, to_bytes: u64) -> Result<Reserved>;
+
+    /// Takes a file for oneself alone.
+    fn hold(&mut self, file: &FileId) -> Result<Held>;
+
+    /// Frees what a file that is held has past its end and up to `to_bytes`; `false` if that cannot be done without freeing what lies
+    /// further.
+    fn cut(&mut self, file: &FileId, to_bytes: u64) -> Result<bool>;
+
+    /// Sets when a file that is held was modified.
+    fn stamp(&mut self, file: &FileId, modified: Stamp) -> Result<()>;
+
+    /// Whether somebody waits for a file that is held.
+    fn is_wanted(&mut self, file: &FileId) -> bool;
+
+    /// Lets a file go.
+    fn release(&mut self, file: &FileId);
+
+    /// Where a file that is held lies.
+    fn extents(&mut self, file: &FileId) -> Result<Vec<Extent>>;
+
+    /// Whether only a whole file can be put together.
+    fn moves_whole_files(&self) -> bool;
+
+    /// Puts `len_bytes` of a file that is held, from `start_bytes` on, together, if that makes fewer pieces of it: whether it did.
+    /// Contents and times stay.
+    fn gather(&mut self, file: &FileId, start_bytes: u64, len_bytes: u64) -> Result<bool>;
+}

@@ -1,0 +1,31 @@
+//! Ways to break the guard, one at a time. Compiled for tests alone.
+
+/// What is done wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutant {
+    /// Room is reserved before the ledger says so.
+    ReservedUnrecorded,
+    /// The ledger forgets a file before its room went back.
+    ForgottenTooEarly,
+    /// Room is given back of a file that others have open.
+    CutUnheld,
+    /// Whatever lies past a file's end counts as the guard's.
+    OthersRoomTaken,
+    /// The time of the guard's own call stays in a file.
+    StampStays,
+    /// A time from before a write is set after it.
+    StampUnproven,
+    /// What a file shares is moved as well.
+    SharedMoved,
+}
+
+/// All of them.
+pub const MUTANTS: [Mutant; 7] = [
+    Mutant::ReservedUnrecorded,
+    Mutant::ForgottenTooEarly,
+    Mutant::CutUnheld,
+    Mutant::OthersRoomTaken,
+    Mutant::StampStays,
+    Mutant::StampUnproven,
+    Mutant::SharedMoved,
+];

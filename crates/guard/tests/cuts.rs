@@ -1,0 +1,458 @@
+//! The guard on a simulated file system, killed at every step: nothing stays over-allocated, nothing of others is freed, contents never
+//! change, and no time of modification is older than the last write.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use block::{Error, Result};
+use guard::{
+    EXT4, Extent, Facts, FileId, Guard, Held, MUTANTS, Machine, Mutant, Options, Policy, Record, Refusal,
+    Reserved, Room, Stamp, XFS, claims,
+};
+use predict::cost::Piece;
+use predict::profile::HDD;
+
+const MIB: u64 = 1 << 20;
+const FILES: usize = 3;
+
+/// xorshift64*, enough to choose what happens.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
+    }
+}
+
+#[derive(Clone, Default)]
+struct SimFile {
+    exists: bool,
+    size: u64,
+    allocated_end: u64,
+    others_end: u64,
+    is_open: bool,
+    is_held: bool,
+    is_shared: bool,
+    pieces: u64,
+    stamp: i64,
+    true_stamp: i64,
+    /// The guard cannot know when the last write was.
+    is_late: bool,
+    damage: Option<&'static str>,
+}
+
+struct World {
+    random: Random,
+    files: Vec<SimFile>,
+    events: VecDeque<(usize, bool, bool)>,
+    ledger: String,
+    time: i64,
+    shows: bool,
+    is_exact: bool,
+    /// Steps until the guard is killed.
+    left: u64,
+    steps: u64,
+    was_killed: bool,
+    writers: bool,
+    nobody_reserves: bool,
+}
+
+fn id(file: usize) -> FileId {
+    FileId::new(&[7, u8::try_from(file).unwrap()]).unwrap()
+}
+
+fn index(id: &FileId) -> usize {
+    usize::from(id.bytes()[1])
+}
+
+impl World {
+    fn new(seed: u64, left: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let kind = random.below(3);
+        Self {
+            random,
+            files: vec![SimFile::default(); FILES],
+            events: VecDeque::new(),
+            ledger: String::new(),
+            time: 1,
+            shows: kind != 0,
+            is_exact: kind != 1,
+            left,
+            steps: 0,
+            was_killed: false,
+            writers: true,
+            nobody_reserves: false,
+        }
+    }
+
+    /// A step of the guard: others act, or it is killed.
+    fn step(&mut self) -> Result<()> {
+        self.steps += 1;
+        self.time += 1;
+        if self.left == 0 {
+            self.was_killed = true;
+            return Err(Error::io("step", std::io::Error::other("killed")));
+        }
+        self.left -= 1;
+        while self.writers && self.random.below(3) == 0 {
+            self.others_act();
+        }
+        Ok(())
+    }
+
+    fn others_act(&mut self) {
+        let at = usize::try_from(self.random.below(FILES as u64)).unwrap();
+        let what = self.random.below(16);
+        let by = (1 + self.random.below(4)) * 65536;
+        self.time += 1;
+        let (time, claimed) = (self.time, claims(&self.ledger).get(&id(at)).copied().unwrap_or(0));
+        let file = &mut self.files[at];
+        if file.is_held {
+            // Whoever opens it waits.
+            return;
+        }
+        let mut event = |written, closed| self.events.push_back((at, written, closed));
+        match what {
+            0 if file.exists && !file.is_open => *file = SimFile::default(),
+            1 | 2 if file.is_open => {
+                file.is_open = false;
+                event(false, true);
+            }
+            3 if file.is_open => {
+                (file.stamp, file.true_stamp, file.is_late) = (time, time, false);
+                event(true, false);
+            }
+            // Somebody reserves, beyond what the guard may have.
+            4 if file.is_open && !self.nobody_reserves && file.allocated_end.max(claimed) < 1 << 40 => {
+                file.allocated_end = file.allocated_end.max(claimed).max(file.size) + 8 * by;
+                file.others_end = file.allocated_end;
+                (file.stamp, file.true_stamp, file.is_late) = (time, time, false);
+                event(true, false);
+            }
+            5 if file.exists => file.is_shared = true,
+            _ if !file.exists => *file = SimFile { exists: true, is_open: true, ..SimFile::default() },
+            _ if !file.is_open => file.is_open = true,
+            _ => {
+                file.size += by;
+                file.pieces += 1;
+                file.allocated_end = file.allocated_end.max(file.size);
+                (file.stamp, file.true_stamp, file.is_late) = (time, time, false);
+                event(true, false);
+            }
+        }
+    }
+
+    fn facts(&self, at: usize) -> Facts {
+        let file = &self.files[at];
+        Facts {
+            size_bytes: file.size,
+            allocated_bytes: file.allocated_end,
+            modified: Stamp { seconds: file.stamp, nanoseconds: 0 },
+        }
+    }
+}
+
+struct Sim(Rc<RefCell<World>>);
+
+impl Machine for Sim {
+    fn append(&mut self, records: &[Record]) -> Result<()> {
+        let lines: String = records.iter().map(Record::line).collect();
+        let mut world = self.0.borrow_mut();
+        let result = world.step();
+        let len = match result {
+            Ok(()) => lines.len(),
+            // Cut off anywhere.
+            Err(_) => usize::try_from(world.random.below(lines.len() as u64 + 1)).unwrap(),
+        };
+        world.ledger.push_str(&lines[..len]);
+        result
+    }
+
+    fn replace(&mut self, records: &[Record]) -> Result<()> {
+        let mut world = self.0.borrow_mut();
+        let result = world.step();
+        if result.is_ok() || world.random.below(2) == 0 {
+            world.ledger = records.iter().map(Record::line).collect();
+        }
+        result
+    }
+
+    fn room(&mut self) -> Result<Room> {
+        Ok(Room { free_bytes: 1 << 40, all_bytes: 1 << 41 })
+    }
+
+    fn shows_in_stamps(&self) -> bool {
+        self.0.borrow().shows
+    }
+
+    fn refuses(&mut self, id: &FileId, from: u64) -> Result<Option<Refusal>> {
+        let at = index(id);
+        let mut world = self.0.borrow_mut();
+        world.step()?;
+        // What somebody reserves between this and the ledger's line is the one thing that can be lost, and no contents.
+        world.nobody_reserves = true;
+        let file = &world.files[at];
+        let refusal = if !file.exists {
+            Some(Refusal::NoFile)
+        } else {
+            (file.allocated_end > from.max(file.size)).then_some(Refusal::OwnLayout)
+        };
+        Ok(refusal)
+    }
+
+    fn reserve(&mut self, id: &FileId, from: u64, to: u64) -> Result<Reserved> {
+        let at = index(id);
+        let mut world = self.0.borrow_mut();
+        world.step()?;
+        world.nobody_reserves = false;
+        if !world.files[at].exists {
+            return Ok(Reserved::No(Refusal::NoFile));
+        }
+        let from = from.max(world.files[at].size);
+        if world.files[at].allocated_end > from {
+            return Ok(Reserved::No(Refusal::OwnLayout));
+        }
+        let is_unseen = world.events.iter().any(|(file, ..)| *file == at);
+        let before = world.facts(at);
+        // Half of it, while others write.
+        let true_before = world.files[at].true_stamp;
+        for part in [from + to.saturating_sub(from) / 2, to] {
+            world.step()?;
+            let shows = world.shows;
+            let time = world.time;
+            let file = &mut world.files[at];
+            if !file.exists {
+                return Ok(Reserved::NoRoom);
+            }
+            file.allocated_end = file.allocated_end.max(part);
+            if shows {
+                file.stamp = time;
+            }
+        }
+        let is_late = is_unseen || world.files[at].true_stamp != true_before;
+        let file = &mut world.files[at];
+        file.is_late |= is_late;
+        if world.random.below(20) == 0 {
+            world.files[at].is_late = true;
+            return Ok(Reserved::NoRoom);
+        }
+        Ok(Reserved::Yes { before, after: world.facts(at) })
+    }
+
+    fn hold(&mut self, id: &FileId) -> Result<Held> {
+        let at = index(id);
+        let mut world = self.0.borrow_mut();
+        world.step()?;
+        if !world.files[at].exists {
+            return Ok(Held::Gone);
+        }
+        if world.files[at].is_open {
+            return Ok(Held::Busy);
+        }
+        world.files[at].is_held = true;
+        Ok(Held::Yes(world.facts(at)))
+    }
+
+    fn cut(&mut self, id: &FileId, to: u64) -> Result<bool> {
+        let at = index(id);
+        let mut world = self.0.borrow_mut();
+        world.step()?;
+        let (shows, time, is_exact) = (world.shows, world.time, world.is_exact);
+        let file = &mut world.files[at];
+        if !file.is_held {
+            file.damage = Some("cut while others may write");
+            return Ok(true);
+        }
+        if !is_exact && file.allocated_end > to {
+            return Ok(false);
+        }
+        if file.allocated_end <= to || is_exact && file.others_end <= to {
+            file.allocated_end = file.size;
+        }
+        if shows {
+            file.stamp = time;
+        }
+        Ok(true)
+    }
+
+    fn stamp(&mut self, id: &FileId, modified: Stamp) -> Result<()> {
+        let mut world = self.0.borrow_mut();
+        world.step()?;
+        world.files[index(id)].stamp = modified.seconds;
+        Ok(())
+    }
+
+    fn is_wanted(&mut self, _id: &FileId) -> bool {
+        self.0.borrow_mut().random.below(8) == 0
+    }
+
+    fn release(&mut self, id: &FileId) {
+        self.0.borrow_mut().files[index(id)].is_held = false;
+    }
+
+    fn extents(&mut self, id: &FileId) -> Result<Vec<Extent>> {
+        let mut world = self.0.borrow_mut();
+        world.step()?;
+        let file = &world.files[index(id)];
+        let extent = |at: u64| Extent {
+            piece: Piece { logical: at * 65536, physical: at * MIB, len_bytes: 65536 },
+            is_shared: file.is_shared && at == 0,
+            is_plain: true,
+        };
+        Ok((0..file.pieces).map(extent).collect())
+    }
+
+    fn moves_whole_files(&self) -> bool {
+        self.0.borrow().is_exact
+    }
+
+    fn gather(&mut self, id: &FileId, start: u64, _len: u64) -> Result<bool> {
+        let mut world = self.0.borrow_mut();
+        world.step()?;
+        let file = &mut world.files[index(id)];
+        if !file.is_held || file.is_shared && start == 0 {
+            file.damage = Some("moved what it must not");
+        }
+        file.pieces = file.pieces.min(1 + u64::from(file.is_shared));
+        Ok(true)
+    }
+}
+
+fn options(policy: Policy) -> Options {
+    Options { prevents: true, repairs: true, dry_run: false, policy, profile: HDD }
+}
+
+fn guard_of(world: &Rc<RefCell<World>>) -> Result<Guard<Sim>> {
+    let found = claims(&world.borrow().ledger);
+    let mut machine = Sim(world.clone());
+    let records: Vec<_> =
+        found.iter().map(|(file, end)| Record::Claim { file: file.clone(), end_bytes: *end }).collect();
+    machine.replace(&records)?;
+    let policy = if world.borrow().is_exact { XFS } else { EXT4 };
+    Ok(Guard::new(machine, options(policy), found))
+}
+
+fn drain(world: &Rc<RefCell<World>>, guard: &mut Guard<Sim>, now: u64) {
+    let events: BTreeMap<usize, (bool, bool)> =
+        world.borrow_mut().events.drain(..).fold(BTreeMap::new(), |mut merged, (file, written, closed)| {
+            let event = merged.entry(file).or_insert((false, false));
+            *event = (event.0 | written, event.1 | closed);
+            merged
+        });
+    for (file, (written, closed)) in events {
+        let facts = world.borrow().facts(file);
+        if world.borrow().files[file].exists {
+            guard.seen(now, id(file), &facts, written, closed);
+        }
+    }
+}
+
+fn live(world: &Rc<RefCell<World>>, turns: u64) -> Result<()> {
+    let mut guard = guard_of(world)?;
+    for turn in 0..turns {
+        let now = turn * 400;
+        world.borrow_mut().others_act();
+        drain(world, &mut guard, now);
+        guard.act(now)?;
+        guard.repair_next(now)?;
+    }
+    // Everybody goes home.
+    world.borrow_mut().writers = false;
+    for at in 0..FILES {
+        if world.borrow().files[at].is_open {
+            world.borrow_mut().files[at].is_open = false;
+            world.borrow_mut().events.push_back((at, false, true));
+        }
+    }
+    drain(world, &mut guard, turns * 400);
+    guard.act(turns * 400)?;
+    assert_eq!(guard.give_back_all(turns * 400)?, 0);
+    // What somebody waited for comes again.
+    let mut later = turns * 400;
+    while guard.has_suspects() {
+        later += 10_000;
+        while guard.repair_next(later)? {}
+    }
+    Ok(())
+}
+
+fn check(world: &World) -> std::result::Result<(), String> {
+    for (at, file) in world.files.iter().enumerate().filter(|(_, file)| file.exists) {
+        let fail = |what: &str| {
+            Err(format!(
+                "file {at}: {what}: size {} allocated {} others {} stamp {} true {} late {}",
+                file.size, file.allocated_end, file.others_end, file.stamp, file.true_stamp, file.is_late
+            ))
+        };
+        if let Some(damage) = file.damage {
+            return fail(damage);
+        }
+        if file.allocated_end > file.size.max(file.others_end) {
+            return fail("room stayed");
+        }
+        if file.allocated_end < file.others_end {
+            return fail("others' room went");
+        }
+        if file.stamp < file.true_stamp {
+            return fail("its time is older than its last write");
+        }
+        if file.stamp != file.true_stamp && !file.is_late && !world.was_killed {
+            return fail("its time tells of the guard");
+        }
+    }
+    Ok(())
+}
+
+/// One life, and one after it if it was killed. How many steps it took, and what is wrong.
+fn life(seed: u64, left: u64) -> (u64, std::result::Result<(), String>) {
+    let world = Rc::new(RefCell::new(World::new(seed, left)));
+    let first = live(&world, 12);
+    let steps = world.borrow().steps;
+    if first.is_err() {
+        {
+            let mut world = world.borrow_mut();
+            world.left = u64::MAX;
+            world.writers = false;
+            for file in &mut world.files {
+                // With the process goes what it held.
+                (file.is_held, file.is_open) = (false, false);
+            }
+            world.events.clear();
+        }
+        live(&world, 0).unwrap();
+    }
+    let checked = check(&world.borrow());
+    (steps, checked)
+}
+
+fn explore(seeds: std::ops::Range<u64>) -> std::result::Result<u64, String> {
+    let mut cuts = 0;
+    for seed in seeds {
+        let (steps, whole) = life(seed, u64::MAX);
+        whole.map_err(|what| format!("seed {seed}, not killed: {what}"))?;
+        for left in 0..steps {
+            life(seed, left).1.map_err(|what| format!("seed {seed}, killed at step {left}: {what}"))?;
+            cuts += 1;
+        }
+    }
+    Ok(cuts)
+}
+
+#[test]
+fn nothing_stays_behind_wherever_the_guard_is_killed() {
+    let cuts = explore(0..60).unwrap_or_else(|what| panic!("{what}"));
+    assert!(cuts > 1000, "{cuts}");
+}
+
+#[test]
+fn each_mutant_is_found() {
+    for mutant in MUTANTS {
+        let found = mutants::with(Some(mutant), || explore(0..60));
+        assert!(found.is_err(), "{mutant:?} is not found");
+    }
+    assert!(mutants::with(None::<Mutant>, || explore(0..2)).is_ok());
+}

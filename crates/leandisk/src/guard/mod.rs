@@ -1,0 +1,485 @@
+//! `leandisk guard`: room ahead for files that grow, and repair of those that were closed in pieces, on the file systems of the machine
+//! that runs it.
+//!
+//! One thread: it waits for events of all file systems, hands them to a [`::guard::Guard`] each, and lets these act. Nothing
+//! here decides what happens to a file.
+//!
+//! Invariants: one guard a state folder; room that a killed guard left goes back before anything else, wherever its file systems are
+//! mounted; a dry run writes nothing but its status.
+
+mod host;
+mod metrics;
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ::guard::{
+    BTRFS, EXT4, Facts, FileId, Guard, Options as GuardOptions, Policy, Pressure, Stamp, Waits, XFS,
+    waited_us,
+};
+use block::{Error, Result};
+use os::{FileFacts, GuardedKind, GuardedSystem, Handle, Seen, Watch};
+use predict::profile::{HDD, NVME, Profile, SATA_SSD};
+use report::{GuardDocument, GuardState, GuardedPath};
+
+use crate::Observer;
+use host::HostMachine;
+use metrics::Metrics;
+use state::State;
+
+/// Where a guard keeps its ledgers.
+pub const STATE_FOLDER: &str = "/var/lib/leandisk";
+/// Where it keeps its lock and its status.
+pub const RUN_FOLDER: &str = "/run/leandisk";
+
+/// How long it tries to give room back before it ends.
+const END_TIME: Duration = Duration::from_secs(8);
+/// Without events it looks around this often.
+const TICK_MS: u64 = 100;
+/// Events are collected for so long: while files are new, and else.
+const COLLECT_NEW: Duration = Duration::from_millis(2);
+const COLLECT: Duration = Duration::from_millis(10);
+/// Files are put together for so long, then it looks whether others wait.
+const WORK_TIME: Duration = Duration::from_millis(100);
+/// It looks again after so long.
+const LOOK_MS: u64 = 200;
+const STATUS_MS: u64 = 500;
+/// After an error a file system is left in peace for so long.
+const ERROR_MS: u64 = 1000;
+
+/// What is guarded, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Folders; if there are none, all file systems that can be guarded.
+    pub paths: Vec<PathBuf>,
+    /// Where ledgers, status and lock are; the system's folders if there is none.
+    pub state: Option<PathBuf>,
+    /// Only look, and count what would be done.
+    pub dry_run: bool,
+    /// Put together what was closed in pieces.
+    pub repairs: bool,
+    /// Reserve room ahead.
+    pub prevents: bool,
+    /// Nothing was written for so long before anything is put together.
+    pub idle: Duration,
+    /// Where counts go for Prometheus: an address to listen on, or a file.
+    pub metrics: Option<String>,
+    /// What the kernel counts of waiting: `/proc/pressure`.
+    pub pressure: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            paths: Vec::new(),
+            state: None,
+            dry_run: false,
+            repairs: true,
+            prevents: true,
+            idle: Duration::from_secs(2),
+            metrics: None,
+            pressure: PathBuf::from("/proc/pressure"),
+        }
+    }
+}
+
+/// What the guard whose state is in this folder does, or did last.
+pub fn status(state: Option<&Path>) -> Result<GuardDocument> {
+    State::status(state)
+}
+
+/// Guards until `stop` is set, then gives back what is unused. `ready` is called once it watches, `stopping` once it does no more.
+pub fn run(
+    options: &Options,
+    observer: &dyn Observer,
+    stop: &AtomicBool,
+    ready: impl FnOnce(&[PathBuf]),
+    stopping: impl FnOnce(),
+) -> Result<()> {
+    let mut state = State::take(options.state.as_deref())?;
+    let mut metrics = options.metrics.as_deref().map(Metrics::open).transpose()?;
+    let mut systems = find(options, &mut state, observer)?;
+    let paths: Vec<_> = systems
+        .iter()
+        .filter(|system| system.watch.is_some())
+        .flat_map(|system| system.roots.clone())
+        .collect();
+    let mut document = GuardDocument::new(std::process::id(), options.dry_run);
+    let began = Instant::now();
+    let mut clock = Clock { began, asleep_ms: 0, status_ms: 0 };
+    show(&mut document, &systems, &state, &mut metrics, &clock);
+    ready(&paths);
+    while !stop.load(Ordering::Relaxed) {
+        turn(options, &mut systems, &mut clock);
+        if clock.now() >= clock.status_ms {
+            clock.status_ms = clock.now() + STATUS_MS;
+            show(&mut document, &systems, &state, &mut metrics, &clock);
+        }
+        if let Some(metrics) = &mut metrics {
+            metrics.serve(&document);
+        }
+    }
+    stopping();
+    let left = end(&mut systems, &clock);
+    for system in &mut systems {
+        (system.state, system.reason) = (GuardState::Off, Some("the guard ended".to_owned()));
+    }
+    show(&mut document, &systems, &state, &mut metrics, &clock);
+    if left > 0 {
+        observer.note(&format!(
+            "{left} files with reserved room are still open in other programs; the next guard gives it back once they are closed"
+        ));
+    }
+    Ok(())
+}
+
+/// Time since the beginning, and what is counted of it.
+struct Clock {
+    began: Instant,
+    asleep_ms: u64,
+    status_ms: u64,
+}
+
+impl Clock {
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A file system with its guard.
+struct System {
+    roots: Vec<PathBuf>,
+    /// Everything on it is guarded, not only what is below the roots.
+    is_whole: bool,
+    name: String,
+    guard: Option<Guard<HostMachine>>,
+    watch: Option<Watch>,
+    pressure: Pressure,
+    /// When others last wrote, when it was looked for others last, and until when nothing is done after an error.
+    written_ms: u64,
+    looked_ms: u64,
+    quiet_ms: u64,
+    state: GuardState,
+    reason: Option<String>,
+}
+
+fn policy_of(kind: GuardedKind) -> Policy {
+    match kind {
+        GuardedKind::Ext4 => EXT4,
+        GuardedKind::Xfs => XFS,
+        GuardedKind::Btrfs => BTRFS,
+    }
+}
+
+/// What reading costs where this lies, as far as the kernel tells.
+fn profile_of(path: &Path) -> &'static Profile {
+    match os::queue_of(path) {
+        Some(queue) if queue.is_nvme => &NVME,
+        Some(queue) if queue.is_rotational && !queue.is_virtual => &HDD,
+        _ => &SATA_SSD,
+    }
+}
+
+fn find(options: &Options, state: &mut State, observer: &dyn Observer) -> Result<Vec<System>> {
+    let are_named = !options.paths.is_empty();
+    let paths = if are_named { options.paths.clone() } else { os::guarded_mounts() };
+    let mut systems: Vec<System> = Vec::new();
+    let mut known: Vec<[u8; 16]> = Vec::new();
+    for path in paths {
+        let found = match GuardedSystem::find(&path) {
+            Ok(Ok(found)) => found,
+            Ok(Err(other)) if are_named => {
+                return Err(Error::unsupported(format!("guarding a file system of type {other}"))
+                    .path(path.display().to_string())
+                    .hint("ext4, XFS and Btrfs can be guarded"));
+            }
+            Err(error) if are_named => return Err(error),
+            _ => continue,
+        };
+        if let Some(at) = known.iter().position(|uuid| *uuid == found.uuid) {
+            systems[at].is_whole |= is_mount_root(&found.path);
+            systems[at].roots.push(found.path);
+            continue;
+        }
+        known.push(found.uuid);
+        let watch = if options.prevents || options.repairs { Some(Watch::new(&found)?) } else { None };
+        let is_off = watch.is_none();
+        systems.push(System {
+            is_whole: is_mount_root(&found.path),
+            state: if is_off { GuardState::Off } else { GuardState::Working },
+            reason: is_off.then(|| "neither prevention nor repair is wanted".to_owned()),
+            ..system(options, state, found, watch)?
+        });
+    }
+    if systems.is_empty() {
+        return Err(Error::refused("no file system that could be guarded is mounted")
+            .hint("ext4, XFS and Btrfs can be guarded"));
+    }
+    // What was reserved where nothing is guarded any more.
+    for (uuid, mount) in state.ledgers() {
+        if known.contains(&uuid) || options.dry_run {
+            continue;
+        }
+        match GuardedSystem::find(&mount) {
+            Ok(Ok(found)) if found.uuid == uuid => {
+                let mut former = system(options, state, found, None)?;
+                former.roots.clear();
+                systems.push(former);
+            }
+            _ => observer.note(&format!(
+                "{} is not mounted where it was: what was reserved there goes back once a guard runs there",
+                mount.display()
+            )),
+        }
+    }
+    Ok(systems)
+}
+
+fn system(
+    options: &Options,
+    state: &mut State,
+    found: GuardedSystem,
+    watch: Option<Watch>,
+) -> Result<System> {
+    let (ledger, claims) = state.ledger(&found, options.dry_run)?;
+    let guard_options = GuardOptions {
+        prevents: options.prevents,
+        repairs: options.repairs,
+        dry_run: options.dry_run,
+        policy: policy_of(found.kind),
+        profile: *profile_of(&found.path),
+    };
+    let (roots, name) = (vec![found.path.clone()], found.kind.name().to_owned());
+    let machine = HostMachine::new(found, ledger);
+    Ok(System {
+        roots,
+        is_whole: true,
+        name,
+        guard: Some(Guard::new(machine, guard_options, claims)),
+        watch,
+        pressure: Pressure::default(),
+        written_ms: 0,
+        looked_ms: 0,
+        quiet_ms: 0,
+        state: GuardState::Working,
+        reason: None,
+    })
+}
+
+/// Whether the file system's whole tree, as far as it is mounted there, is below the folder.
+fn is_mount_root(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    path.parent().is_none_or(|parent| device(parent) != device(path))
+}
+
+fn facts_of(facts: FileFacts) -> Facts {
+    let FileFacts { size_bytes, allocated_bytes, modified: (seconds, nanoseconds) } = facts;
+    Facts { size_bytes, allocated_bytes, modified: Stamp { seconds, nanoseconds } }
+}
+
+/// Waits for events, and does what is to be done.
+fn turn(options: &Options, systems: &mut [System], clock: &mut Clock) {
+    let began = clock.now();
+    let due = systems.iter().filter_map(|system| system.guard.as_ref()?.next_due()).min();
+    let patience = due.map_or(TICK_MS, |due| due.saturating_sub(began).clamp(1, TICK_MS));
+    let watches: Vec<&Watch> = systems.iter().filter_map(|system| system.watch.as_ref()).collect();
+    os::wait_for_events(&watches, patience);
+    let mut has_events = false;
+    let mut has_new = false;
+    for system in systems.iter_mut() {
+        let (events, new) = system.listen(clock);
+        has_events |= events;
+        has_new |= new;
+        system.act(clock.now());
+    }
+    if has_events {
+        std::thread::sleep(if has_new { COLLECT_NEW } else { COLLECT });
+    }
+    for system in systems.iter_mut() {
+        system.repair(options, clock);
+    }
+    if systems.iter().any(|system| system.state == GuardState::Asleep) {
+        clock.asleep_ms += clock.now().saturating_sub(began);
+    }
+}
+
+impl System {
+    /// Takes what happened. Whether anything did, and whether to a file that has no room yet.
+    fn listen(&mut self, clock: &Clock) -> (bool, bool) {
+        let (Some(watch), Some(guard)) = (&mut self.watch, &mut self.guard) else { return (false, false) };
+        let (is_whole, roots) = (self.is_whole, &self.roots);
+        let (mut has_events, mut has_new) = (false, false);
+        let now = clock.now();
+        let mut take = |seen: Seen| {
+            has_events = true;
+            let Some(file) = seen.file else { return guard.missed() };
+            let Some(id) = Handle::of(&file).ok().and_then(|handle| FileId::new(handle.bytes())) else {
+                return;
+            };
+            if guard.leaves_alone(&id) && !seen.was_closed {
+                return;
+            }
+            let Ok(facts) = FileFacts::of(&file) else { return };
+            if !is_whole
+                && !os::name_of(&file).is_some_and(|name| roots.iter().any(|root| name.starts_with(root)))
+            {
+                return;
+            }
+            guard.seen(now, id, &facts_of(facts), seen.was_written, seen.was_closed);
+            has_new |= !seen.was_closed;
+        };
+        let result = loop {
+            match watch.read(&mut take) {
+                Ok(true) => {}
+                result => break result,
+            }
+        };
+        if has_events {
+            self.written_ms = now;
+        }
+        if let Err(error) = result {
+            self.fail(now, &error);
+        }
+        (has_events, has_new)
+    }
+
+    fn act(&mut self, now: u64) {
+        let Some(guard) = &mut self.guard else { return };
+        if now < self.quiet_ms {
+            return;
+        }
+        if let Err(error) = guard.act(now) {
+            self.fail(now, &error);
+        }
+    }
+
+    /// What is wrong is told, and tried again later, unless the file system is gone.
+    fn fail(&mut self, now: u64, error: &Error) {
+        tracing::warn!(%error, "guard");
+        self.quiet_ms = now + ERROR_MS;
+        self.reason = Some(error.to_string());
+        let is_there = self.guard.as_mut().is_some_and(|guard| guard.machine().is_there());
+        if !is_there {
+            // Its ledger stays.
+            (self.guard, self.watch, self.state) = (None, None, GuardState::Off);
+            self.reason = Some("it is not mounted any more".to_owned());
+        }
+    }
+
+    fn repair(&mut self, options: &Options, clock: &Clock) {
+        let Some(guard) = &mut self.guard else { return };
+        let now = clock.now();
+        if self.state == GuardState::Off || now < self.quiet_ms {
+            return;
+        }
+        if !guard.has_suspects() {
+            (self.state, self.reason) = (GuardState::Working, None);
+            return;
+        }
+        let idle_ms = u64::try_from(options.idle.as_millis()).unwrap_or(u64::MAX);
+        if now < self.written_ms.saturating_add(idle_ms) {
+            (self.state, self.reason) = (GuardState::Asleep, Some("files are being written".to_owned()));
+            self.looked_ms = now;
+            self.pressure.skip(now, waits(&options.pressure));
+            return;
+        }
+        if now < self.looked_ms + LOOK_MS {
+            return;
+        }
+        self.looked_ms = now;
+        if let Some(reason) = self.pressure.look(now, waits(&options.pressure)) {
+            (self.state, self.reason) = (GuardState::Asleep, Some(reason));
+            return;
+        }
+        (self.state, self.reason) = (GuardState::Working, None);
+        os::be_idle_io(true);
+        let began = Instant::now();
+        let mut result = Ok(true);
+        while matches!(result, Ok(true)) && began.elapsed() < WORK_TIME {
+            result = guard.repair_next(clock.now());
+        }
+        os::be_idle_io(false);
+        // Own waiting does not count.
+        self.looked_ms = clock.now();
+        self.pressure.skip(self.looked_ms, waits(&options.pressure));
+        if let Err(error) = result {
+            self.fail(now, &error);
+        }
+    }
+}
+
+/// What the kernel counts of waiting; of the busiest device where it does not count that.
+fn waits(folder: &Path) -> Waits {
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let io_us = read("io").and_then(|text| waited_us(&text)).or_else(|| {
+        // The thirteenth field is the time with requests under way (Documentation/admin-guide/iostats.rst).
+        let text = std::fs::read_to_string("/proc/diskstats").ok()?;
+        let busy = |line: &str| line.split_whitespace().nth(12)?.parse::<u64>().ok();
+        text.lines()
+            .filter(|line| !line.contains(" loop") && !line.contains(" ram"))
+            .filter_map(busy)
+            .max()
+            .map(|ms| ms.saturating_mul(1000))
+    });
+    Waits { io_us, cpu_us: read("cpu").and_then(|text| waited_us(&text)) }
+}
+
+/// Gives back what nobody has open. How many files still have room.
+fn end(systems: &mut [System], clock: &Clock) -> usize {
+    let began = Instant::now();
+    loop {
+        let mut left = 0;
+        for guard in systems.iter_mut().filter_map(|system| system.guard.as_mut()) {
+            let given = guard.give_back_all(clock.now());
+            left += given.unwrap_or_else(|error| {
+                tracing::warn!(%error, "room could not be given back");
+                guard.claim_count()
+            });
+        }
+        if left == 0 || began.elapsed() >= END_TIME {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(TICK_MS));
+    }
+}
+
+/// Writes the status.
+fn show(
+    document: &mut GuardDocument,
+    systems: &[System],
+    state: &State,
+    metrics: &mut Option<Metrics>,
+    clock: &Clock,
+) {
+    let before = document.clone();
+    document.asleep_seconds = Duration::from_millis(clock.asleep_ms).as_secs_f64();
+    document.paths.clear();
+    for system in systems {
+        let guard = system.guard.as_ref();
+        let counters = guard.map(Guard::counters).unwrap_or_default();
+        for root in &system.roots {
+            document.paths.push(GuardedPath {
+                path: root.display().to_string(),
+                filesystem: system.name.clone(),
+                prevented: counters.prevented,
+                repaired: counters.repaired,
+                moved_bytes: counters.moved_bytes,
+                reserved_bytes: guard.map_or(0, Guard::reserved_bytes),
+                shared_skipped: counters.shared_skipped,
+                waiting_files: guard.map_or(0, |guard| guard.suspect_count() as u64),
+                state: system.state,
+                reason: system.reason.clone(),
+            });
+        }
+    }
+    if *document == before {
+        return;
+    }
+    state.show(document);
+    if let Some(metrics) = metrics {
+        metrics.write(document);
+    }
+}

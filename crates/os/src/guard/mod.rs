@@ -1,0 +1,219 @@
+//! What a guard of fragments needs of Linux: who writes files (fanotify), files by their handles, room past their ends, files for oneself
+//! alone (leases), and the kernel's own calls that move a file's blocks.
+//!
+//! Invariants:
+//! - no file stays open here longer than one call of these needs, but for one that is held; nothing is opened for writing that may be run;
+//! - room is freed, and blocks move, only of a file that is held;
+//! - on XFS nothing of this shows in a file's times (`XFS_IOC_OPEN_BY_HANDLE` makes a descriptor that leaves them).
+
+mod fanotify;
+mod gather;
+mod handle;
+mod held;
+mod room;
+mod xfs;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use block::{Error, Result};
+
+pub use fanotify::{Seen, Watch, wait};
+pub use handle::Handle;
+pub use held::{HeldFile, Taken};
+pub use room::{FileFacts, LeftAlone, Outcome};
+
+use crate::fiemap::{filesystem_magic, filesystem_name};
+
+/// File systems that can be guarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GuardedKind {
+    /// ext4, and ext3 and ext2 as ext4 has them.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// Btrfs.
+    Btrfs,
+}
+
+impl GuardedKind {
+    /// As `mount` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+}
+
+/// A mounted file system that can be guarded.
+#[derive(Clone, Debug)]
+pub struct GuardedSystem {
+    /// Where it was named.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: GuardedKind,
+    /// Its number, by which a ledger knows it.
+    pub uuid: [u8; 16],
+    device: u64,
+}
+
+impl GuardedSystem {
+    /// The file system of the folder at `path`; what it is instead, if it cannot be guarded.
+    pub fn find(path: &Path) -> Result<std::result::Result<Self, String>> {
+        let fail = |error| Error::io("open", error).path(path.display().to_string());
+        let path = std::fs::canonicalize(path).map_err(fail)?;
+        let root = open_folder(&path).map_err(fail)?;
+        let kind = match filesystem_magic(&root) {
+            Some(0xef53) => GuardedKind::Ext4,
+            Some(preallocate::XFS_MAGIC) => GuardedKind::Xfs,
+            Some(preallocate::BTRFS_MAGIC) => GuardedKind::Btrfs,
+            _ => return Ok(Err(filesystem_name(&root).unwrap_or_else(|| "unknown".to_owned()))),
+        };
+        let device = root.metadata().map_err(fail)?.dev();
+        let uuid = uuid_of(&root, kind).map_err(fail)?;
+        Ok(Ok(Self { path, kind, uuid, device }))
+    }
+
+    /// Its folder. It is not kept open: that would keep it from being unmounted.
+    fn root(&self) -> Result<File> {
+        let fail = |error| Error::io("open", error).path(self.path.display().to_string());
+        let root = open_folder(&self.path).map_err(fail)?;
+        if root.metadata().map_err(fail)?.dev() != self.device {
+            return Err(fail(io::Error::other("another file system is mounted there now")));
+        }
+        Ok(root)
+    }
+
+    /// Whether it is still there.
+    pub fn is_there(&self) -> bool {
+        self.root().is_ok()
+    }
+
+    /// Free bytes, and bytes at all.
+    pub fn room(&self) -> Result<(u64, u64)> {
+        let facts = rustix::fs::fstatvfs(self.root()?)
+            .map_err(|error| self.error("ask for the room of", error.into()))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
+        Ok((bytes(facts.f_bavail), bytes(facts.f_blocks)))
+    }
+
+    fn error(&self, what: &'static str, error: io::Error) -> Error {
+        Error::io(what, error).path(self.path.display().to_string())
+    }
+}
+
+fn open_folder(path: &Path) -> io::Result<File> {
+    File::options().read(true).custom_flags(libc::O_DIRECTORY).open(path)
+}
+
+/// `_IOR(0x15, 0, struct fsuuid2)`: a byte of length and 16 of the number (`include/uapi/linux/fs.h`).
+const FS_IOC_GETFSUUID: u32 = 0x8011_1500;
+/// `_IOR(0x94, 31, struct btrfs_ioctl_fs_info_args)`, 1024 bytes, the number at 16 (`include/uapi/linux/btrfs.h`).
+const BTRFS_IOC_FS_INFO: u32 = 0x8400_941f;
+
+fn uuid_of(root: &File, kind: GuardedKind) -> io::Result<[u8; 16]> {
+    let mut answer = [0_u8; 1024];
+    let (request, at) = match kind {
+        GuardedKind::Btrfs => (BTRFS_IOC_FS_INFO, 16),
+        GuardedKind::Ext4 | GuardedKind::Xfs => (FS_IOC_GETFSUUID, 1),
+    };
+    ioctl(root, request, &mut answer)?;
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&answer[at..at + 16]);
+    Ok(uuid)
+}
+
+/// One ioctl on what `argument` holds.
+fn ioctl<T>(file: &impl AsRawFd, request: u32, argument: &mut T) -> io::Result<i32> {
+    // The C libraries differ in how wide it is and in whether it has a sign; the kernel sees 32 bits.
+    #[allow(clippy::cast_lossless, clippy::cast_possible_wrap)]
+    let request = request as libc::Ioctl;
+    // SAFETY: every request that is passed here has the size of its argument in it, and `T` is at least as large and laid out as the
+    // kernel's; it is exclusively borrowed for the call. Pointers within it are to memory that its maker keeps for the call. The
+    // descriptor is open as long as `file` is borrowed.
+    #[allow(unsafe_code)]
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(argument)) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A descriptor that a call returned.
+fn owned(descriptor: i32) -> io::Result<File> {
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    #[allow(unsafe_code)]
+    let owned = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(descriptor) };
+    Ok(File::from(owned))
+}
+
+/// The name under which an open file can be opened again, whatever its own.
+fn reopened(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// What an open file is called now.
+pub fn name_of(file: &File) -> Option<PathBuf> {
+    std::fs::read_link(reopened(file)).ok()
+}
+
+/// Where file systems are mounted that can be guarded, each once.
+pub fn guarded_mounts() -> Vec<PathBuf> {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut seen = std::collections::BTreeSet::new();
+    let mut found = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let Some(dash) = words.iter().position(|word| *word == b"-") else { continue };
+        let (Some(device), Some(path), Some(options), Some(kind)) =
+            (words.get(2), words.get(4), words.get(5), words.get(dash + 1))
+        else {
+            continue;
+        };
+        let is_known = [&b"ext4"[..], b"xfs", b"btrfs"].contains(kind);
+        if is_known
+            && options.split(|byte| *byte == b',').any(|option| option == b"rw")
+            && seen.insert(device.to_vec())
+        {
+            found.push(PathBuf::from(std::ffi::OsStr::from_bytes(&unescaped(path))));
+        }
+    }
+    found
+}
+
+/// `/proc` writes spaces and the like as a backslash and three octal digits.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let digits = text.get(at + 1..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.filter(|_| text[at] == b'\\').and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                at += 4;
+            }
+            None => {
+                plain.push(text[at]);
+                at += 1;
+            }
+        }
+    }
+    plain
+}
+
+/// `ioprio_set(2)`: of the class that only gets what nobody else wants, or as before.
+pub fn be_idle_io(is_idle: bool) {
+    const WHO_PROCESS: libc::c_int = 1;
+    let value: libc::c_int = if is_idle { 3 << 13 } else { 0 };
+    // SAFETY: the call has arguments by value alone; 0 is this thread. Where it fails, nothing changes.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, value);
+    }
+}

@@ -1,0 +1,215 @@
+//! What a file is like, and room past its end.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use block::Result;
+use extent::{Offset, Span};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use super::{GuardedKind, GuardedSystem, Handle, ioctl, xfs};
+use crate::fiemap;
+
+/// A file as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileFacts {
+    /// Where it ends.
+    pub size_bytes: u64,
+    /// Storage that it has.
+    pub allocated_bytes: u64,
+    /// When it was modified: seconds since 1970, and nanoseconds of them.
+    pub modified: (i64, u32),
+}
+
+/// Why a file is left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeftAlone {
+    /// Not a regular file with a name.
+    NoFile,
+    /// Set-id bits or file capabilities.
+    SetId,
+    /// It is a program that may be run.
+    Executable,
+    /// Its attributes.
+    Attributes,
+    /// Swap space.
+    Swap,
+    /// Somebody else reserved room past its end.
+    OwnLayout,
+}
+
+/// What came of reserving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Reserved; as the file was just before and just after.
+    Reserved(FileFacts, FileFacts),
+    /// Left alone.
+    Not(LeftAlone),
+    /// No room, or not possible here.
+    NoRoom,
+}
+
+impl FileFacts {
+    /// Of an open file.
+    pub fn of(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self {
+            size_bytes: found.size(),
+            allocated_bytes: found.blocks().saturating_mul(512),
+            modified: (found.mtime(), u32::try_from(found.mtime_nsec()).unwrap_or(0)),
+        })
+    }
+}
+
+/// `_IOR('f', 1, long)`.
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+/// `FS_COMPR_FL`, `FS_IMMUTABLE_FL`, `FS_APPEND_FL`, `FS_ENCRYPT_FL`, `FS_VERITY_FL`, `FS_DAX_FL`, data in the inode.
+const FORBIDDEN_FLAGS: u64 = 0x4 | 0x10 | 0x20 | 0x800 | 0x10_0000 | 0x200_0000 | 0x1000_0000;
+
+/// Of how many bytes at a time room is asked for on Btrfs at least: a call's room is free for others again only once none of it is used.
+const BTRFS_CALL_BYTES_MIN: u64 = 256 << 10;
+const BTRFS_CALL_BYTES_MAX: u64 = 16 << 20;
+/// A call takes one part of so many of what the file has by then.
+const BTRFS_CALL_SHARE: u64 = 8;
+
+const BLOCK_BYTES: u64 = 4096;
+/// Blocks are at most this large: room begins at a multiple.
+const ALIGN_BYTES: u64 = 65536;
+
+/// Whether a file is to be left alone, and why.
+pub(super) fn left_alone(file: &File) -> Result<Option<LeftAlone>> {
+    let Ok(found) = file.metadata() else { return Ok(Some(LeftAlone::NoFile)) };
+    let has_no_name = !found.is_file() || found.nlink() == 0;
+    let has_capabilities = || {
+        let mut none: [u8; 0] = [];
+        !matches!(
+            rustix::fs::fgetxattr(file, "security.capability", &mut none),
+            Err(Errno::NODATA | Errno::OPNOTSUPP)
+        )
+    };
+    let mut flags = 0_u64;
+    let left = if has_no_name {
+        LeftAlone::NoFile
+    } else if found.mode() & 0o6000 != 0 || has_capabilities() {
+        LeftAlone::SetId
+    } else if found.mode() & 0o111 != 0 && begins_as_program(file) {
+        LeftAlone::Executable
+    } else if ioctl(file, FS_IOC_GETFLAGS, &mut flags).is_err()
+        || flags & FORBIDDEN_FLAGS != 0
+        || xfs::is_special(file)
+    {
+        LeftAlone::Attributes
+    } else if is_swap(&found) {
+        LeftAlone::Swap
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(left))
+}
+
+/// ELF, a script, or what Windows runs; what is empty may become one.
+fn begins_as_program(file: &File) -> bool {
+    let mut head = [0; 4];
+    let len = file.read_at(&mut head, 0).unwrap_or(0);
+    let head = &head[..len];
+    len < 2 || head.starts_with(b"\x7fELF") || head.starts_with(b"#!") || head.starts_with(b"MZ")
+}
+
+fn is_swap(found: &std::fs::Metadata) -> bool {
+    let text = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let is_it = |line: &str| {
+        let path = line.split(' ').next().unwrap_or_default();
+        std::fs::metadata(path).is_ok_and(|swap| (swap.dev(), swap.ino()) == (found.dev(), found.ino()))
+    };
+    text.lines().skip(1).any(is_it)
+}
+
+/// Whether a file has storage at `from` or behind it.
+pub(super) fn has_storage_from(file: &File, from: u64) -> Result<bool> {
+    let Some(window) = Span::checked(Offset::new(from), u64::MAX - from) else { return Ok(false) };
+    Ok(fiemap::allocated(file, "a guarded file", window)?.is_none_or(|found| !found.is_empty()))
+}
+
+impl GuardedSystem {
+    /// Why no room may be reserved of a file from `from` on; `None`: it may.
+    pub fn refuses(&self, handle: &Handle, from: u64) -> Result<Option<LeftAlone>> {
+        let Some(file) = self.open_read(handle)? else { return Ok(Some(LeftAlone::NoFile)) };
+        if let Some(left) = left_alone(&file)? {
+            return Ok(Some(left));
+        }
+        let free = self.free_from(&file, from).map_err(|error| self.error("look at a file of", error))?;
+        Ok(free.is_none().then_some(LeftAlone::OwnLayout))
+    }
+
+    /// Reserves room past the end of a file, up to `to`: from where it ends, or from `from` if that is later. Length and contents stay.
+    /// A file that has room already is left alone.
+    pub fn reserve(&self, handle: &Handle, from: u64, to: u64) -> Result<Outcome> {
+        let Some(file) = self.open_read(handle)? else { return Ok(Outcome::Not(LeftAlone::NoFile)) };
+        if let Some(left) = left_alone(&file)? {
+            return Ok(Outcome::Not(left));
+        }
+        let fail = |error| self.error("reserve room on", error);
+        let Some(from) = self.free_from(&file, from).map_err(fail)? else {
+            return Ok(Outcome::Not(LeftAlone::OwnLayout));
+        };
+        if from >= to {
+            return Ok(Outcome::NoRoom);
+        }
+        let Ok(writer) = self.open_write(&file)? else { return Ok(Outcome::NoRoom) };
+        let before = FileFacts::of(&file).map_err(fail)?;
+        let mut at = from;
+        while at < to {
+            let len = self.call_bytes(at).min(to - at);
+            if fallocate(&writer, FallocateFlags::KEEP_SIZE, at, len).is_err() {
+                return Ok(Outcome::NoRoom);
+            }
+            at += len;
+        }
+        drop(writer);
+        Ok(Outcome::Reserved(before, FileFacts::of(&file).map_err(fail)?))
+    }
+
+    /// Where room may begin; `None` where there is some already. It may be written meanwhile.
+    fn free_from(&self, file: &File, from: u64) -> io::Result<Option<u64>> {
+        // What XFS finds ahead of its own accord it takes back of its own accord.
+        let is_own = self.kind == GuardedKind::Xfs && !xfs::is_preallocated(file);
+        loop {
+            let size = FileFacts::of(file)?.size_bytes;
+            let start = from.max(size.next_multiple_of(BLOCK_BYTES));
+            let is_free = || has_storage_from(file, start.next_multiple_of(ALIGN_BYTES)).map(|has| !has);
+            if is_own || is_free().map_err(io::Error::other)? {
+                return Ok(Some(start));
+            }
+            if FileFacts::of(file)?.size_bytes == size {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn call_bytes(&self, at: u64) -> u64 {
+        match self.kind {
+            GuardedKind::Btrfs => {
+                (at / BTRFS_CALL_SHARE).next_power_of_two().clamp(BTRFS_CALL_BYTES_MIN, BTRFS_CALL_BYTES_MAX)
+            }
+            GuardedKind::Ext4 | GuardedKind::Xfs => u64::MAX,
+        }
+    }
+}
+
+/// Copies what a file has of `start..end` to the same places of another.
+pub(super) fn copy(from: &File, to: &File, start: u64, end: u64) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = start;
+    while at < end {
+        let want = usize::try_from((end - at).min(1 << 20)).unwrap_or(buffer.len());
+        let got = from.read_at(&mut buffer[..want], at)?;
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        to.write_all_at(&buffer[..got], at)?;
+        at += got as u64;
+    }
+    Ok(())
+}
