@@ -1,6 +1,9 @@
 //! The guard on a simulated file system, killed at every step: nothing stays over-allocated, nothing of others is freed, contents never
 //! change, and no time of modification is older than the last write.
 
+// Tests by themselves: what fails ends the test.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;

@@ -56,7 +56,7 @@ pub use grant::Granted;
 pub use group::group_id;
 pub use guard::{
     FileFacts, GuardedKind, GuardedSystem, Handle, HeldFile, LeftAlone, Outcome as ReserveOutcome, Seen,
-    Taken, Watch, be_idle_io, guarded_mounts, name_of, wait as wait_for_events,
+    Taken, Watch, be_idle_io, guarded_mounts, name_of, try_lock, wait as wait_for_events,
 };
 pub use journal_file::{
     HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,

@@ -61,12 +61,12 @@ impl State {
             .mode(0o644)
             .open(&path)
             .map_err(|error| fail("open", &path, error))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { ledgers, run, _lock: lock }),
-            Err(_) => Err(Error::refused("a guard runs already")
-                .path(run.display().to_string())
-                .hint("'leandisk guard status' shows it; another needs another --state")),
+        if os::try_lock(&lock, false) {
+            return Ok(Self { ledgers, run, _lock: lock });
         }
+        Err(Error::refused("a guard runs already")
+            .path(run.display().to_string())
+            .hint("'leandisk guard status' shows it; another needs another --state"))
     }
 
     /// What the guard of these folders does or did.
@@ -74,7 +74,7 @@ impl State {
         let (_, run) = folders(state);
         let last = fs::read_to_string(run.join(STATUS)).ok().and_then(|text| GuardDocument::from_json(&text));
         // Where it may not be read, there is none of this user's.
-        let is_free = File::open(run.join(LOCK)).map_or(true, |lock| lock.try_lock_shared().is_ok());
+        let is_free = File::open(run.join(LOCK)).map_or(true, |lock| os::try_lock(&lock, true));
         Ok(match last {
             Some(last) if !is_free => last,
             last => GuardDocument::ended(last),

@@ -207,6 +207,17 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     plain
 }
 
+/// Locks a file (`flock(2)`) until it is closed, for oneself alone or beside others; whether that could be done at once.
+pub fn try_lock(file: &File, beside_others: bool) -> bool {
+    use rustix::fs::{FlockOperation, flock};
+    let how = if beside_others {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    flock(file, how).is_ok()
+}
+
 /// `ioprio_set(2)`: of the class that only gets what nobody else wants, or as before.
 pub fn be_idle_io(is_idle: bool) {
     const WHO_PROCESS: libc::c_int = 1;
