@@ -25,8 +25,10 @@ LOAD_SECONDS ?= 600
 KILL_RUNS ?= 1000
 # Moments at which `make running` takes the disk of each file system.
 MOMENTS ?= 100
+# Copies of running guests' disks that `make live-kills` kills.
+LIVE_KILLS ?= 100
 
-.PHONY: help guard-figures test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips running demo picture static static-test deb deb-test clean
+.PHONY: help guard-figures test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips running live-kills demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -113,6 +115,9 @@ flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same o
 	scripts/install-test-tools
 	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-engine --test it -- flips:: --nocapture
 	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- a_flipped_bit --nocapture
+
+live-kills: ## Kill LIVE_KILLS copies of running guests' disks, and look for what is left in QEMU
+	LEANDISK_KILLS=$(LIVE_KILLS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running::what_a_killed_copy --nocapture
 
 running: ## Take the disks of busy file systems at MOMENTS random moments, and have the kernel recover copies
 	scripts/install-test-tools

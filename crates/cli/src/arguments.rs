@@ -170,6 +170,7 @@ const CHANGE: &str = "What is changed";
 const SAFETY: &str = "Checks";
 const TUNING: &str = "Performance";
 const OUTPUT: &str = "Output";
+const GUEST: &str = "Running guests";
 const NETWORK: &str = "Network";
 const MESSAGES: &str = "Messages";
 const WORKLOAD: &str = "What is measured";
@@ -238,7 +239,7 @@ pub(crate) struct ShadowCopyArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct InfoArguments {
-    /// The disk: an image file or a block device
+    /// The disk: an image file, a block device, qmp:SOCKET for the disks of a running QEMU guest, or qmp:SOCKET?disk=NAME for one of them
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
@@ -253,7 +254,7 @@ pub(crate) struct InfoArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct AnalyzeArguments {
-    /// The disk: an image file or a block device; with --recursive, a folder
+    /// The disk: an image file, a block device, or qmp:SOCKET[?disk=NAME] for a disk of a running QEMU guest; with --recursive, a folder
     pub(crate) disk: PathBuf,
     /// Analyse all disks in the folder and in those below it, as one table with the most to gain first
     #[arg(long, conflicts_with_all = ["format", "with", "full", "files", "top", "trace", "zeros", "summary"], help_heading = OPENING)]
@@ -303,7 +304,7 @@ pub(crate) struct AnalyzeArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct MapArguments {
-    /// The disk: an image file or a block device
+    /// The disk: an image file, a block device, or qmp:SOCKET[?disk=NAME] for a disk of a running QEMU guest
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
@@ -451,7 +452,8 @@ pub(crate) struct DefragArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct RecoverArguments {
-    /// The disk: an image file or a block device that nothing else is using
+    /// The disk: an image file or a block device that nothing else is using; or qmp:SOCKET, to remove what copies that were killed left in
+    /// the QEMU of a running guest
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
@@ -473,6 +475,17 @@ pub(crate) enum ProgressStyle {
     None,
 }
 
+/// Whether a running guest is frozen at the moment whose contents are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Freeze {
+    /// Freeze it if its agent answers
+    Auto,
+    /// Freeze it, or do not copy
+    Always,
+    /// Do not freeze it: the copy is what a power cut would leave
+    Never,
+}
+
 /// Whether a raw copy shares storage with its raw source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Reflink {
@@ -490,8 +503,8 @@ pub(crate) enum Reflink {
 )]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct CopyArguments {
-    /// The disk to copy: an image file or a block device; with --into also an appliance (.ova, .ovf, .vmx, or libvirt's domain XML), which
-    /// stands for all of its disks
+    /// The disk to copy: an image file, a block device, or qmp:SOCKET[?disk=NAME] for a disk of a running QEMU guest; with --into also an
+    /// appliance (.ova, .ovf, .vmx, or libvirt's domain XML), which stands for all of its disks
     pub(crate) source: PathBuf,
     /// The image file to create, or a block device; with --into, more disks to copy
     #[arg(value_name = "TARGET", required_unless_present = "into")]
@@ -548,6 +561,16 @@ pub(crate) struct CopyArguments {
     /// than what the guest sees, and its parts may be from different moments
     #[arg(long, help_heading = SAFETY)]
     pub(crate) in_use: bool,
+    /// Whether the file systems of a running guest are frozen for the moment that is copied (qmp: only) [default: auto]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = GUEST)]
+    pub(crate) freeze: Option<Freeze>,
+    /// The host's socket of the guest agent's channel (qmp: only)
+    #[arg(long, value_name = "SOCKET", help_heading = GUEST)]
+    pub(crate) agent: Option<PathBuf>,
+    /// Bring a raw target that holds an earlier full copy up to date: copy what the dirty bitmap says was written since, then begin the
+    /// bitmap anew (qmp: only)
+    #[arg(long, value_name = "BITMAP", help_heading = GUEST, conflicts_with_all = ["compress", "layout", "keep_free", "keep_swap", "drop_shadow_copies", "fast", "verify", "resume", "target_option"])]
+    pub(crate) since: Option<String>,
     #[command(flatten)]
     pub(crate) confine: ConfineArguments,
     /// Read and write through the page cache: faster if the source is in it already

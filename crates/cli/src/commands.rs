@@ -3,28 +3,29 @@
 use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::sync::Arc;
 
 use block::{Error, Result};
 use clap::ValueEnum;
+use leandisk::running::Address;
 use leandisk::{
-    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, files, folder, guard, info,
-    map, recover, serve, stats,
+    Observer, OpenOptions, Reported, analyze, bench, compact, confine, copy, create, defrag, files, folder,
+    guard, increment, info, map, recover, running, serve, stats,
 };
 use report::{
     DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, compact_text, copy_text,
     create_text, defrag_text, first_write_text, folder_text, fragmentation_text, guard_text, info_text,
-    list_text, map_text, printable, recover_text, stats_text, to_json,
+    list_text, map_text, printable, recover_text, stats_text, to_json, vm_text,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Failed;
 use crate::arguments::{
-    AnalyzeArguments, BenchCommand, Command, ExtractArguments, GuardArguments, GuardCommand, ProgressStyle,
-    ServeArguments, StatsArguments,
+    AnalyzeArguments, BenchCommand, Command, CopyArguments, ExtractArguments, GuardArguments, GuardCommand,
+    InfoArguments, ProgressStyle, ServeArguments, StatsArguments,
 };
 use crate::copying;
 use crate::generate;
@@ -43,21 +44,15 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
     let shown = |style| Terminal { style };
     let palette = stdout_palette();
     match command {
-        Command::Info(arguments) => {
-            let options = arguments.options();
-            confine::run(arguments.confine.into(), confine::info(&options))?;
-            if let Some(document) = info::appliance(&options)? {
-                let text = || appliance_text(&document, palette);
-                return Ok(print(&if arguments.json { to_json(&document) } else { text() })?);
-            }
-            let document = info::run(&options)?;
-            print(&if arguments.json { to_json(&document) } else { info_text(&document, palette) })?;
-        }
+        Command::Info(arguments) => info(arguments)?,
         Command::Analyze(arguments) => analyze(arguments)?,
         Command::Map(arguments) => {
-            let options = arguments.options();
-            confine::run(arguments.confine.into(), confine::map(&options))?;
-            map::run(&options, &TERMINAL)?;
+            at(&arguments.disk, &looking(), &TERMINAL, |place| {
+                let mut options = arguments.options();
+                place.put_in(&mut options.disk, &mut options.open);
+                confine::run(arguments.confine.into(), confine::map(&options).removing(place.made()))?;
+                map::run(&options, &TERMINAL)
+            })?;
         }
         Command::List(arguments) => {
             confine::run(arguments.confine.into(), confine::files(&arguments.disk()))?;
@@ -74,12 +69,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         }
         Command::Extract(arguments) => extract(arguments)?,
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
-        Command::Copy(arguments) => {
-            let options = arguments.options()?;
-            confine::run(arguments.confine.into(), confine::copy(&options))?;
-            let document = copy::run(&options, &shown(arguments.progress))?;
-            print(&if arguments.json { to_json(&document) } else { copy_text(&document, palette) })?;
-        }
+        Command::Copy(arguments) => copy(arguments)?,
         Command::Create(arguments) => {
             let document = create::run(&arguments.options(), &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { create_text(&document, palette) })?;
@@ -96,7 +86,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             ended.map_err(Failed::Told)?;
         }
         Command::Recover(arguments) => {
-            let document = recover::run(&arguments.options())?;
+            let document = match Address::of(&arguments.disk) {
+                Some(address) => running::recover(&address?)?,
+                None => recover::run(&arguments.options())?,
+            };
             print(&if arguments.json { to_json(&document) } else { recover_text(&document, palette) })?;
         }
         Command::Serve(arguments) => serve(arguments)?,
@@ -141,6 +134,100 @@ fn extract(arguments: &ExtractArguments) -> Result<()> {
     read_by_others(files::extract(disk.stack(), &options, &mut stdout, &TERMINAL))
 }
 
+fn info(arguments: &InfoArguments) -> Result<()> {
+    if let Some(address) = Address::of(&arguments.disk).transpose()?.filter(|address| address.disk.is_none())
+    {
+        let document = running::list(&address)?;
+        return print(&if arguments.json {
+            to_json(&document)
+        } else {
+            vm_text(&document, stdout_palette())
+        });
+    }
+    let text = at(&arguments.disk, &looking(), &TERMINAL, |place| {
+        let mut options = arguments.options();
+        place.put_in(&mut options.disk, &mut options.open);
+        confine::run(arguments.confine.into(), confine::info(&options).removing(place.made()))?;
+        let palette = stdout_palette();
+        if let (Place::Here, Some(document)) = (&*place, info::appliance(&options)?) {
+            return Ok(if arguments.json { to_json(&document) } else { appliance_text(&document, palette) });
+        }
+        let document = info::run(&options)?;
+        Ok(if arguments.json { to_json(&document) } else { info_text(&document, palette) })
+    })?;
+    print(&text)
+}
+
+fn copy(arguments: &CopyArguments) -> Result<()> {
+    let observer = Terminal { style: arguments.progress };
+    let document = at(&arguments.source, &arguments.of_guest()?, &observer, |place| {
+        if let (Place::Guest(guest), true) = (&mut *place, arguments.since.is_some()) {
+            return increment::run(guest, &arguments.increment()?, &observer);
+        }
+        let mut options = arguments.options()?;
+        place.put_in(&mut options.source, &mut options.open);
+        confine::run(arguments.confine.into(), confine::copy(&options).removing(place.made()))?;
+        copy::run(&options, &observer)
+    })?;
+    print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) })
+}
+
+/// Where a disk is read.
+enum Place {
+    /// Where the command line says.
+    Here,
+    /// At the export of a running guest's disk.
+    Guest(running::Disk),
+}
+
+impl Place {
+    /// Has the disk be opened there.
+    fn put_in(&self, disk: &mut PathBuf, open: &mut OpenOptions) {
+        if let Self::Guest(guest) = self {
+            *disk = guest.source().to_owned();
+            open.shown_as = Some(guest.shown().to_owned());
+        }
+    }
+
+    /// What was made, and is removed by a process that is closed in by then.
+    fn made(&self) -> Option<&Path> {
+        match self {
+            Self::Here => None,
+            Self::Guest(guest) => Some(guest.made()),
+        }
+    }
+}
+
+/// How a disk of a running guest is read that is only looked at.
+fn looking() -> running::Options {
+    running::Options { freeze: running::Freeze::Never, ..running::Options::default() }
+}
+
+/// Does something with a disk, which may be one of a running guest: it is exported meanwhile.
+fn at<T>(
+    disk: &Path,
+    how: &running::Options,
+    observer: &dyn Observer,
+    act: impl FnOnce(&mut Place) -> Result<T>,
+) -> Result<T> {
+    let Some(address) = Address::of(disk) else { return act(&mut Place::Here) };
+    let mut place = Place::Guest(running::Disk::begin(&address?, how, observer)?);
+    let done = act(&mut place);
+    let ended = match place {
+        Place::Here => Ok(()),
+        Place::Guest(guest) => guest.end(),
+    };
+    let again = format!("something may be left in QEMU: leandisk recover '{}'", disk.display());
+    match (done, ended) {
+        (done, Ok(())) => done,
+        (Ok(_), Err(error)) => Err(error.hint(again)),
+        (Err(error), Err(left)) => {
+            tell(&format!("{left}; {again}"));
+            Err(error)
+        }
+    }
+}
+
 /// Analyses each disk of a folder in a process of its own, so that none is in another's way.
 fn analyze_folder(arguments: &AnalyzeArguments) -> Result<()> {
     let document = folder::run(&arguments.folder_options(), &|disk| summary_of(arguments, disk), &TERMINAL)?;
@@ -180,9 +267,12 @@ fn analyze(arguments: &AnalyzeArguments) -> Result<()> {
         return print(&to_json(&analyze::summarize(&options)?));
     }
     let looks = arguments.full && !arguments.json && std::io::stdout().is_terminal();
-    let options = arguments.options(looks);
-    confine::run(arguments.confine.into(), confine::analyze(&options))?;
-    let analyze::Analysis { document, map } = analyze::run(&options, &TERMINAL)?;
+    let analyze::Analysis { document, map } = at(&arguments.disk, &looking(), &TERMINAL, |place| {
+        let mut options = arguments.options(looks);
+        place.put_in(&mut options.disk, &mut options.open);
+        confine::run(arguments.confine.into(), confine::analyze(&options).removing(place.made()))?;
+        analyze::run(&options, &TERMINAL)
+    })?;
     if arguments.json {
         return print(&to_json(&document));
     }

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use bench::{HostKind, HostVolume, Workload};
 use block::{Error, Result};
 use leandisk::confine::When;
+use leandisk::running::Address;
 use leandisk::{
-    OpenOptions, analyze, bench as benches, compact, copy, copy_all, create, defrag, files, folder, info,
-    map, recover, serve, stats,
+    OpenOptions, analyze, bench as benches, compact, copy, copy_all, create, defrag, files, folder,
+    increment, info, map, recover, running, serve, stats,
 };
 
 use crate::arguments::{
     AnalyzeArguments, CatArguments, CompactArguments, Confine, ConfineArguments, CopyArguments,
-    CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments, FragmentationArguments, Goal,
-    HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog,
+    CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze,
+    Goal, HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog,
     OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, ServeArguments, StatsArguments,
 };
 
@@ -55,6 +56,16 @@ impl From<Confine> for When {
             Confine::Auto => Self::Auto,
             Confine::Always => Self::Always,
             Confine::Never => Self::Never,
+        }
+    }
+}
+
+impl From<Freeze> for running::Freeze {
+    fn from(freeze: Freeze) -> Self {
+        match freeze {
+            Freeze::Auto => Self::Auto,
+            Freeze::Always => Self::Always,
+            Freeze::Never => Self::Never,
         }
     }
 }
@@ -165,6 +176,27 @@ impl MapArguments {
 }
 
 impl CopyArguments {
+    /// What an incremental copy is asked.
+    pub(crate) fn increment(&self) -> Result<increment::Options> {
+        let copy::Options { target, dry_run, open, .. } = self.options()?;
+        Ok(increment::Options { target, dry_run, open })
+    }
+
+    /// How a disk of a running guest is read.
+    pub(crate) fn of_guest(&self) -> Result<running::Options> {
+        let is_asked = self.freeze.is_some() || self.agent.is_some() || self.since.is_some();
+        if is_asked && !Address::is_one(&self.source) {
+            let what = "--freeze, --agent and --since are for disks of running guests";
+            return Err(Error::invalid(what).hint("name one: qmp:SOCKET?disk=NAME"));
+        }
+        Ok(running::Options {
+            freeze: self.freeze.map(Into::into).unwrap_or_default(),
+            agent: self.agent.clone(),
+            since: self.since.clone(),
+            overlay_folder: self.others.first().and_then(|target| Some(target.parent()?.into())),
+        })
+    }
+
     /// Of one disk: `Invalid` if there are several targets.
     pub(crate) fn options(&self) -> Result<copy::Options> {
         match &self.others[..] {

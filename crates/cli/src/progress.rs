@@ -3,8 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use block::{Error, Result};
@@ -224,13 +224,18 @@ impl JobMonitor for Progress {
     }
 }
 
-/// A flag that SIGINT and SIGTERM set. A second signal ends the program at once.
+/// The flag that SIGINT and SIGTERM set, the same for all who ask: what was sent before somebody asks counts as well. A second signal ends
+/// the program at once.
 pub(crate) fn cancel_on_signal() -> Result<Arc<AtomicBool>> {
+    static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    if let Some(flag) = FLAG.get() {
+        return Ok(flag.clone());
+    }
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())
             .and_then(|_| signal_hook::flag::register(signal, flag.clone()))
             .map_err(|error| Error::io("signal handler", error))?;
     }
-    Ok(flag)
+    Ok(FLAG.get_or_init(|| flag).clone())
 }

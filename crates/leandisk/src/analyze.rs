@@ -164,7 +164,7 @@ fn run_on(disk: &OpenDisk, maps: &UsedMaps, options: &Options, observer: &dyn Ob
     };
     let reading = profiles.iter().map(|profile| profile.name.to_owned()).zip(by_profile).collect();
     let subject = AnalyzeSubject {
-        path: &options.disk.display().to_string(),
+        path: &options.open.shown(&options.disk),
         format_option: options.open.format.map(Format::name),
         stack,
         maps,

@@ -91,6 +91,15 @@ pub fn extract(options: &DiskOptions, extract: &ExtractOptions) -> Needs {
     })
 }
 
+impl Needs {
+    /// The same, and to remove what was made before.
+    #[must_use]
+    pub fn removing(mut self, made: Option<&std::path::Path>) -> Self {
+        self.names.removed.extend(made.map(Into::into));
+        self
+    }
+}
+
 /// A trace, with the other files of its recording.
 fn trace_files(path: &std::path::Path) -> Vec<PathBuf> {
     let mut paths = recording::paths_of(path);

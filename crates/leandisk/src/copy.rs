@@ -137,7 +137,7 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
     };
 
     Ok(copy_document(&CopySubject {
-        source_path: &options.source.display().to_string(),
+        source_path: &options.open.shown(&options.source),
         stack,
         maps: &maps,
         plan: &plan,
@@ -239,6 +239,11 @@ fn target_format(machine: &dyn Machine, options: &Options, source: Format) -> Re
     let hint = "say it with -O raw, vhd, vhdx, vmdk, qcow2 or vdi";
     if target.as_os_str() == "-" {
         return Err(Error::invalid("a disk is not written to standard output").path("-").hint("name a file"));
+    }
+    if vm::Address::is_one(target) {
+        return Err(
+            Error::unsupported("a running guest's disk is read, and not written").path(target.display())
+        );
     }
     if let Some(format) = options.target_format {
         return Ok(format);

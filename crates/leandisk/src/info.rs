@@ -30,7 +30,7 @@ pub fn describe(disk: &OpenDisk, options: &Options) -> Result<InfoDocument> {
     let maps = disk.stack.used_maps(Check::Glance)?;
     let resolver = Location::here(&options.disk, &options.open).resolver()?;
     let claims = Claims::on_disk(disk.stack.chain(), &*resolver);
-    info_document(&options.disk.display().to_string(), &disk.stack, &maps, &claims)
+    info_document(&options.open.shown(&options.disk), &disk.stack, &maps, &claims)
 }
 
 /// The disks of an appliance; `None` if what is asked about is a disk.

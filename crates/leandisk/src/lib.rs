@@ -10,6 +10,7 @@
 //! | copy it | [`copy::run`] |
 //! | change it in place | [`compact::run`], [`defrag::run`], [`recover::run`] |
 //! | make one | [`create::run`] |
+//! | read a disk of a running guest | [`running::Disk::begin`], and any of the above that only look, on its address |
 //! | let others use it | [`serve::run`], [`stats::run`] |
 //! | keep a machine's own files in one piece | [`guard::run`], [`guard::status`] |
 //! | measure a storage | [`bench::first_write`], [`bench::fragmentation`] |
@@ -109,6 +110,7 @@ pub mod files;
 pub mod folder;
 pub mod guard;
 mod in_place;
+pub mod increment;
 pub mod info;
 mod machine;
 pub mod map;
@@ -123,6 +125,7 @@ mod provision;
 mod recording;
 pub mod recover;
 mod remote;
+pub mod running;
 pub mod serve;
 mod shadow_copies;
 pub mod stats;

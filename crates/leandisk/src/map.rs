@@ -42,7 +42,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<()> {
     let surveying = observer.waiting("reading the file systems' tables");
     let maps = stack.used_maps(Check::Quick)?;
     let survey = stack.survey(&maps)?;
-    let map = disk_map(&options.disk.display().to_string(), stack, &maps, &survey)?;
+    let map = disk_map(&options.open.shown(&options.disk), stack, &maps, &survey)?;
     let picture = draw(&map);
     drop(surveying);
     match extension.as_deref() {

@@ -19,4 +19,10 @@ pub enum Mutant {
     SourceNotInIdentity,
     /// A copy goes on with what one with other options left.
     OptionsNotInIdentity,
+    /// A bitmap begins anew before the target of an incremental copy is whole.
+    BitmapRotatedFirst,
+    /// The target of an incremental copy has its name while it is written.
+    HalfUnderItsName,
+    /// The target of an incremental copy has its name before its contents are on stable storage.
+    IncrementNotFlushed,
 }

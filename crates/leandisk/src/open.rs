@@ -23,6 +23,8 @@ pub struct OpenOptions {
     pub format: Option<Format>,
     /// Files that the image may refer to, and folders with such files, besides the image's own folder.
     pub allow_path: Vec<PathBuf>,
+    /// What reports call the disk; `None` for its path.
+    pub shown_as: Option<String>,
     /// Other disks, on which logical volumes and file systems of this one have parts. They are only read.
     pub with: Vec<PathBuf>,
     /// What is done with an NTFS volume whose log is open.
@@ -37,6 +39,13 @@ pub enum NtfsLog {
     Refuse,
     /// What its log names counts as used, beside what its bitmap says.
     Join,
+}
+
+impl OpenOptions {
+    /// What reports call the disk at `path`.
+    pub(crate) fn shown(&self, path: &Path) -> String {
+        self.shown_as.clone().unwrap_or_else(|| path.display().to_string())
+    }
 }
 
 /// An open disk: its images, volumes and file systems. Nothing of it is ever written through this.
@@ -157,6 +166,10 @@ impl<'a> Location<'a> {
 
     /// Opens the container alone, whatever became of it.
     pub(crate) fn open_chain(self, caching: Caching) -> Result<Chain> {
+        if vm::Address::is_one(self.path) {
+            let what = "a disk of a running guest is read by copy, info, analyze and map, one at a time";
+            return Err(Error::unsupported(what).path(self.path.display()));
+        }
         let file = self.machine.open(self.path, caching)?;
         // What a guest could have written there does not make an export another format.
         let raw = is_address(self.path).then_some(Format::Raw);
@@ -166,6 +179,12 @@ impl<'a> Location<'a> {
 
     /// `Unsupported` if the disk is behind a server: it is read, and written as the target of a copy, but not changed, nor served.
     pub(crate) fn check_on_host(self) -> Result<()> {
+        if vm::Address::is_one(self.path) {
+            let what = "is a disk of a running guest: this command changes or serves disks that nobody uses";
+            return Err(Error::unsupported(what)
+                .path(self.path.display())
+                .hint("copy it first, or stop the guest"));
+        }
         if !is_address(self.path) {
             return Ok(());
         }

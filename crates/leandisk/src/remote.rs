@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
+use extent::{ExtentSet, Host};
 use nbd::{Address, ClientTls, Dial, Patience, RemoteDisk, TlsAddress, Wanted};
 
 /// Whether a name is meant as an address, well formed or not.
@@ -18,7 +19,23 @@ pub(crate) fn tls_files(name: &Path) -> Vec<PathBuf> {
 /// The export at an address, to be read.
 pub(crate) fn open(name: &Path) -> Result<RemoteDisk> {
     let (text, dial, wanted) = reach(name)?;
-    RemoteDisk::connect(text, dial, wanted, Patience::default())
+    RemoteDisk::connect(text, dial, wanted, patience(name))
+}
+
+/// What the metadata context marks of the export at an address: see [`nbd::dirty`].
+pub(crate) fn marked(name: &Path, context: &str) -> Result<ExtentSet<Host>> {
+    let (text, dial, wanted) = reach(name)?;
+    let wanted = Wanted { context: Some(context.to_owned()), ..wanted };
+    nbd::dirty(&text, dial, wanted, patience(name))
+}
+
+/// A server that is started again may be waited for; but not a QEMU, whose exports went with it.
+fn patience(name: &Path) -> Patience {
+    let address = Address::parse(name).ok().flatten();
+    match address.is_some_and(|address| vm::RunId::parse(&address.export).is_some()) {
+        true => Patience { pauses: Vec::new(), ..Patience::default() },
+        false => Patience::default(),
+    }
 }
 
 /// What it takes to connect to the export at an address.
@@ -28,7 +45,7 @@ fn reach(name: &Path) -> Result<(String, Box<dyn Dial>, Wanted)> {
     let text = name.display().to_string();
     let tls =
         address.tls.as_ref().map(|tls| credentials(tls).map_err(|error| error.path(&text))).transpose()?;
-    let wanted = Wanted { export: address.export.clone(), tls };
+    let wanted = Wanted { export: address.export.clone(), context: None, tls };
     let name = name.to_owned();
     Ok((text, Box::new(move || os::connect(&name, &address)), wanted))
 }

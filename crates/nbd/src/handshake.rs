@@ -31,13 +31,15 @@ const MAXIMUM_BYTES_MIN: u32 = 1 << 20;
 /// What reading is aligned to where the server says nothing.
 const PREFERRED_BYTES: u32 = 4096;
 
-const ALLOCATION: &[u8] = b"base:allocation";
+const ALLOCATION: &str = "base:allocation";
 
 /// What is asked of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// The export's name; the empty one is the server's own choice.
     pub export: String,
+    /// The metadata context that is asked for; `None` for `base:allocation`.
+    pub context: Option<String>,
     /// Begin with TLS, or go without.
     #[cfg(feature = "tls")]
     pub tls: Option<crate::ClientTls>,
@@ -58,7 +60,7 @@ pub struct Facts {
     pub maximum_bytes: u32,
     /// Whether replies are structured.
     pub is_structured: bool,
-    /// The number that stands for `base:allocation` in replies, if that may be asked.
+    /// The number that stands for the metadata context (as a rule `base:allocation`) in replies, if that may be asked.
     pub allocation_id: Option<u32>,
 }
 
@@ -88,7 +90,11 @@ pub(crate) fn negotiate(
         talk.start_tls(tls)?;
     }
     let is_structured = talk.ask(option::STRUCTURED_REPLY, &[])?.is_ack();
-    let allocation_id = if is_structured { talk.agree_on_allocation(&wanted.export)? } else { None };
+    let allocation_id = if is_structured {
+        talk.agree_on_context(&wanted.export, wanted.context.as_deref().unwrap_or(ALLOCATION))?
+    } else {
+        None
+    };
     let facts = talk.go(&wanted.export)?;
     Ok(Facts { is_structured, allocation_id, ..facts })
 }
@@ -144,18 +150,19 @@ impl Talk<'_> {
             .map_err(|error| Error::io("agree on TLS with the server", error))
     }
 
-    fn agree_on_allocation(&mut self, export: &str) -> Result<Option<u32>> {
-        let query = [&counted(export.as_bytes())[..], &1_u32.to_be_bytes(), &counted(ALLOCATION)].concat();
+    fn agree_on_context(&mut self, export: &str, context: &str) -> Result<Option<u32>> {
+        let query =
+            [&counted(export.as_bytes())[..], &1_u32.to_be_bytes(), &counted(context.as_bytes())].concat();
         let answer = self.ask(option::SET_META_CONTEXT, &query)?;
         if !answer.is_ack() {
             return Ok(None);
         }
-        let ids =
+        let mut ids =
             answer.told.iter().filter(|(kind, _)| *kind == rep::META_CONTEXT).filter_map(|(_, data)| {
                 let (id, name) = data.split_first_chunk::<4>()?;
-                (name == ALLOCATION).then(|| u32::from_be_bytes(*id))
+                (name == context.as_bytes()).then(|| u32::from_be_bytes(*id))
             });
-        Ok(ids.last())
+        Ok(ids.next_back())
     }
 
     fn go(&mut self, export: &str) -> Result<Facts> {

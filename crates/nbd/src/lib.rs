@@ -21,6 +21,7 @@ mod disk;
 mod handshake;
 mod inbox;
 mod lanes;
+mod marks;
 mod reply;
 #[cfg(feature = "tls")]
 mod tls;
@@ -33,6 +34,7 @@ pub use corrupt::Corrupt;
 pub use disk::RemoteDisk;
 pub use handshake::{Facts, Wanted};
 pub use lanes::{Dial, Patience};
+pub use marks::dirty;
 #[cfg(feature = "tls")]
 pub use tls::ClientTls;
 

@@ -65,7 +65,7 @@ pub use journal_file::{
 pub use kept::{Kept, Names as ExtractedNames, Of as ExtractedOf, SpecialFile};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
-pub use named::{make_folder, names_in, open_input, remove_folder, remove_made};
+pub use named::{make_folder, move_for_good, names_in, open_input, remove_folder, remove_made};
 pub use new_file::NewFile;
 pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};

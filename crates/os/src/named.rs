@@ -7,6 +7,7 @@ use std::path::Path;
 
 use block::{Error, Result};
 
+use crate::new_file::{folder_of, rename_to_free_name, sync_folder};
 use crate::requests::{Request, client};
 
 /// Opens a file for reading, whatever it is.
@@ -24,6 +25,13 @@ pub fn names_in(folder: &Path) -> Result<Vec<OsString>> {
         return broker.ask(&Request::NamesIn(folder.into()));
     }
     list(folder).map_err(|error| Error::io("list", error).path(folder.display()))
+}
+
+/// Gives a file another name in its folder, for good when this returns. `Refused` if that stands for something. For processes that are not
+/// confined.
+pub fn move_for_good(from: &Path, to: &Path) -> Result<()> {
+    rename_to_free_name(from, to)?;
+    sync_folder(folder_of(to))
 }
 
 /// Removes a file or socket that this program made.

@@ -80,6 +80,8 @@ struct AvoidedBytes {
     zero_bytes: u64,
     /// Empty logs, written as such without being read.
     log_bytes: u64,
+    /// What the target has already: of an incremental copy.
+    unchanged_bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -165,6 +167,30 @@ pub struct CopySubject<'a> {
     pub shadow_copies: &'a [ShadowCopyCare],
 }
 
+/// What an incremental copy was, or would be.
+pub struct IncrementSubject<'a> {
+    /// The source's name.
+    pub source_path: &'a str,
+    /// The target's path.
+    pub target_path: &'a str,
+    /// The length of both.
+    pub virtual_bytes: u64,
+    /// The source's bytes that are not known to be zeros.
+    pub source_allocated_bytes: u64,
+    /// The target's bytes on the host.
+    pub target_allocated_bytes: u64,
+    /// Bytes that the bitmap says were written.
+    pub used_bytes: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
+    /// Whether nothing was done.
+    pub dry_run: bool,
+    /// How long it took.
+    pub elapsed_seconds: f64,
+}
+
 impl CopyDocument {
     /// Bytes of the disk that hold data: what was copied, less what turned out to be zeros.
     pub fn populated_bytes(&self) -> u64 {
@@ -179,6 +205,45 @@ impl CopyDocument {
     /// Tells virtual, used, read and written bytes.
     pub(crate) fn add_to(&self, add: &mut dyn FnMut(u64, u64, u64, u64)) {
         add(self.source.virtual_bytes, self.used_bytes, self.read_bytes, self.written_bytes);
+    }
+
+    /// The document of an incremental copy: of volumes it knows nothing.
+    pub fn of_increment(subject: &IncrementSubject<'_>) -> Self {
+        let &IncrementSubject { virtual_bytes, used_bytes, read_bytes, written_bytes, .. } = subject;
+        let end = |path: &str, allocated_bytes| End {
+            path: path.to_owned(),
+            format: "raw".to_owned(),
+            virtual_bytes,
+            allocated_bytes,
+        };
+        Self {
+            schema: "leandisk.copy/1",
+            dry_run: subject.dry_run,
+            provision: "thin".to_owned(),
+            source: end(subject.source_path, subject.source_allocated_bytes),
+            target: end(subject.target_path, subject.target_allocated_bytes),
+            read_bytes,
+            cloned_bytes: 0,
+            kept_bytes: 0,
+            written_bytes,
+            used_bytes,
+            elapsed_seconds: subject.elapsed_seconds,
+            avoided: AvoidedBytes {
+                unallocated_bytes: 0,
+                free_bytes: 0,
+                swap_bytes: 0,
+                zero_bytes: 0,
+                log_bytes: 0,
+                unchanged_bytes: virtual_bytes - used_bytes.min(virtual_bytes),
+            },
+            zeros_found_bytes: read_bytes - written_bytes.min(read_bytes),
+            verified: false,
+            dropped_snapshots: Vec::new(),
+            dropped_bitmaps: Vec::new(),
+            doubt: None,
+            volumes: Vec::new(),
+            volume_groups: Vec::new(),
+        }
     }
 }
 
@@ -213,7 +278,14 @@ pub fn copy_document(subject: &CopySubject<'_>) -> CopyDocument {
         written_bytes: totals.written_bytes,
         used_bytes: plan.used_bytes,
         elapsed_seconds: subject.elapsed_seconds,
-        avoided: AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes },
+        avoided: AvoidedBytes {
+            unallocated_bytes,
+            free_bytes,
+            swap_bytes,
+            zero_bytes,
+            log_bytes,
+            unchanged_bytes: 0,
+        },
         zeros_found_bytes: totals.zeros_found_bytes,
         verified: subject.verified,
         dropped_snapshots: dropped(stack, |extras| extras.snapshots),
@@ -329,13 +401,15 @@ fn dropped_text(out: &mut String, what: &str, dropped: &[Dropped], palette: Pale
 
 /// What was not read, by reason.
 fn avoided_text(document: &CopyDocument) -> String {
-    let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes } = document.avoided;
+    let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes, unchanged_bytes } =
+        document.avoided;
     let reasons = [
         (unallocated_bytes, "not allocated in the image"),
         (free_bytes, "free"),
         (swap_bytes, "swap"),
         (zero_bytes, "zeros"),
         (log_bytes, "empty log"),
+        (unchanged_bytes, "unchanged"),
     ];
     let said = reasons.iter().filter(|(bytes, _)| *bytes > 0);
     let said: Vec<_> = said.map(|(bytes, what)| format!("{} {what}", human_bytes(*bytes))).collect();
@@ -346,13 +420,14 @@ fn avoided_text(document: &CopyDocument) -> String {
 }
 
 fn picture(document: &CopyDocument, palette: Palette) -> String {
-    let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes } = document.avoided;
+    let AvoidedBytes { unallocated_bytes, free_bytes, swap_bytes, zero_bytes, log_bytes, unchanged_bytes } =
+        document.avoided;
     let share = |bytes, glyph, color| Share { bytes, glyph, color };
     let shares = [
         share(document.read_bytes + document.cloned_bytes, '█', "32"),
         share(swap_bytes, '▒', "35"),
         share(free_bytes + log_bytes, '░', "33"),
-        share(zero_bytes + unallocated_bytes, '·', "2"),
+        share(zero_bytes + unallocated_bytes + unchanged_bytes, '·', "2"),
     ];
     let copied = if document.cloned_bytes > 0 { "copied" } else { "read" };
     let words = [copied, "swap", "free", "nothing there"];

@@ -25,6 +25,7 @@ mod shadow_copies;
 mod stats;
 mod stats_page;
 mod text;
+mod vm;
 mod volume_groups;
 
 pub use self::bench::{
@@ -41,7 +42,10 @@ pub use appliance::{ApplianceDisk, ApplianceDocument, appliance_text};
 pub use compact::{
     CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text,
 };
-pub use copy::{CopyDocument, CopySubject, LayoutKept, LayoutOfCopy, LayoutPacked, copy_document, copy_text};
+pub use copy::{
+    CopyDocument, CopySubject, IncrementSubject, LayoutKept, LayoutOfCopy, LayoutPacked, copy_document,
+    copy_text,
+};
 pub use copy_all::{CopyAllDocument, CopyAllEntry, FailedCopy, copy_all_text};
 pub use create::{CreateDocument, CreateSubject, create_document, create_text};
 pub use defrag::{
@@ -65,6 +69,7 @@ pub use shadow_copies::ShadowCopyCare;
 pub use stats::{StatsDocument, stats_text};
 pub use stats_page::stats_page;
 pub use text::{Palette, human_bytes, printable};
+pub use vm::{VmDocument, vm_text};
 
 /// A document as one line of JSON, ready to be printed.
 pub fn to_json(document: &impl serde::Serialize) -> String {

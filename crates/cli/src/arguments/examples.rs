@@ -12,7 +12,8 @@ pub(super) const INFO: &str = "\
 Examples:
   leandisk info disk.vhdx
   leandisk info -f raw /dev/vg/guest
-  leandisk info disk.qcow2 --json";
+  leandisk info disk.qcow2 --json
+  leandisk info qmp:/run/vm.sock                    the disks of a running guest";
 
 pub(super) const ANALYZE: &str = "\
 Examples:
@@ -53,7 +54,9 @@ Examples:
   leandisk copy disk.vhdx disk.qcow2 --verify       copy, then compare
   leandisk copy disk.vhdx /dev/vg/guest --force     onto a block device
   leandisk copy disk.vhdx disk.vmdk -o subformat=streamOptimized
-  leandisk copy a.raw b.raw --reflink always        share storage (XFS, Btrfs)";
+  leandisk copy a.raw b.raw --reflink always        share storage (XFS, Btrfs)
+  leandisk copy 'qmp:/run/vm.sock?disk=virtio0' vm.qcow2
+                                                    a running QEMU guest's disk";
 
 pub(super) const CREATE: &str = "\
 Examples:
@@ -81,6 +84,7 @@ Examples:
   leandisk recover disk.vhdx
   leandisk recover disk.vhdx --json
   leandisk recover disk.vhdx --journal /mnt/fast/disk.journal
+  leandisk recover qmp:/run/vm.sock                 a killed copy's leftovers in QEMU
 
 It is safe to run on a disk that needs no recovery: nothing is changed then.";
 

@@ -51,6 +51,7 @@ mod recover;
 mod reflink;
 mod refused;
 mod resume;
+mod running;
 mod running_lvm;
 mod serve;
 mod serve_compact;

@@ -1,0 +1,28 @@
+//! Disks of running QEMU guests: which there are, what one holds at a moment, and how all that was made for it goes away again.
+//!
+//! Invariants: QEMU and the guest's agent are believed in form only, with bounds for lengths and times; what is made in a QEMU is named
+//! `leandisk-` and the run that made it; nothing else is changed or removed there, but the user's own bitmap, and that when a copy is
+//! complete.
+//!
+//! Absent on purpose: reading the export, which is NBD like any other; starting and stopping guests; threads.
+
+mod address;
+mod agent;
+mod inventory;
+mod monitor;
+#[cfg(feature = "mutants")]
+mod mutant;
+mod owner;
+mod record;
+mod snapshot;
+mod socket;
+
+pub use address::Address;
+pub use agent::{Agent, Freeze, GuestAgent};
+pub use inventory::{VmDisk, disks, find};
+pub use monitor::{Command, Monitor, Said};
+#[cfg(feature = "mutants")]
+pub use mutant::{MUTANTS, Mutant};
+pub use owner::{Life, PREFIX, RunId};
+pub use snapshot::{Recovered, Snapshot, Surroundings, Wanted, begin, is_over, recover};
+pub use socket::Socket;
