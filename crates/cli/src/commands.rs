@@ -9,13 +9,13 @@ use std::sync::Arc;
 use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::{
-    Observer, Reported, analyze, bench, compact, confine, copy, create, defrag, folder, info, map, recover,
-    serve, stats,
+    Observer, Reported, analyze, backup, bench, compact, confine, copy, create, defrag, folder, info, map,
+    recover, serve, stats,
 };
 use report::{
-    DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, compact_text, copy_text,
-    create_text, defrag_text, first_write_text, folder_text, fragmentation_text, info_text, map_text,
-    recover_text, stats_text, to_json,
+    DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, backup_text, check_text,
+    compact_text, copy_text, create_text, defrag_text, first_write_text, folder_text, fragmentation_text,
+    info_text, map_text, recover_text, restore_text, snapshots_text, stats_text, to_json,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -63,6 +63,22 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             confine::run(arguments.confine.into(), confine::copy(&options))?;
             let document = copy::run(&options, &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { copy_text(&document, palette) })?;
+        }
+        Command::Backup(arguments) => {
+            let document = backup::run(&arguments.options()?, &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { backup_text(&document, palette) })?;
+        }
+        Command::Snapshots(arguments) => {
+            let document = backup::snapshots(&arguments.options()?)?;
+            print(&if arguments.json { to_json(&document) } else { snapshots_text(&document, palette) })?;
+        }
+        Command::Restore(arguments) => {
+            let document = backup::restore(&arguments.options()?, &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { restore_text(&document, palette) })?;
+        }
+        Command::Check(arguments) => {
+            let document = backup::check(&arguments.options()?, &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { check_text(&document, palette) })?;
         }
         Command::Create(arguments) => {
             let document = create::run(&arguments.options(), &shown(arguments.progress))?;

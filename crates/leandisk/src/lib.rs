@@ -9,6 +9,7 @@
 //! | copy it | [`copy::run`] |
 //! | change it in place | [`compact::run`], [`defrag::run`], [`recover::run`] |
 //! | make one | [`create::run`] |
+//! | back disks up into a repository in restic's format | [`backup::run`], [`backup::snapshots`], [`backup::restore`], [`backup::check`] |
 //! | let others use it | [`serve::run`], [`stats::run`] |
 //! | measure a storage | [`bench::first_write`], [`bench::fragmentation`] |
 //!
@@ -95,6 +96,7 @@
 
 pub mod analyze;
 pub mod appliance;
+pub mod backup;
 pub mod bench;
 pub mod compact;
 pub mod confine;
@@ -122,6 +124,7 @@ mod remote;
 pub mod serve;
 mod shadow_copies;
 pub mod stats;
+mod stored;
 mod target;
 
 pub use block::{Error, ErrorKind, Result};

@@ -23,6 +23,8 @@ const DROPPED_NAME_COUNT_MAX: usize = 10;
 /// The document `leandisk.copy/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CopyDocument {
+    /// Empty as a part of another document.
+    #[serde(skip_serializing_if = "str::is_empty")]
     schema: &'static str,
     /// Nothing was read or written: the figures are the plan's.
     dry_run: bool,
@@ -179,6 +181,11 @@ impl CopyDocument {
     /// Tells virtual, used, read and written bytes.
     pub(crate) fn add_to(&self, add: &mut dyn FnMut(u64, u64, u64, u64)) {
         add(self.source.virtual_bytes, self.used_bytes, self.read_bytes, self.written_bytes);
+    }
+
+    /// As a part of another document, which has a schema of its own.
+    pub(crate) fn without_schema(self) -> Self {
+        Self { schema: "", ..self }
     }
 }
 
