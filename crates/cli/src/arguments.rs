@@ -8,12 +8,16 @@ use leandisk::defrag;
 
 use crate::sizes::{parse_request_size, parse_size};
 
+mod backup;
 mod bench;
 mod examples;
 mod files;
 mod guarding;
 mod serving;
 
+pub(crate) use backup::{
+    BackupArguments, CheckArguments, RepositoryArguments, RestoreArguments, SnapshotsArguments,
+};
 pub(crate) use bench::{BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order};
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
 pub(crate) use guarding::{GuardArguments, GuardCommand};
@@ -69,6 +73,18 @@ pub(crate) enum Command {
     /// Copy a disk to any format, reading and writing only what the guest uses
     #[command(after_help = examples::COPY)]
     Copy(CopyArguments),
+    /// Back up what the guests of disks use, into a repository in restic's format
+    #[command(after_help = examples::BACKUP)]
+    Backup(BackupArguments),
+    /// List the snapshots of a repository
+    #[command(after_help = examples::SNAPSHOTS)]
+    Snapshots(SnapshotsArguments),
+    /// Restore a disk of a snapshot to any format
+    #[command(after_help = examples::RESTORE)]
+    Restore(RestoreArguments),
+    /// Read everything that a snapshot needs, and compare it with its hashes
+    #[command(after_help = examples::CHECK)]
+    Check(CheckArguments),
     /// Create a new, empty disk
     #[command(after_help = examples::CREATE)]
     Create(CreateArguments),
@@ -110,6 +126,10 @@ impl Command {
             Self::Analyze(arguments) => arguments.json,
             Self::List(arguments) => arguments.json,
             Self::Copy(arguments) => arguments.json,
+            Self::Backup(arguments) => arguments.json,
+            Self::Snapshots(arguments) => arguments.json,
+            Self::Restore(arguments) => arguments.json,
+            Self::Check(arguments) => arguments.json,
             Self::Create(arguments) => arguments.json,
             Self::Compact(arguments) => arguments.json,
             Self::Defrag(arguments) => arguments.json,
@@ -152,7 +172,11 @@ impl Command {
             },
             // Of several, the error says which.
             Self::Copy(_) => None,
-            Self::Create(_)
+            Self::Backup(_)
+            | Self::Snapshots(_)
+            | Self::Restore(_)
+            | Self::Check(_)
+            | Self::Create(_)
             | Self::Stats(_)
             | Self::Guard(_)
             | Self::Bench(_)
@@ -164,6 +188,7 @@ impl Command {
 
 /// Headings of the options.
 const OPENING: &str = "Opening the disk";
+const REPOSITORY: &str = "Repository";
 const TARGET: &str = "Target";
 const CONTENTS: &str = "What is copied";
 const CHANGE: &str = "What is changed";
@@ -245,6 +270,8 @@ pub(crate) struct InfoArguments {
     pub(crate) open: OpenArguments,
     #[command(flatten)]
     pub(crate) log: LogArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
@@ -257,7 +284,7 @@ pub(crate) struct AnalyzeArguments {
     /// The disk: an image file, a block device, or qmp:SOCKET[?disk=NAME] for a disk of a running QEMU guest; with --recursive, a folder
     pub(crate) disk: PathBuf,
     /// Analyse all disks in the folder and in those below it, as one table with the most to gain first
-    #[arg(long, conflicts_with_all = ["format", "with", "full", "files", "top", "trace", "zeros", "summary"], help_heading = OPENING)]
+    #[arg(long, conflicts_with_all = ["format", "with", "repo", "full", "files", "top", "trace", "zeros", "summary"], help_heading = OPENING)]
     pub(crate) recursive: bool,
     /// Print what goes into the table of --recursive
     #[arg(long, hide = true)]
@@ -266,6 +293,8 @@ pub(crate) struct AnalyzeArguments {
     pub(crate) open: OpenArguments,
     #[command(flatten)]
     pub(crate) log: LogArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
@@ -308,6 +337,8 @@ pub(crate) struct MapArguments {
     pub(crate) disk: PathBuf,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
     /// File to write. The name ends in .svg for a picture, or in .html for a page to zoom and search
     #[arg(short = 'o', long = "output", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) output: PathBuf,
@@ -516,6 +547,8 @@ pub(crate) struct CopyArguments {
     pub(crate) open: OpenArguments,
     #[command(flatten)]
     pub(crate) log: LogArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
     /// Format of the target: raw, vhd, vhdx, vmdk, qcow2 or vdi [default: by the target's extension]
     #[arg(short = 'O', value_name = "FMT", help_heading = TARGET)]
     pub(crate) target_format: Option<Format>,

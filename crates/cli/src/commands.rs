@@ -11,13 +11,14 @@ use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::running::Address;
 use leandisk::{
-    Observer, OpenOptions, Reported, analyze, bench, compact, confine, copy, create, defrag, files, folder,
-    guard, increment, info, map, recover, running, serve, stats,
+    Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, copy, create, defrag, files,
+    folder, guard, increment, info, map, recover, running, serve, stats,
 };
 use report::{
-    DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, compact_text, copy_text,
-    create_text, defrag_text, first_write_text, folder_text, fragmentation_text, guard_text, info_text,
-    list_text, map_text, printable, recover_text, stats_text, to_json, vm_text,
+    DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, backup_text, check_text,
+    compact_text, copy_text, create_text, defrag_text, first_write_text, folder_text, fragmentation_text,
+    guard_text, info_text, list_text, map_text, printable, recover_text, restore_text, snapshots_text,
+    stats_text, to_json, vm_text,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -70,6 +71,22 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Extract(arguments) => extract(arguments)?,
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
         Command::Copy(arguments) => copy(arguments)?,
+        Command::Backup(arguments) => {
+            let document = backup::run(&arguments.options()?, &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { backup_text(&document, palette) })?;
+        }
+        Command::Snapshots(arguments) => {
+            let document = backup::snapshots(&arguments.options()?)?;
+            print(&if arguments.json { to_json(&document) } else { snapshots_text(&document, palette) })?;
+        }
+        Command::Restore(arguments) => {
+            let document = backup::restore(&arguments.options()?, &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { restore_text(&document, palette) })?;
+        }
+        Command::Check(arguments) => {
+            let document = backup::check(&arguments.options()?, &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { check_text(&document, palette) })?;
+        }
         Command::Create(arguments) => {
             let document = create::run(&arguments.options(), &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { create_text(&document, palette) })?;

@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 
 use bench::{HostKind, HostVolume, Workload};
 use block::{Error, Result};
+use leandisk::backup::{Password, Place};
 use leandisk::confine::When;
 use leandisk::running::Address;
 use leandisk::{
-    OpenOptions, analyze, bench as benches, compact, copy, copy_all, create, defrag, files, folder,
+    OpenOptions, analyze, backup, bench as benches, compact, copy, copy_all, create, defrag, files, folder,
     increment, info, map, recover, running, serve, stats,
 };
 
 use crate::arguments::{
-    AnalyzeArguments, CatArguments, CompactArguments, Confine, ConfineArguments, CopyArguments,
-    CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze,
-    Goal, HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog,
-    OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, ServeArguments, StatsArguments,
+    AnalyzeArguments, BackupArguments, CatArguments, CheckArguments, CompactArguments, Confine,
+    ConfineArguments, CopyArguments, CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments,
+    FragmentationArguments, Freeze, Goal, HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments,
+    MapArguments, Move, NtfsLog, OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink,
+    RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments, StatsArguments,
 };
 
 impl OpenArguments {
@@ -33,6 +35,11 @@ impl OpenArguments {
     fn options_with(&self, log: LogArguments) -> OpenOptions {
         OpenOptions { ntfs_log: log.ntfs_log.into(), ..self.options() }
     }
+
+    /// Also of a disk in a snapshot.
+    fn options_of_stored(&self, log: LogArguments, repository: &RepositoryArguments) -> OpenOptions {
+        OpenOptions { repository: repository.place(), ..self.options_with(log) }
+    }
 }
 
 impl From<NtfsLog> for leandisk::NtfsLog {
@@ -40,6 +47,96 @@ impl From<NtfsLog> for leandisk::NtfsLog {
         match log {
             NtfsLog::Refuse => Self::Refuse,
             NtfsLog::Join => Self::Join,
+        }
+    }
+}
+
+impl RepositoryArguments {
+    /// What is not said is taken from restic's variables; `None` if no repository is named.
+    fn place(&self) -> Option<Place> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let name = self.repo.clone().or_else(|| variable("RESTIC_REPOSITORY"))?;
+        let password = match (&self.password_file, &self.password_command) {
+            (Some(file), _) => Password::File(file.clone()),
+            (None, Some(command)) => Password::Command(command.clone()),
+            (None, None) => variable("RESTIC_PASSWORD_FILE")
+                .map(|file| Password::File(file.into()))
+                .or_else(|| variable("RESTIC_PASSWORD_COMMAND").map(Password::Command))
+                .or_else(|| variable("RESTIC_PASSWORD").map(Password::Text))
+                .unwrap_or(Password::Missing),
+        };
+        Some(Place::new(name, password))
+    }
+
+    fn needed(&self) -> Result<Place> {
+        self.place()
+            .ok_or_else(|| Error::invalid("no repository is named").hint("--repo, or RESTIC_REPOSITORY"))
+    }
+}
+
+impl BackupArguments {
+    pub(crate) fn options(&self) -> Result<backup::Options> {
+        Ok(backup::Options {
+            sources: self.disks.iter().map(|disk| backup::Source::parse(disk)).collect(),
+            open: self.open.options(),
+            place: self.repository.needed()?,
+            init: self.init,
+            tags: self.tag.iter().filter(|tag| !tag.is_empty()).cloned().collect(),
+            host: self.host.clone(),
+            keep_free: self.keep_free,
+            keep_swap: self.keep_swap,
+            drop_shadow_copies: self.shadow_copies.drop_shadow_copies,
+            in_use: self.in_use,
+            verify: self.verify,
+            dry_run: self.dry_run,
+            page_cache: self.page_cache,
+            threads: self.threads,
+        })
+    }
+}
+
+impl SnapshotsArguments {
+    pub(crate) fn options(&self) -> Result<backup::SnapshotsOptions> {
+        Ok(backup::SnapshotsOptions { place: self.repository.needed()? })
+    }
+}
+
+impl RestoreArguments {
+    pub(crate) fn options(&self) -> Result<backup::RestoreOptions> {
+        let copy = copy::Options {
+            source: self.snapshot.clone().into(),
+            target: self.target.clone(),
+            open: OpenOptions { repository: Some(self.repository.needed()?), ..OpenOptions::default() },
+            target_format: self.target_format,
+            target_option: self.target_option.clone(),
+            compress: self.compress,
+            layout: self.layout.into(),
+            provision: self.provision.into(),
+            verify: self.verify,
+            dry_run: self.dry_run,
+            force: self.force,
+            threads: self.threads,
+            ..copy::Options::default()
+        };
+        Ok(backup::RestoreOptions { copy, in_place: self.in_place })
+    }
+}
+
+impl CheckArguments {
+    pub(crate) fn options(&self) -> Result<backup::CheckOptions> {
+        let snapshot = backup::SnapshotName::parse(&self.snapshot).ok_or_else(|| {
+            Error::invalid(format!("'{}' is no snapshot", self.snapshot))
+                .hint("SNAPSHOT is 'latest', or 8 digits or more of its ID")
+        })?;
+        Ok(backup::CheckOptions { snapshot, place: self.repository.needed()? })
+    }
+}
+
+impl From<Layout> for copy::Layout {
+    fn from(layout: Layout) -> Self {
+        match layout {
+            Layout::Keep => Self::Keep,
+            Layout::Packed => Self::Packed,
         }
     }
 }
@@ -101,7 +198,10 @@ impl From<Placement> for serve::Placement {
 
 impl InfoArguments {
     pub(crate) fn options(&self) -> info::Options {
-        info::Options { disk: self.disk.clone(), open: self.open.options_with(self.log) }
+        info::Options {
+            disk: self.disk.clone(),
+            open: self.open.options_of_stored(self.log, &self.repository),
+        }
     }
 }
 
@@ -143,7 +243,7 @@ impl AnalyzeArguments {
     pub(crate) fn options(&self, draws_map: bool) -> analyze::Options {
         analyze::Options {
             disk: self.disk.clone(),
-            open: self.open.options_with(self.log),
+            open: self.open.options_of_stored(self.log, &self.repository),
             html: self.html.clone(),
             files: self.files.clone(),
             force: self.force,
@@ -168,7 +268,7 @@ impl MapArguments {
     pub(crate) fn options(&self) -> map::Options {
         map::Options {
             disk: self.disk.clone(),
-            open: self.open.options(),
+            open: OpenOptions { repository: self.repository.place(), ..self.open.options() },
             output: self.output.clone(),
             force: self.force,
         }
@@ -219,14 +319,11 @@ impl CopyArguments {
         copy::Options {
             source: self.source.clone(),
             target,
-            open: self.open.options_with(self.log),
+            open: self.open.options_of_stored(self.log, &self.repository),
             target_format: self.target_format,
             target_option: self.target_option.clone(),
             compress: self.compress,
-            layout: match self.layout {
-                Layout::Keep => copy::Layout::Keep,
-                Layout::Packed => copy::Layout::Packed,
-            },
+            layout: self.layout.into(),
             reflink: self.reflink.into(),
             provision: self.provision.into(),
             keep_free: self.keep_free,
@@ -305,7 +402,7 @@ impl ServeArguments {
     pub(crate) fn options(&self) -> Result<serve::Options> {
         Ok(serve::Options {
             disks: self.served()?,
-            open: self.open.options_with(self.log),
+            open: self.open.options_of_stored(self.log, &self.repository),
             socket: self.socket.clone(),
             socket_mode: self.socket_mode,
             socket_group: self.socket_group.clone(),

@@ -39,6 +39,7 @@ fn words(phase: &'static str) -> &'static str {
         "check" => "checking the appliance",
         "copy" => "copying",
         "digest" => "computing digests",
+        "backup" => "backing up",
         "verify" => "comparing",
         "move" => "moving files",
         "free" => "giving back",

@@ -7,6 +7,7 @@
 //! - a change in place leaves, at every moment, a disk that is whole or that its journal makes whole
 //!   (`docs/design/crash-safety.md`).
 
+mod backup;
 mod checkpoint;
 mod compact;
 mod copy;
@@ -26,6 +27,7 @@ mod totals;
 mod transfer;
 mod zeros;
 
+pub use backup::{BackedUp, BackupJob, Bound};
 pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Unwritten};
 pub use copy::{CloneSource, CopyJob, CopyOutcome};

@@ -6,7 +6,7 @@
 //!
 //! [`serve::run_confined`](crate::serve::run_confined) does it itself, between opening its files and letting clients in.
 //!
-//! Absent on purpose: commands that change disks in place.
+//! Absent on purpose: commands that change disks in place, and disks of snapshots, whose repository is read as it goes.
 
 use std::path::PathBuf;
 
@@ -33,17 +33,20 @@ pub enum When {
 pub struct Needs {
     names: ConfinedNames,
     work: Work,
+    /// Whether a repository is read, whose files are not known before.
+    reads_repository: bool,
 }
 
 /// What [`info::run`] needs.
 pub fn info(options: &info::Options) -> Needs {
-    reading(disk(&options.disk, &options.open))
+    reading(disk(&options.disk, &options.open)).of(&options.disk, &options.open)
 }
 
 /// What [`map::run`] needs.
 pub fn map(options: &map::Options) -> Needs {
     let names = disk(&options.disk, &options.open);
     reading(ConfinedNames { outputs: vec![options.output.clone()], replaces: options.force, ..names })
+        .of(&options.disk, &options.open)
 }
 
 /// What [`analyze::run`] needs.
@@ -53,13 +56,15 @@ pub fn analyze(options: &analyze::Options) -> Needs {
     let mut inputs = names.inputs.clone();
     inputs.extend(options.trace.as_deref().map(trace_files).unwrap_or_default());
     reading(ConfinedNames { inputs, outputs, replaces: options.force, ..names })
+        .of(&options.disk, &options.open)
 }
 
 /// What [`copy::run`] needs.
 pub fn copy(options: &copy::Options) -> Needs {
     let names = disk(&options.source, &options.open);
     let target = Some(options.target.clone());
-    Needs { names: ConfinedNames { target, replaces: options.force, ..names }, work: Work::Copying }
+    let names = ConfinedNames { target, replaces: options.force, ..names };
+    Needs { names, work: Work::Copying, reads_repository: false }.of(&options.source, &options.open)
 }
 
 /// What [`copy_all::run`] needs.
@@ -73,7 +78,8 @@ pub fn copy_all(options: &copy_all::Options) -> Needs {
     }
     let into = if options.makes_ova() { &mut names.target } else { &mut names.target_folder };
     *into = Some(options.into.clone());
-    Needs { names, work: Work::Copying }
+    let reads_repository = options.sources.iter().any(|source| options.copy.open.snapshot(source).is_some());
+    Needs { names, work: Work::Copying, reads_repository }
 }
 
 /// What reading files of a disk needs: [`files::list()`](crate::files::list()) and [`files::cat()`](crate::files::cat()).
@@ -118,7 +124,14 @@ fn disk(disk: &std::path::Path, open: &OpenOptions) -> ConfinedNames {
 }
 
 fn reading(names: ConfinedNames) -> Needs {
-    Needs { names, work: Work::Reading }
+    Needs { names, work: Work::Reading, reads_repository: false }
+}
+
+impl Needs {
+    /// For a disk that is named so.
+    fn of(self, disk: &std::path::Path, open: &OpenOptions) -> Self {
+        Self { reads_repository: open.snapshot(disk).is_some(), ..self }
+    }
 }
 
 /// Closes this process in: from now on it gets what `needs` says and nothing else. To be called before anything else, by a program that
@@ -126,6 +139,9 @@ fn reading(names: ConfinedNames) -> Needs {
 ///
 /// With [`When::Auto`], what the kernel does not do is left out. With [`When::Always`] it is `Unsupported`.
 pub fn run(when: When, needs: Needs) -> Result<()> {
+    if needs.reads_repository {
+        return Opening::of_repository(when)?.close(needs.work);
+    }
     Opening::begin(when, needs.names)?.close(needs.work)
 }
 
@@ -137,6 +153,14 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
+    /// Of a process that reads a repository, and is not closed in.
+    pub(crate) fn of_repository(when: When) -> Result<Self> {
+        match when {
+            When::Always => Err(cannot("the files of a repository are not known before it is read")),
+            When::Auto | When::Never => Ok(Self { when: When::Never, split: None }),
+        }
+    }
+
     /// To be called before an image is parsed, in a process that has one thread.
     pub(crate) fn begin(when: When, names: ConfinedNames) -> Result<Self> {
         let split = match when {

@@ -11,6 +11,7 @@
 //! | change it in place | [`compact::run`], [`defrag::run`], [`recover::run`] |
 //! | make one | [`create::run`] |
 //! | read a disk of a running guest | [`running::Disk::begin`], and any of the above that only look, on its address |
+//! | back disks up into a repository in restic's format | [`backup::run`], [`backup::snapshots`], [`backup::restore`], [`backup::check`] |
 //! | let others use it | [`serve::run`], [`stats::run`] |
 //! | keep a machine's own files in one piece | [`guard::run`], [`guard::status`] |
 //! | measure a storage | [`bench::first_write`], [`bench::fragmentation`] |
@@ -98,6 +99,7 @@
 
 pub mod analyze;
 pub mod appliance;
+pub mod backup;
 pub mod bench;
 pub mod compact;
 pub mod confine;
@@ -129,6 +131,7 @@ pub mod running;
 pub mod serve;
 mod shadow_copies;
 pub mod stats;
+mod stored;
 mod target;
 
 pub use block::{Error, ErrorKind, Result};

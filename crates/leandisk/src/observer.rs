@@ -26,7 +26,7 @@ pub trait Observer: Send + Sync {
     /// Something begins of which it is not known how long it takes, such as `checking volumes`.
     fn waiting(&self, what: &'static str) -> Box<dyn Waiting>;
 
-    /// Work of `phase` (`copy`, `verify`, `move`, `free`, `zero`, `write`, `measure`) through so many bytes begins. It stops soon
+    /// Work of `phase` (`copy`, `backup`, `verify`, `move`, `free`, `zero`, `write`, `measure`) through so many bytes begins. It stops soon
     /// after `cancel` is set.
     fn progress(&self, phase: &'static str, total_bytes: u64, cancel: Cancel) -> Box<dyn Progress>;
 

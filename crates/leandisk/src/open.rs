@@ -7,7 +7,7 @@ use block::{Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use claims::{Act, Claims};
 use engine::{HINT_RECOVER, Unwritten};
 use image::live::LiveOptions;
-use image::{Chain, Format, Resolver};
+use image::{Chain, Format, NoFiles, Resolver};
 use journal::Standing;
 use mutants::broken;
 use stack::Stack;
@@ -15,6 +15,7 @@ use stack::Stack;
 use crate::appliance::{Appliance, Inside};
 use crate::machine::{Caching, Machine, Named, ThisHost};
 use crate::remote::is_address;
+use crate::stored::{self, Place, SnapshotName};
 
 /// How a disk is opened.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -29,6 +30,8 @@ pub struct OpenOptions {
     pub with: Vec<PathBuf>,
     /// What is done with an NTFS volume whose log is open.
     pub ntfs_log: NtfsLog,
+    /// The repository of a disk that is named as `SNAPSHOT:DISK`.
+    pub repository: Option<Place>,
 }
 
 /// What is done with an NTFS volume whose log is open, because its guest was running.
@@ -45,6 +48,13 @@ impl OpenOptions {
     /// What reports call the disk at `path`.
     pub(crate) fn shown(&self, path: &Path) -> String {
         self.shown_as.clone().unwrap_or_else(|| path.display().to_string())
+    }
+
+    /// What the path means if it names a disk of a snapshot. A repository has to be named, and nothing to be there of that name.
+    pub(crate) fn snapshot<'a>(&'a self, path: &Path) -> Option<(&'a Place, SnapshotName)> {
+        let place = self.repository.as_ref()?;
+        let name = SnapshotName::parse(path.to_str()?)?;
+        (!path.exists()).then_some((place, name))
     }
 }
 
@@ -170,6 +180,10 @@ impl<'a> Location<'a> {
             let what = "a disk of a running guest is read by copy, info, analyze and map, one at a time";
             return Err(Error::unsupported(what).path(self.path.display()));
         }
+        if let Some((place, name)) = self.options.snapshot(self.path) {
+            let file = stored::open_file(place, &name, self.path)?;
+            return Chain::open(file, image::OpenOptions { format: Some(Format::Raw) }, &NoFiles);
+        }
         let file = self.machine.open(self.path, caching)?;
         // What a guest could have written there does not make an export another format.
         let raw = is_address(self.path).then_some(Format::Raw);
@@ -194,13 +208,17 @@ impl<'a> Location<'a> {
 
     /// What opens the files that the disk refers to.
     pub(crate) fn resolver(self) -> Result<Box<dyn Resolver>> {
+        if self.options.snapshot(self.path).is_some() {
+            return Ok(Box::new(NoFiles));
+        }
         self.machine.resolver(self.path, &self.options.allow_path)
     }
 
     /// `Refused` if a change in place was interrupted: until it is finished the disk's volumes may contradict themselves.
     pub(crate) fn check_nothing_pending(self) -> Result<()> {
-        // An export has no name beside which a journal could be.
-        if broken!(PendingNotLookedFor) || is_address(self.path) {
+        // Neither an export nor a snapshot has a name beside which a journal could be.
+        let has_no_place = is_address(self.path) || self.options.snapshot(self.path).is_some();
+        if broken!(PendingNotLookedFor) || has_no_place {
             return Ok(());
         }
         let journal = self.machine.journal_path(self.path);

@@ -156,7 +156,10 @@ pub fn run_confined(
 ) -> Result<()> {
     check_told_apart(options)?;
     let doors = Doors::of(options)?;
-    let opening = Opening::begin(when, made_names(options, &doors))?;
+    let opening = match reads_repository(options) {
+        true => Opening::of_repository(when)?,
+        false => Opening::begin(when, made_names(options, &doors))?,
+    };
     let held = hold_all(options)?;
     let outlets = Outlets::open(options, doors, &**observer)?;
     let spare = spare_files(options);
@@ -172,6 +175,11 @@ pub fn run_confined(
     let closed: Vec<_> = disks.iter().map(|disk| disk.end(options, &**observer)).collect();
     let results = ended?.into_iter().zip(closed).map(|(ended, closed)| ended.result(closed));
     first_error(results, &**observer)
+}
+
+/// Whether a disk of a snapshot is served, which is read from a repository as it goes.
+fn reads_repository(options: &Options) -> bool {
+    options.disks.iter().any(|served| options.open.snapshot(&served.disk).is_some())
 }
 
 /// `Invalid` unless clients can tell the disks apart, and no two that are written are one.

@@ -7,6 +7,7 @@
 //! or gains is told by `predict`.
 
 mod after;
+pub mod backup;
 pub mod compact;
 mod copy;
 pub mod defrag;

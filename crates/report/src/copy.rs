@@ -23,6 +23,8 @@ const DROPPED_NAME_COUNT_MAX: usize = 10;
 /// The document `leandisk.copy/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CopyDocument {
+    /// Empty as a part of another document.
+    #[serde(skip_serializing_if = "str::is_empty")]
     schema: &'static str,
     /// Nothing was read or written: the figures are the plan's.
     dry_run: bool,
@@ -244,6 +246,11 @@ impl CopyDocument {
             volumes: Vec::new(),
             volume_groups: Vec::new(),
         }
+    }
+
+    /// As a part of another document, which has a schema of its own.
+    pub(crate) fn without_schema(self) -> Self {
+        Self { schema: "", ..self }
     }
 }
 

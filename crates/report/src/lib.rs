@@ -6,6 +6,7 @@
 
 mod analyze;
 mod appliance;
+mod backup;
 mod bar;
 mod bench;
 mod compact;
@@ -39,6 +40,11 @@ pub use analyze::{
     write_file_lines,
 };
 pub use appliance::{ApplianceDisk, ApplianceDocument, appliance_text};
+pub use backup::{
+    BackupDocument, BackupSubject, CheckDocument, CheckedDisk, DiskBackup, InPlace, RestoreDocument,
+    SnapshotDiskEntry, SnapshotEntry, SnapshotsDocument, Tracking, backup_document, backup_text, check_text,
+    restore_document, restore_text, restored_in_place, snapshots_text,
+};
 pub use compact::{
     CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text,
 };

@@ -58,6 +58,36 @@ Examples:
   leandisk copy 'qmp:/run/vm.sock?disk=virtio0' vm.qcow2
                                                     a running QEMU guest's disk";
 
+pub(super) const BACKUP: &str = "\
+Examples:
+  leandisk backup disk.vhdx --repo /backup --password-file key --init
+  leandisk backup root.qcow2 data.qcow2 --repo /backup --password-file key
+  leandisk backup web=/dev/vg/web --repo /backup --password-file key --verify
+
+Any restic restores it: restic -r /backup dump latest disk.vhdx.raw > disk.raw";
+
+pub(super) const SNAPSHOTS: &str = "\
+Examples:
+  leandisk snapshots --repo /backup --password-file key
+  leandisk snapshots --repo /backup --password-file key --json
+  leandisk snapshots --repo local:/backup --password-command ./print-key
+
+RESTIC_REPOSITORY and RESTIC_PASSWORD_FILE stand in for the options.";
+
+pub(super) const RESTORE: &str = "\
+Examples:
+  leandisk restore latest disk.vhdx --repo /backup --password-file key
+  leandisk restore 1a2b3c4d:data.qcow2 data.raw --repo /backup \\
+      --password-file key --verify
+  leandisk restore latest disk.vhdx --repo /backup --password-file key \\
+      --in-place                                    write only what differs";
+
+pub(super) const CHECK: &str = "\
+Examples:
+  leandisk check latest --repo /backup --password-file key
+  leandisk check latest --repo /backup --password-file key --json
+  leandisk check 1a2b3c4d:data.qcow2 --repo /backup --password-file key";
+
 pub(super) const CREATE: &str = "\
 Examples:
   leandisk create disk.qcow2 40G                    grows as it is written

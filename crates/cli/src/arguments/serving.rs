@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{CHANGE, Confine, LogArguments, NETWORK, OUTPUT, OpenArguments, Provision, SAFETY};
+use super::{
+    CHANGE, Confine, LogArguments, NETWORK, OUTPUT, OpenArguments, Provision, RepositoryArguments, SAFETY,
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
@@ -16,6 +18,8 @@ pub(crate) struct ServeArguments {
     pub(crate) open: OpenArguments,
     #[command(flatten)]
     pub(crate) log: LogArguments,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
     /// Listen on this Unix socket, which only this user may use. 'leandisk stats' reads its statistics from it. Sockets that
     /// systemd passes (LISTEN_FDS) are listened on as well
     #[arg(long, value_name = "PATH", help_heading = NETWORK)]

@@ -8,12 +8,16 @@ use crate::common::{arg, fail, names_in, succeed};
 use testkit::{run, scratch};
 
 /// The words of which a command consists, and its page.
-const PAGES: [(&str, &str); 15] = [
+const PAGES: [(&str, &str); 19] = [
     ("", "leandisk.1"),
     ("info", "leandisk-info.1"),
     ("analyze", "leandisk-analyze.1"),
     ("map", "leandisk-map.1"),
     ("copy", "leandisk-copy.1"),
+    ("backup", "leandisk-backup.1"),
+    ("snapshots", "leandisk-snapshots.1"),
+    ("restore", "leandisk-restore.1"),
+    ("check", "leandisk-check.1"),
     ("create", "leandisk-create.1"),
     ("compact", "leandisk-compact.1"),
     ("defrag", "leandisk-defrag.1"),

@@ -6,6 +6,7 @@
 mod analyze;
 mod analyze_folder;
 mod appliances;
+mod backup;
 mod bench;
 mod bitmaps;
 mod broken_ext;

@@ -8,11 +8,15 @@ use crate::common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 20] = [
     &["info"],
     &["analyze"],
     &["map"],
     &["copy"],
+    &["backup"],
+    &["snapshots"],
+    &["restore"],
+    &["check"],
     &["create"],
     &["compact"],
     &["defrag"],

@@ -68,6 +68,11 @@ impl Held {
     pub(super) fn of(path: &Path, options: &Options) -> Result<Self> {
         let location = Location::here(path, &options.open);
         location.check_on_host()?;
+        if !options.read_only && options.open.snapshot(path).is_some() {
+            return Err(Error::refused("a disk of a snapshot cannot be written")
+                .hint("--read-only, or restore it")
+                .path(path.display()));
+        }
         let chain = location.open_chain_at_rest(Caching::PageCache)?;
         let resolver = location.resolver()?;
         if options.read_only {
@@ -358,14 +363,16 @@ fn lock_for_reading(files: &[Arc<dyn HostFile>]) -> Result<Vec<LockedFile>> {
     let hold = |file: &Arc<dyn HostFile>| {
         Ok(LockedFile { lock: ReadLock::take(file.path())?, identity: file.identity() })
     };
-    files.iter().map(hold).collect()
+    // What is no file of the host nobody else can change.
+    files.iter().filter(|file| file.identity().is_some()).map(hold).collect()
 }
 
 /// `Refused` unless the chain consists of what is locked and of `files`.
 fn check_all_held(chain: &Chain, locks: &[LockedFile], files: &[Arc<LiveFile>]) -> Result<()> {
     for file in chain.files() {
         let identity = file.identity();
-        let is_held = locks.iter().any(|held| held.identity == identity)
+        let is_held = identity.is_none()
+            || locks.iter().any(|held| held.identity == identity)
             || files.iter().any(|held| held.identity() == identity);
         if !is_held {
             return Err(changed_meanwhile(file.name()));

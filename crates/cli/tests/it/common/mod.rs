@@ -20,7 +20,8 @@ pub fn program() -> String {
 /// The program, ready to be given arguments. Its surroundings do not reach it.
 pub fn leandisk() -> Command {
     let mut command = Command::new(program());
-    for name in ["NO_COLOR", "RUST_LOG", "JOURNAL_STREAM"] {
+    let restic = ["RESTIC_REPOSITORY", "RESTIC_PASSWORD_FILE", "RESTIC_PASSWORD_COMMAND", "RESTIC_PASSWORD"];
+    for name in ["NO_COLOR", "RUST_LOG", "JOURNAL_STREAM"].into_iter().chain(restic) {
         command.env_remove(name);
     }
     command

@@ -1,0 +1,151 @@
+//! The command lines of `backup`, `snapshots`, `restore` and `check`, and of the repository that others may read a disk from.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use image::Format;
+
+use super::{
+    CONTENTS, Layout, OUTPUT, OpenArguments, ProgressStyle, Provision, REPOSITORY, SAFETY,
+    ShadowCopyArguments, TARGET, TUNING,
+};
+
+/// Which repository, and how its password is known.
+#[derive(Debug, Args)]
+pub(crate) struct RepositoryArguments {
+    /// Repository with the backups, in restic's format: a local folder. A disk in it is named SNAPSHOT:DISK [default: RESTIC_REPOSITORY]
+    #[arg(long, value_name = "REPO", help_heading = REPOSITORY)]
+    pub(crate) repo: Option<String>,
+    /// File with the password of the repository [default: RESTIC_PASSWORD_FILE]
+    #[arg(long, value_name = "FILE", help_heading = REPOSITORY)]
+    pub(crate) password_file: Option<PathBuf>,
+    /// Command that prints the password of the repository; the shell runs it [default: RESTIC_PASSWORD_COMMAND]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "password_file", help_heading = REPOSITORY)]
+    pub(crate) password_command: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)]
+pub(crate) struct BackupArguments {
+    /// The disk to back up: an image file or a block device. Several disks make one snapshot. NAME=DISK gives a disk another name than
+    /// its file's
+    #[arg(required = true, value_name = "DISK")]
+    pub(crate) disks: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
+    /// Make the repository if there is none
+    #[arg(long, help_heading = REPOSITORY)]
+    pub(crate) init: bool,
+    /// Tag of the snapshot. May be repeated, or a list with commas
+    #[arg(long, value_name = "TAG", value_delimiter = ',', help_heading = REPOSITORY)]
+    pub(crate) tag: Vec<String>,
+    /// Host name of the snapshot [default: this host's]
+    #[arg(long, value_name = "HOST", help_heading = REPOSITORY)]
+    pub(crate) host: Option<String>,
+    #[command(flatten)]
+    pub(crate) open: OpenArguments,
+    /// Also back up the free space of the guest's file systems
+    #[arg(long, help_heading = CONTENTS)]
+    pub(crate) keep_free: bool,
+    /// Also back up the contents of page files and swap space
+    #[arg(long, help_heading = CONTENTS)]
+    pub(crate) keep_swap: bool,
+    #[command(flatten)]
+    pub(crate) shadow_copies: ShadowCopyArguments,
+    /// Read back all that the snapshot needs, and compare it with what was read from the disk
+    #[arg(long, help_heading = SAFETY)]
+    pub(crate) verify: bool,
+    /// Show what would be read, and the most that would be stored
+    #[arg(long, help_heading = SAFETY)]
+    pub(crate) dry_run: bool,
+    /// Back up a disk that another program writes to, or that is mounted. What is stored is what the image file holds: its parts may be
+    /// from different moments
+    #[arg(long, help_heading = SAFETY)]
+    pub(crate) in_use: bool,
+    /// Read through the page cache: faster if the disk is in it already
+    #[arg(long, help_heading = TUNING)]
+    pub(crate) page_cache: bool,
+    /// Number of worker threads [default: two per core, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=8), help_heading = TUNING)]
+    pub(crate) threads: Option<u16>,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
+    pub(crate) progress: ProgressStyle,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotsArguments {
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)]
+pub(crate) struct RestoreArguments {
+    /// The snapshot ('latest', or at least 8 digits of its ID), and the disk in it if it has several: SNAPSHOT:DISK
+    #[arg(value_name = "SNAPSHOT[:DISK]")]
+    pub(crate) snapshot: String,
+    /// The image file to create, or a block device
+    pub(crate) target: PathBuf,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
+    /// Format of the target: raw, vhd, vhdx, vmdk, qcow2 or vdi [default: by the target's extension]
+    #[arg(short = 'O', value_name = "FMT", help_heading = TARGET)]
+    pub(crate) target_format: Option<Format>,
+    /// Options of the target's format: subformat=, compression=, cluster_size=, block_size=
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_delimiter = ',', help_heading = TARGET)]
+    pub(crate) target_option: Vec<String>,
+    /// Compress the target (qcow2 only)
+    #[arg(long, help_heading = TARGET)]
+    pub(crate) compress: bool,
+    /// Where files lie in the target
+    #[arg(long, value_enum, default_value = "keep", help_heading = TARGET)]
+    pub(crate) layout: Layout,
+    /// When space is allocated for the target
+    #[arg(long, value_enum, default_value = "thin", value_name = "WHEN", help_heading = TARGET)]
+    pub(crate) provision: Provision,
+    /// Replace the target if it exists
+    #[arg(long, help_heading = TARGET)]
+    pub(crate) force: bool,
+    /// Restore onto the disk that is there, in its format, and write only what differs. Nothing may use it. After an interruption the same
+    /// command finishes it
+    #[arg(long, conflicts_with_all = ["target_option", "compress", "layout", "provision", "force"], help_heading = TARGET)]
+    pub(crate) in_place: bool,
+    /// Read the target back and compare it with the snapshot
+    #[arg(long, help_heading = SAFETY)]
+    pub(crate) verify: bool,
+    /// Show what would be restored, and write nothing
+    #[arg(long, help_heading = SAFETY)]
+    pub(crate) dry_run: bool,
+    /// Number of worker threads [default: four per core, from 8 to 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = TUNING)]
+    pub(crate) threads: Option<u16>,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
+    pub(crate) progress: ProgressStyle,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// The snapshot ('latest', or at least 8 digits of its ID), or one disk of it
+    #[arg(value_name = "SNAPSHOT[:DISK]")]
+    pub(crate) snapshot: String,
+    #[command(flatten)]
+    pub(crate) repository: RepositoryArguments,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
+    pub(crate) progress: ProgressStyle,
+}

@@ -1,0 +1,439 @@
+//! Backups, judged by restic: it checks the repository, and what it restores is what a copy of the disk holds.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::{Guest, Inside, run, scratch};
+
+use crate::common::{
+    SOURCES, TARGETS, arg, assert_only, assert_same_bytes, document, fail, leandisk, number, signal, succeed,
+    wait_until,
+};
+use crate::defrag_common;
+
+/// A repository in a folder of its own, with its password.
+struct Repo {
+    dir: TempDir,
+}
+
+impl Repo {
+    fn new() -> Self {
+        let dir = scratch();
+        fs::write(dir.path().join("password"), "correct horse\n").unwrap();
+        Self { dir }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("repository")
+    }
+
+    fn args(&self) -> [String; 4] {
+        let password = self.dir.path().join("password").display().to_string();
+        ["--repo".into(), self.path().display().to_string(), "--password-file".into(), password]
+    }
+
+    /// The program's arguments, with the repository behind them.
+    fn with<'a>(&'a self, of: &'a [String; 4], args: &[&'a str]) -> Vec<&'a str> {
+        args.iter().copied().chain(of.iter().map(String::as_str)).collect()
+    }
+
+    fn document(&self, schema: &str, args: &[&str]) -> Value {
+        document(schema, &self.with(&self.args(), args))
+    }
+
+    fn succeed(&self, args: &[&str]) -> String {
+        succeed(&self.with(&self.args(), args))
+    }
+
+    fn fail(&self, status: i32, args: &[&str]) -> String {
+        fail(status, &self.with(&self.args(), args))
+    }
+
+    fn restic_command(&self) -> Command {
+        let mut command = Command::new("restic");
+        let [_, repo, _, password] = self.args();
+        command.args(["--no-cache", "--quiet", "--repo", &repo, "--password-file", &password]);
+        command
+    }
+
+    /// Runs restic, which shall succeed.
+    fn restic(&self, args: &[&str]) -> String {
+        let output = self.restic_command().args(args).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "restic {args:?}: {}\n{stderr}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What restic restores of a file.
+    fn dump(&self, snapshot: &str, path: &str, to: &Path) {
+        let status = self
+            .restic_command()
+            .args(["dump", snapshot, path])
+            .stdout(File::create(to).unwrap())
+            .status()
+            .unwrap();
+        assert!(status.success(), "restic dump {snapshot} {path}");
+    }
+
+    fn packs(&self) -> Vec<PathBuf> {
+        let folders = fs::read_dir(self.path().join("data")).into_iter().flatten().flatten();
+        let files = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
+        files
+            .map(|file| file.path())
+            .filter(|path| path.file_name().is_some_and(|name| name.len() == 64))
+            .collect()
+    }
+}
+
+/// A raw disk without partitions, of bytes that do not compress.
+fn noise(path: &Path, mebibytes: u64, seed: u64) {
+    let mut file = File::create(path).unwrap();
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for _ in 0..mebibytes {
+        let mut bytes = Vec::with_capacity(1 << 20);
+        while bytes.len() < 1 << 20 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            bytes.extend_from_slice(&state.to_le_bytes());
+        }
+        file.write_all(&bytes).unwrap();
+    }
+}
+
+#[test]
+fn restic_restores_what_a_copy_of_the_disk_holds() {
+    let dir = scratch();
+    let path = |name: &str| dir.path().join(name);
+    let repo = Repo::new();
+    let [ntfs, ext4] = Guest::both();
+    let kind = |name: &str| SOURCES.iter().find(|kind| kind.name == name).unwrap();
+    let vhdx = kind("dynamic.vhdx").make(&ntfs.disk, dir.path());
+    let qcow2 = kind("zstd.qcow2").make(&ext4.disk, dir.path());
+    let vmdk = kind("two-gb-sparse.vmdk").make(&ntfs.disk, dir.path());
+    let raw = format!("plain={}", ext4.disk.display());
+
+    let disks = [arg(&vhdx), arg(&qcow2), arg(&vmdk), &raw];
+    let planned =
+        repo.document("leandisk.backup/1", &[&["backup", "--dry-run", "--init"], &disks[..]].concat());
+    assert!(!repo.path().exists(), "a dry run makes nothing");
+    let made = [&["backup", "--init", "--verify", "--tag", "a,b", "--host", "vm"], &disks[..]].concat();
+    let made = repo.document("leandisk.backup/1", &made);
+    assert_eq!(number(&planned, "/read_bytes"), number(&made, "/read_bytes"));
+    assert!(number(&planned, "/stored_bytes") >= number(&made, "/stored_bytes"), "{planned:#} {made:#}");
+    assert_eq!((&made["parent"], &made["verified"]), (&Value::Null, &Value::Bool(true)));
+    repo.restic(&["check", "--read-data"]);
+
+    let known: Value = serde_json::from_str(&repo.restic(&["snapshots", "--json"])).unwrap();
+    assert_eq!(known[0]["id"], made["snapshot"]);
+    assert_eq!((&known[0]["hostname"], &known[0]["tags"][1]), (&"vm".into(), &"b".into()));
+    let listed = repo.document("leandisk.snapshots/1", &["snapshots"]);
+    assert_eq!(
+        (&listed["snapshots"][0]["id"], &listed["snapshots"][0]["hostname"]),
+        (&made["snapshot"], &"vm".into())
+    );
+    assert!(repo.succeed(&["snapshots"]).contains("plain"));
+    let checked = repo.document("leandisk.check/1", &["check", "latest"]);
+    assert_eq!(checked["disks"].as_array().unwrap().len(), 4);
+
+    let sources = [&vhdx, &qcow2, &vmdk, &ext4.disk];
+    for (disk, source) in made["disks"].as_array().unwrap().iter().zip(sources) {
+        let name = disk["name"].as_str().unwrap();
+        let (copied, restored) = (path("copied.raw"), path("restored.raw"));
+        let copy = document("leandisk.copy/1", &["copy", arg(source), arg(&copied), "-O", "raw", "--force"]);
+        assert_eq!(disk["used_bytes"], copy["used_bytes"], "{name}");
+        assert_eq!(disk["read_bytes"], copy["read_bytes"], "{name}");
+        assert_eq!(
+            (&disk["tracking"], &disk["virtual_bytes"]),
+            (&"none".into(), &copy["source"]["virtual_bytes"])
+        );
+        repo.dump("latest", disk["snapshot_path"].as_str().unwrap(), &restored);
+        assert_same_bytes(&copied, &restored);
+        fs::remove_file(&restored).unwrap();
+        let from = format!("latest:{name}");
+        let done = repo.document("leandisk.restore/1", &["restore", &from, arg(&restored), "-O", "raw"]);
+        assert_eq!(done["snapshot"], made["snapshot"]);
+        assert_same_bytes(&copied, &restored);
+    }
+    // Any format that a copy writes, and what reads disks reads them in snapshots.
+    for target in
+        TARGETS.iter().filter(|target| ["dynamic.vhdx", "zstd.qcow2", "stream.vmdk"].contains(&target.name))
+    {
+        let image = path(target.name);
+        let _ = fs::remove_file(&image);
+        let args = [&["restore", "latest:plain", arg(&image), "--verify"], target.args].concat();
+        repo.succeed(&args);
+        let whole = path("whole.raw");
+        succeed(&["copy", arg(&ext4.disk), arg(&whole), "--force"]);
+        target.assert_identical(&image, &whole);
+    }
+    let packed = path("packed.raw");
+    repo.succeed(&["restore", "latest:two-gb-sparse.vmdk", arg(&packed), "--layout", "packed"]);
+    ntfs.check(&packed);
+    let id = &made["snapshot"].as_str().unwrap()[..8];
+    let info = repo.document("leandisk.info/1", &["info", &format!("{id}:plain")]);
+    assert!(
+        info["volumes"].as_array().unwrap().iter().any(|volume| volume["filesystem"] == "ext4"),
+        "{info:#}"
+    );
+    repo.document("leandisk.analyze/1", &["analyze", "latest:plain"]);
+
+    // Served, it is read as it is asked for; it is not written.
+    let socket = path("nbd.sock");
+    let serve = ["serve", "latest:plain", "--name", "disk", "--socket", arg(&socket)];
+    assert!(repo.fail(3, &serve).contains("cannot be written"));
+    assert!(
+        repo.fail(3, &[&serve[..], &["--read-only", "--confine", "always"]].concat()).contains("confine")
+    );
+    let args = repo.args();
+    let mut command = leandisk();
+    command.args(repo.with(&args, &serve)).arg("--read-only").stderr(Stdio::null());
+    let mut server = command.spawn().unwrap();
+    assert!(wait_until(&mut server, || socket.exists()));
+    let export = format!("nbd+unix:///disk?socket={}", socket.display());
+    run("qemu-img", &["compare", "-q", "-f", "raw", "-F", "raw", &export, arg(&path("whole.raw"))]);
+    signal(&server, "TERM");
+    assert!(server.wait().unwrap().success());
+
+    // Onto a disk that is there, of which little changed.
+    for target in
+        TARGETS.iter().filter(|target| ["target.raw", "dynamic.vhdx", "plain.qcow2"].contains(&target.name))
+    {
+        let image = path(target.name);
+        let _ = fs::remove_file(&image);
+        succeed(&[&["copy", arg(&ext4.disk), arg(&image)], target.args].concat());
+        let whole = path("whole.raw");
+        target.assert_identical(&image, &whole);
+        let write = |at: &str| {
+            run("qemu-io", &["-f", target.qemu_format, "-c", &format!("write -P 7 {at} 4k"), arg(&image)])
+        };
+        write("1M");
+        write("62M");
+        let in_place = ["restore", "latest:plain", arg(&image), "--in-place", "--verify"];
+        let differs = repo.document("leandisk.restore/1", &[&in_place[..], &["--dry-run"]].concat());
+        let done = repo.document("leandisk.restore/1", &in_place);
+        assert_eq!(differs["written_bytes"], done["written_bytes"]);
+        assert!((8 << 10..=4 << 20).contains(&number(&done, "/written_bytes")), "{done:#}");
+        target.assert_identical(&image, &whole);
+        let other = ["restore", "latest:dynamic.vhdx", arg(&image), "--in-place"];
+        assert_eq!(
+            number(
+                &repo.document("leandisk.restore/1", &[&other[..], &["--dry-run"]].concat()),
+                "/target/virtual_bytes"
+            ),
+            64 << 20
+        );
+        repo.fail(2, &[&in_place[..], &["--force"]].concat());
+    }
+
+    // A disk has to be named where there are several, and be there.
+    let target = path("none.raw");
+    assert!(repo.fail(3, &["restore", "latest", arg(&target)]).contains("several disks"));
+    repo.fail(3, &["restore", "latest:other", arg(&target)]);
+    repo.fail(3, &["restore", "00000000:plain", arg(&target)]);
+    repo.fail(2, &["restore", "plain", arg(&target)]);
+    assert!(!target.exists());
+}
+
+#[test]
+fn an_increment_stores_what_changed_and_restic_prunes() {
+    let repo = Repo::new();
+    let disk = repo.dir.path().join("disk.raw");
+    noise(&disk, 24, 1);
+    let first = repo.document("leandisk.backup/1", &["backup", "--init", arg(&disk)]);
+    assert!(number(&first, "/stored_bytes") > 24 << 20);
+    let again = repo.document("leandisk.backup/1", &["backup", arg(&disk)]);
+    assert_eq!((&again["parent"], number(&again, "/disks/0/new_bytes")), (&first["snapshot"], 0));
+    assert!(number(&again, "/stored_bytes") < 2 << 10, "{again:#}");
+
+    // Who has it open for writing is in the way of a backup.
+    let change = |byte: u8, at: u64| {
+        let file = fs::OpenOptions::new().write(true).open(&disk).unwrap();
+        file.write_all_at(&[byte; 1000], at).unwrap();
+        file.set_len(25 << 20).unwrap();
+    };
+    change(7, 5 << 20);
+    let changed = repo.document("leandisk.backup/1", &["backup", arg(&disk)]);
+    assert_eq!(changed["parent"], again["snapshot"]);
+    assert!(number(&changed, "/disks/0/new_bytes") <= 128 << 10, "{changed:#}");
+    assert!(number(&changed, "/stored_bytes") < 192 << 10, "{changed:#}");
+
+    let restored = repo.dir.path().join("restored.raw");
+    repo.restic(&["forget", "--keep-last", "1", "--prune"]);
+    repo.restic(&["check", "--read-data"]);
+    repo.succeed(&["restore", "latest", arg(&restored)]);
+    assert_same_bytes(&disk, &restored);
+
+    // To another repository, of the format's first version, which Leandisk adds to as well.
+    let other = Repo::new();
+    other.restic(&["init", "--repository-version", "1"]);
+    let [_, from, _, password] = repo.args();
+    other.restic(&["copy", "--from-repo", &from, "--from-password-file", &password]);
+    change(8, 9 << 20);
+    let added = other.document("leandisk.backup/1", &["backup", arg(&disk), "--verify"]);
+    assert!(number(&added, "/disks/0/new_bytes") <= 128 << 10, "{added:#}");
+    other.restic(&["check", "--read-data"]);
+    fs::remove_file(&restored).unwrap();
+    other.dump("latest", "/disk.raw", &restored);
+    assert_same_bytes(&disk, &restored);
+
+    // What restic itself backs up there is listed, and holds no disk.
+    other.restic(&["backup", arg(&other.dir.path().join("password"))]);
+    let listed = other.document("leandisk.snapshots/1", &["snapshots"]);
+    assert_eq!(listed["snapshots"][2]["disks"].as_array().map(Vec::len), Some(0));
+    other.fail(3, &["restore", "latest", arg(&restored), "--force"]);
+}
+
+#[test]
+fn a_defragmentation_is_no_new_disk() {
+    for fixture in [defrag_common::ntfs(), defrag_common::ext4()] {
+        let repo = Repo::new();
+        let disk = repo.dir.path().join("disk.raw");
+        run("cp", &["--sparse=always", arg(&fixture.raw), arg(&disk)]);
+        let lines = repo.dir.path().join("files.jsonl");
+        succeed(&["analyze", arg(&disk), "--files", arg(&lines)]);
+        let lines = fs::read_to_string(&lines).unwrap();
+        let streams = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let in_pieces: u64 = streams
+            .filter(|stream| stream["fragments"].as_u64() > Some(1))
+            .flat_map(|stream| stream["extents"].as_array().cloned().unwrap_or_default())
+            .map(|extent| extent[2].as_u64().unwrap())
+            .sum();
+        let first = repo.document("leandisk.backup/1", &["backup", "--init", arg(&disk)]);
+        succeed(&["defrag", arg(&disk)]);
+        let second = repo.document("leandisk.backup/1", &["backup", arg(&disk)]);
+        let new_bytes = number(&second, "/disks/0/new_bytes");
+        println!(
+            "{}: {in_pieces} in pieces, {new_bytes} new, {} then {} stored",
+            fixture.name, first["stored_bytes"], second["stored_bytes"]
+        );
+        assert!(new_bytes > 0 && new_bytes * 10 <= in_pieces * 11, "{in_pieces} in pieces: {second:#}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_before_anything_is_stored() {
+    let repo = Repo::new();
+    let guest = Guest::get(Inside::Ext4);
+    let disk = arg(&guest.disk);
+    assert!(repo.fail(3, &["backup", disk]).contains("no repository"));
+    repo.fail(3, &["snapshots"]);
+    repo.fail(3, &["info", "latest:disk"]);
+    fail(2, &["backup", disk]);
+    fail(2, &["backup", disk, "--repo", arg(&repo.path()), "--init"]);
+    assert!(repo.fail(2, &["backup", disk, disk, "--init"]).contains("two disks"));
+    assert!(!repo.path().exists());
+    fail(3, &["snapshots", "--repo", "s3:bucket"]);
+
+    let small = repo.dir.path().join("small.raw");
+    noise(&small, 1, 2);
+    // As restic has them, where options are missing.
+    let [_, path, _, password] = repo.args();
+    let by_variables = |variable: &str, value: &str| {
+        let mut command = leandisk();
+        command.args(["backup", arg(&small), "--init"]).env("RESTIC_REPOSITORY", &path).env(variable, value);
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(by_variables("RESTIC_PASSWORD_FILE", &password).0, Some(0));
+    let (status, message) = by_variables("RESTIC_PASSWORD", "wrong");
+    assert!(status == Some(3) && message.contains("password"), "{message}");
+    assert_eq!(by_variables("RESTIC_PASSWORD_COMMAND", "echo correct horse").0, Some(0));
+    assert_eq!(by_variables("RESTIC_PASSWORD_COMMAND", "false").0, Some(3));
+    assert_eq!(fs::read_dir(repo.path().join("locks")).unwrap().count(), 0);
+
+    fs::write(repo.path().join("config"), "not sealed").unwrap();
+    repo.fail(4, &["backup", arg(&small)]);
+}
+
+#[test]
+fn a_broken_pack_is_noticed_and_leaves_no_target() {
+    let repo = Repo::new();
+    let disk = repo.dir.path().join("disk.raw");
+    noise(&disk, 2, 3);
+    repo.succeed(&["backup", "--init", arg(&disk)]);
+    for pack in repo.packs().into_iter().filter(|pack| fs::metadata(pack).unwrap().len() > 1 << 20) {
+        let mut contents = fs::read(&pack).unwrap();
+        contents[100_000] ^= 1;
+        fs::remove_file(&pack).unwrap();
+        fs::write(&pack, contents).unwrap();
+    }
+    let dir = scratch();
+    assert!(
+        repo.fail(4, &["restore", "latest", arg(&dir.path().join("target.qcow2"))])
+            .contains("does not decrypt")
+    );
+    assert_only(dir.path(), &[]);
+    repo.fail(6, &["check", "latest"]);
+}
+
+#[test]
+fn a_backup_that_is_killed_leaves_a_repository_as_restic_wants_it() {
+    let repo = Repo::new();
+    let disk = repo.dir.path().join("disk.raw");
+    noise(&disk, 2, 4);
+    repo.succeed(&["backup", "--init", arg(&disk)]);
+    for moment in 0..3 {
+        noise(&disk, 48, 5 + moment);
+        let before = repo.packs().len();
+        let args = repo.args();
+        let mut command = leandisk();
+        command.args(repo.with(&args, &["backup", arg(&disk), "--threads", "1"])).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        // When it has read nothing, after a pack, after two.
+        let wanted = before + usize::try_from(moment).unwrap();
+        wait_until(&mut child, || {
+            fs::read_dir(repo.path().join("locks")).unwrap().count() > 0 && repo.packs().len() >= wanted
+        });
+        signal(&child, "KILL");
+        child.wait().unwrap();
+    }
+    // As after restic: the lock of a process that is gone is in the way of an exclusive one.
+    repo.restic(&["unlock"]);
+    repo.restic(&["check", "--read-data"]);
+    repo.succeed(&["backup", arg(&disk), "--verify"]);
+    assert_eq!(fs::read_dir(repo.path().join("locks")).unwrap().count(), 0);
+    let partial = run("find", &[arg(&repo.path()), "-name", "*-tmp-*"]);
+    assert!(partial.is_empty(), "what the killed ones left: {partial}");
+    let restored = repo.dir.path().join("restored.raw");
+    repo.dump("latest", "/disk.raw", &restored);
+    assert_same_bytes(&disk, &restored);
+}
+
+/// A small file system in memory, as long as the value lives.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn new(folder: PathBuf, size: &str) -> Self {
+        fs::create_dir(&folder).unwrap();
+        run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", arg(&folder)]);
+        Self(folder)
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_storage_is_an_error_and_the_repository_stays_whole() {
+    let repo = Repo::new();
+    let storage = Tmpfs::new(repo.path(), "24m");
+    let disk = repo.dir.path().join("disk.raw");
+    noise(&disk, 2, 8);
+    repo.succeed(&["backup", "--init", arg(&disk)]);
+    let big = repo.dir.path().join("big.raw");
+    noise(&big, 40, 9);
+    assert!(repo.fail(5, &["backup", arg(&big)]).contains("No space left"));
+    repo.succeed(&["check", "latest"]);
+    run("mount", &["-o", "remount,size=100m", arg(&storage.0)]);
+    repo.restic(&["check", "--read-data"]);
+    repo.succeed(&["backup", arg(&big), "--verify"]);
+}

@@ -1,0 +1,276 @@
+//! A disk of a snapshot, read as a raw image: blobs by position, zeros without reading anything.
+//!
+//! Invariants: a blob is decrypted and compared with its ID whenever it comes from the repository; no more than a bounded number of bytes of
+//! blobs is kept.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use block::{Error, HostFile, HostState, ReadAt, Result, check_bounds};
+use extent::{Extent, Host, HostOffset, HostSpan, Span};
+
+use crate::Id;
+use crate::index::Index;
+use crate::pack::{BlobKind, Place};
+use crate::repository::Repository;
+use crate::snapshot::Node;
+use crate::unlocked::missing;
+
+/// What is kept of blobs that were read.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+/// Two to the power of this is the longest blob of zeros.
+const ZERO_LOG_MAX: u32 = 23;
+
+/// The IDs of blobs of zeros, one for each power of two up to 8 MiB.
+#[derive(Clone, Debug)]
+pub struct ZeroBlobs {
+    by_log: Vec<Id>,
+}
+
+impl Default for ZeroBlobs {
+    fn default() -> Self {
+        let zeros = Self::zeros(1 << ZERO_LOG_MAX);
+        Self { by_log: (0..=ZERO_LOG_MAX).map(|log| Id::of(&zeros[..1 << log])).collect() }
+    }
+}
+
+impl ZeroBlobs {
+    /// The blobs that together are so many zeros: their lengths and IDs, the longest first.
+    pub fn cover(&self, len_bytes: u64) -> impl Iterator<Item = (u64, Id)> + '_ {
+        let mut left = len_bytes;
+        std::iter::from_fn(move || {
+            let log = left.checked_ilog2()?.min(ZERO_LOG_MAX);
+            left -= 1 << log;
+            Some((1 << log, self.by_log[usize::try_from(log).ok()?]))
+        })
+    }
+
+    fn contains(&self, id: Id, len_bytes: u64) -> bool {
+        let log = len_bytes.is_power_of_two().then(|| len_bytes.trailing_zeros());
+        log.and_then(|log| self.by_log.get(usize::try_from(log).ok()?)) == Some(&id)
+    }
+
+    /// So many zeros, at most 8 MiB.
+    pub fn zeros(len_bytes: u64) -> Vec<u8> {
+        vec![0; usize::try_from(len_bytes.min(1 << ZERO_LOG_MAX)).expect("8 MiB at most")]
+    }
+}
+
+/// A blob of the disk.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// Where it begins on the disk.
+    start: u64,
+    /// `None` if it is zeros.
+    place: Option<u32>,
+}
+
+/// A file of a snapshot, open for reading.
+pub struct SnapshotDisk {
+    repository: Arc<Repository>,
+    name: String,
+    path: PathBuf,
+    len_bytes: u64,
+    /// By their start; the end of the last is the disk's.
+    parts: Vec<Part>,
+    places: Vec<Place>,
+    /// Blobs of zeros, which are needed by those who do not know them for such.
+    zeros: Vec<Place>,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Default)]
+struct Cache {
+    blobs: HashMap<u32, (u64, Arc<Vec<u8>>)>,
+    bytes: usize,
+    clock: u64,
+}
+
+impl SnapshotDisk {
+    /// The file that `node` is. `path` names it in messages. `Corrupt` if a blob is in no index, or they are not as long as the file.
+    pub fn open(repository: Arc<Repository>, index: &Index, node: &Node, path: &Path) -> Result<Self> {
+        let zeros = ZeroBlobs::default();
+        let (mut parts, mut places, mut start) = (Vec::new(), Vec::new(), 0_u64);
+        let mut zeros_used: Vec<Place> = Vec::new();
+        let mut known: HashMap<Id, u32> = HashMap::new();
+        for &id in node.content.iter().flatten() {
+            let place = index.find(BlobKind::Data, id).ok_or_else(|| missing(id).path(repository.place()))?;
+            let len_bytes = plain_bytes(&place);
+            let place = match zeros.contains(id, len_bytes) {
+                true => {
+                    if !zeros_used.contains(&place) {
+                        zeros_used.push(place);
+                    }
+                    None
+                }
+                false => Some(*known.entry(id).or_insert_with(|| {
+                    places.push(place);
+                    u32::try_from(places.len() - 1).expect("fewer than the index has")
+                })),
+            };
+            parts.push(Part { start, place });
+            start = start
+                .checked_add(len_bytes)
+                .ok_or_else(|| Error::corrupt("the blobs of a snapshot's file"))?;
+        }
+        if start != node.size {
+            return Err(Error::corrupt("a file of a snapshot")
+                .field("length of its blobs", start, format!("{}, its size", node.size))
+                .path(path.display()));
+        }
+        Ok(Self {
+            repository,
+            name: path.display().to_string(),
+            path: path.to_owned(),
+            len_bytes: start,
+            parts,
+            places,
+            zeros: zeros_used,
+            cache: Mutex::default(),
+        })
+    }
+
+    /// Bytes that are no zeros by the list of blobs alone.
+    pub fn data_bytes(&self) -> u64 {
+        let ends = self.parts.iter().skip(1).map(|part| part.start).chain([self.len_bytes]);
+        let data = self.parts.iter().zip(ends).filter(|(part, _)| part.place.is_some());
+        data.map(|(part, end)| end - part.start).sum()
+    }
+
+    /// Compares every blob with its ID, by several threads.
+    pub fn check(&self, thread_count: usize, advanced: &(dyn Fn(u64) -> bool + Sync)) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<()> {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let zeros = || self.zeros.get(at - self.places.len());
+                let Some(place) = self.places.get(at).or_else(zeros) else { return Ok(()) };
+                self.repository.blob(place)?;
+                if !advanced(plain_bytes(place)) {
+                    return Err(Error::interrupted());
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..thread_count.max(1)).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no worker panics"))
+        })
+    }
+
+    fn blob(&self, index: u32) -> Result<Arc<Vec<u8>>> {
+        if let Some(blob) = self.cache.lock().expect("nobody panics with it").get(index) {
+            return Ok(blob);
+        }
+        let place = &self.places[usize::try_from(index).expect("an index of memory")];
+        let blob = Arc::new(self.repository.blob(place)?);
+        self.cache.lock().expect("nobody panics with it").put(index, blob.clone());
+        Ok(blob)
+    }
+
+    /// The parts that lie in `span`, each with its own span.
+    fn parts_in(&self, span: HostSpan) -> impl Iterator<Item = (HostSpan, Option<u32>)> + '_ {
+        let first = self.parts.partition_point(|part| part.start <= span.start().get()).saturating_sub(1);
+        (first..self.parts.len())
+            .map(move |at| {
+                let end = self.parts.get(at + 1).map_or(self.len_bytes, |next| next.start);
+                let part = self.parts[at];
+                (Span::between(HostOffset::new(part.start), HostOffset::new(end)), part.place)
+            })
+            .take_while(move |(part, _)| part.start() < span.end())
+    }
+}
+
+fn plain_bytes(place: &Place) -> u64 {
+    let stored = &place.stored;
+    let sealed = u64::from(stored.len_bytes).saturating_sub(crate::crypto::OVERHEAD_BYTES as u64);
+    stored.uncompressed_bytes.map_or(sealed, u64::from)
+}
+
+impl Cache {
+    fn get(&mut self, index: u32) -> Option<Arc<Vec<u8>>> {
+        self.clock += 1;
+        let (used, blob) = self.blobs.get_mut(&index)?;
+        *used = self.clock;
+        Some(blob.clone())
+    }
+
+    fn put(&mut self, index: u32, blob: Arc<Vec<u8>>) {
+        self.clock += 1;
+        self.bytes += blob.len();
+        if let Some((_, old)) = self.blobs.insert(index, (self.clock, blob)) {
+            self.bytes -= old.len();
+        }
+        if self.bytes <= CACHE_BYTES_MAX {
+            return;
+        }
+        // Half of them go at once, those that were not used for longest.
+        let mut order: Vec<(u64, u32)> =
+            self.blobs.iter().map(|(index, (used, _))| (*used, *index)).collect();
+        order.sort_unstable();
+        for (_, index) in order {
+            if self.bytes <= CACHE_BYTES_MAX / 2 {
+                break;
+            }
+            if let Some((_, old)) = self.blobs.remove(&index) {
+                self.bytes -= old.len();
+            }
+        }
+    }
+}
+
+impl ReadAt<Host> for SnapshotDisk {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        check_bounds(at, buf.len(), self.len_bytes)?;
+        let wanted = Span::new(at, buf.len() as u64);
+        let number = |value: u64| usize::try_from(value).expect("within a blob and the buffer");
+        for (part, place) in self.parts_in(wanted) {
+            let Some(inside) = part.intersect(&wanted) else { continue };
+            let to = number(inside.start().get() - at.get());
+            let out = &mut buf[to..to + number(inside.len_bytes())];
+            match place {
+                None => out.fill(0),
+                Some(index) => {
+                    let blob = self.blob(index)?;
+                    let from = number(inside.start().get() - part.start().get());
+                    out.copy_from_slice(&blob[from..from + out.len()]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HostFile for SnapshotDisk {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.data_bytes())
+    }
+
+    fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {
+        let mut map: Vec<Extent<Host, HostState>> = Vec::new();
+        for (part, place) in self.parts_in(span) {
+            let Some(inside) = part.intersect(&span) else { continue };
+            let state = if place.is_some() { HostState::Data } else { HostState::Hole };
+            match map.last_mut() {
+                Some(last) if last.state == state => {
+                    last.span = Span::between(last.span.start(), inside.end())
+                }
+                _ => map.push(Extent::new(inside, state)),
+            }
+        }
+        Ok(map)
+    }
+}

@@ -1,0 +1,187 @@
+//! Adding to a repository: blobs into packs, packs into an index, and the snapshot last.
+//!
+//! Invariants:
+//! - an index names packs that are there for good, and no others;
+//! - a snapshot is stored once every blob that it needs is in a pack that an index names. So whatever is cut off leaves a repository
+//!   that is whole, with packs that nobody needs at most.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::{Error, Result};
+use mutants::broken;
+
+use crate::Id;
+use crate::index::{Index, IndexFile};
+use crate::pack::{BlobKind, Filling};
+use crate::repository::Repository;
+use crate::snapshot::{Snapshot, Tree};
+use crate::storage::Kind;
+use crate::unlocked::ZSTD_LEVEL;
+
+/// A pack is closed once it is as long as this, restic's default.
+const PACK_BYTES: usize = 16 << 20;
+/// So many packs are named in one index. Once it is stored, a backup that is interrupted has not done them in vain.
+const PACKS_PER_INDEX: usize = 64;
+
+/// What is being added.
+pub struct Session<'r> {
+    repository: &'r Repository,
+    known: &'r Index,
+    /// Blobs that this session has taken to be stored, in packs that may not be closed yet.
+    taken: Mutex<HashSet<(BlobKind, Id)>>,
+    unindexed: Mutex<IndexFile>,
+    stored_bytes: AtomicU64,
+}
+
+/// One thread's packs. Nothing of it is of use before [`Session::finish`].
+pub struct Packer<'s, 'r> {
+    session: &'s Session<'r>,
+    filling: Filling,
+    compressor: zstd::bulk::Compressor<'static>,
+}
+
+impl<'r> Session<'r> {
+    /// A session in which what `known` lists is not stored again. `Refused` if the repository can only be read.
+    pub fn begin(repository: &'r Repository, known: &'r Index) -> Result<Self> {
+        if repository.is_read_only() {
+            return Err(Error::refused("the repository cannot be written").path(repository.place()));
+        }
+        repository.inner.storage().clear_partial()?;
+        Ok(Self {
+            repository,
+            known,
+            taken: Mutex::new(HashSet::new()),
+            unindexed: Mutex::new(IndexFile::default()),
+            stored_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// A thread's own.
+    pub fn packer(&self) -> Result<Packer<'_, 'r>> {
+        let compressor =
+            zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(|error| Error::io("start zstd", error))?;
+        Ok(Packer { session: self, filling: Filling::default(), compressor })
+    }
+
+    /// Bytes of all files that were made, until now.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes.load(Ordering::Relaxed)
+    }
+
+    fn close(&self, filling: Filling) -> Result<()> {
+        if filling.is_empty() {
+            return Ok(());
+        }
+        let inner = &self.repository.inner;
+        let (bytes, blobs) = filling.finish(&inner.key)?;
+        let id = Id::of(&bytes);
+        inner.storage().create(Kind::Pack, &id.to_string(), &bytes)?;
+        self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let mut unindexed = self.unindexed.lock().expect("nobody panics with it");
+        unindexed.push(id, &blobs);
+        let full = (unindexed.pack_count() >= PACKS_PER_INDEX).then(|| std::mem::take(&mut *unindexed));
+        drop(unindexed);
+        full.map_or(Ok(()), |index| self.save_index(&index))
+    }
+
+    fn save_index(&self, index: &IndexFile) -> Result<()> {
+        if index.pack_count() > 0 {
+            self.save(Kind::Index, index)?;
+        }
+        Ok(())
+    }
+
+    fn save(&self, kind: Kind, value: &impl serde::Serialize) -> Result<Id> {
+        let (id, bytes) = self.repository.inner.save_json(kind, value)?;
+        self.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(id)
+    }
+
+    /// Stores what the packers still hold, the tree, an index of all, and then the snapshot that `describe` makes of the tree's ID.
+    pub fn finish(
+        &self,
+        packers: Vec<Packer<'_, 'r>>,
+        tree: Tree,
+        describe: impl FnOnce(Id) -> Snapshot,
+    ) -> Result<Id> {
+        let mut trees = self.packer()?;
+        let tree = trees.add(BlobKind::Tree, &tree.to_bytes()?)?.id;
+        let mut snapshot = None;
+        let mut describe = Some(describe);
+        let mut save = || -> Result<Id> {
+            let describe = describe.take().expect("called once");
+            self.save(Kind::Snapshot, &describe(tree))
+        };
+        if broken!(SnapshotBeforePacks) {
+            snapshot = Some(save()?);
+        }
+        let mut last = Filling::default();
+        for packer in packers {
+            if last.len_bytes() + packer.filling.len_bytes() > PACK_BYTES {
+                self.close(std::mem::take(&mut last))?;
+            }
+            last.append(packer.filling);
+        }
+        let close = || {
+            self.close(last)?;
+            // Trees lie in packs of their own, as restic has them.
+            self.close(trees.filling)
+        };
+        let index_first = broken!(IndexBeforePacks);
+        if index_first {
+            // What it names by then is a part; the rest follows.
+            let ahead = std::mem::take(&mut *self.unindexed.lock().expect("nobody panics with it"));
+            self.save_index(&ahead)?;
+            snapshot = Some(save()?);
+        }
+        close()?;
+        let rest = std::mem::take(&mut *self.unindexed.lock().expect("nobody panics with it"));
+        self.save_index(&rest)?;
+        match snapshot {
+            Some(early) => Ok(early),
+            None => save(),
+        }
+    }
+}
+
+/// What became of a blob.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Added {
+    /// Its ID.
+    pub id: Id,
+    /// Whether it was not there before.
+    pub is_new: bool,
+}
+
+impl Packer<'_, '_> {
+    /// Adds a blob, unless the repository has it.
+    pub fn add(&mut self, kind: BlobKind, contents: &[u8]) -> Result<Added> {
+        let id = Id::of(contents);
+        let session = self.session;
+        if session.known.find(kind, id).is_some() {
+            return Ok(Added { id, is_new: false });
+        }
+        if !session.taken.lock().expect("nobody panics with it").insert((kind, id)) {
+            return Ok(Added { id, is_new: false });
+        }
+        let inner = &session.repository.inner;
+        let compressed = match inner.compresses() {
+            true => Some(self.compressor.compress(contents).map_err(|error| Error::io("compress", error))?),
+            false => None,
+        };
+        match compressed.filter(|compressed| compressed.len() < contents.len()) {
+            Some(compressed) => {
+                let len_bytes = u32::try_from(contents.len())
+                    .map_err(|_| Error::unsupported("a blob of more than 4 GiB"))?;
+                self.filling.push(&inner.key, (id, kind), &compressed, Some(len_bytes))?;
+            }
+            None => self.filling.push(&inner.key, (id, kind), contents, None)?,
+        }
+        if self.filling.len_bytes() >= PACK_BYTES {
+            session.close(std::mem::take(&mut self.filling))?;
+        }
+        Ok(Added { id, is_new: true })
+    }
+}

@@ -1,0 +1,79 @@
+//! A backup that is cut off after each of its writes, and one that finds no more room at each of them.
+
+use std::sync::Arc;
+
+use repository::{Change, Kind, Memory, Mutant, Repository};
+
+use crate::{PASSWORD, back_up, check};
+
+/// A repository with one snapshot, and the changes that a second backup makes of it.
+fn changes(mutant: Option<Mutant>) -> (Vec<Change>, Vec<Change>) {
+    let memory = Arc::new(Memory::default());
+    let repository = Repository::init(memory.clone(), PASSWORD).unwrap();
+    back_up(&repository, 1).unwrap();
+    let before = memory.changes();
+    mutants::with(mutant, || back_up(&repository, 2)).unwrap();
+    let after = memory.changes()[before.len()..].to_vec();
+    (before, after)
+}
+
+/// What is wrong after the first cut that leaves something wrong.
+fn explore(mutant: Option<Mutant>) -> Result<usize, String> {
+    let (before, after) = changes(mutant);
+    let mut counts = Vec::new();
+    for cut in 0..=after.len() {
+        let left = [&before[..], &after[..cut]].concat();
+        let count = check(Arc::new(Memory::after(&left))).map_err(|error| format!("after {cut}: {error}"))?;
+        counts.push(count);
+    }
+    assert_eq!((counts.first(), counts.last()), (Some(&1), Some(&2)), "{counts:?}");
+    Ok(after.len())
+}
+
+#[test]
+fn no_cut_leaves_a_snapshot_without_its_blobs() {
+    // Two packs of data and one of trees, an index, the snapshot.
+    assert!(explore(None).unwrap() >= 4);
+}
+
+#[test]
+fn each_mutant_is_found() {
+    for mutant in [Mutant::SnapshotBeforePacks, Mutant::IndexBeforePacks] {
+        let found = explore(Some(mutant));
+        assert!(found.is_err(), "{mutant:?} was not found: {found:?}");
+    }
+}
+
+#[test]
+fn a_backup_without_room_fails_and_the_next_one_succeeds() {
+    let (before, after) = changes(None);
+    for room in 0..after.len() {
+        // The lock of who opens it is the first to need room.
+        let full = Arc::new(Memory::failing(&before, room + 1));
+        let repository = Repository::open(full.clone(), PASSWORD).unwrap();
+        let error = back_up(&repository, 2).unwrap_err();
+        assert!(error.is_full(), "{error}");
+        // With the lock of a process that did not end, which is this one.
+        let left = Arc::new(Memory::after(&full.changes()));
+        assert_eq!(check(left.clone()), Ok(1), "with room for {room}");
+        if room % 2 == 0 {
+            back_up(&Repository::open(left.clone(), PASSWORD).unwrap(), 2).unwrap();
+            assert_eq!(check(left), Ok(2), "with room for {room}");
+        }
+    }
+}
+
+#[test]
+fn what_is_there_is_not_stored_again() {
+    let (before, after) = changes(None);
+    let bytes = |changes: &[Change]| -> usize {
+        let packs = changes.iter().filter_map(|change| match change {
+            Change::Created(Kind::Pack, _, contents) => Some(contents.len()),
+            Change::Created(..) | Change::Removed(..) => None,
+        });
+        packs.sum()
+    };
+    // A quarter of 20 MiB is new.
+    assert!((20 << 20..21 << 20).contains(&bytes(&before)), "{}", bytes(&before));
+    assert!((5 << 20..6 << 20).contains(&bytes(&after)), "{}", bytes(&after));
+}
