@@ -266,7 +266,7 @@ impl HostFile for SnapshotDisk {
             let state = if place.is_some() { HostState::Data } else { HostState::Hole };
             match map.last_mut() {
                 Some(last) if last.state == state => {
-                    last.span = Span::between(last.span.start(), inside.end())
+                    last.span = Span::between(last.span.start(), inside.end());
                 }
                 _ => map.push(Extent::new(inside, state)),
             }

@@ -236,7 +236,7 @@ fn open_key(bytes: &[u8], name: &str, password: &[u8]) -> Result<Option<Key>> {
         return Err(Error::unsupported(format!("key {name}: its kdf is not scrypt")));
     }
     let memory = file.n.checked_mul(u64::from(file.r)).and_then(|product| product.checked_mul(128));
-    if !file.n.is_power_of_two() || !memory.is_some_and(|bytes| bytes <= SCRYPT_BYTES_MAX) || file.p > 64 {
+    if !file.n.is_power_of_two() || memory.is_none_or(|bytes| bytes > SCRYPT_BYTES_MAX) || file.p > 64 {
         return Err(corrupt("the cost of scrypt"));
     }
     let log_n = u8::try_from(file.n.trailing_zeros()).expect("at most 64");

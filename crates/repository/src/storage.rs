@@ -123,7 +123,7 @@ impl Storage for Memory {
         for change in &*self.changes.lock().expect("nobody panics with it") {
             match change {
                 Change::Created(of, name, _) if *of == kind && !names.contains(name) => {
-                    names.push(name.clone())
+                    names.push(name.clone());
                 }
                 Change::Removed(of, name) if *of == kind => names.retain(|other| other != name),
                 Change::Created(..) | Change::Removed(..) => {}
