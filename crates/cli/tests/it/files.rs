@@ -366,7 +366,7 @@ fn nothing_is_replaced_unasked_and_a_kill_leaves_no_half_file() {
     for name in ["KILL", "INT"] {
         let mut child = leandisk().args(args).stderr(Stdio::null()).spawn().unwrap();
         // It may be done before it is met.
-        while partial().is_none() && !into.join("large").exists() {
+        while partial().is_none() && !into.join("large").exists() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_micros(200));
         }
         signal(&child, name);
