@@ -114,7 +114,6 @@ resume: ## Kill copies at every call that changes something, twice, resume, and 
 flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same of the copy as of the source
 	scripts/install-test-tools
 	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-engine --test it -- flips:: --nocapture
-	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- a_flipped_bit --nocapture
 
 live-kills: ## Kill LIVE_KILLS copies of running guests' disks, and look for what is left in QEMU
 	LEANDISK_KILLS=$(LIVE_KILLS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running::what_a_killed_copy --nocapture

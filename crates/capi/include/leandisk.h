@@ -135,6 +135,14 @@ typedef enum {
     LEANDISK_FILE_KIND_OTHER = 5,
 } leandisk_file_kind;
 
+// What is done with an NTFS volume whose log is open.
+typedef enum {
+    // It is whole.
+    LEANDISK_NTFS_LOG_REFUSE = 0,
+    // What its log names counts as used, beside what its bitmap says. A log that is not understood leaves it whole.
+    LEANDISK_NTFS_LOG_JOIN = 1,
+} leandisk_ntfs_log;
+
 // An open disk. Nothing of it is ever written. Threads may use it at once.
 typedef struct leandisk_disk leandisk_disk;
 
@@ -168,6 +176,10 @@ typedef struct {
     int verify;
     // Not used. 0.
     int reserved;
+    // Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    const char *const *with_disks;
+    // How many these are.
+    size_t with_disk_count;
 } leandisk_compact_options;
 
 // Who watches a call. The functions are called from threads of the library, never two at once, and not after the call has returned.
@@ -211,6 +223,10 @@ typedef struct {
     int mft;
     // Not used. 0.
     int reserved;
+    // Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    const char *const *with_disks;
+    // How many these are.
+    size_t with_disk_count;
 } leandisk_defrag_options;
 
 // Options of leandisk_recover.
@@ -245,6 +261,14 @@ typedef struct {
     int in_use;
     // Not used. 0.
     int reserved;
+    // Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    const char *const *with_disks;
+    // How many these are.
+    size_t with_disk_count;
+    // LEANDISK_NTFS_LOG_...: what is done with an NTFS volume whose log is open.
+    uint32_t ntfs_log;
+    // Not used. 0.
+    int reserved_too;
 } leandisk_disk_options;
 
 // A file of a guest, or another stream of it. A later version may have more fields at its end.
@@ -304,6 +328,14 @@ typedef struct {
     const char *const *allow_paths;
     // How many these are.
     size_t allow_path_count;
+    // Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    const char *const *with_disks;
+    // How many these are.
+    size_t with_disk_count;
+    // LEANDISK_NTFS_LOG_...: what is done with an NTFS volume whose log is open.
+    uint32_t ntfs_log;
+    // Not used. 0.
+    int reserved_too;
 } leandisk_info_options;
 
 // Options of leandisk_analyze.
@@ -336,6 +368,14 @@ typedef struct {
     int zeros;
     // Not used. 0.
     int reserved;
+    // Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    const char *const *with_disks;
+    // How many these are.
+    size_t with_disk_count;
+    // LEANDISK_NTFS_LOG_...: what is done with an NTFS volume whose log is open.
+    uint32_t ntfs_log;
+    // Not used. 0.
+    int reserved_too;
 } leandisk_analyze_options;
 
 // Options of leandisk_copy.
@@ -386,6 +426,14 @@ typedef struct {
     int in_use;
     // Whether data is read and written through the page cache.
     int page_cache;
+    // Other disks, on which logical volumes and file systems of this one have parts. They are only read.
+    const char *const *with_disks;
+    // How many these are.
+    size_t with_disk_count;
+    // LEANDISK_NTFS_LOG_...: what is done with an NTFS volume whose log is open.
+    uint32_t ntfs_log;
+    // Not used. 0.
+    int reserved_too;
 } leandisk_copy_options;
 
 // Options of leandisk_create.

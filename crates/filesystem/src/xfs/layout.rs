@@ -89,10 +89,6 @@ const _: () = assert!(size_of::<RawSuperblock>() == 264 && offset_of!(RawSuperbl
 /// Bits of `versionnum`.
 pub(super) mod version {
     pub(crate) const NUMBER: u16 = 0xf;
-    /// Chunks of inodes are aligned.
-    pub(crate) const ALIGN: u16 = 1 << 7;
-    /// There are a stripe's unit and width.
-    pub(crate) const DALIGN: u16 = 1 << 8;
     /// Part of the volume is shared with others: never used.
     pub(crate) const SHARED: u16 = 1 << 9;
     /// Extents may be unwritten: there since 1999, and demanded by Linux.

@@ -171,7 +171,6 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
     if u32::from(raw.dirblklog) + u32::from(raw.blocklog) > 16 {
         return Err(wrong("dirblklog", raw.dirblklog, "at most 64 KiB"));
     }
-    check_unused(raw)?;
     let meta_uuid = if features.incompat & incompat::META_UUID != 0 { raw.meta_uuid } else { raw.uuid };
     // In version 4 one inode is for groups or for projects.
     let of_projects = if has_checksums { raw.pquotino.get() } else { 0 };
@@ -208,22 +207,6 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
         superblock.log = Some((first, count));
     }
     Ok(superblock)
-}
-
-/// Fields that mean nothing without their feature are zero: `xfs_repair` takes no group whose superblock says otherwise.
-fn check_unused(raw: &RawSuperblock) -> Result<()> {
-    let has = |bit: u16| raw.versionnum.get() & bit != 0;
-    let fields = [
-        ("flags", u32::from(raw.flags), false),
-        ("shared_vn", u32::from(raw.shared_vn), false),
-        ("inoalignmt", raw.inoalignmt.get(), has(version::ALIGN)),
-        ("unit", raw.unit.get(), has(version::DALIGN)),
-        ("width", raw.width.get(), has(version::DALIGN)),
-    ];
-    match fields.iter().find(|(_, value, is_used)| *value != 0 && !is_used) {
-        Some((name, value, _)) => Err(wrong(name, value, "0")),
-        None => Ok(()),
-    }
 }
 
 impl Superblock {

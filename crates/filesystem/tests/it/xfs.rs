@@ -70,13 +70,9 @@ fn repair(volume: &Path) -> (String, bool) {
     let output =
         Command::new("xfs_repair").args(["-n", "-f", "-o", "force_geometry", text(volume)]).output().unwrap();
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).replace(text(volume), "it");
-    // Groups are looked at in any order, and at any time; and a place in the program is another one each time.
+    // Groups are looked at in any order, and at any time.
     let said = said
         .lines()
-        .map(|line| {
-            line.split_once("detected at 0x")
-                .map_or(line, |(_, rest)| rest.trim_start_matches(|it| it != ','))
-        })
         .filter(|line| !line.contains("- agno = ") && !line.contains(" done"))
         .collect::<Vec<_>>()
         .join("\n");
@@ -319,74 +315,6 @@ fn a_flipped_bit_of_version_4_is_found_or_in_the_copy_as_well() {
     }
     println!("{whole} of 80 make it whole, and xfs_repair finds {noticed} of the others");
     assert!(whole > 20);
-    assert_eq!(doubt(&volume), "");
-}
-
-/// How many bits are flipped: `FLIPS`, or many with `FLIPS=all`, as `make flips` sets it.
-fn flips(otherwise: usize) -> usize {
-    match std::env::var("FLIPS").as_deref() {
-        Ok("all") => 2000,
-        Ok(count) => count.parse().unwrap(),
-        Err(_) => otherwise,
-    }
-}
-
-/// Bits of structures, wrong, under checksums that are right: the volume is whole, or `xfs_repair` finds in the copy what it finds in the source.
-#[test]
-fn a_flipped_bit_under_a_right_checksum_is_found_or_in_the_copy_as_well() {
-    let dir = scratch();
-    let (volume, copy) = (dir.path().join("volume"), dir.path().join("copy"));
-    make(&volume, "-m rmapbt=1,reflink=1", 64);
-    fill(&volume, 20, true);
-    assert_eq!(doubt(&volume), "");
-    // Each with where its checksum is, and of how many bytes.
-    let mut places = Vec::new();
-    for (what, at, len) in metadata(&volume) {
-        let (sum_at, sealed) = match what.split(' ').next().unwrap() {
-            "superblock" | "second" => (224, 512),
-            "agf" => (216, 512),
-            "agi" => (312, 512),
-            "agfl" => (32, 512),
-            _ => (52, 4096),
-        };
-        places.push((what, at, len, sum_at, sealed));
-    }
-    for number in 128..148 {
-        let (what, at, len) = ask(&volume, "inode", &[&format!("inode {number}")], 512);
-        places.push((what, at, len, 100, 512));
-    }
-    let file = OpenOptions::new().read(true).write(true).open(&volume).unwrap();
-    let (mut state, mut whole, mut noticed) = (43_u64, 0, 0);
-    let count = flips(60);
-    for (what, at, len, sum_at, sealed) in places.iter().cycle().take(count) {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let (place, bit) = (usize::try_from((state >> 33) % len).unwrap(), state >> 30 & 7);
-        let mut good = vec![0; *sealed];
-        file.read_exact_at(&mut good, *at).unwrap();
-        let mut flipped = good.clone();
-        flipped[place] ^= 1 << bit;
-        flipped[*sum_at..sum_at + 4].fill(0);
-        let sum = crc32c::crc32c(&flipped);
-        flipped[*sum_at..sum_at + 4].copy_from_slice(&sum.to_le_bytes());
-        if flipped == good {
-            continue;
-        }
-        file.write_all_at(&flipped, *at).unwrap();
-        let is_believed = filesystem::open(&source(&volume))
-            .unwrap()
-            .is_some_and(|found| found.facts().filesystem == "xfs" && found.used_map(Check::Full).is_ok());
-        if is_believed {
-            let found = repair(&volume);
-            noticed += u64::from(!found.1);
-            copy_used(&volume, &copy, 0);
-            assert_eq!(repair(&copy), found, "bit {bit} of byte {place} of {what} at {at:#x}");
-        } else {
-            whole += 1;
-        }
-        file.write_all_at(&good, *at).unwrap();
-    }
-    println!("{whole} of {count} make it whole, and xfs_repair finds {noticed} of the others");
-    assert!(whole > count / 4);
     assert_eq!(doubt(&volume), "");
 }
 
