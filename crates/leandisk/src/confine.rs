@@ -58,7 +58,9 @@ pub fn analyze(options: &analyze::Options) -> Needs {
 pub fn copy(options: &copy::Options) -> Needs {
     let names = disk(&options.source, &options.open);
     let target = Some(options.target.clone());
-    Needs { names: ConfinedNames { target, replaces: options.force, ..names }, work: Work::Copying }
+    let mut inputs = names.inputs.clone();
+    inputs.extend(remote::tls_files(&options.target));
+    Needs { names: ConfinedNames { inputs, target, replaces: options.force, ..names }, work: Work::Copying }
 }
 
 /// What [`copy_all::run`] needs.

@@ -5,6 +5,7 @@ mod reflink;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Disk, Error, ErrorKind, HostFile, ReadAt, Result, TargetFile, TargetName};
@@ -25,6 +26,7 @@ use self::reflink::{clone_block_bytes, raw_file};
 use crate::machine::{Caching, Machine, Named, ThisHost};
 use crate::open::{Location, OpenDisk, OpenOptions, check_claims};
 use crate::pack::pack;
+use crate::remote::Written;
 use crate::target::{Target, Wanted};
 use crate::{Cancel, Observer, Progress, Provision, shadow_copies};
 
@@ -242,7 +244,7 @@ fn target_format(machine: &dyn Machine, options: &Options, source: Format) -> Re
     if let Some(format) = options.target_format {
         return Ok(format);
     }
-    if machine.named(target) == Named::BlockDevice {
+    if machine.named(target).is_written_over() {
         return Ok(Format::Raw);
     }
     let Some(extension) = target.extension() else { return Ok(source) };
@@ -255,8 +257,9 @@ fn target_format(machine: &dyn Machine, options: &Options, source: Format) -> Re
 /// Before anything is made: whether the target can have its storage at once.
 fn check_provision(machine: &dyn Machine, options: &Options, writer: &AnyWriter) -> Result<()> {
     engine::check_provision(writer, options.provision.when())?;
-    if options.provision != Provision::Thin && machine.named(&options.target) == Named::BlockDevice {
-        return Err(Error::unsupported("a block device has the storage that it has").hint("--provision thin"));
+    if options.provision != Provision::Thin && machine.named(&options.target).is_written_over() {
+        return Err(Error::unsupported("a block device or an export has the storage that it has")
+            .hint("--provision thin"));
     }
     Ok(())
 }
@@ -304,7 +307,7 @@ fn create_options(
         identity_seed: uuid::Uuid::new_v4().as_u128(),
         created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         file_name: options.target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        target_is_dirty: machine.named(&options.target) == Named::BlockDevice && !options.fast,
+        target_is_dirty: machine.named(&options.target).is_written_over() && !options.fast,
     })
 }
 
@@ -312,6 +315,13 @@ fn create_options(
 fn check_target_is_no_source(machine: &dyn Machine, options: &Options, source: &Chain) -> Result<()> {
     if broken!(TargetNotTold) {
         return Ok(());
+    }
+    if machine.named(&options.target) == Named::Export {
+        // What the server has it in is not known here.
+        return match source.files().iter().any(|file| file.path() == options.target) {
+            true => Err(Error::refused("the target is the source").path(options.target.display())),
+            false => Ok(()),
+        };
     }
     let target = machine.storage_of(&options.target)?;
     for file in source.files() {
@@ -342,6 +352,9 @@ struct Done {
     target_allocated_bytes: u64,
 }
 
+/// Opens what was written, to be read.
+type Opens<'a> = &'a dyn Fn() -> Result<Arc<dyn HostFile>>;
+
 /// A copy to be made.
 struct Job<'a> {
     machine: &'a dyn Machine,
@@ -361,10 +374,25 @@ impl Job<'_> {
             Target::Device(device) => {
                 let progress = self.progress(&cancelled);
                 let result = self.copy(writer, &*device, None, &*progress, &*progress);
+                let is_export = self.machine.named(&self.options.target) == Named::Export;
+                let (written, what): (Box<dyn Fn() -> Result<Arc<dyn HostFile>>>, _) = match is_export {
+                    true => (
+                        Box::new(|| {
+                            let name = self.options.target.display().to_string();
+                            Ok(Arc::new(Written { name, target: device.clone() }))
+                        }),
+                        "export",
+                    ),
+                    false => (
+                        Box::new(|| self.machine.open(&self.options.target, Caching::Direct)),
+                        "block device",
+                    ),
+                };
                 let outcome = result
-                    .and_then(|outcome| self.prove(outcome, &self.options.target, cancelled))
-                    .map_err(|error| error.hint("the block device holds an incomplete copy"))?;
-                self.done(outcome, 0)
+                    .and_then(|outcome| self.prove(outcome, &*written, cancelled))
+                    .map_err(|error| error.hint(format!("the {what} holds an incomplete copy")))?;
+                let target_allocated_bytes = written()?.allocated_bytes()?;
+                Ok(Done { outcome, kept_bytes: 0, target_allocated_bytes })
             }
             Target::Folder { folder, .. } => {
                 let (transfer, left) = Transfer::begin(&*folder, identity, self.options.resume)?;
@@ -372,9 +400,10 @@ impl Job<'_> {
                 let kept_bytes = resume.as_ref().map_or(0, Checkpoint::read_bytes);
                 let progress = self.progress(&cancelled);
                 let watched = transfer.watched_by(&*progress);
+                let written = || self.machine.open(&folder.path(TargetName::Partial), Caching::Direct);
                 let result = self
                     .copy(writer, transfer.partial(), resume, &*progress, &watched)
-                    .and_then(|outcome| self.prove(outcome, &folder.path(TargetName::Partial), cancelled));
+                    .and_then(|outcome| self.prove(outcome, &written, cancelled));
                 drop(watched);
                 match result {
                     Ok(outcome) => {
@@ -425,7 +454,7 @@ impl Job<'_> {
     }
 
     /// Whether the source is still what was read, and, with `--verify`, the target what was written.
-    fn prove(&self, outcome: CopyOutcome, written: &Path, cancelled: Cancel) -> Result<CopyOutcome> {
+    fn prove(&self, outcome: CopyOutcome, written: Opens<'_>, cancelled: Cancel) -> Result<CopyOutcome> {
         check_unchanged(self.options, self.disk.stack.chain(), self.before, self.observer)?;
         if self.options.verify {
             self.verify_target(written, &outcome, cancelled)?;
@@ -434,11 +463,9 @@ impl Job<'_> {
     }
 
     /// Opens what was written as any disk is opened, but that it stands on nothing, and compares.
-    fn verify_target(&self, path: &Path, outcome: &CopyOutcome, cancelled: Cancel) -> Result<()> {
+    fn verify_target(&self, written: Opens<'_>, outcome: &CopyOutcome, cancelled: Cancel) -> Result<()> {
         let open = image::OpenOptions { format: Some(self.format) };
-        let written = self
-            .machine
-            .open(path, Caching::Direct)
+        let written = written()
             .and_then(|file| Chain::open(file, open, &NoFiles))
             .map_err(|error| Error::mismatch(format!("the target does not open: {error}")))?;
         let progress = self.observer.progress("verify", written.len_bytes(), cancelled);

@@ -1,6 +1,7 @@
 //! The NBD protocol: its structs, and disks behind servers. The server's side is in the crate `serve`.
 //!
 //! [`RemoteDisk`] is an export that is read as a file of the host is; its holes are what the server's `base:allocation` says reads as zeros.
+//! [`RemoteTarget`] is one that is written over.
 //! Sockets are opened by whoever uses it ([`Dial`]): a process that can open nothing gets them from another.
 //!
 //! Invariants:
@@ -22,6 +23,7 @@ mod handshake;
 mod inbox;
 mod lanes;
 mod reply;
+mod target;
 #[cfg(feature = "tls")]
 mod tls;
 pub mod transport;
@@ -33,6 +35,7 @@ pub use corrupt::Corrupt;
 pub use disk::RemoteDisk;
 pub use handshake::{Facts, Wanted};
 pub use lanes::{Dial, Patience};
+pub use target::RemoteTarget;
 #[cfg(feature = "tls")]
 pub use tls::ClientTls;
 

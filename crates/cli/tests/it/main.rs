@@ -38,6 +38,7 @@ mod lvm_mirrors;
 mod memory;
 mod nbd_servers;
 mod nbd_source;
+mod nbd_target;
 mod ntfs3;
 mod ntfs_log;
 mod outputs;
