@@ -26,7 +26,7 @@ use crate::arguments::{
 };
 use crate::copying;
 use crate::generate;
-use crate::output::{print, stdout_palette, tell};
+use crate::output::{is_quiet, print, print_aside, stderr_palette, stdout_palette, tell};
 use crate::progress::{Terminal, cancel_on_signal, columns_of};
 use crate::service;
 
@@ -59,10 +59,21 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         }
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
         Command::Copy(arguments) => {
-            let options = arguments.options()?;
+            let mut options = arguments.options()?;
+            let input = copy::take_input(&mut options)?;
             confine::run(arguments.confine.into(), confine::copy(&options))?;
-            let document = copy::run(&options, &shown(arguments.progress))?;
-            print(&if arguments.json { to_json(&document) } else { copy_text(&document, palette) })?;
+            let mut document = copy::run(&options, &shown(arguments.progress))?;
+            if input.is_some() {
+                document.name_source("-");
+            }
+            let is_stream = command.fills_stdout();
+            let palette = if is_stream { stderr_palette() } else { palette };
+            let text = if arguments.json { to_json(&document) } else { copy_text(&document, palette) };
+            match is_stream {
+                false => print(&text)?,
+                true if arguments.json || !is_quiet() => print_aside(&text)?,
+                true => {}
+            }
         }
         Command::Create(arguments) => {
             let document = create::run(&arguments.options(), &shown(arguments.progress))?;

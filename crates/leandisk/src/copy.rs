@@ -2,6 +2,7 @@
 
 mod identity;
 mod reflink;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use stack::{Arranged, Stack, UsedMaps};
 use self::identity::{check_unchanged, how, source_state};
 pub use self::reflink::Reflink;
 use self::reflink::{clone_block_bytes, raw_file};
+pub use self::stream::{Input, take_input};
 use crate::machine::{Caching, Machine, Named, ThisHost};
 use crate::open::{Location, OpenDisk, OpenOptions, check_claims};
 use crate::pack::pack;
@@ -45,7 +47,7 @@ pub enum Layout {
 pub struct Options {
     /// The disk to copy: an image file or a block device.
     pub source: PathBuf,
-    /// The image file to create, or a block device.
+    /// The image file to create, or a block device, the address of an export, or `-` for standard output.
     pub target: PathBuf,
     /// How the source is opened.
     pub open: OpenOptions,
@@ -93,7 +95,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
 /// The same on another machine than this host.
 pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
     let started = Instant::now();
-    let Begun { disk, target_format, writer, before, least, target } = begin(machine, options)?;
+    let Begun { disk, target_format, writer, in_order, before, least, target } = begin(machine, options)?;
     let stack = &disk.stack;
     warn_of_sectors(stack.chain().sector_bytes(), target_format, observer);
     let clone_block_bytes = clone_block_bytes(options, stack.chain(), target_format, &target)?;
@@ -124,6 +126,10 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
         Some(arranged) => arranged,
     };
     let planned_bytes = plan.reads.total_bytes() - plan.cloned_bytes();
+    let writer = match in_order {
+        Some(create) => image::create_in_order(target_format, create, plan.parts().map(|part| part.span))?,
+        None => writer,
+    };
     let most_bytes = least.stored_bytes.saturating_add(planned_bytes);
     target.warn_of_room(most_bytes, writer.encoder().is_some(), observer);
     let identity = JobIdentity { source: source_state, how: how(options, &plan, target_format) };
@@ -161,6 +167,8 @@ struct Begun<'a> {
     disk: OpenDisk,
     target_format: Format,
     writer: AnyWriter,
+    /// What the writer is made of once the plan is known, if it goes from start to end.
+    in_order: Option<CreateOptions>,
     before: Seen,
     least: Least,
     target: Target<'a>,
@@ -172,7 +180,15 @@ fn begin<'a>(machine: &'a dyn Machine, options: &Options) -> Result<Begun<'a>> {
     chain.check_readable()?;
     let target_format = target_format(machine, options, chain.facts().format)?;
     let create = create_options(machine, options, &disk.stack, target_format)?;
-    let writer = image::create(target_format, create)?;
+    let in_order = (machine.named(&options.target) == Named::Stream).then(|| create.clone());
+    let writer = match &in_order {
+        None => image::create(target_format, create)?,
+        // What is placed is known later.
+        Some(_) => {
+            stream::check(options)?;
+            image::create_in_order(target_format, create, std::iter::empty())?
+        }
+    };
     check_provision(machine, options, &writer)?;
     check_target_is_no_source(machine, options, chain)?;
     let before = Seen::of(chain);
@@ -184,7 +200,7 @@ fn begin<'a>(machine: &'a dyn Machine, options: &Options) -> Result<Begun<'a>> {
     let wanted = wanted(machine, options, chain, target_format, least);
     let target = Target::open(machine, &options.target, &wanted)?;
     Location { machine, path: &options.target, options: &options.open }.check_replaceable()?;
-    Ok(Begun { disk, target_format, writer, before, least, target })
+    Ok(Begun { disk, target_format, writer, in_order, before, least, target })
 }
 
 /// The source as a copy opens it, looked at before any of several copies begins.
@@ -213,7 +229,7 @@ pub(crate) fn see_target(machine: &dyn Machine, options: &Options) -> Result<(u6
     let begun = begin(machine, options)?;
     let free_bytes = match &begun.target {
         Target::Folder { room, .. } => Some(room.free_bytes),
-        Target::Device(_) => None,
+        Target::Device(_) | Target::Stream(_) => None,
     };
     Ok((begun.least.stored_bytes, free_bytes))
 }
@@ -238,8 +254,10 @@ pub(crate) fn plan(options: CopyOptions, stack: &Stack, maps: &UsedMaps) -> Resu
 fn target_format(machine: &dyn Machine, options: &Options, source: Format) -> Result<Format> {
     let target = &options.target;
     let hint = "say it with -O raw, vhd, vhdx, vmdk, qcow2 or vdi";
-    if target.as_os_str() == "-" {
-        return Err(Error::invalid("a disk is not written to standard output").path("-").hint("name a file"));
+    if machine.named(target) == Named::Stream && options.target_format.is_none() {
+        return Err(Error::invalid("standard output has no name that tells a format")
+            .path("-")
+            .hint("say it with -O raw, qcow2 or vmdk"));
     }
     if let Some(format) = options.target_format {
         return Ok(format);
@@ -306,7 +324,10 @@ fn create_options(
         keys,
         identity_seed: uuid::Uuid::new_v4().as_u128(),
         created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        file_name: options.target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        file_name: match machine.named(&options.target) {
+            Named::Stream => "disk".into(),
+            _ => options.target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        },
         target_is_dirty: machine.named(&options.target).is_written_over() && !options.fast,
     })
 }
@@ -394,6 +415,15 @@ impl Job<'_> {
                 let target_allocated_bytes = written()?.allocated_bytes()?;
                 Ok(Done { outcome, kept_bytes: 0, target_allocated_bytes })
             }
+            Target::Stream(stream) => {
+                let stream = stream.expect("opened to be written");
+                let progress = self.progress(&cancelled);
+                let head_bytes = stream::write_head(&writer, &stream)?;
+                let mut outcome = self.copy(writer, &stream, None, &*progress, &*progress)?;
+                outcome.totals.written_bytes += head_bytes;
+                let outcome = self.prove_source(outcome)?;
+                Ok(Done { outcome, kept_bytes: 0, target_allocated_bytes: stream.len_bytes() })
+            }
             Target::Folder { folder, .. } => {
                 let (transfer, left) = Transfer::begin(&*folder, identity, self.options.resume)?;
                 let resume = going_on(left, self.options.resume, self.observer);
@@ -453,9 +483,15 @@ impl Job<'_> {
         Some(CloneSource { file, is_required: self.options.reflink == Reflink::Always })
     }
 
+    /// Whether the source is still what was read.
+    fn prove_source(&self, outcome: CopyOutcome) -> Result<CopyOutcome> {
+        check_unchanged(self.options, self.disk.stack.chain(), self.before, self.observer)?;
+        Ok(outcome)
+    }
+
     /// Whether the source is still what was read, and, with `--verify`, the target what was written.
     fn prove(&self, outcome: CopyOutcome, written: Opens<'_>, cancelled: Cancel) -> Result<CopyOutcome> {
-        check_unchanged(self.options, self.disk.stack.chain(), self.before, self.observer)?;
+        let outcome = self.prove_source(outcome)?;
         if self.options.verify {
             self.verify_target(written, &outcome, cancelled)?;
         }
@@ -542,6 +578,7 @@ fn wanted(machine: &dyn Machine, options: &Options, source: &Chain, format: Form
         format,
         force: options.force,
         least,
+        is_rehearsal: options.dry_run,
         options: FolderOptions {
             replace: options.force || broken!(TargetReplacedUnasked),
             mode: source_mode(machine, source),

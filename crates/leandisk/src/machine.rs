@@ -85,6 +85,8 @@ pub enum Named {
     BlockDevice,
     /// An export of a server: an address in place of a path.
     Export,
+    /// `-`: standard output.
+    Stream,
     /// Something else.
     Other,
 }
@@ -181,6 +183,9 @@ impl Machine for ThisHost {
     fn named(&self, path: &Path) -> Named {
         if is_address(path) {
             return Named::Export;
+        }
+        if path.as_os_str() == "-" {
+            return Named::Stream;
         }
         match path.metadata().map(|metadata| metadata.file_type()) {
             Err(_) => Named::Nothing,

@@ -182,7 +182,7 @@ impl<'a> Location<'a> {
     /// `Refused` if a change in place was interrupted: until it is finished the disk's volumes may contradict themselves.
     pub(crate) fn check_nothing_pending(self) -> Result<()> {
         // An export has no name beside which a journal could be.
-        if broken!(PendingNotLookedFor) || is_address(self.path) {
+        if broken!(PendingNotLookedFor) || is_address(self.path) || self.path.as_os_str() == "-" {
             return Ok(());
         }
         let journal = self.machine.journal_path(self.path);

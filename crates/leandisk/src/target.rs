@@ -6,7 +6,7 @@ use std::sync::Arc;
 use block::{Error, Result, TargetFile};
 use engine::{JobIdentity, Least, Left, find_left};
 use image::Format;
-use os::{FolderOptions, TargetSpace};
+use os::{FolderOptions, OutputStream, TargetSpace};
 use report::human_bytes;
 
 use crate::Observer;
@@ -20,6 +20,8 @@ pub(crate) struct Wanted {
     /// What it takes, whatever the disk holds.
     pub(crate) least: Least,
     pub(crate) options: FolderOptions,
+    /// Whether nothing will be written.
+    pub(crate) is_rehearsal: bool,
 }
 
 /// Where the target is made. Nothing is written to it yet, and no name is changed.
@@ -28,6 +30,8 @@ pub(crate) enum Target<'a> {
     Folder { folder: Box<dyn CopyFolder + 'a>, room: TargetSpace },
     /// A block device, held; or the export of a server.
     Device(Arc<dyn TargetFile>),
+    /// Standard output. `None` if nothing will be written.
+    Stream(Option<OutputStream>),
 }
 
 impl<'a> Target<'a> {
@@ -37,6 +41,8 @@ impl<'a> Target<'a> {
         match machine.named(path) {
             Named::BlockDevice => Self::open_device(machine, path, wanted),
             Named::Export => Self::open_export(machine, path, wanted),
+            Named::Stream if wanted.is_rehearsal => Ok(Self::Stream(None)),
+            Named::Stream => Ok(Self::Stream(Some(OutputStream::standard()?))),
             _ => Self::open_folder(machine, path, wanted),
         }
     }

@@ -20,6 +20,7 @@ mod fiemap;
 mod flushed;
 mod grant;
 mod group;
+mod input_stream;
 mod journal_file;
 mod live_file;
 mod lock_bytes;
@@ -27,6 +28,7 @@ mod locks;
 mod memory;
 mod named;
 mod new_file;
+mod output_stream;
 mod passed;
 mod preallocated;
 mod process;
@@ -49,6 +51,7 @@ pub use device::DeviceTarget;
 pub use edit_file::EditFile;
 pub use grant::Granted;
 pub use group::group_id;
+pub use input_stream::StoredInput;
 pub use journal_file::{
     HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,
     journal_path, journal_standing,
@@ -57,6 +60,7 @@ pub use live_file::LiveFile;
 pub use locks::ReadLock;
 pub use named::{make_folder, names_in, open_input, remove_folder, remove_made};
 pub use new_file::NewFile;
+pub use output_stream::OutputStream;
 pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};
 pub use process::{end_with_parent, hide_mounts, host_name, processor_count};

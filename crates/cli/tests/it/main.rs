@@ -60,6 +60,7 @@ mod serve_several;
 mod service;
 mod serving;
 mod shadow_copies;
+mod streams;
 mod targets;
 mod terminal;
 mod xfs;

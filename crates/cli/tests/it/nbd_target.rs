@@ -26,16 +26,17 @@ fn every_server_gets_what_a_file_gets() {
     let local = document("leandisk.copy/1", &["copy", arg(&raw), arg(&expected)]);
     let (socket, export) = (dir.path().join("socket"), dir.path().join("export.raw"));
     type Start<'a> = &'a dyn Fn() -> Server;
-    let file = |more: &[&str]| nbdkit(&socket, &[&["file", arg(&export)], more].concat());
-    let picky = ["--filter=blocksize-policy", "blocksize-minimum=4096", "blocksize-preferred=65536"];
-    let picky = [&picky[..], &["blocksize-maximum=1M", "blocksize-error-policy=error"]].concat();
+    let file =
+        |filter: &[&str], more: &[&str]| nbdkit(&socket, &[filter, &["file", arg(&export)], more].concat());
+    let sizes = ["blocksize-minimum=4096", "blocksize-preferred=65536", "blocksize-maximum=1M"];
+    let picky = [&sizes[..], &["blocksize-error-policy=error"]].concat();
     let servers: [(&str, Start<'_>); 7] = [
         ("", &|| qemu_nbd(&socket, &["--discard=unmap", arg(&export)])),
         ("", &|| qemu_nbd(&socket, &["--shared=8", arg(&export)])),
         ("disk", &|| storage_daemon(&socket, &export, true)),
-        ("", &|| file(&[])),
-        ("", &|| file(&["--filter=delay", "wdelay=1ms", "zdelay=1ms"])),
-        ("", &|| file(&picky)),
+        ("", &|| file(&[], &[])),
+        ("", &|| file(&["--filter=delay"], &["delay-write=1ms", "delay-zero=1ms"])),
+        ("", &|| file(&["--filter=blocksize-policy"], &picky)),
         ("export.raw", &|| our_own(&socket, &["-f", "raw", arg(&export)])),
     ];
     for (name, start) in servers {
