@@ -150,12 +150,12 @@ impl Talk<'_> {
         if !answer.is_ack() {
             return Ok(None);
         }
-        let ids =
+        let mut ids =
             answer.told.iter().filter(|(kind, _)| *kind == rep::META_CONTEXT).filter_map(|(_, data)| {
                 let (id, name) = data.split_first_chunk::<4>()?;
                 (name == ALLOCATION).then(|| u32::from_be_bytes(*id))
             });
-        Ok(ids.last())
+        Ok(ids.next_back())
     }
 
     fn go(&mut self, export: &str) -> Result<Facts> {

@@ -6,6 +6,7 @@
 use block::{Error, HostState, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Span};
 
+use crate::connection::Connection;
 use crate::disk::RemoteDisk;
 use crate::handshake::{Facts, Wanted};
 use crate::lanes::{Dial, Patience};
@@ -134,6 +135,6 @@ impl TargetFile for RemoteTarget {
         if !self.facts().has(export_flag::SEND_FLUSH) {
             return Ok(());
         }
-        self.disk.lanes().run_once(|connection| connection.flush())
+        self.disk.lanes().run_once(Connection::flush)
     }
 }

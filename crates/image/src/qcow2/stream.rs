@@ -43,7 +43,7 @@ impl Qcow2StreamWriter {
         let bits = form.cluster_bits();
         let mut runs: Vec<ClusterRun> = Vec::new();
         for span in used.filter(|span| !span.is_empty()) {
-            let (first, end) = (span.start().get() >> bits, (span.end().get() - 1 >> bits) + 1);
+            let (first, end) = (span.start().get() >> bits, ((span.end().get() - 1) >> bits) + 1);
             match runs.last_mut() {
                 Some(last) if first <= last.first + last.count => {
                     last.count = last.count.max(end - last.first);
