@@ -152,6 +152,11 @@ impl Command {
 }
 
 impl Command {
+    /// Whether standard output is what the command makes, so that all else goes to standard error.
+    pub(crate) fn fills_stdout(&self) -> bool {
+        matches!(self, Self::Copy(CopyArguments { into: None, others, .. }) if others.iter().any(|target| target.as_os_str() == "-"))
+    }
+
     /// The disk that is opened first, if there is one.
     pub(crate) fn disk(&self) -> Option<&Path> {
         match self {
@@ -534,10 +539,12 @@ pub(crate) enum Reflink {
 )]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct CopyArguments {
-    /// The disk to copy: an image file, a block device, or qmp:SOCKET[?disk=NAME] for a disk of a running QEMU guest; with --into also an
-    /// appliance (.ova, .ovf, .vmx, or libvirt's domain XML), which stands for all of its disks
+    /// The disk to copy: an image file, a block device, the address of an export (nbd+unix:///NAME?socket=PATH), qmp:SOCKET[?disk=NAME] for a
+    /// disk of a running QEMU guest, or - for standard input (-f raw or vmdk); with --into also an appliance (.ova, .ovf, .vmx, or libvirt's
+    /// domain XML), which stands for all of its disks
     pub(crate) source: PathBuf,
-    /// The image file to create, or a block device; with --into, more disks to copy
+    /// The image file to create, a block device, the address of an export, or - for standard output (-O raw, qcow2 or vmdk); with --into,
+    /// more disks to copy
     #[arg(value_name = "TARGET", required_unless_present = "into")]
     pub(crate) others: Vec<PathBuf>,
     /// Copy all disks named into this folder, which is made if it is missing, as NAME.FMT; or, if the name ends in .ova, into a new appliance

@@ -30,7 +30,7 @@ use crate::arguments::{
 };
 use crate::copying;
 use crate::generate;
-use crate::output::{print, stdout_palette, tell};
+use crate::output::{is_quiet, print, print_aside, stderr_palette, stdout_palette, tell};
 use crate::progress::{Terminal, cancel_on_signal, columns_of};
 use crate::service;
 
@@ -70,7 +70,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         }
         Command::Extract(arguments) => extract(arguments)?,
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
-        Command::Copy(arguments) => copy(arguments)?,
+        Command::Copy(arguments) => copy(arguments, command.fills_stdout())?,
         Command::Backup(arguments) => {
             let document = backup::run(&arguments.options()?, &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { backup_text(&document, palette) })?;
@@ -175,7 +175,8 @@ fn info(arguments: &InfoArguments) -> Result<()> {
     print(&text)
 }
 
-fn copy(arguments: &CopyArguments) -> Result<()> {
+/// Copies a disk. Where standard output is the target, what is told of it goes to standard error.
+fn copy(arguments: &CopyArguments, is_stream: bool) -> Result<()> {
     let observer = Terminal { style: arguments.progress };
     let document = at(&arguments.source, &arguments.of_guest()?, &observer, |place| {
         if let (Place::Guest(guest), true) = (&mut *place, arguments.since.is_some()) {
@@ -183,10 +184,21 @@ fn copy(arguments: &CopyArguments) -> Result<()> {
         }
         let mut options = arguments.options()?;
         place.put_in(&mut options.source, &mut options.open);
+        let input = copy::take_input(&mut options)?;
         confine::run(arguments.confine.into(), confine::copy(&options).removing(place.made()))?;
-        copy::run(&options, &observer)
+        let mut document = copy::run(&options, &observer)?;
+        if input.is_some() {
+            document.name_source("-");
+        }
+        Ok(document)
     })?;
-    print(&if arguments.json { to_json(&document) } else { copy_text(&document, stdout_palette()) })
+    let palette = if is_stream { stderr_palette() } else { stdout_palette() };
+    let text = if arguments.json { to_json(&document) } else { copy_text(&document, palette) };
+    match is_stream {
+        false => print(&text),
+        true if arguments.json || !is_quiet() => print_aside(&text),
+        true => Ok(()),
+    }
 }
 
 /// Where a disk is read.

@@ -24,7 +24,7 @@ use clap::Parser;
 use report::{ErrorDocument, to_json};
 
 use arguments::Arguments;
-use output::{print, read_enough, say};
+use output::{print, print_aside, read_enough, say};
 
 fn main() -> ExitCode {
     output::outlive_file_size_limit();
@@ -45,7 +45,9 @@ fn main() -> ExitCode {
             complain(error);
             if wants_json && matches!(failed, Failed::Untold(_)) {
                 // If that cannot be printed either, the status says enough.
-                let _ = print(&to_json(&ErrorDocument::new(error)));
+                let document = to_json(&ErrorDocument::new(error));
+                let _ =
+                    if arguments.command.fills_stdout() { print_aside(&document) } else { print(&document) };
             }
             ExitCode::from(error.kind().exit_status())
         }

@@ -25,6 +25,12 @@ pub(crate) fn print(text: &str) -> Result<()> {
     read_enough(written)
 }
 
+/// Prints a document on standard error: standard output is what was asked for.
+pub(crate) fn print_aside(text: &str) -> Result<()> {
+    let mut out = std::io::stderr().lock();
+    read_enough(writeln!(out, "{}", text.trim_end_matches('\n')))
+}
+
 /// `Io` if standard output could not be written; a closed pipe is no error.
 pub(crate) fn read_enough(written: std::io::Result<()>) -> Result<()> {
     match written {
@@ -68,6 +74,11 @@ pub(crate) fn write_line(from: &str, text: &str) {
     let clear = if BAR_WAS_DRAWN.load(Ordering::Relaxed) { "\r\x1b[2K" } else { "" };
     let line = format!("{clear}{from}{}\n", printable(text));
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
+
+pub(crate) fn stderr_palette() -> Palette {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    Palette { colors: wanted && std::io::stderr().is_terminal() }
 }
 
 pub(crate) fn stdout_palette() -> Palette {

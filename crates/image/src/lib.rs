@@ -51,5 +51,5 @@ pub use probe::{Found, Probe, probe};
 pub use relatives::{Relation, Relative, relatives, relatives_of_file};
 pub use write::{
     AnyWriter, Chunk, CreateOptions, Encoder, Finish, Growth, Piece, PieceBytes, TargetWrite, WriteBytes,
-    Writer, create,
+    Writer, create, create_in_order,
 };

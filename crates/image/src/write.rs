@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use block::{Error, Result};
-use extent::{HostOffset, VirtualOffset};
+use extent::{HostOffset, VirtualOffset, VirtualSpan};
 use serde::{Deserialize, Serialize};
 
 use crate::{Format, qcow2, raw, vdi, vhd, vhdx, vmdk};
@@ -202,6 +202,8 @@ pub enum AnyWriter {
     Qcow2(qcow2::Qcow2Writer),
     /// See [`vdi::VdiWriter`].
     Vdi(vdi::VdiWriter),
+    /// See [`qcow2::Qcow2StreamWriter`].
+    Qcow2Stream(qcow2::Qcow2StreamWriter),
 }
 
 impl std::ops::Deref for AnyWriter {
@@ -215,6 +217,7 @@ impl std::ops::Deref for AnyWriter {
             Self::Vmdk(writer) => writer,
             Self::Qcow2(writer) => writer,
             Self::Vdi(writer) => writer,
+            Self::Qcow2Stream(writer) => writer,
         }
     }
 }
@@ -228,6 +231,7 @@ impl std::ops::DerefMut for AnyWriter {
             Self::Vmdk(writer) => writer,
             Self::Qcow2(writer) => writer,
             Self::Vdi(writer) => writer,
+            Self::Qcow2Stream(writer) => writer,
         }
     }
 }
@@ -243,4 +247,30 @@ pub fn create(format: Format, options: CreateOptions) -> Result<AnyWriter> {
         Format::Qcow2 => AnyWriter::Qcow2(qcow2::Qcow2Writer::new(options)?),
         Format::Vdi => AnyWriter::Vdi(vdi::VdiWriter::new(options)?),
     })
+}
+
+/// A writer for a new image of `format` that goes from its start to its end, of a disk of which `used` alone is placed: spans in ascending order.
+/// `Invalid` for what has no such form: raw, QCOW2 that is not compressed, and VMDK as streamOptimized have.
+///
+/// What QCOW2 has before its data is in [`qcow2::Qcow2StreamWriter::head`].
+pub fn create_in_order(
+    format: Format,
+    mut options: CreateOptions,
+    used: impl Iterator<Item = VirtualSpan>,
+) -> Result<AnyWriter> {
+    // A raw stream has its zeros between what is placed.
+    options.target_is_dirty = format == Format::Raw;
+    match format {
+        Format::Raw => Ok(AnyWriter::Raw(raw::RawWriter::new(options)?)),
+        Format::Vmdk => Ok(AnyWriter::Vmdk(vmdk::VmdkWriter::in_order(options)?)),
+        Format::Qcow2 if options.compress => {
+            Err(Error::invalid("a compressed QCOW2 is not written from its start to its end")
+                .hint("-O vmdk is compressed"))
+        }
+        Format::Qcow2 => Ok(AnyWriter::Qcow2Stream(qcow2::Qcow2StreamWriter::new(options, used)?)),
+        Format::Vhd | Format::Vhdx | Format::Vdi => {
+            Err(Error::invalid(format!("{format} is not written from its start to its end"))
+                .hint("-O raw, qcow2 or vmdk"))
+        }
+    }
 }

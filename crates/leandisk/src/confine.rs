@@ -63,7 +63,9 @@ pub fn analyze(options: &analyze::Options) -> Needs {
 pub fn copy(options: &copy::Options) -> Needs {
     let names = disk(&options.source, &options.open);
     let target = Some(options.target.clone());
-    let names = ConfinedNames { target, replaces: options.force, ..names };
+    let mut inputs = names.inputs.clone();
+    inputs.extend(remote::tls_files(&options.target));
+    let names = ConfinedNames { inputs, target, replaces: options.force, ..names };
     Needs { names, work: Work::Copying, reads_repository: false }.of(&options.source, &options.open)
 }
 

@@ -2,9 +2,11 @@
 
 mod identity;
 mod reflink;
+mod stream;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Disk, Error, ErrorKind, HostFile, ReadAt, Result, TargetFile, TargetName};
@@ -22,9 +24,11 @@ use stack::{Arranged, Stack, UsedMaps};
 use self::identity::{check_unchanged, how, source_state};
 pub use self::reflink::Reflink;
 use self::reflink::{clone_block_bytes, raw_file};
+pub use self::stream::{Input, take_input};
 use crate::machine::{Caching, Machine, Named, ThisHost};
 use crate::open::{Location, OpenDisk, OpenOptions, check_claims};
 use crate::pack::pack;
+use crate::remote::Written;
 use crate::target::{Target, Wanted};
 use crate::{Cancel, Observer, Progress, Provision, appliance, shadow_copies};
 
@@ -43,7 +47,7 @@ pub enum Layout {
 pub struct Options {
     /// The disk to copy: an image file or a block device.
     pub source: PathBuf,
-    /// The image file to create, or a block device.
+    /// The image file to create, or a block device, the address of an export, or `-` for standard output.
     pub target: PathBuf,
     /// How the source is opened.
     pub open: OpenOptions,
@@ -92,7 +96,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
 pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
     let started = Instant::now();
     appliance::check_source(machine, &options.source, &options.open, observer)?;
-    let Begun { disk, target_format, writer, before, least, target } = begin(machine, options)?;
+    let Begun { disk, target_format, writer, in_order, before, least, target } = begin(machine, options)?;
     let stack = &disk.stack;
     warn_of_sectors(stack.chain().sector_bytes(), target_format, observer);
     let clone_block_bytes = clone_block_bytes(options, stack.chain(), target_format, &target)?;
@@ -123,6 +127,10 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
         Some(arranged) => arranged,
     };
     let planned_bytes = plan.reads.total_bytes() - plan.cloned_bytes();
+    let writer = match in_order {
+        Some(create) => image::create_in_order(target_format, create, plan.parts().map(|part| part.span))?,
+        None => writer,
+    };
     let most_bytes = least.stored_bytes.saturating_add(planned_bytes);
     target.warn_of_room(most_bytes, writer.encoder().is_some(), observer);
     let identity = JobIdentity { source: source_state, how: how(options, &plan, target_format) };
@@ -160,6 +168,8 @@ struct Begun<'a> {
     disk: OpenDisk,
     target_format: Format,
     writer: AnyWriter,
+    /// What the writer is made of once the plan is known, if it goes from start to end.
+    in_order: Option<CreateOptions>,
     before: Seen,
     least: Least,
     target: Target<'a>,
@@ -171,7 +181,15 @@ fn begin<'a>(machine: &'a dyn Machine, options: &Options) -> Result<Begun<'a>> {
     chain.check_readable()?;
     let target_format = target_format(machine, options, chain.facts().format)?;
     let create = create_options(machine, options, &disk.stack, target_format)?;
-    let writer = image::create(target_format, create)?;
+    let in_order = (machine.named(&options.target) == Named::Stream).then(|| create.clone());
+    let writer = match &in_order {
+        None => image::create(target_format, create)?,
+        // What is placed is known later.
+        Some(_) => {
+            stream::check(options)?;
+            image::create_in_order(target_format, create, std::iter::empty())?
+        }
+    };
     check_provision(machine, options, &writer)?;
     check_target_is_no_source(machine, options, chain)?;
     let before = Seen::of(chain);
@@ -183,7 +201,7 @@ fn begin<'a>(machine: &'a dyn Machine, options: &Options) -> Result<Begun<'a>> {
     let wanted = wanted(machine, options, chain, target_format, least);
     let target = Target::open(machine, &options.target, &wanted)?;
     Location { machine, path: &options.target, options: &options.open }.check_replaceable()?;
-    Ok(Begun { disk, target_format, writer, before, least, target })
+    Ok(Begun { disk, target_format, writer, in_order, before, least, target })
 }
 
 /// The source as a copy opens it, looked at before any of several copies begins.
@@ -212,7 +230,7 @@ pub(crate) fn see_target(machine: &dyn Machine, options: &Options) -> Result<(u6
     let begun = begin(machine, options)?;
     let free_bytes = match &begun.target {
         Target::Folder { room, .. } => Some(room.free_bytes),
-        Target::Device(_) => None,
+        Target::Device(_) | Target::Stream(_) => None,
     };
     Ok((begun.least.stored_bytes, free_bytes))
 }
@@ -237,8 +255,10 @@ pub(crate) fn plan(options: CopyOptions, stack: &Stack, maps: &UsedMaps) -> Resu
 fn target_format(machine: &dyn Machine, options: &Options, source: Format) -> Result<Format> {
     let target = &options.target;
     let hint = "say it with -O raw, vhd, vhdx, vmdk, qcow2 or vdi";
-    if target.as_os_str() == "-" {
-        return Err(Error::invalid("a disk is not written to standard output").path("-").hint("name a file"));
+    if machine.named(target) == Named::Stream && options.target_format.is_none() {
+        return Err(Error::invalid("standard output has no name that tells a format")
+            .path("-")
+            .hint("say it with -O raw, qcow2 or vmdk"));
     }
     if vm::Address::is_one(target) {
         return Err(
@@ -248,7 +268,7 @@ fn target_format(machine: &dyn Machine, options: &Options, source: Format) -> Re
     if let Some(format) = options.target_format {
         return Ok(format);
     }
-    if machine.named(target) == Named::BlockDevice {
+    if machine.named(target).is_written_over() {
         return Ok(Format::Raw);
     }
     let Some(extension) = target.extension() else { return Ok(source) };
@@ -261,8 +281,9 @@ fn target_format(machine: &dyn Machine, options: &Options, source: Format) -> Re
 /// Before anything is made: whether the target can have its storage at once.
 fn check_provision(machine: &dyn Machine, options: &Options, writer: &AnyWriter) -> Result<()> {
     engine::check_provision(writer, options.provision.when())?;
-    if options.provision != Provision::Thin && machine.named(&options.target) == Named::BlockDevice {
-        return Err(Error::unsupported("a block device has the storage that it has").hint("--provision thin"));
+    if options.provision != Provision::Thin && machine.named(&options.target).is_written_over() {
+        return Err(Error::unsupported("a block device or an export has the storage that it has")
+            .hint("--provision thin"));
     }
     Ok(())
 }
@@ -309,8 +330,11 @@ fn create_options(
         keys,
         identity_seed: uuid::Uuid::new_v4().as_u128(),
         created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        file_name: options.target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        target_is_dirty: machine.named(&options.target) == Named::BlockDevice && !options.fast,
+        file_name: match machine.named(&options.target) {
+            Named::Stream => "disk".into(),
+            _ => options.target.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        },
+        target_is_dirty: machine.named(&options.target).is_written_over() && !options.fast,
     })
 }
 
@@ -318,6 +342,13 @@ fn create_options(
 fn check_target_is_no_source(machine: &dyn Machine, options: &Options, source: &Chain) -> Result<()> {
     if broken!(TargetNotTold) {
         return Ok(());
+    }
+    if machine.named(&options.target) == Named::Export {
+        // What the server has it in is not known here.
+        return match source.files().iter().any(|file| file.path() == options.target) {
+            true => Err(Error::refused("the target is the source").path(options.target.display())),
+            false => Ok(()),
+        };
     }
     let target = machine.storage_of(&options.target)?;
     for file in source.files() {
@@ -348,6 +379,9 @@ struct Done {
     target_allocated_bytes: u64,
 }
 
+/// Opens what was written, to be read.
+type Opens<'a> = &'a dyn Fn() -> Result<Arc<dyn HostFile>>;
+
 /// A copy to be made.
 struct Job<'a> {
     machine: &'a dyn Machine,
@@ -367,10 +401,34 @@ impl Job<'_> {
             Target::Device(device) => {
                 let progress = self.progress(&cancelled);
                 let result = self.copy(writer, &*device, None, &*progress, &*progress);
+                let is_export = self.machine.named(&self.options.target) == Named::Export;
+                let (written, what): (Box<dyn Fn() -> Result<Arc<dyn HostFile>>>, _) = match is_export {
+                    true => (
+                        Box::new(|| {
+                            let name = self.options.target.display().to_string();
+                            Ok(Arc::new(Written { name, target: device.clone() }))
+                        }),
+                        "export",
+                    ),
+                    false => (
+                        Box::new(|| self.machine.open(&self.options.target, Caching::Direct)),
+                        "block device",
+                    ),
+                };
                 let outcome = result
-                    .and_then(|outcome| self.prove(outcome, &self.options.target, cancelled))
-                    .map_err(|error| error.hint("the block device holds an incomplete copy"))?;
-                self.done(outcome, 0)
+                    .and_then(|outcome| self.prove(outcome, &*written, cancelled))
+                    .map_err(|error| error.hint(format!("the {what} holds an incomplete copy")))?;
+                let target_allocated_bytes = written()?.allocated_bytes()?;
+                Ok(Done { outcome, kept_bytes: 0, target_allocated_bytes })
+            }
+            Target::Stream(stream) => {
+                let stream = stream.expect("opened to be written");
+                let progress = self.progress(&cancelled);
+                let head_bytes = stream::write_head(&writer, &stream)?;
+                let mut outcome = self.copy(writer, &stream, None, &*progress, &*progress)?;
+                outcome.totals.written_bytes += head_bytes;
+                let outcome = self.prove_source(outcome)?;
+                Ok(Done { outcome, kept_bytes: 0, target_allocated_bytes: stream.len_bytes() })
             }
             Target::Folder { folder, .. } => {
                 let (transfer, left) = Transfer::begin(&*folder, identity, self.options.resume)?;
@@ -378,9 +436,10 @@ impl Job<'_> {
                 let kept_bytes = resume.as_ref().map_or(0, Checkpoint::read_bytes);
                 let progress = self.progress(&cancelled);
                 let watched = transfer.watched_by(&*progress);
+                let written = || self.machine.open(&folder.path(TargetName::Partial), Caching::Direct);
                 let result = self
                     .copy(writer, transfer.partial(), resume, &*progress, &watched)
-                    .and_then(|outcome| self.prove(outcome, &folder.path(TargetName::Partial), cancelled));
+                    .and_then(|outcome| self.prove(outcome, &written, cancelled));
                 drop(watched);
                 match result {
                     Ok(outcome) => {
@@ -430,9 +489,15 @@ impl Job<'_> {
         Some(CloneSource { file, is_required: self.options.reflink == Reflink::Always })
     }
 
-    /// Whether the source is still what was read, and, with `--verify`, the target what was written.
-    fn prove(&self, outcome: CopyOutcome, written: &Path, cancelled: Cancel) -> Result<CopyOutcome> {
+    /// Whether the source is still what was read.
+    fn prove_source(&self, outcome: CopyOutcome) -> Result<CopyOutcome> {
         check_unchanged(self.options, self.disk.stack.chain(), self.before, self.observer)?;
+        Ok(outcome)
+    }
+
+    /// Whether the source is still what was read, and, with `--verify`, the target what was written.
+    fn prove(&self, outcome: CopyOutcome, written: Opens<'_>, cancelled: Cancel) -> Result<CopyOutcome> {
+        let outcome = self.prove_source(outcome)?;
         if self.options.verify {
             self.verify_target(written, &outcome, cancelled)?;
         }
@@ -440,11 +505,9 @@ impl Job<'_> {
     }
 
     /// Opens what was written as any disk is opened, but that it stands on nothing, and compares.
-    fn verify_target(&self, path: &Path, outcome: &CopyOutcome, cancelled: Cancel) -> Result<()> {
+    fn verify_target(&self, written: Opens<'_>, outcome: &CopyOutcome, cancelled: Cancel) -> Result<()> {
         let open = image::OpenOptions { format: Some(self.format) };
-        let written = self
-            .machine
-            .open(path, Caching::Direct)
+        let written = written()
             .and_then(|file| Chain::open(file, open, &NoFiles))
             .map_err(|error| Error::mismatch(format!("the target does not open: {error}")))?;
         let progress = self.observer.progress("verify", written.len_bytes(), cancelled);
@@ -521,6 +584,7 @@ fn wanted(machine: &dyn Machine, options: &Options, source: &Chain, format: Form
         format,
         force: options.force,
         least,
+        is_rehearsal: options.dry_run,
         options: FolderOptions {
             replace: options.force || broken!(TargetReplacedUnasked),
             mode: source_mode(machine, source),

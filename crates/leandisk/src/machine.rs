@@ -83,8 +83,19 @@ pub enum Named {
     File,
     /// A block device.
     BlockDevice,
+    /// An export of a server: an address in place of a path.
+    Export,
+    /// `-`: standard output.
+    Stream,
     /// Something else.
     Other,
+}
+
+impl Named {
+    /// Whether a copy is written over what is there, which has its size already.
+    pub fn is_written_over(self) -> bool {
+        matches!(self, Self::BlockDevice | Self::Export)
+    }
 }
 
 /// Files by their names.
@@ -119,7 +130,7 @@ pub trait Machine: Send + Sync {
     /// Removes that folder again, if nothing is in it.
     fn remove_folder(&self, _path: &Path) {}
 
-    /// A block device that a copy is written to, for nobody else.
+    /// A block device that a copy is written to, for nobody else; or the export at an address.
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>>;
 
     /// What is promised of the storage of the file at `path`.
@@ -170,6 +181,12 @@ pub struct ThisHost;
 
 impl Machine for ThisHost {
     fn named(&self, path: &Path) -> Named {
+        if is_address(path) {
+            return Named::Export;
+        }
+        if path.as_os_str() == "-" {
+            return Named::Stream;
+        }
         match path.metadata().map(|metadata| metadata.file_type()) {
             Err(_) => Named::Nothing,
             Ok(kind) if kind.is_file() => Named::File,
@@ -199,6 +216,9 @@ impl Machine for ThisHost {
     }
 
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
+        if is_address(path) {
+            return Ok(Box::new(remote::open_target(path)?));
+        }
         Ok(Box::new(DeviceTarget::open_direct(path)?))
     }
 

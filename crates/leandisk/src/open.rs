@@ -216,8 +216,10 @@ impl<'a> Location<'a> {
 
     /// `Refused` if a change in place was interrupted: until it is finished the disk's volumes may contradict themselves.
     pub(crate) fn check_nothing_pending(self) -> Result<()> {
-        // Neither an export nor a snapshot has a name beside which a journal could be.
-        let has_no_place = is_address(self.path) || self.options.snapshot(self.path).is_some();
+        // Neither an export, a snapshot nor a stream has a name beside which a journal could be.
+        let has_no_place = is_address(self.path)
+            || self.options.snapshot(self.path).is_some()
+            || self.path.as_os_str() == "-";
         if broken!(PendingNotLookedFor) || has_no_place {
             return Ok(());
         }

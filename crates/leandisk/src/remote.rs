@@ -1,10 +1,11 @@
 //! Disks behind NBD servers, named by an address in place of a path.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use block::{Error, Result};
-use extent::{ExtentSet, Host};
-use nbd::{Address, ClientTls, Dial, Patience, RemoteDisk, TlsAddress, Wanted};
+use block::{Error, HostFile, ReadAt, Result, TargetFile};
+use extent::{ExtentSet, Host, HostOffset};
+use nbd::{Address, ClientTls, Dial, Patience, RemoteDisk, RemoteTarget, TlsAddress, Wanted};
 
 /// Whether a name is meant as an address, well formed or not.
 pub(crate) fn is_address(name: &Path) -> bool {
@@ -35,6 +36,39 @@ fn patience(name: &Path) -> Patience {
     match address.is_some_and(|address| vm::RunId::parse(&address.export).is_some()) {
         true => Patience { pauses: Vec::new(), ..Patience::default() },
         false => Patience::default(),
+    }
+}
+
+/// The export at an address, to be written over.
+pub(crate) fn open_target(name: &Path) -> Result<RemoteTarget> {
+    let (text, dial, wanted) = reach(name)?;
+    RemoteTarget::connect(text, dial, wanted, Patience::default())
+}
+
+/// What was written to an export, read back on the same connections: there may be no others.
+pub(crate) struct Written {
+    pub(crate) name: String,
+    pub(crate) target: Arc<dyn TargetFile>,
+}
+
+impl ReadAt<Host> for Written {
+    fn len_bytes(&self) -> u64 {
+        self.target.len_bytes()
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.target.read_stored(at, buf)
+    }
+}
+
+impl HostFile for Written {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All of it: what a server keeps of it is its own affair.
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.len_bytes())
     }
 }
 
@@ -79,12 +113,7 @@ fn credentials(tls: &TlsAddress) -> Result<ClientTls> {
 pub(crate) struct Nowhere;
 
 impl image::Resolver for Nowhere {
-    fn open(
-        &self,
-        from: &dyn block::HostFile,
-        name: &str,
-        _purpose: image::Purpose,
-    ) -> Result<std::sync::Arc<dyn block::HostFile>> {
+    fn open(&self, from: &dyn HostFile, name: &str, _purpose: image::Purpose) -> Result<Arc<dyn HostFile>> {
         let name = name.escape_debug();
         Err(Error::refused(format!("refers to '{name}', which is not looked for beside an export"))
             .path(from.name())

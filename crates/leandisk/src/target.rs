@@ -1,11 +1,12 @@
 //! Where a copy goes: whether it can, said before anything is written, to a dry run and to the copy alike.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use block::{Error, Result, TargetFile};
 use engine::{JobIdentity, Least, Left, find_left};
 use image::Format;
-use os::{FolderOptions, TargetSpace};
+use os::{FolderOptions, OutputStream, TargetSpace};
 use report::human_bytes;
 
 use crate::Observer;
@@ -19,14 +20,18 @@ pub(crate) struct Wanted {
     /// What it takes, whatever the disk holds.
     pub(crate) least: Least,
     pub(crate) options: FolderOptions,
+    /// Whether nothing will be written.
+    pub(crate) is_rehearsal: bool,
 }
 
 /// Where the target is made. Nothing is written to it yet, and no name is changed.
 pub(crate) enum Target<'a> {
     /// A file.
     Folder { folder: Box<dyn CopyFolder + 'a>, room: TargetSpace },
-    /// A block device, held.
-    Device(Box<dyn TargetFile>),
+    /// A block device, held; or the export of a server.
+    Device(Arc<dyn TargetFile>),
+    /// Standard output. `None` if nothing will be written.
+    Stream(Option<OutputStream>),
 }
 
 impl<'a> Target<'a> {
@@ -35,6 +40,9 @@ impl<'a> Target<'a> {
     pub(crate) fn open(machine: &'a dyn Machine, path: &Path, wanted: &Wanted) -> Result<Self> {
         match machine.named(path) {
             Named::BlockDevice => Self::open_device(machine, path, wanted),
+            Named::Export => Self::open_export(machine, path, wanted),
+            Named::Stream if wanted.is_rehearsal => Ok(Self::Stream(None)),
+            Named::Stream => Ok(Self::Stream(Some(OutputStream::standard()?))),
             _ => Self::open_folder(machine, path, wanted),
         }
     }
@@ -59,7 +67,30 @@ impl<'a> Target<'a> {
             .path(path.display())
             .hint("nothing was written; choose a device that is as large as the disk, or a file"));
         }
-        Ok(Self::Device(device))
+        Ok(Self::Device(device.into()))
+    }
+
+    fn open_export(machine: &dyn Machine, path: &Path, wanted: &Wanted) -> Result<Self> {
+        if wanted.format != Format::Raw {
+            return Err(Error::unsupported(format!("{} in an export", wanted.format)).hint("-O raw"));
+        }
+        if !wanted.force {
+            return Err(Error::refused("the target is an export, whose contents would be lost")
+                .path(path.display())
+                .hint("--force replaces them"));
+        }
+        let export = machine.copy_device(path)?;
+        let (has, needs) = (export.len_bytes(), wanted.least.len_bytes);
+        if needs != has {
+            return Err(Error::refused(format!(
+                "the export has another size: {} ({has} bytes), and the disk {} ({needs} bytes)",
+                human_bytes(has),
+                human_bytes(needs)
+            ))
+            .path(path.display())
+            .hint("nothing was written; have the server give an export that is as large as the disk"));
+        }
+        Ok(Self::Device(export.into()))
     }
 
     fn open_folder(machine: &'a dyn Machine, path: &Path, wanted: &Wanted) -> Result<Self> {

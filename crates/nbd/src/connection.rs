@@ -120,6 +120,23 @@ impl Connection {
         }
     }
 
+    /// Writes `buf` from `offset` on. Both must suit the server's block sizes.
+    pub(crate) fn write(&self, offset: u64, buf: &[u8]) -> Result<(), Failure> {
+        let expected = Expected::new(offset, buf.len() as u64, Brings::Nothing);
+        self.run(cmd::WRITE, 0, buf, expected).map(drop)
+    }
+
+    /// Makes `len_bytes` from `offset` on zero. The server may give their storage back.
+    pub(crate) fn zero(&self, offset: u64, len_bytes: u32) -> Result<(), Failure> {
+        let expected = Expected::new(offset, len_bytes.into(), Brings::Nothing);
+        self.run(cmd::WRITE_ZEROES, 0, &[], expected).map(drop)
+    }
+
+    /// Has all that was written be on stable storage.
+    pub(crate) fn flush(&self) -> Result<(), Failure> {
+        self.run(cmd::FLUSH, 0, &[], Expected::new(0, 0, Brings::Nothing)).map(drop)
+    }
+
     /// Sends a request and waits for its reply.
     fn run<'buf>(
         &self,

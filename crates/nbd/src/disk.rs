@@ -39,8 +39,23 @@ impl RemoteDisk {
         self.lanes.facts()
     }
 
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
     /// The extent that holds `at`, from wherever it is known to begin; `at` lies before the end.
     fn extent_at(&self, at: HostOffset) -> Result<Extent<Host, HostState>> {
+        self.extent_told_by(at, |id, start, asked| {
+            self.lanes.run(|connection| connection.allocation(id, start, asked))
+        })
+    }
+
+    /// The same, as `ask` has the server tell it: of the context with this number, from here, so many bytes.
+    pub(crate) fn extent_told_by(
+        &self,
+        at: HostOffset,
+        ask: impl Fn(u32, u64, u32) -> Result<Vec<(u32, u32)>>,
+    ) -> Result<Extent<Host, HostState>> {
         let whole = Span::between(at, Offset::new(self.len_bytes()));
         let Facts { allocation_id: Some(id), minimum_bytes, .. } = *self.facts() else {
             return Ok(Extent::new(whole, HostState::Data));
@@ -51,7 +66,7 @@ impl RemoteDisk {
         }
         let start = at.get() / u64::from(minimum_bytes) * u64::from(minimum_bytes);
         let asked = u32::try_from(self.len_bytes() - start).unwrap_or(STEP_BYTES).min(STEP_BYTES);
-        let found = self.lanes.run(|connection| connection.allocation(id, start, asked))?;
+        let found = ask(id, start, asked)?;
         *told = Told::new(start, &found, self.len_bytes());
         // A server whose blocks are larger than what it tells of is not helped.
         Ok(told.at(at).unwrap_or(Extent::new(whole, HostState::Data)))

@@ -126,6 +126,16 @@ impl Lanes {
         }
     }
 
+    /// Has a request done on a connection that was not lost before: one that is, stays lost, and so is all that comes after it on its lane.
+    pub(crate) fn run_once<T>(&self, request: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T> {
+        let (_, connection) = self.connection(self.next.fetch_add(1, Ordering::Relaxed))?;
+        request(&connection).map_err(|failure| match failure {
+            Failure::Answered(error) | Failure::Broken(error) | Failure::Lost(error) => {
+                error.path(&self.name)
+            }
+        })
+    }
+
     /// The connection of the lane that `index` falls to.
     fn connection(&self, index: usize) -> Result<(usize, Arc<Connection>)> {
         loop {

@@ -1,6 +1,7 @@
 //! The NBD protocol: its structs, and disks behind servers. The server's side is in the crate `serve`.
 //!
 //! [`RemoteDisk`] is an export that is read as a file of the host is; its holes are what the server's `base:allocation` says reads as zeros.
+//! [`RemoteTarget`] is one that is written over.
 //! Sockets are opened by whoever uses it ([`Dial`]): a process that can open nothing gets them from another.
 //!
 //! Invariants:
@@ -23,6 +24,7 @@ mod inbox;
 mod lanes;
 mod marks;
 mod reply;
+mod target;
 #[cfg(feature = "tls")]
 mod tls;
 pub mod transport;
@@ -35,6 +37,7 @@ pub use disk::RemoteDisk;
 pub use handshake::{Facts, Wanted};
 pub use lanes::{Dial, Patience};
 pub use marks::dirty;
+pub use target::RemoteTarget;
 #[cfg(feature = "tls")]
 pub use tls::ClientTls;
 

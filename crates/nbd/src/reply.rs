@@ -55,7 +55,6 @@ pub(crate) struct Expected<'buf> {
 #[derive(Debug)]
 pub(crate) enum Brings<'buf> {
     /// Nothing but that it was done.
-    #[expect(dead_code, reason = "no request that writes is sent yet")]
     Nothing,
     /// The request's bytes.
     Data(&'buf mut [u8]),

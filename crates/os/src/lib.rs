@@ -22,6 +22,7 @@ mod flushed;
 mod grant;
 mod group;
 mod guard;
+mod input_stream;
 mod journal_file;
 mod kept;
 mod live_file;
@@ -30,6 +31,7 @@ mod locks;
 mod memory;
 mod named;
 mod new_file;
+mod output_stream;
 mod passed;
 mod preallocated;
 mod process;
@@ -58,6 +60,7 @@ pub use guard::{
     FileFacts, GuardedKind, GuardedSystem, Handle, HeldFile, LeftAlone, Outcome as ReserveOutcome, Seen,
     Taken, Watch, be_idle_io, guarded_mounts, name_of, try_lock, wait as wait_for_events,
 };
+pub use input_stream::StoredInput;
 pub use journal_file::{
     HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,
     journal_path, journal_standing,
@@ -67,6 +70,7 @@ pub use live_file::LiveFile;
 pub use locks::ReadLock;
 pub use named::{make_folder, move_for_good, names_in, open_input, remove_folder, remove_made};
 pub use new_file::NewFile;
+pub use output_stream::OutputStream;
 pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};
 pub use process::{end_with_parent, hide_mounts, host_name, processor_count};

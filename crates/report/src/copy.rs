@@ -66,6 +66,13 @@ struct End {
     allocated_bytes: u64,
 }
 
+impl CopyDocument {
+    /// Calls the source so: where it was opened by a name that means nothing to the user.
+    pub fn name_source(&mut self, name: &str) {
+        name.clone_into(&mut self.source.path);
+    }
+}
+
 /// Something that a copy leaves behind in the source.
 #[derive(Clone, Debug, Serialize)]
 struct Dropped {

@@ -71,7 +71,7 @@ pub(crate) fn our_own(socket: &Path, args: &[&str]) -> Server {
     Server::start(leandisk().arg("serve").args(args).args(["--socket", arg(socket)]), socket)
 }
 
-/// A raw disk with an ext4 that uses little of it, whose free space holds old data, and a length that is no multiple of 512.
+/// A raw disk with an ext4 that uses little of it, whose free space holds old data.
 pub(crate) fn disk(dir: &Path) -> PathBuf {
     let raw = dir.join("disk.raw");
     std::fs::write(&raw, vec![0x5a; 24 << 20]).unwrap();

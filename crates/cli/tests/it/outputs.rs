@@ -224,7 +224,7 @@ fn a_failure_is_a_document_too() {
         (2, "usage", vec!["copy", arg(&guest.disk), arg(&missing), "--no-such-option"]),
         (2, "usage", vec!["create", arg(&missing), "4X"]),
         (3, "refused", vec!["copy", arg(&guest.disk), arg(&there)]),
-        (3, "unsupported", vec!["info", "nbd://host/disk"]),
+        (3, "unsupported", vec!["info", "nbd+vsock://2/disk"]),
         (4, "corrupt", vec!["info", arg(&broken)]),
         (4, "corrupt", vec!["analyze", arg(&broken)]),
         (5, "io", vec!["info", arg(&missing)]),

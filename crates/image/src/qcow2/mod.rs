@@ -13,6 +13,7 @@ mod map;
 mod parse;
 mod refcounts;
 mod snapshots;
+mod stream;
 mod write;
 
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,7 @@ use crate::{
 
 pub use corrupt::Corrupt;
 pub(crate) use live::{end_max, open_live};
+pub use stream::Qcow2StreamWriter;
 pub use write::Qcow2Writer;
 
 /// Whether `file` is one, by its whole header. What Leandisk cannot read is one all the same: opening it tells

@@ -24,7 +24,7 @@ use crate::{CreateOptions, Encoder, Finish, Format, Piece, PieceBytes, TargetWri
 
 const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
 /// Bytes of a refcount: 16 bits.
-const REFCOUNT_BYTES: u64 = 2;
+pub(super) const REFCOUNT_BYTES: u64 = 2;
 
 /// Lays out a new image: version 3, 16-bit refcounts, no backing file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -145,16 +145,20 @@ impl Qcow2Writer {
         Ok(writer)
     }
 
-    fn cluster_bytes(&self) -> u64 {
+    pub(super) fn cluster_bits(&self) -> u32 {
+        self.cluster_bits
+    }
+
+    pub(super) fn cluster_bytes(&self) -> u64 {
         1 << self.cluster_bits
     }
 
-    fn l2_entries(&self) -> u64 {
+    pub(super) fn l2_entries(&self) -> u64 {
         self.cluster_bytes() / 8
     }
 
     /// Entries of the L1 table.
-    fn l1_entries(&self) -> u64 {
+    pub(super) fn l1_entries(&self) -> u64 {
         self.virtual_bytes.div_ceil(self.cluster_bytes() * self.l2_entries())
     }
 
@@ -311,7 +315,8 @@ impl Qcow2Writer {
         }
     }
 
-    fn header(&self, l1_at: u64, tail: &Tail) -> Result<Vec<u8>> {
+    /// The header, with the L1 table at this offset, and the refcount table in these clusters.
+    pub(super) fn header(&self, l1_at: u64, table: u64, table_clusters: u64) -> Result<Vec<u8>> {
         let number =
             |value: u64| u32::try_from(value).map_err(|_| Error::unsupported("QCOW2 table of this length"));
         let compression = self.compression.unwrap_or(Compression::Zlib);
@@ -329,8 +334,8 @@ impl Qcow2Writer {
             crypt_method: 0.into(),
             l1_size: number(self.l1_entries())?.into(),
             l1_table_offset: l1_at.into(),
-            refcount_table_offset: (tail.table << self.cluster_bits).into(),
-            refcount_table_clusters: number(tail.table_clusters)?.into(),
+            refcount_table_offset: (table << self.cluster_bits).into(),
+            refcount_table_clusters: number(table_clusters)?.into(),
             nb_snapshots: 0.into(),
             snapshots_offset: 0.into(),
             incompatible_features: features.into(),
@@ -376,6 +381,27 @@ impl Tail {
             tail.block_count = tail.block_count.max(block_count);
             tail.table_clusters = tail.table_clusters.max(table_clusters);
         }
+    }
+}
+
+/// Where refcounts lie in a file that is written in order: right behind the header.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Places {
+    /// First cluster of the refcount table.
+    pub(super) table: u64,
+    pub(super) table_clusters: u64,
+    /// First of the refcount blocks, behind the table.
+    pub(super) first_block: u64,
+    pub(super) block_count: u64,
+}
+
+impl Places {
+    /// For a file of so many clusters besides the header and the refcounts.
+    pub(super) fn in_order(other_clusters: u64, form: &Qcow2Writer) -> Self {
+        // They count all clusters, whichever come first.
+        let tail = Tail::new(0, 1 + other_clusters, &form.clusters);
+        let first_block = 1 + tail.table_clusters;
+        Self { table: 1, table_clusters: tail.table_clusters, first_block, block_count: tail.block_count }
     }
 }
 
@@ -434,7 +460,8 @@ impl Writer for Qcow2Writer {
             self.put_table(cluster << self.cluster_bits, owned(&counts, u16::to_be_bytes), 1, &mut puts);
         }
 
-        let header = self.header(if l1_clusters == 0 { 0 } else { l1_at }, &tail)?;
+        let header =
+            self.header(if l1_clusters == 0 { 0 } else { l1_at }, tail.table, tail.table_clusters)?;
         let headers = vec![TargetWrite { at: HostOffset::ZERO, bytes: WriteBytes::Owned(header) }];
         Ok(Finish { tables: puts.list, headers, len_bytes: tail.end << self.cluster_bits })
     }

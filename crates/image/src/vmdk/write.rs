@@ -47,6 +47,8 @@ pub struct VmdkWriter {
     capacity_sectors: u64,
     descriptor: String,
     target_is_dirty: bool,
+    /// Whether the header comes first, and stays as it is: of a stream alone.
+    is_in_order: bool,
     /// Where the next grain goes.
     next_sector: u64,
     /// The table being filled.
@@ -74,12 +76,24 @@ impl VmdkWriter {
             capacity_sectors,
             descriptor,
             target_is_dirty: options.target_is_dirty,
+            is_in_order: false,
             next_sector: 0,
             table: None,
             directory: Vec::new(),
         };
         writer.next_sector = writer.overhead();
         Ok(writer)
+    }
+
+    /// A writer of a `streamOptimized` for `options`, which goes from the file's start to its end.
+    pub fn in_order(mut options: CreateOptions) -> Result<Self> {
+        options.keys.entry("subformat".into()).or_insert_with(|| "streamOptimized".into());
+        let writer = Self::new(options)?;
+        if writer.shape != Shape::StreamOptimized {
+            return Err(Error::invalid("a monolithicSparse VMDK is not written from its start to its end")
+                .hint("-o subformat=streamOptimized"));
+        }
+        Ok(Self { is_in_order: true, ..writer })
     }
 
     fn table_count(&self) -> u64 {
@@ -240,6 +254,11 @@ impl VmdkWriter {
         owned(0, padded(bytes, end_sector * SECTOR_BYTES))
     }
 
+    /// The header of a stream, which says that the directory is at the end.
+    fn stream_head(&self) -> TargetWrite {
+        self.head(GD_AT_END, self.overhead())
+    }
+
     fn finish_sparse(&mut self) -> Result<Finish> {
         let mut tables = Vec::new();
         self.finish_table(&mut tables)?;
@@ -264,7 +283,7 @@ impl VmdkWriter {
         let footer = self.header(u64::from(directory_at));
         self.put_metadata(MARKER_FOOTER, footer.as_bytes(), &mut tables)?;
         self.put_metadata(MARKER_END, &[], &mut tables)?;
-        let headers = vec![self.head(GD_AT_END, self.overhead())];
+        let headers = if self.is_in_order { Vec::new() } else { vec![self.stream_head()] };
         Ok(Finish { tables, headers, len_bytes: self.next_sector * SECTOR_BYTES })
     }
 }
@@ -283,6 +302,9 @@ impl Writer for VmdkWriter {
     }
 
     fn start(&mut self) -> Result<Vec<TargetWrite>> {
+        if self.is_in_order {
+            return Ok(vec![self.stream_head()]);
+        }
         // Tables that are never written must read as "nothing allocated".
         let metadata_bytes = self.overhead() * SECTOR_BYTES;
         let zero = TargetWrite { at: HostOffset::ZERO, bytes: WriteBytes::Zero(metadata_bytes) };

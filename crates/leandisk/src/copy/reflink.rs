@@ -48,7 +48,8 @@ fn find(options: &Options, source: &Chain, format: Format, target: &Target<'_>) 
     match target {
         _ if format != Format::Raw => no("only a raw target is cloned to"),
         _ if file.is_block_device() => no("the source is a block device"),
-        Target::Device(_) => no("the target is a block device"),
+        Target::Device(_) => no("the target is a block device, or an export"),
+        Target::Stream(_) => no("the target is standard output"),
         _ if options.layout == Layout::Packed => no("--layout packed places the data anew"),
         _ if options.provision != Provision::Thin => {
             no("storage that is shared is not the target's own, which --provision lazy and eager promise")

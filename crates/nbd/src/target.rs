@@ -1,0 +1,140 @@
+//! An export that is written over, as a block device is: its size is fixed, and its old contents stay where nothing is written.
+//!
+//! A connection that is lost once something was written is not taken up again: a server that was started anew may have lost what it had taken
+//! and not stored, and there is no telling. So the copy ends with an error, and begins anew.
+
+use block::{Error, HostState, ReadAt, Result, TargetFile};
+use extent::{Host, HostOffset, HostSpan, Span};
+
+use crate::connection::Connection;
+use crate::disk::RemoteDisk;
+use crate::handshake::{Facts, Wanted};
+use crate::lanes::{Dial, Patience};
+use crate::layout::export_flag;
+
+/// The most that one request writes.
+const WRITE_BYTES_MAX: u64 = 4 << 20;
+/// What a server is asked to zero at once: it answers when that is done.
+const ZERO_BYTES_MAX: u64 = 1 << 30;
+/// What is written where a server cannot zero.
+const ZEROS_BYTES: usize = 1 << 20;
+/// What writers of targets align to.
+const ALIGN_BYTES: u32 = 4096;
+const _: () = assert!(
+    ZERO_BYTES_MAX.is_multiple_of(ALIGN_BYTES as u64) && ZEROS_BYTES.is_multiple_of(ALIGN_BYTES as usize)
+);
+
+/// An export, written.
+pub struct RemoteTarget {
+    disk: RemoteDisk,
+}
+
+impl RemoteTarget {
+    /// Connects to an export. `Refused` if it cannot be written.
+    pub fn connect(
+        name: impl Into<String>,
+        dial: Box<dyn Dial>,
+        wanted: Wanted,
+        patience: Patience,
+    ) -> Result<Self> {
+        let disk = RemoteDisk::connect(name, dial, wanted, patience)?;
+        let facts = disk.facts();
+        let name = disk.lanes().name();
+        if facts.is_read_only() {
+            return Err(Error::refused("the server gives this export for reading only").path(name));
+        }
+        if facts.minimum_bytes > ALIGN_BYTES {
+            let what = format!("an export that is written in blocks of {} bytes", facts.minimum_bytes);
+            return Err(Error::unsupported(what).path(name));
+        }
+        Ok(Self { disk })
+    }
+
+    fn facts(&self) -> &Facts {
+        self.disk.facts()
+    }
+
+    fn check_fits(&self, end: u64) -> Result<()> {
+        if end <= self.len_bytes() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("a write up to {end:#x}, past the end of the export"))
+            .path(self.disk.lanes().name()))
+    }
+
+    fn write(&self, at: u64, buf: &[u8]) -> Result<()> {
+        let unit = u64::from(self.facts().minimum_bytes);
+        let step = WRITE_BYTES_MAX.min(self.facts().maximum_bytes.into()) / unit * unit;
+        let mut offset = at;
+        for part in buf.chunks(usize::try_from(step).expect("small")) {
+            self.disk.lanes().run_once(|connection| connection.write(offset, part))?;
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes a span zero, by the server where it can.
+    fn make_zero(&self, span: HostSpan) -> Result<()> {
+        let can_zero = self.facts().has(export_flag::SEND_WRITE_ZEROES);
+        for step in span.split(if can_zero { ZERO_BYTES_MAX } else { ZEROS_BYTES as u64 }) {
+            let len_bytes = u32::try_from(step.len_bytes()).expect("at most a step");
+            if can_zero {
+                self.disk.lanes().run_once(|connection| connection.zero(step.start().get(), len_bytes))?;
+            } else {
+                self.write(step.start().get(), &vec![0; len_bytes as usize])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ReadAt<Host> for RemoteTarget {
+    fn len_bytes(&self) -> u64 {
+        self.disk.len_bytes()
+    }
+
+    fn read_at(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.disk.read_at(at, buf)
+    }
+}
+
+impl TargetFile for RemoteTarget {
+    fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
+        self.check_fits(at.get().saturating_add(buf.len() as u64))?;
+        self.write(at.get(), buf)
+    }
+
+    /// Only checks that it fits: an export's length is fixed.
+    fn set_len(&self, len_bytes: u64) -> Result<()> {
+        self.check_fits(len_bytes)
+    }
+
+    fn reserve(&self, span: HostSpan) -> Result<()> {
+        self.check_fits(span.end().get())
+    }
+
+    /// What reads as zeros already, as the server tells it, is left as it is. Nothing of `span` was written before by this.
+    fn zero(&self, span: HostSpan) -> Result<()> {
+        self.check_fits(span.end().get())?;
+        let mut at = span.start();
+        while at < span.end() {
+            let found = self.disk.extent_told_by(at, |id, start, asked| {
+                self.disk.lanes().run_once(|connection| connection.allocation(id, start, asked))
+            })?;
+            let end = found.span.end().min(span.end());
+            if found.state == HostState::Data {
+                self.make_zero(Span::between(at, end))?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Covers what was written on any connection: there are several only where the server promises that.
+    fn flush(&self) -> Result<()> {
+        if !self.facts().has(export_flag::SEND_FLUSH) {
+            return Ok(());
+        }
+        self.disk.lanes().run_once(Connection::flush)
+    }
+}
