@@ -206,7 +206,7 @@ enum Place {
     /// Where the command line says.
     Here,
     /// At the export of a running guest's disk.
-    Guest(running::Disk),
+    Guest(Box<running::Disk>),
 }
 
 impl Place {
@@ -240,7 +240,7 @@ fn at<T>(
     act: impl FnOnce(&mut Place) -> Result<T>,
 ) -> Result<T> {
     let Some(address) = Address::of(disk) else { return act(&mut Place::Here) };
-    let mut place = Place::Guest(running::Disk::begin(&address?, how, observer)?);
+    let mut place = Place::Guest(Box::new(running::Disk::begin(&address?, how, observer)?));
     let done = act(&mut place);
     let ended = match place {
         Place::Here => Ok(()),
@@ -334,7 +334,7 @@ fn serve(arguments: &ServeArguments) -> Result<()> {
 fn run_guard(arguments: &GuardArguments) -> Result<()> {
     let manager = service::Manager::find();
     let stop = cancel_on_signal()?;
-    let ready = |paths: &[std::path::PathBuf]| {
+    let ready = |paths: &[PathBuf]| {
         let paths: Vec<_> = paths.iter().map(|path| printable(&path.display().to_string())).collect();
         tell(&format!("guarding {}", paths.join(" and ")));
         manager.notify(service::READY);

@@ -394,6 +394,9 @@ struct Job<'a> {
     before: &'a Seen,
 }
 
+/// Opens what was written, to be read back.
+type ReadBack<'a> = dyn Fn() -> Result<Arc<dyn HostFile>> + 'a;
+
 impl Job<'_> {
     fn execute(&self, target: Target<'_>, writer: AnyWriter, identity: JobIdentity) -> Result<Done> {
         let cancelled = self.observer.cancel()?;
@@ -402,7 +405,7 @@ impl Job<'_> {
                 let progress = self.progress(&cancelled);
                 let result = self.copy(writer, &*device, None, &*progress, &*progress);
                 let is_export = self.machine.named(&self.options.target) == Named::Export;
-                let (written, what): (Box<dyn Fn() -> Result<Arc<dyn HostFile>>>, _) = match is_export {
+                let (written, what): (Box<ReadBack<'_>>, _) = match is_export {
                     true => (
                         Box::new(|| {
                             let name = self.options.target.display().to_string();

@@ -94,9 +94,8 @@ impl Disk {
         let begun = begin(&mut monitor, &wanted, observer);
         // QEMU has its own.
         drop::<UnixListener>(listener);
-        let snapshot = begun.map_err(|error| {
+        let snapshot = begun.inspect_err(|_error| {
             let _ = std::fs::remove_file(&socket);
-            error
         })?;
         let source = format!("nbd+unix:///{}?socket={}", snapshot.export(), escaped(&socket));
         let shown = Address { disk: Some(disk.name.clone()), ..address.clone() }.to_string();

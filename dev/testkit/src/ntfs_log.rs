@@ -192,7 +192,7 @@ impl Log {
         self.put(&head);
         let mut rest = data;
         while !rest.is_empty() {
-            if self.at % PAGE == 0 {
+            if self.at.is_multiple_of(PAGE) {
                 // The last write filled the page.
                 self.at -= 1;
                 self.next_page();

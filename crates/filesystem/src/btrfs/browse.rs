@@ -143,8 +143,11 @@ impl Browse for Files<'_> {
     }
 }
 
+/// Takes a part of an item: where it leads, its name, and what follows.
+type EachPart<'a> = &'a mut dyn FnMut(Key, &[u8], &[u8]) -> Result<()>;
+
 /// Calls `each` with the parts of an item: several names can have one hash.
-fn each_part(key: Key, bytes: &[u8], each: &mut dyn FnMut(Key, &[u8], &[u8]) -> Result<()>) -> Result<()> {
+fn each_part(key: Key, bytes: &[u8], each: EachPart<'_>) -> Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let short = || key.wrong("size", bytes.len() as u64, "that of its names");

@@ -27,7 +27,7 @@ pub(super) struct Bitmap {
 
 enum Bits {
     Whole(Vec<u8>),
-    Windowed(Cached<FileBytes, Stream>),
+    Windowed(Box<Cached<FileBytes, Stream>>),
 }
 
 impl Bitmap {
@@ -47,7 +47,7 @@ impl Bitmap {
     /// The first `bit_count` bits of `stream`.
     fn of(stream: Stream, bit_count: u64) -> Result<Self> {
         stream.require_plain(bit_count.div_ceil(8))?;
-        Ok(Self { bits: Bits::Windowed(Cached::new(stream, CACHE_BYTES)), bit_count })
+        Ok(Self { bits: Bits::Windowed(Box::new(Cached::new(stream, CACHE_BYTES))), bit_count })
     }
 
     /// Reads it into memory if it is small enough.

@@ -230,7 +230,7 @@ impl Extraction<'_> {
         entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
         let (mut below, mut before) = (Vec::new(), None);
         for (name, file) in entries {
-            let names = [names, &[name.clone()]].concat();
+            let names = [names, std::slice::from_ref(&name)].concat();
             let is_twice = before.replace(name.clone()) == Some(name.clone());
             let done = match check_name(&name, names.len(), is_twice) {
                 Ok(()) => self.browse.node(file).and_then(|node| match node.kind {
@@ -249,13 +249,14 @@ impl Extraction<'_> {
 
     /// Anything but a folder.
     fn entry(&mut self, names: &[Vec<u8>], node: &Node) -> Result<()> {
-        if node.kind == NodeKind::File && node.link_count > 1 {
-            if let Some(first) = self.first.get(&node.file) {
-                let item = Item { names, node, attributes: &[] };
-                self.sink.hard_link(item, &first.clone())?;
-                self.counts.files += 1;
-                return Ok(());
-            }
+        if node.kind == NodeKind::File
+            && node.link_count > 1
+            && let Some(first) = self.first.get(&node.file)
+        {
+            let item = Item { names, node, attributes: &[] };
+            self.sink.hard_link(item, &first.clone())?;
+            self.counts.files += 1;
+            return Ok(());
         }
         if let Some(why) = node.sealed {
             return Err(Error::unsupported(format!("left out: {why}")));

@@ -99,7 +99,7 @@ impl<'a> Search<'a> {
             let node = self.browse.node(file)?;
             match node.kind {
                 NodeKind::Link if !self.parts.is_empty() || at_end == AtEnd::Follow => {
-                    self.follow(file, &part)?
+                    self.follow(file, &part)?;
                 }
                 NodeKind::Directory => self.folders.push((file, part)),
                 _ if self.parts.is_empty() => {

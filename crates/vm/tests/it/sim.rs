@@ -295,7 +295,7 @@ impl Qemu {
             }
             "block-dirty-bitmap-remove" => need(self.bitmaps.remove(&text("name")).is_some(), "not found")?,
             "block-dirty-bitmap-clear" => {
-                self.bitmaps.get_mut(&text("name")).ok_or("not found")?.dirty.clear()
+                self.bitmaps.get_mut(&text("name")).ok_or("not found")?.dirty.clear();
             }
             "block-dirty-bitmap-merge" => {
                 let from = told["bitmaps"][0].as_str().unwrap();
