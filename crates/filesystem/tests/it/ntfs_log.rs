@@ -36,7 +36,7 @@ impl Base {
 
     fn of(bytes: Vec<u8>) -> Self {
         let free = free_of(&*open_bytes(bytes.clone()), bytes.len());
-        let largest = free.iter().max_by_key(extent::Span::len_bytes).unwrap();
+        let largest = free.iter().max_by_key(Span::len_bytes).unwrap();
         let first = largest.start().get().next_multiple_of(8 * CLUSTER) / CLUSTER;
         let (bitmap_lcn, mft_lcn) = (first_lcn(&bytes, 6), u64::from(u32_at(&bytes, 0x30)));
         Self { bytes, free, first, bitmap_lcn, mft_lcn }
