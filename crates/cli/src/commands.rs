@@ -31,7 +31,7 @@ use crate::arguments::{
 use crate::copying;
 use crate::generate;
 use crate::output::{is_quiet, print, print_aside, stderr_palette, stdout_palette, tell};
-use crate::progress::{Terminal, cancel_on_signal, columns_of};
+use crate::progress::{Ending, Terminal, cancel_on_signal, columns_of};
 use crate::service;
 
 /// Columns of the map on a terminal.
@@ -319,7 +319,7 @@ fn serve(arguments: &ServeArguments) -> Result<()> {
     // A second signal ends the program at once.
     let _ends_on_second = cancel_on_signal()?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::io("signal handler", error))?;
-    let observer: Arc<dyn Observer> = Arc::new(TERMINAL);
+    let observer: Arc<dyn Observer> = Arc::new(Ending(TERMINAL));
     let options = arguments.options()?;
     serve::run_confined(&options, arguments.confine.into(), &observer, |disks| {
         for serve::ServedAt { disk, places } in disks {

@@ -72,6 +72,33 @@ pub(crate) struct Terminal {
     pub(crate) style: ProgressStyle,
 }
 
+/// Shows what is done when disks cease to be served: the signal that ended that does not stop it, and a second one ends the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ending(pub(crate) Terminal);
+
+impl Observer for Ending {
+    fn waiting(&self, what: &'static str) -> Box<dyn leandisk::Waiting> {
+        self.0.waiting(what)
+    }
+
+    fn progress(
+        &self,
+        phase: &'static str,
+        total_bytes: u64,
+        cancel: leandisk::Cancel,
+    ) -> Box<dyn leandisk::Progress> {
+        self.0.progress(phase, total_bytes, cancel)
+    }
+
+    fn note(&self, text: &str) {
+        self.0.note(text);
+    }
+
+    fn cancel(&self) -> Result<leandisk::Cancel> {
+        Ok(Arc::default())
+    }
+}
+
 impl Observer for Terminal {
     fn waiting(&self, what: &'static str) -> Box<dyn leandisk::Waiting> {
         Box::new(waiting(self.style, what))

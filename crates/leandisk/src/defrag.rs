@@ -10,7 +10,7 @@ use extent::{ExtentSet, Span, VolumeOffset};
 use filesystem::Check;
 use image::{Chain, Edit};
 use plan::defrag::{
-    BackingMap, DefragOptions, DefragPlan, Hints, ImageUnits, LayoutFigures, in_image_units, plan_in_place,
+    BackingMap, DefragOptions, Hints, ImageUnits, LayoutFigures, in_image_units, plan_in_place,
 };
 use predict::profile::HDD;
 use predict::{fragmented_reading, free_after, predicted_figures, surveyed_figures};
@@ -57,15 +57,6 @@ impl Growth {
 
 /// What of the free room on the host a thin disk may take meanwhile: one part in so many.
 const HOST_PARTS: u64 = 2;
-
-/// A plan that moves no more than fragmented files hold, and one part in so many of that, needs no other beside it.
-const CHEAP_PARTS: u64 = 4;
-
-/// A plan that makes the image's file longer may move less by one part in so many before it is preferred to one that does not.
-const LONGER_PARTS: u64 = 2;
-
-/// Where the image's own units have fewer holes than one part in so many of the growth, there is nothing to be had in them alone.
-const FEW_HOLES_PARTS: u64 = 8;
 
 /// What a disk is to look like.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -246,7 +237,7 @@ fn plan_volume(
         let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
         let home = |file| rearrange.home(file);
         let hints = Hints { folder: Some(&folder), home: Some(&home) };
-        let mut candidates = Vec::new();
+        let mut plans = Vec::new();
         for Storage { backing, unit_bytes, image } in storages(stack.chain(), volume, growth_bytes_max)? {
             let layout = read_layout(filesystem, rearrange, backing)?;
             let wanted = DefragOptions {
@@ -259,47 +250,20 @@ fn plan_volume(
                 moves_anchored: options.mft,
             };
             let plan = plan_in_place(&layout, &wanted, &hints)?;
-            let is_longer = image.is_some();
             let fitted = match image {
                 Some(units) => in_image_units(&layout, &units, growth_bytes_max, plan),
                 None => Some(plan),
             };
             let Some(plan) = fitted else { continue };
-            let candidate = Candidate { plan, is_longer };
-            let is_enough = candidate.is_enough(options.goal);
-            candidates.push(candidate);
+            let is_enough = plan.left.is_empty() && plan.unmet.is_none();
+            plans.push(plan);
             if is_enough {
                 break;
             }
         }
-        let best = candidates.into_iter().min_by_key(|candidate| candidate.rank(options.goal));
-        Ok(best.expect("there is at least one plan").plan)
+        let best = plans.into_iter().min_by_key(|plan| (plan.unmet.is_some(), plan.left.len()));
+        Ok(best.expect("there is at least one plan"))
     })
-}
-
-/// A plan for a volume, beside others that count differently what the container takes.
-struct Candidate {
-    plan: DefragPlan,
-    /// Whether the image's file may be longer in the end, though it takes no more storage.
-    is_longer: bool,
-}
-
-impl Candidate {
-    /// Whether there is no need for another.
-    fn is_enough(&self, goal: Goal) -> bool {
-        let Self { plan, .. } = self;
-        let fragmented_bytes = plan.before.fragmented_bytes;
-        let is_cheap = plan.moved_bytes <= fragmented_bytes.saturating_add(fragmented_bytes / CHEAP_PARTS);
-        plan.left.is_empty() && plan.unmet.is_none() && (goal != Goal::Files || is_cheap)
-    }
-
-    /// The best has the least: what it leaves, then what it moves.
-    fn rank(&self, goal: Goal) -> (bool, usize, u64) {
-        let Self { plan, is_longer } = self;
-        let longer_bytes = if *is_longer { plan.moved_bytes / LONGER_PARTS } else { 0 };
-        let cost_bytes = plan.moved_bytes.saturating_add(longer_bytes);
-        (plan.unmet.is_some(), plan.left.len(), if goal == Goal::Files { cost_bytes } else { 0 })
-    }
 }
 
 /// What the container has under a volume, and the unit in which it grows.
@@ -321,7 +285,7 @@ enum Counted {
     Blocks,
 }
 
-/// What the container has under a volume, in the ways in which a plan can count it. The first that leaves nothing and moves little is taken.
+/// What the container has under a volume, in the ways in which a plan can count it. The first that leaves nothing is taken.
 ///
 /// An image can grow in units of its own, and the host's file in blocks where it has holes. A host that has holes in the file can store a part of
 /// a unit: then blocks alone may count.
@@ -333,8 +297,6 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
     let extents = image::backing(chain, span)?;
     let unit_bytes = chain.facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
     let has = |state| extents.iter().any(|extent| extent.state == state);
-    let holes = extents.iter().filter(|extent| extent.state == Found::Unallocated);
-    let holes_bytes: u64 = holes.map(|extent| extent.span.len_bytes()).sum();
     let on_volume = |span: extent::VirtualSpan| {
         Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes())
     };
@@ -366,8 +328,6 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
         &[Counted::BlocksOfItsUnits]
     } else if unit_bytes > growth_bytes_max {
         &[Counted::BlocksOfItsUnits, Counted::Blocks]
-    } else if holes_bytes < growth_bytes_max / FEW_HOLES_PARTS {
-        &[Counted::Units, Counted::Blocks]
     } else {
         &[Counted::Units, Counted::BlocksOfItsUnits, Counted::Blocks]
     };

@@ -145,6 +145,7 @@ It takes root.";
 pub(super) const GUARD_STATUS: &str = "\
 Examples:
   leandisk guard status
+  leandisk guard status --json
   leandisk guard status --state /tmp/guard --json";
 
 pub(super) const FIRST_WRITE: &str = "\

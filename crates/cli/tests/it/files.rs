@@ -257,7 +257,7 @@ fn files_of_fat_and_exfat_are_as_they_were_put_there() {
     fill(&folder, "plain");
     let expected = tree(&folder, "plain");
     for (name, maker) in
-        [("fat16", "mkfs.fat -F 16"), ("fat32", "mkfs.fat -F 32"), ("exfat", "mkfs.exfat -q -c 4096")]
+        [("fat16", "mkfs.fat -F 16"), ("fat32", "mkfs.fat -F 32"), ("exfat", "mkfs.exfat -c 4096")]
     {
         let disk = dir.path().join(format!("{name}.raw"));
         volume(&disk, 64);

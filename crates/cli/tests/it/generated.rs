@@ -8,11 +8,16 @@ use crate::common::{arg, fail, names_in, succeed};
 use testkit::{run, scratch};
 
 /// The words of which a command consists, and its page.
-const PAGES: [(&str, &str); 19] = [
+const PAGES: [(&str, &str); 24] = [
     ("", "leandisk.1"),
     ("info", "leandisk-info.1"),
     ("analyze", "leandisk-analyze.1"),
     ("map", "leandisk-map.1"),
+    ("ls", "leandisk-ls.1"),
+    ("cat", "leandisk-cat.1"),
+    ("extract", "leandisk-extract.1"),
+    ("guard", "leandisk-guard.1"),
+    ("guard status", "leandisk-guard-status.1"),
     ("copy", "leandisk-copy.1"),
     ("backup", "leandisk-backup.1"),
     ("snapshots", "leandisk-snapshots.1"),

@@ -1,6 +1,6 @@
 //! Files extracted into a folder of this host.
 //!
-//! Invariant: links are made last, and folders get their times when nothing more is made in them.
+//! Invariant: links are made last, and folders get their times, and the access that files in them inherit, when nothing more is made in them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Error as IoError;
@@ -18,6 +18,9 @@ use super::shown;
 use super::sink::{Item, Sink};
 use crate::Cancel;
 
+/// What a folder has the files take that are made in it.
+const INHERITED: &[u8] = b"system.posix_acl_default";
+
 /// See the module.
 pub(super) struct FolderSink {
     folder: ExtractFolder,
@@ -25,6 +28,8 @@ pub(super) struct FolderSink {
     links: Vec<(ExtractedNames, Vec<u8>, Kept)>,
     /// Those that were made here.
     folders: Vec<(ExtractedNames, Kept)>,
+    /// The access that their files would inherit, to be set once these are made.
+    inherited: Vec<(ExtractedNames, Vec<u8>)>,
     /// All that are there, as far as files went into them.
     known: HashSet<ExtractedNames>,
     /// What cannot be kept here, and how often that was.
@@ -38,6 +43,7 @@ impl FolderSink {
             buffer: vec![0; PIECE_BYTES],
             links: Vec::new(),
             folders: Vec::new(),
+            inherited: Vec::new(),
             known: HashSet::new(),
             lacking: BTreeMap::new(),
         })
@@ -73,6 +79,10 @@ impl FolderSink {
 
     fn attributes(&mut self, item: Item<'_>, of: &ExtractedOf) -> Result<()> {
         for attribute in item.attributes {
+            if let (ExtractedOf::Folder(names), INHERITED) = (of, &attribute.name[..]) {
+                self.inherited.push((names.clone(), attribute.value.clone()));
+                continue;
+            }
             let lacking = self.folder.set_attribute(of.clone(), &attribute.name, &attribute.value)?;
             self.note(lacking);
         }
@@ -176,6 +186,10 @@ impl Sink for FolderSink {
                 Err(error) if error.kind() == ErrorKind::Io => return Err(error),
                 Err(error) => first = first.and(Err(error)),
             }
+        }
+        for (names, value) in std::mem::take(&mut self.inherited) {
+            let lacking = self.folder.set_attribute(ExtractedOf::Folder(names), INHERITED, &value)?;
+            self.note(lacking);
         }
         // The innermost first: making a file in a folder changes the folder's times.
         for (names, kept) in std::mem::take(&mut self.folders).into_iter().rev() {

@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn records_count_their_own_length() {
-        assert_eq!(record("path", b"x"), b"10 path=x\n");
+        assert_eq!(record("path", b"x"), b"9 path=x\n");
         assert_eq!(record("path", &[b'x'; 90]).len(), 99);
         assert!(record("path", &[b'x'; 92]).starts_with(b"102 path="));
     }
