@@ -1,6 +1,6 @@
 """Prints all that the kernel tells of the files below a folder, a line each: python3 tree.py FOLDER full|plain
 
-`plain` leaves out what NTFS, FAT and exFAT do not keep.
+`plain` leaves out what NTFS, FAT and exFAT do not keep. XFS shows access lists twice: as it stores them, too.
 """
 import hashlib
 import os
@@ -25,7 +25,7 @@ for folder, folders, files in os.walk(root):
             if kind == stat.S_IFREG:
                 line.append(facts.st_nlink)
             if kind != stat.S_IFLNK:
-                names = sorted(name for name in os.listxattr(path) if not name.startswith("btrfs."))
+                names = sorted(name for name in os.listxattr(path) if not name.startswith(("btrfs.", "trusted.SGI_ACL")))
                 line += [(name, os.getxattr(path, name)) for name in names]
         lines.append(repr(line))
 print("\n".join(sorted(lines)))
