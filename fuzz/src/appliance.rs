@@ -35,7 +35,11 @@ fn archive(data: &[u8]) -> Result<()> {
     if let Some(manifest) = archive.manifest()? {
         let manifest = Manifest::parse(&text(manifest.span)?)?;
         for member in archive.members() {
-            let _ = manifest.check(&member.name, &Window::new(file.clone(), member.span, "member".into()), &mut |_| Ok(()));
+            let _ = manifest.check(
+                &member.name,
+                &Window::new(file.clone(), member.span, "member".into()),
+                &mut |_| Ok(()),
+            );
         }
     }
     Ok(())

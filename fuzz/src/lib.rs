@@ -15,8 +15,8 @@ pub mod sparse;
 
 use std::sync::Arc;
 
-use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
 pub use self::appliance::appliance;
+use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
 pub use client::nbd;
 pub use devices::btrfs;
 use extent::{Offset, Span, Volume};
