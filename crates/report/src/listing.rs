@@ -231,7 +231,7 @@ mod tests {
             list_text(&document, Palette { colors: false })
         };
         let line = text(entry(ListedKind::File, 0o4755));
-        assert_eq!(line, "-rwsr-xr-x 1 0 100 4.0 KiB 2000-02-29 23:59 a\\u{1b}[2J\n");
+        assert_eq!(line, "-rwsr-xr-x 1 0 100 4 KiB 2000-02-29 23:59 a\\u{1b}[2J\n");
         assert!(text(entry(ListedKind::Directory, 0o1770)).starts_with("drwxrwx--T 1 0 100 - "));
     }
 

@@ -85,14 +85,14 @@ mod tests {
             VmDocument::new("qmp:vm.sock", vec![disk("virtio0", &["daily", "weekly"]), disk("cd", &[])]);
         let text = vm_text(&document, Palette { colors: false });
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[1], "  disk     size     format  access     bitmaps       file");
+        assert_eq!(lines[1], "  disk     size   format  access     bitmaps       file");
         assert!(
-            lines[2].starts_with("  virtio0  8.0 GiB  qcow2   written    daily weekly  /vm/a"),
+            lines[2].starts_with("  virtio0  8 GiB  qcow2   written    daily weekly  /vm/a"),
             "{}",
             lines[2]
         );
         assert!(
-            lines[3].starts_with("  cd       8.0 GiB  qcow2   read only  -             /vm/a"),
+            lines[3].starts_with("  cd       8 GiB  qcow2   read only  -             /vm/a"),
             "{}",
             lines[3]
         );
