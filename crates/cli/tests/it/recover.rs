@@ -202,7 +202,7 @@ fn has_record(journal: &Path) -> bool {
 
 /// A scene whose journal holds a batch that was committed, and a copy of that journal.
 fn committed(fixture: fn() -> Fixture) -> (Scene, Vec<u8>) {
-    for _ in 0..20 {
+    for _ in 0..100 {
         let scene = Scene::new(fixture(), RAW);
         let mut child = scene.pack();
         wait_until(&mut child, || has_record(&scene.journal()));
