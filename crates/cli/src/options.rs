@@ -205,9 +205,15 @@ impl InfoArguments {
     }
 }
 
+/// The disk that files are read from.
+fn files_of(disk: &Path, open: &OpenArguments, repository: &RepositoryArguments) -> files::DiskOptions {
+    let open = OpenOptions { repository: repository.place(), ..open.options() };
+    files::DiskOptions { disk: disk.to_owned(), open }
+}
+
 impl ListArguments {
     pub(crate) fn disk(&self) -> files::DiskOptions {
-        files::DiskOptions { disk: self.disk.clone(), open: self.open.options() }
+        files_of(&self.disk, &self.open, &self.repository)
     }
 
     pub(crate) fn options(&self) -> files::ListOptions {
@@ -217,13 +223,13 @@ impl ListArguments {
 
 impl CatArguments {
     pub(crate) fn disk(&self) -> files::DiskOptions {
-        files::DiskOptions { disk: self.disk.clone(), open: self.open.options() }
+        files_of(&self.disk, &self.open, &self.repository)
     }
 }
 
 impl ExtractArguments {
     pub(crate) fn disk(&self) -> files::DiskOptions {
-        files::DiskOptions { disk: self.disk.clone(), open: self.open.options() }
+        files_of(&self.disk, &self.open, &self.repository)
     }
 
     /// The parser knows that there is either a folder or a tar.

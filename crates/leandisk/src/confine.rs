@@ -86,7 +86,7 @@ pub fn copy_all(options: &copy_all::Options) -> Needs {
 
 /// What reading files of a disk needs: [`files::list()`](crate::files::list()) and [`files::cat()`](crate::files::cat()).
 pub fn files(options: &DiskOptions) -> Needs {
-    reading(disk(&options.disk, &options.open))
+    reading(disk(&options.disk, &options.open)).of(&options.disk, &options.open)
 }
 
 /// What [`files::extract()`](crate::files::extract()) needs.
@@ -97,6 +97,7 @@ pub fn extract(options: &DiskOptions, extract: &ExtractOptions) -> Needs {
         Destination::Tar(path) => ConfinedNames { outputs: vec![path.clone()], ..names },
         Destination::Stdout => names,
     })
+    .of(&options.disk, &options.open)
 }
 
 impl Needs {

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use testkit::{Guest, Inside, run, scratch};
 
 use crate::common::{
-    SOURCES, TARGETS, arg, assert_only, assert_same_bytes, document, fail, leandisk, number, signal, succeed,
-    wait_until,
+    SOURCES, TARGETS, arg, assert_only, assert_same_bytes, document, fail, leandisk, number, output, signal,
+    succeed, wait_until,
 };
 use crate::defrag_common;
 
@@ -182,6 +182,15 @@ fn restic_restores_what_a_copy_of_the_disk_holds() {
         "{info:#}"
     );
     repo.document("leandisk.analyze/1", &["analyze", "latest:plain"]);
+    let stored = repo.document("leandisk.ls/1", &["ls", "latest:plain", "/", "--recursive"]);
+    let there = document("leandisk.ls/1", &["ls", arg(&ext4.disk), "/", "--recursive"]);
+    let entries = there["entries"].as_array().unwrap();
+    assert!(entries.len() > 10 && stored["entries"] == there["entries"], "{stored:#}");
+    let is_file = |entry: &&Value| entry["type"] == "file" && number(entry, "/size_bytes") > 1000;
+    let file = entries.iter().find(is_file).unwrap()["path"].as_str().unwrap();
+    let (of, there) = (repo.args(), output(&["cat", arg(&ext4.disk), file]));
+    let stored = output(&repo.with(&of, &["cat", "latest:plain", file]));
+    assert!(there.status.success() && stored.status.success() && stored.stdout == there.stdout, "{file}");
 
     // Served, it is read as it is asked for; it is not written.
     let socket = path("nbd.sock");
