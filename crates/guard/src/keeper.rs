@@ -450,6 +450,10 @@ impl<M: Machine> Guard<M> {
             }
             if self.machine.gather(id, start, len)? {
                 moved_bytes += len;
+            } else if self.machine.is_wanted(id) {
+                // It was let go for somebody who opened it meanwhile.
+                is_done = false;
+                break;
             }
         }
         if moved_bytes > 0 {

@@ -62,6 +62,9 @@ struct World {
     was_killed: bool,
     writers: bool,
     nobody_reserves: bool,
+    /// Somebody opens what is moved next, and it is let go.
+    opens_next: bool,
+    is_wanted: bool,
 }
 
 fn id(file: usize) -> FileId {
@@ -89,6 +92,8 @@ impl World {
             was_killed: false,
             writers: true,
             nobody_reserves: false,
+            opens_next: false,
+            is_wanted: false,
         }
     }
 
@@ -290,11 +295,14 @@ impl Machine for Sim {
     }
 
     fn is_wanted(&mut self, _id: &FileId) -> bool {
-        self.0.borrow_mut().random.below(8) == 0
+        let mut world = self.0.borrow_mut();
+        world.is_wanted || world.writers && world.random.below(8) == 0
     }
 
     fn release(&mut self, id: &FileId) {
-        self.0.borrow_mut().files[index(id)].is_held = false;
+        let mut world = self.0.borrow_mut();
+        world.files[index(id)].is_held = false;
+        world.is_wanted = false;
     }
 
     fn extents(&mut self, id: &FileId) -> Result<Vec<Extent>> {
@@ -316,6 +324,10 @@ impl Machine for Sim {
     fn gather(&mut self, id: &FileId, start: u64, _len: u64) -> Result<bool> {
         let mut world = self.0.borrow_mut();
         world.step()?;
+        if std::mem::take(&mut world.opens_next) {
+            world.is_wanted = true;
+            return Ok(false);
+        }
         let file = &mut world.files[index(id)];
         if !file.is_held || file.is_shared && start == 0 {
             file.damage = Some("moved what it must not");
@@ -449,6 +461,24 @@ fn explore(seeds: std::ops::Range<u64>) -> std::result::Result<u64, String> {
 fn nothing_stays_behind_wherever_the_guard_is_killed() {
     let cuts = explore(0..60).unwrap_or_else(|what| panic!("{what}"));
     assert!(cuts > 1000, "{cuts}");
+}
+
+#[test]
+fn a_file_that_somebody_opened_while_it_was_moved_comes_again() {
+    let world = Rc::new(RefCell::new(World::new(1, u64::MAX)));
+    {
+        let mut world = world.borrow_mut();
+        (world.writers, world.opens_next) = (false, true);
+        world.files[0] = SimFile { exists: true, pieces: 40, size: 40 << 16, ..SimFile::default() };
+        world.events.push_back((0, true, true));
+    }
+    let mut guard = guard_of(&world).unwrap();
+    drain(&world, &mut guard, 0);
+    assert!(guard.repair_next(10_000).unwrap());
+    assert_eq!((world.borrow().files[0].pieces, guard.suspect_count()), (40, 1));
+    assert!(guard.repair_next(20_000).unwrap());
+    assert_eq!((world.borrow().files[0].pieces, guard.suspect_count()), (1, 0));
+    assert_eq!(guard.counters().repaired, 39);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! `guard` on real file systems: files that grow stay in one piece, what was closed in pieces is put together, nothing stays reserved, and
 //! neither contents nor times tell of it. Judged by `filefrag`, `stat` and the bytes.
 //!
-//! Nothing here depends on how fast the machine is: a writer waits until the guard has done what it is to be judged by.
+//! Nothing here depends on how fast the machine is: a writer waits until the guard has done what it is to be judged by. Meanwhile it asks the
+//! guard, and leaves the files alone: one that `filefrag` has open is one that the guard does not touch.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,6 +10,9 @@ use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::common;
@@ -48,6 +52,11 @@ impl Running {
 
     /// On a machine on which nobody waits for anything.
     fn start_in(path: &Path, state: TempDir, more: &[&str]) -> Self {
+        Self::try_start_in(path, state, more).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// The same; what it said instead if it does not guard.
+    fn try_start_in(path: &Path, state: TempDir, more: &[&str]) -> Result<Self, String> {
         let pressure = scratch();
         for name in ["io", "cpu"] {
             fs::write(pressure.path().join(name), "some avg10=0.00 total=0\n").unwrap();
@@ -57,8 +66,9 @@ impl Running {
         let mut child = command.args(["--idle", "0"]).args(more).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.contains("guarding"), "{line}");
-        Self { child, state: Some(state), pressure }
+        let is_guarding = line.contains("guarding");
+        let running = Self { child, state: Some(state), pressure };
+        if is_guarding { Ok(running) } else { Err(line) }
     }
 
     fn folder(&self) -> &Path {
@@ -339,6 +349,8 @@ fn what_was_closed_in_pieces_is_put_together_unless_it_is_shared_or_open() {
             assert!(said.contains("shared") && extents(&path) == before, "{filesystem}: {said}");
             fs::remove_file(&copy).unwrap();
             run("sync", &[]);
+            // XFS frees what is removed behind everybody's back.
+            until("it is not shared any more", || !run("filefrag", &["-v", arg(&path)]).contains("shared"));
         }
         // While somebody reads it, it stays.
         let reader = File::open(&path).unwrap();
@@ -346,9 +358,9 @@ fn what_was_closed_in_pieces_is_put_together_unless_it_is_shared_or_open() {
         std::thread::sleep(Duration::from_millis(1500));
         assert_eq!(extents(&path), before, "{filesystem}: it is open");
         drop(reader);
-        until("it was put together", || extents(&path) < before);
+        until("it was put together", || guard.count("repaired") > 0 && guard.count("moved_bytes") > 0);
+        assert!(extents(&path) < before, "{filesystem}: {before} {}", extents(&path));
         assert!(fs::read(&path).unwrap() == contents && stamp(&path) == time, "{filesystem}");
-        until("it was counted", || guard.count("repaired") > 0 && guard.count("moved_bytes") > 0);
         println!("{filesystem}: {before} extents, {} once it was put together", extents(&path));
         guard.end();
     }
@@ -372,35 +384,78 @@ fn a_dry_run_reserves_nothing_and_counts_what_it_would() {
     guard.end();
 }
 
+/// The kernel's count of waiting for devices, in place of the one of a guard's folder: a pipe that says at every look, however late that
+/// comes, that others waited all the time since the one before, until they do no more.
+struct Others {
+    pipe: PathBuf,
+    _dir: TempDir,
+    wait: Arc<AtomicBool>,
+    are_gone: Arc<AtomicBool>,
+    teller: JoinHandle<()>,
+}
+
+impl Others {
+    fn wait(folder: &Path) -> Self {
+        let dir = scratch();
+        let (pipe, link) = (dir.path().join("pipe"), dir.path().join("link"));
+        run("mkfifo", &[arg(&pipe)]);
+        std::os::unix::fs::symlink(&pipe, &link).unwrap();
+        let (wait, are_gone) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        fs::rename(&link, folder.join("io")).unwrap();
+        let (path, others) = (pipe.clone(), (wait.clone(), are_gone.clone()));
+        let teller = std::thread::spawn(move || {
+            let mut waited_us = 0_u64;
+            loop {
+                // Until somebody looks.
+                let mut pipe = File::options().write(true).open(&path).unwrap();
+                if others.1.load(Ordering::Relaxed) {
+                    break;
+                }
+                if others.0.load(Ordering::Relaxed) {
+                    waited_us += 3_600_000_000;
+                }
+                let _ = writeln!(pipe, "some avg10=0.00 total={waited_us}");
+                drop(pipe);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        Self { pipe, _dir: dir, wait, are_gone, teller }
+    }
+
+    fn wait_no_more(&self) {
+        self.wait.store(false, Ordering::Relaxed);
+    }
+
+    fn end(self) {
+        self.are_gone.store(true, Ordering::Relaxed);
+        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let mut options = File::options();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags);
+        let _reader = options.read(true).open(&self.pipe).unwrap();
+        self.teller.join().unwrap();
+    }
+}
+
 #[test]
 fn it_sleeps_while_others_wait_and_says_so() {
     let (host, path) = in_pieces("btrfs");
     let guard = Running::start(host.path(), &[]);
-    // Others wait all the time from here on.
-    let began = Instant::now();
-    let wait = |pressure: &Path| {
-        let text = format!("some avg10=99.00 total={}\n", 1_000_000 + began.elapsed().as_micros() * 10);
-        fs::write(pressure.join("new"), text).unwrap();
-        fs::rename(pressure.join("new"), pressure.join("io")).unwrap();
-    };
-    wait(guard.pressure.path());
+    let others = Others::wait(guard.pressure.path());
     let before = extents(&path);
     close_after_writing(&path);
     let mut status = Value::Null;
     until("it sleeps", || {
-        wait(guard.pressure.path());
         status = guard.status();
         status["paths"][0]["reason"].as_str().is_some_and(|reason| reason.contains("devices"))
     });
     assert_eq!(status["paths"][0]["state"], "asleep");
-    until("it counts how long", || {
-        wait(guard.pressure.path());
-        guard.status()["asleep_seconds"].as_f64().unwrap() > 0.3
-    });
-    assert_eq!(extents(&path), before);
-    fs::write(guard.pressure.path().join("io"), "some avg10=0.00 total=9\n").unwrap();
-    until("it wakes", || extents(&path) < before);
+    until("it counts how long", || guard.status()["asleep_seconds"].as_f64().unwrap() > 0.3);
+    assert_eq!((extents(&path), guard.count("repaired")), (before, 0));
+    others.wait_no_more();
+    until("it wakes", || guard.count("repaired") > 0);
+    assert!(extents(&path) < before);
     guard.end();
+    others.end();
 }
 
 #[test]
@@ -421,19 +476,39 @@ fn one_guard_a_folder_and_refusals() {
     fail(2, &["guard", "--idle", "-1"]);
 }
 
+/// One guard whose counts are at a port that was free a moment ago.
+fn with_counts_at_a_port(path: &Path) -> (Running, std::net::SocketAddr) {
+    let mut said = String::new();
+    for _ in 0..20 {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        match Running::try_start_in(path, scratch(), &["--metrics", &free.to_string()]) {
+            Ok(guard) => return (guard, free),
+            // Somebody else took it.
+            Err(line) => said = line,
+        }
+    }
+    panic!("{said}");
+}
+
+fn ask(place: std::net::SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(place)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
 #[test]
 fn counts_are_told_over_http() {
     let host = HostMount::new("ext4", 64 << 20);
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let guard = Running::start(host.path(), &["--metrics", &free.to_string()]);
-    let mut stream = TcpStream::connect(free).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let (guard, place) = with_counts_at_a_port(host.path());
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(
-        answer.starts_with("HTTP/1.1 200 OK") && answer.contains("leandisk_guard_asleep_seconds_total"),
-        "{answer}"
-    );
+    // Who is slow to ask is not answered.
+    until("it answers", || {
+        answer = ask(place).unwrap_or_default();
+        answer.starts_with("HTTP/1.1 200 OK")
+    });
+    assert!(answer.contains("leandisk_guard_asleep_seconds_total"), "{answer}");
     guard.end();
     assert!(common::output(&["guard", "status", "--state", "/nonexistent/folder"]).status.success());
 }
