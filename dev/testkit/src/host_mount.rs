@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::TempDir;
 
+use crate::loops::unmount;
 use crate::tools::{run, scratch};
 
 /// A file system in a file, mounted as long as the value lives. One at a time in a program.
@@ -152,11 +152,6 @@ fn age(folder: &Path) {
 
 impl Drop for HostMount {
     fn drop(&mut self) {
-        let unmount = |more: &[&str]| {
-            let status = Command::new("umount").args(more).arg(&self.folder).status();
-            status.is_ok_and(|status| status.success())
-        };
-        // Lazily, where a test failed with a file open.
-        let _ = unmount(&[]) || unmount(&["-l"]);
+        unmount(&self.folder);
     }
 }

@@ -1,9 +1,16 @@
-//! Files, or parts of them, as block devices of the kernel, which needs root.
+//! Files, or parts of them, as block devices of the kernel, and the end of mounts, which needs root.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::tools::run;
+
+/// How long somebody else may hold what is unmounted or detached.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug)]
@@ -19,16 +26,18 @@ pub struct Part<'a> {
 /// Block devices, as long as the value lives. What they are devices of is forgotten with them.
 pub struct Loops {
     names: Vec<String>,
+    files: Vec<PathBuf>,
 }
 
 impl Loops {
     /// Attaches a device to each part.
     pub fn attach(parts: &[Part<'_>]) -> Self {
-        let mut loops = Self { names: Vec::new() };
+        let mut loops = Self { names: Vec::new(), files: Vec::new() };
         for Part { file, start_bytes, len_bytes } in parts {
             let (start, len) = (start_bytes.to_string(), len_bytes.to_string());
             let args = ["--show", "-f", "-o", &start, "--sizelimit", &len, file.to_str().unwrap()];
             loops.names.push(run("losetup", &args).trim().to_owned());
+            loops.files.push(file.to_path_buf());
         }
         loops
     }
@@ -49,5 +58,40 @@ impl Drop for Loops {
                 panic!("{name} is not detached");
             }
         }
+        self.files.iter().for_each(|file| wait_until_detached(file));
     }
+}
+
+/// Unmounts what is there. Whoever looks at all mounts of the machine may hold it for a moment.
+pub fn unmount(folder: &Path) {
+    let unmount = |args: &[&OsStr]| {
+        let output = Command::new("umount").args(args).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let folder = folder.as_os_str();
+    let deadline = Instant::now() + if std::thread::panicking() { Duration::ZERO } else { PATIENCE };
+    while !unmount(&[folder]) {
+        if Instant::now() >= deadline {
+            // A test failed with a file open.
+            unmount(&[OsStr::new("-l"), folder]);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until no loop device has the file. A device that somebody else looks at while it is detached, as `btrfs check` looks at all there
+/// are, stays until that one is done.
+pub fn wait_until_detached(file: &Path) {
+    let Ok(file) = fs::canonicalize(file) else { return };
+    let deadline = Instant::now() + PATIENCE;
+    while is_attached(&file) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_attached(file: &Path) -> bool {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut attached = devices.filter_map(|device| fs::read(device.path().join("loop/backing_file")).ok());
+    attached.any(|name| OsStr::from_bytes(name.trim_ascii_end()) == file)
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::guest::digest;
-use crate::loops::Loops;
+use crate::loops::{Loops, unmount, wait_until_detached};
 use crate::tools::{run, scratch};
 
 /// What ntfs-3g tells of a file when asked for it by name (its manual, *Extended Attributes*).
@@ -39,6 +39,8 @@ const SHOWN_MAX: usize = 40;
 pub struct Mounted {
     dir: tempfile::TempDir,
     server: Option<Child>,
+    /// The file that the kernel has a loop device for.
+    looped: Option<PathBuf>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -55,9 +57,9 @@ impl Mounted {
         let alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = scratch();
         let options = format!("loop,{options}");
-        let (volume, at) = (volume.to_str().unwrap(), dir.path().to_str().unwrap());
-        run("mount", &["-t", filesystem, "-o", &options, volume, at]);
-        Self { dir, server: None, _alone: alone }
+        let (looped, at) = (Some(volume.to_path_buf()), dir.path().to_str().unwrap());
+        run("mount", &["-t", filesystem, "-o", &options, volume.to_str().unwrap(), at]);
+        Self { dir, server: None, looped, _alone: alone }
     }
 
     /// Mounts the Btrfs that has these devices through the kernel.
@@ -68,7 +70,7 @@ impl Mounted {
         let others: String = names.iter().map(|name| format!(",device={name}")).collect();
         let at = dir.path().to_str().unwrap();
         run("mount", &["-t", "btrfs", "-o", &format!("{options}{others}"), names[0], at]);
-        Self { dir, server: None, _alone: alone }
+        Self { dir, server: None, looped: None, _alone: alone }
     }
 
     /// Mounts the NTFS volume in a file through ntfs-3g, with streams as `file:stream`.
@@ -93,7 +95,7 @@ impl Mounted {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
-        Self { dir, server: Some(server), _alone: alone }
+        Self { dir, server: Some(server), looped: None, _alone: alone }
     }
 
     /// Where it is mounted.
@@ -109,13 +111,12 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let unmount =
-            |args: &[&OsStr]| Command::new("umount").args(args).status().is_ok_and(|status| status.success());
-        let path = self.dir.path().as_os_str();
-        // Lazily, where a test failed with a file open.
-        let _ = unmount(&[path]) || unmount(&[OsStr::new("-l"), path]);
+        unmount(self.dir.path());
         if let Some(server) = &mut self.server {
             let _ = server.wait();
+        }
+        if let Some(file) = &self.looped {
+            wait_until_detached(file);
         }
     }
 }

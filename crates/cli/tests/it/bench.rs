@@ -46,7 +46,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        as_root("umount", &[arg(&self.mount)]);
+        testkit::loops::unmount(&self.mount);
         assert!(!self.dir.path().join("mount/lost+found").exists());
     }
 }

@@ -74,7 +74,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        as_root("umount", &[arg(self.folder.path())]);
+        testkit::loops::unmount(self.folder.path());
         as_root("losetup", &["-d", &self.device]);
     }
 }

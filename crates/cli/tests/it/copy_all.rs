@@ -123,7 +123,7 @@ fn there_must_be_room_for_all_together() {
     let left = names_in(&small);
     let copied = output(&sources);
     let names = names_in(&into);
-    run("umount", &[arg(&small)]);
+    testkit::loops::unmount(&small);
     assert!(message.contains("together"), "{message}");
     assert_eq!(left, [""; 0]);
     // Thin, both fit.

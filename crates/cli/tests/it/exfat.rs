@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{arg, document, fail, number, succeed};
 use tempfile::TempDir;
+use testkit::loops::{unmount, wait_until_detached};
 use testkit::{run, scratch};
 
 const MIB: u64 = 1 << 20;
@@ -19,11 +20,9 @@ fn mounted(volume: &Path, options: &str, inside: impl FnOnce(&Path)) {
     let device = run("losetup", &["-f", "--show", arg(volume)]).trim().to_owned();
     run("mount.exfat-fuse", &["-o", options, &device, arg(&at)]);
     inside(&at);
-    run("umount", &[arg(&at)]);
+    unmount(&at);
     run("losetup", &["-d", &device]);
-    while !run("losetup", &["-j", arg(volume)]).is_empty() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_until_detached(volume);
 }
 
 /// A disk whose free space is full of what was there before.

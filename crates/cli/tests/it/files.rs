@@ -27,7 +27,7 @@ fn mounted<T>(volume: &Path, options: &str, work: impl FnOnce(&Path) -> T) -> T 
     fs::create_dir_all(&at).unwrap();
     run("mount", &["-o", &format!("loop{options}"), arg(volume), arg(&at)]);
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&at)));
-    run("umount", &[arg(&at)]);
+    testkit::loops::unmount(&at);
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
@@ -214,7 +214,7 @@ fn files_of_windows_are_unpacked_and_streams_are_files() {
             compress_as_windows(&file, bytes.len() as u64, algorithm, &packed);
         }
     });
-    run("umount", &[arg(&at)]);
+    testkit::loops::unmount(&at);
     filled.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 
     let disk = arg(&disk);

@@ -31,7 +31,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        as_root("umount", &[arg(self.dir.path())]);
+        testkit::loops::unmount(self.dir.path());
     }
 }
 
@@ -150,7 +150,7 @@ fn a_target_that_cannot_be_written_half_way_is_an_error_and_not_under_its_name()
     let target = mounted.path().join("target.raw");
     let (status, message) = copy_as_root(arg(&source), &target);
     let is_there = target.exists();
-    as_root("umount", &[arg(mounted.path())]);
+    testkit::loops::unmount(mounted.path());
     assert_eq!(status, Some(5), "{message}");
     assert!(message.contains("target.raw"), "{message}");
     assert!(!is_there, "nothing is under the target's name");

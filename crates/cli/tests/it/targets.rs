@@ -79,7 +79,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        as_root("umount", &[arg(self.0.path())]);
+        testkit::loops::unmount(self.0.path());
     }
 }
 
@@ -108,7 +108,7 @@ fn a_device_in_use_is_refused_by_a_dry_run_too() {
         copy(&[&source, &device.name, "-f", "raw", "--force", "--dry-run"]),
         copy(&[&source, &device.name, "-f", "raw", "--force"]),
     );
-    as_root("umount", &[arg(mounted.path())]);
+    testkit::loops::unmount(mounted.path());
     assert_eq!((dry.0, run.0), (3, 3), "{dry:?} {run:?}");
 }
 

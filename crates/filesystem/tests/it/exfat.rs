@@ -9,6 +9,7 @@ use std::process::Command;
 use crate::support::{Written, copy_but, source, spans, text};
 use extent::Offset;
 use filesystem::{Catalog, Check, FileKind, FileSystem, PieceState, State, Use};
+use testkit::loops::{unmount, wait_until_detached};
 use testkit::{run, scratch};
 
 /// Options of mkfs.exfat, and the size in KiB.
@@ -57,21 +58,9 @@ impl Mounted {
 impl Drop for Mounted {
     /// Ends once the device is gone, and all that was written is in the file.
     fn drop(&mut self) {
-        // Whoever looks at all mounts of the machine may hold it for a moment.
-        let is_mounted = |_: &u32| {
-            let done = Command::new("umount").arg(&self.0).output();
-            let is_done = done.is_ok_and(|output| output.status.success());
-            std::thread::sleep(std::time::Duration::from_millis(if is_done { 0 } else { 20 }));
-            !is_done
-        };
-        let _ = (0..500).take_while(is_mounted).count();
+        unmount(&self.0);
         let _ = Command::new("losetup").args(["-d", &self.2]).status();
-        let is_held = |_: &u32| {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            let held = Command::new("losetup").args(["-j", text(&self.1)]).output();
-            held.is_ok_and(|output| !output.stdout.is_empty())
-        };
-        let _ = (0..1000).take_while(is_held).count();
+        wait_until_detached(&self.1);
     }
 }
 

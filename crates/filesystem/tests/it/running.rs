@@ -41,11 +41,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let at = self.dir.path().join("mounted");
-        let done = Command::new("umount").arg(&at).status();
-        if !done.is_ok_and(|status| status.success()) {
-            let _ = Command::new("umount").arg("-l").arg(&at).status();
-        }
+        testkit::loops::unmount(&self.dir.path().join("mounted"));
     }
 }
 

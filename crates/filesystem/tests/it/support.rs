@@ -208,10 +208,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let done = Command::new("umount").arg(&self.at).status();
-        if !done.is_ok_and(|status| status.success()) {
-            let _ = Command::new("umount").arg("-l").arg(&self.at).status();
-        }
+        testkit::loops::unmount(&self.at);
     }
 }
 
