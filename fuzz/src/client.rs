@@ -15,6 +15,7 @@ fn exports() -> Vec<ExportFacts> {
             len_bytes,
             preferred_bytes: 4096,
             is_read_only: len_bytes == 1 << 20,
+            is_private: false,
         })
         .collect()
 }

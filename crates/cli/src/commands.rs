@@ -1,24 +1,25 @@
 //! The commands: a use case each, and what is printed of its outcome.
 
 use std::ffi::OsStr;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::running::Address;
 use leandisk::{
     Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, copy, create, defrag, files,
-    folder, guard, increment, info, map, recover, running, serve, stats,
+    folder, guard, increment, info, map, moment, recover, running, serve, stats,
 };
 use report::{
     DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, backup_text, check_text,
     compact_text, copy_text, create_text, defrag_text, first_write_text, folder_text, fragmentation_text,
     guard_text, info_text, list_text, map_text, printable, recover_text, restore_text, snapshots_text,
-    stats_text, to_json, vm_text,
+    stats_text, to_json, to_json_line, vm_text, watch_heading, watch_lines,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -56,17 +57,22 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             })?;
         }
         Command::List(arguments) => {
-            confine::run(arguments.confine.into(), confine::files(&arguments.disk()))?;
-            let disk = files::open(&arguments.disk())?;
-            let Reported { document, ended } = files::list(disk.stack(), &arguments.options(), &TERMINAL)?;
+            let Reported { document, ended } = reading_files(arguments.disk(), |mut disk, place| {
+                place.put_in(&mut disk.disk, &mut disk.open);
+                confine::run(arguments.confine.into(), confine::files(&disk).removing(place.made()))?;
+                files::list(files::open(&disk)?.stack(), &arguments.options(), &TERMINAL)
+            })?;
             print(&if arguments.json { to_json(&document) } else { list_text(&document, palette) })?;
             ended.map_err(Failed::Told)?;
         }
         Command::Cat(arguments) => {
-            confine::run(arguments.confine.into(), confine::files(&arguments.disk()))?;
-            let disk = files::open(&arguments.disk())?;
             let path = arguments.path.as_bytes();
-            read_by_others(files::cat(disk.stack(), path, &mut std::io::stdout().lock(), &TERMINAL))?;
+            reading_files(arguments.disk(), |mut disk, place| {
+                place.put_in(&mut disk.disk, &mut disk.open);
+                confine::run(arguments.confine.into(), confine::files(&disk).removing(place.made()))?;
+                let disk = files::open(&disk)?;
+                read_by_others(files::cat(disk.stack(), path, &mut std::io::stdout().lock(), &TERMINAL))
+            })?;
         }
         Command::Extract(arguments) => extract(arguments)?,
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
@@ -139,16 +145,28 @@ fn read_by_others(done: Result<()>) -> Result<()> {
 }
 
 fn extract(arguments: &ExtractArguments) -> Result<()> {
-    let (disk, options) = (arguments.disk(), arguments.options());
+    let options = arguments.options();
     let mut stdout = std::io::stdout();
     if options.into == files::Destination::Stdout && stdout.is_terminal() {
         return Err(
             Error::invalid("a tar is not written onto a terminal").hint("--tar FILE, or a pipe behind it")
         );
     }
-    confine::run(arguments.confine.into(), confine::extract(&disk, &options))?;
-    let disk = files::open(&disk)?;
-    read_by_others(files::extract(disk.stack(), &options, &mut stdout, &TERMINAL))
+    reading_files(arguments.disk(), |mut disk, place| {
+        place.put_in(&mut disk.disk, &mut disk.open);
+        confine::run(arguments.confine.into(), confine::extract(&disk, &options).removing(place.made()))?;
+        let disk = files::open(&disk)?;
+        read_by_others(files::extract(disk.stack(), &options, &mut stdout, &TERMINAL))
+    })
+}
+
+/// Does something with the files of a disk, wherever that is read.
+fn reading_files<T>(
+    disk: files::DiskOptions,
+    act: impl FnOnce(files::DiskOptions, &Place) -> Result<T>,
+) -> Result<T> {
+    let named = disk.disk.clone();
+    at(&named, &looking(), &TERMINAL, |place| act(disk, place))
 }
 
 fn info(arguments: &InfoArguments) -> Result<()> {
@@ -207,21 +225,26 @@ enum Place {
     Here,
     /// At the export of a running guest's disk.
     Guest(Box<running::Disk>),
+    /// At a server on this host.
+    Served(Box<moment::Disk>, String),
 }
 
 impl Place {
     /// Has the disk be opened there.
     fn put_in(&self, disk: &mut PathBuf, open: &mut OpenOptions) {
-        if let Self::Guest(guest) = self {
-            *disk = guest.source().to_owned();
-            open.shown_as = Some(guest.shown().to_owned());
-        }
+        let (source, shown) = match self {
+            Self::Here => return,
+            Self::Guest(guest) => (guest.source(), guest.shown()),
+            Self::Served(served, shown) => (served.source(), &**shown),
+        };
+        *disk = source.to_owned();
+        open.shown_as = Some(shown.to_owned());
     }
 
     /// What was made, and is removed by a process that is closed in by then.
     fn made(&self) -> Option<&Path> {
         match self {
-            Self::Here => None,
+            Self::Here | Self::Served(..) => None,
             Self::Guest(guest) => Some(guest.made()),
         }
     }
@@ -232,18 +255,22 @@ fn looking() -> running::Options {
     running::Options { freeze: running::Freeze::Never, ..running::Options::default() }
 }
 
-/// Does something with a disk, which may be one of a running guest: it is exported meanwhile.
+/// Does something with a disk, which may be one of a running guest, exported meanwhile, or one that is served, kept as it is meanwhile.
 fn at<T>(
     disk: &Path,
     how: &running::Options,
     observer: &dyn Observer,
     act: impl FnOnce(&mut Place) -> Result<T>,
 ) -> Result<T> {
-    let Some(address) = Address::of(disk) else { return act(&mut Place::Here) };
+    let Some(address) = Address::of(disk) else {
+        let served = moment::Disk::begin(disk, how.overlay_folder.as_deref())?;
+        let served = served.map(|served| Place::Served(Box::new(served), disk.display().to_string()));
+        return act(&mut served.unwrap_or(Place::Here));
+    };
     let mut place = Place::Guest(Box::new(running::Disk::begin(&address?, how, observer)?));
     let done = act(&mut place);
     let ended = match place {
-        Place::Here => Ok(()),
+        Place::Here | Place::Served(..) => Ok(()),
         Place::Guest(guest) => guest.end(),
     };
     let again = format!("something may be left in QEMU: leandisk recover '{}'", disk.display());
@@ -342,9 +369,32 @@ fn run_guard(arguments: &GuardArguments) -> Result<()> {
     guard::run(&arguments.options(), &TERMINAL, &stop, ready, || manager.notify(service::STOPPING))
 }
 
+/// Lines of statistics between two headings, as on a terminal of 24.
+const LINES_OF_HEADING: usize = 20;
+
+fn watch(arguments: &StatsArguments, interval: Duration) -> Result<()> {
+    let mut lines = 0;
+    let mut stdout = std::io::stdout().lock();
+    read_by_others(stats::watch(&arguments.options(), interval, &TERMINAL, |document| {
+        let text = match arguments.json {
+            true => to_json_line(document),
+            false if lines % LINES_OF_HEADING == 0 => {
+                watch_heading(stdout_palette()) + &watch_lines(document)
+            }
+            false => watch_lines(document),
+        };
+        lines += 1;
+        let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+        written.map_err(|error| Error::io("write to standard output", error))
+    }))
+}
+
 fn stats(arguments: &StatsArguments) -> Result<()> {
     if arguments.csv {
         return print(&stats::csv(&arguments.options())?);
+    }
+    if let Some(interval) = arguments.watch {
+        return watch(arguments, interval);
     }
     let document = stats::run(&arguments.options(), &TERMINAL)?;
     // Two are compared on a page.

@@ -206,6 +206,12 @@ impl InfoArguments {
 }
 
 /// The disk that files are read from.
+/// The folder of a target that is a file: that of an address or of standard output is none.
+fn folder_of(target: &Path) -> Option<PathBuf> {
+    let folder = target.parent().filter(|_| target != Path::new("-"))?;
+    (folder.as_os_str().is_empty() || folder.is_dir()).then(|| folder.to_owned())
+}
+
 fn files_of(disk: &Path, open: &OpenArguments, repository: &RepositoryArguments) -> files::DiskOptions {
     let open = OpenOptions { repository: repository.place(), ..open.options() };
     files::DiskOptions { disk: disk.to_owned(), open }
@@ -299,7 +305,7 @@ impl CopyArguments {
             freeze: self.freeze.map(Into::into).unwrap_or_default(),
             agent: self.agent.clone(),
             since: self.since.clone(),
-            overlay_folder: self.others.first().and_then(|target| Some(target.parent()?.into())),
+            overlay_folder: self.others.first().and_then(|target| folder_of(target)),
         })
     }
 

@@ -10,6 +10,7 @@
 //! | copy it | [`copy::run`] |
 //! | change it in place | [`compact::run`], [`defrag::run`], [`recover::run`] |
 //! | make one | [`create::run`] |
+//! | read a disk that a server on this host serves, as it is at one moment | [`moment::Disk::begin`], and any of the above that only look, on its address |
 //! | read a disk of a running guest | [`running::Disk::begin`], and any of the above that only look, on its address |
 //! | back disks up into a repository in restic's format | [`backup::run`], [`backup::snapshots`], [`backup::restore`], [`backup::check`] |
 //! | let others use it | [`serve::run`], [`stats::run`] |
@@ -116,6 +117,7 @@ pub mod increment;
 pub mod info;
 mod machine;
 pub mod map;
+pub mod moment;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod observer;

@@ -177,7 +177,7 @@ impl<'a> Location<'a> {
     /// Opens the container alone, whatever became of it.
     pub(crate) fn open_chain(self, caching: Caching) -> Result<Chain> {
         if vm::Address::is_one(self.path) {
-            let what = "a disk of a running guest is read by copy, info, analyze and map, one at a time";
+            let what = "a disk of a running guest is read by copy, info, analyze, map, ls, cat and extract, one at a time";
             return Err(Error::unsupported(what).path(self.path.display()));
         }
         if let Some((place, name)) = self.options.snapshot(self.path) {

@@ -191,7 +191,7 @@ fn begin(monitor: &mut Socket, wanted: &Wanted<'_>, observer: &dyn Observer) -> 
 }
 
 /// A file without a name, as long as the disk, that reads as zeros and occupies nothing.
-fn overlay(folder: Option<&Path>, len_bytes: u64) -> Result<File> {
+pub(crate) fn overlay(folder: Option<&Path>, len_bytes: u64) -> Result<File> {
     let folder = folder.map_or_else(std::env::temp_dir, |folder| match folder.as_os_str().is_empty() {
         true => ".".into(),
         false => folder.to_owned(),
@@ -228,7 +228,7 @@ fn run_of_socket(path: &Path) -> Option<RunId> {
 }
 
 /// A path as it stands in an address.
-fn escaped(path: &Path) -> String {
+pub(crate) fn escaped(path: &Path) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte);
     let bytes = path.as_os_str().as_encoded_bytes().iter();
     bytes

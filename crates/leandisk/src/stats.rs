@@ -2,6 +2,8 @@
 //! of them.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use block::{Error, Result};
 use report::{StatsDocument, stats_page};
@@ -12,6 +14,9 @@ use crate::{Observer, recording};
 
 /// A recording is no larger.
 const RECORDING_BYTES_MAX: u64 = 64 << 20;
+
+/// How soon it stops that is asked to.
+const LOOKS_EVERY: Duration = Duration::from_millis(100);
 
 /// What is asked.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +66,50 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<StatsDocument> 
         file.write_page(&page, options.later.as_deref().unwrap_or(&options.source), observer)?;
     }
     Ok(document)
+}
+
+/// Has `each` told what was asked of the disks of a server in each `interval`, until that fails, the user asks to stop, or the server ends.
+pub fn watch(
+    options: &Options,
+    interval: Duration,
+    observer: &dyn Observer,
+    mut each: impl FnMut(&StatsDocument) -> Result<()>,
+) -> Result<()> {
+    let cancelled = observer.cancel()?;
+    let socket = control_socket(&options.source);
+    let ask = || -> Result<Vec<ExportStats>> {
+        let exports = asked(&socket)?;
+        check_snapshots(&exports).map_err(|error| error.path(socket.display()))?;
+        match &options.export {
+            Some(_) => chosen(exports, options.export.as_deref(), &options.source),
+            None => Ok(exports),
+        }
+    };
+    let mut before = ask()?;
+    loop {
+        let until = Instant::now() + interval;
+        while !cancelled.load(Relaxed) && Instant::now() < until {
+            std::thread::sleep((until - Instant::now()).min(LOOKS_EVERY));
+        }
+        if cancelled.load(Relaxed) {
+            return Ok(());
+        }
+        // A server that was there and is not any more has ended.
+        let Ok(now) = ask() else { return Ok(()) };
+        each(&StatsDocument::new(between(&before, &now)))?;
+        before = now;
+    }
+}
+
+/// What was measured between two looks.
+fn between(before: &[ExportStats], now: &[ExportStats]) -> Vec<ExportStats> {
+    let of_export = |now: &ExportStats| {
+        let before = before.iter().find(|before| before.name == now.name);
+        let before = before.and_then(|before| before.snapshot.as_ref());
+        let snapshot = now.snapshot.as_ref().zip(before).map(|(now, before)| now.since(before));
+        ExportStats { snapshot, ..now.clone() }
+    };
+    now.iter().map(of_export).collect()
 }
 
 /// What a server tells, or told when it was recorded.
@@ -125,7 +174,9 @@ fn control_socket(path: &Path) -> PathBuf {
 fn unexpected(socket: &Path, answer: Answer) -> Error {
     let why = match answer {
         Answer::Error(why) => why,
-        Answer::Exports(_) | Answer::Text(_) => "the server answered something else".into(),
+        Answer::Exports(_) | Answer::Text(_) | Answer::Moment { .. } | Answer::NoMoment {} => {
+            "the server answered something else".into()
+        }
     };
     Error::corrupt(Corrupt::Answer(why)).path(socket.display())
 }

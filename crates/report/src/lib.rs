@@ -72,7 +72,7 @@ pub use map::{
 };
 pub use recover::{RecoverDocument, recover_text};
 pub use shadow_copies::ShadowCopyCare;
-pub use stats::{StatsDocument, stats_text};
+pub use stats::{StatsDocument, stats_text, watch_heading, watch_lines};
 pub use stats_page::stats_page;
 pub use text::{Palette, human_bytes, printable};
 pub use vm::{VmDocument, vm_text};
@@ -80,4 +80,9 @@ pub use vm::{VmDocument, vm_text};
 /// A document as one line of JSON, ready to be printed.
 pub fn to_json(document: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(document).expect("plain data becomes JSON")
+}
+
+/// A document as one line of JSON.
+pub fn to_json_line(document: &impl serde::Serialize) -> String {
+    serde_json::to_string(document).expect("plain data becomes JSON") + "\n"
 }

@@ -103,6 +103,43 @@ pub fn stats_text(document: &StatsDocument, palette: Palette) -> String {
     out
 }
 
+/// The columns of [`watch_lines`].
+pub fn watch_heading(palette: Palette) -> String {
+    let line = format!(
+        "{:>9}  {:>10}  {:>9}  {:>11}  {:>9}  {:>9}  {:>10}  export",
+        "reads/s", "read MiB/s", "writes/s", "write MiB/s", "p50 us", "p99 us", "sequential"
+    );
+    palette.strong(&line) + "\n"
+}
+
+/// A line for each export: what was asked of it in the time that its snapshot covers.
+pub fn watch_lines(document: &StatsDocument) -> String {
+    let mut out = String::new();
+    for export in &document.exports {
+        let Some(snapshot) = &export.snapshot else { continue };
+        // Rates to look at: the places that a float lacks do not matter.
+        #[allow(clippy::cast_precision_loss)]
+        let rate = |count: u64| count as f64 * 1e9 / snapshot.elapsed_ns.max(1) as f64;
+        let mib = |bytes: u64| rate(bytes) / f64::from(1 << 20);
+        let (counts, latency) = (&snapshot.logical, snapshot.all_latency());
+        let tail = |share| latency.quantile_ns(share).map_or("-".into(), |ns| (ns / 1000).to_string());
+        let sequential = snapshot.sequential_share().map_or("-".into(), percent);
+        let _ = writeln!(
+            out,
+            "{:>9.0}  {:>10.1}  {:>9.0}  {:>11.1}  {:>9}  {:>9}  {:>10}  {}",
+            rate(counts.reads),
+            mib(counts.read_bytes),
+            rate(counts.writes),
+            mib(counts.written_bytes),
+            tail(0.5),
+            tail(0.99),
+            sequential,
+            printable(&export.name)
+        );
+    }
+    out
+}
+
 fn push_snapshot(out: &mut String, snapshot: &Snapshot, palette: Palette) {
     let counts = &snapshot.logical;
     let _ = writeln!(out, "  measured for  {} s", snapshot.elapsed_ns / 1_000_000_000);

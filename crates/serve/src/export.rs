@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use block::{Error, ErrorKind, LiveDisk, Result as BlockResult, Run, RunState, Take};
+use block::{Disk, EditDisk, Error, ErrorKind, LiveDisk, ReadAt, Result as BlockResult, Run, RunState, Take};
 use extent::{Virtual, VirtualOffset, VirtualSpan};
 
+use crate::moment::{Keep, Moment, Moments};
 use crate::monitor::{Completion, Direction, Io, Monitor};
 use crate::trace::TraceWriter;
 
@@ -117,7 +118,7 @@ type Watcher = Box<dyn Fn(&str) + Send + Sync>;
 pub struct Export {
     name: String,
     description: String,
-    disk: Arc<dyn LiveDisk>,
+    disk: Moments,
     is_read_only: bool,
     writes_zeros: bool,
     monitor: Option<Arc<Monitor>>,
@@ -135,7 +136,7 @@ impl Export {
         Self {
             name: name.into(),
             description: String::new(),
-            disk,
+            disk: Moments::new(disk),
             is_read_only: false,
             writes_zeros: false,
             monitor: None,
@@ -226,6 +227,18 @@ impl Export {
     /// Has `watcher` told should it fail for good. The first watcher stays.
     pub(crate) fn watch(&self, watcher: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.watcher.set(Box::new(watcher));
+    }
+
+    /// The disk as it is now, to be read under `name` while it changes, until [`Self::end_moment`].
+    pub(crate) fn begin_moment(&self, name: &str, keep: Box<dyn Keep>) -> BlockResult<(Self, Arc<Moment>)> {
+        let moment = self.disk.begin(keep)?;
+        let description = format!("{} as it was at one moment", self.name);
+        Ok((Self::new(name, moment.clone()).described(description).read_only(), moment))
+    }
+
+    /// Keeps nothing more for the moment.
+    pub(crate) fn end_moment(&self, moment: &Arc<Moment>) {
+        self.disk.end(moment);
     }
 
     /// Nanoseconds since it is served.

@@ -11,11 +11,17 @@
 //! Absent on purpose: image formats and allocation (a [`block::LiveDisk`] brings both), files of the host.
 
 mod export;
+mod moment;
 pub mod monitor;
+#[cfg(feature = "mutants")]
+mod mutant;
 pub mod nbd;
 mod socket;
 pub mod stats;
 pub mod trace;
 
 pub use export::{Allocation, Export, Fault, FaultKind};
+pub use moment::Keep;
+#[cfg(feature = "mutants")]
+pub use mutant::{MUTANTS, Mutant};
 pub use socket::{Access, bind};

@@ -204,6 +204,7 @@ fn facts() -> Vec<ExportFacts> {
         len_bytes: 1 << 20,
         preferred_bytes: 4096,
         is_read_only: false,
+        is_private: false,
     }]
 }
 

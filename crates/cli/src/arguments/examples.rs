@@ -56,7 +56,9 @@ Examples:
   leandisk copy disk.vhdx disk.vmdk -o subformat=streamOptimized
   leandisk copy a.raw b.raw --reflink always        share storage (XFS, Btrfs)
   leandisk copy 'qmp:/run/vm.sock?disk=virtio0' vm.qcow2
-                                                    a running QEMU guest's disk";
+                                                    a running QEMU guest's disk
+  leandisk copy /run/disk.sock disk.qcow2           a disk that leandisk serves, as
+                                                    it is at one moment";
 
 pub(super) const BACKUP: &str = "\
 Examples:
@@ -131,6 +133,7 @@ Examples:
   leandisk stats /run/disk.sock
   leandisk stats /run/disk.sock --json > before.json
   leandisk stats /run/both.sock --export b.vhdx
+  leandisk stats /run/disk.sock --watch 5           a line every five seconds
   leandisk stats before.json after.json --html both.html";
 
 pub(super) const GUARD: &str = "\

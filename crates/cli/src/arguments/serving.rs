@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -110,6 +111,19 @@ pub(crate) struct StatsArguments {
     /// Print the histograms as CSV, in the form of 'vscsiStats -p all -c'
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) csv: bool,
+    /// Print what was asked of the disks every so many seconds, until the server ends or this is interrupted: a line for each, or with
+    /// --json a document a line
+    #[arg(long, value_name = "SECONDS", value_parser = parse_interval, conflicts_with_all = ["csv", "html", "later"], help_heading = OUTPUT)]
+    pub(crate) watch: Option<Duration>,
+}
+
+/// Seconds between two lines, with a fraction if wanted.
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is no number of seconds"))?;
+    match seconds {
+        0.1..=86_400.0 => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("'{text}' is not from 0.1 to 86400 seconds")),
+    }
 }
 
 /// Permissions as chmod(1) takes them, without those that a socket has no use for.

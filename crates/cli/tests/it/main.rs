@@ -59,6 +59,7 @@ mod serve;
 mod serve_compact;
 mod serve_full;
 mod serve_lean;
+mod serve_moment;
 mod serve_placement;
 mod serve_several;
 mod service;

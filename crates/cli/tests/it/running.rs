@@ -47,6 +47,12 @@ impl Guest {
         let commands = writes.iter().flat_map(|write| ["-c", write]);
         run("qemu-io", &["-f", "qcow2"].into_iter().chain(commands).chain([arg(&disk)]).collect::<Vec<_>>());
         run("qemu-img", &["convert", "-O", "raw", arg(&disk), arg(&dir.path().join("before.raw"))]);
+        Self::of(dir, attached)
+    }
+
+    /// With the disk `guest.qcow2` that is in `dir`.
+    fn of(dir: tempfile::TempDir, attached: Attached) -> Self {
+        let disk = dir.path().join("guest.qcow2");
         fs::create_dir(dir.path().join("tmp")).unwrap();
         let (machine, drive) = match attached {
             Attached::ByNode => (
@@ -249,6 +255,25 @@ fn a_guests_disk_is_looked_at_as_any_other() {
     succeed(&["map", &address, "-o", arg(&guest.path("map.svg"))]);
     let copied = document("leandisk.copy/1", &["copy", &address, arg(&guest.path("c.raw")), "--dry-run"]);
     assert_eq!(copied["source"]["path"], json!(address));
+    guest.assert_clean();
+}
+
+#[test]
+fn files_are_read_from_a_guests_disk() {
+    let dir = scratch();
+    let (files, raw) = (dir.path().join("files"), dir.path().join("made.raw"));
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("a file"), "what is in it").unwrap();
+    run("mkfs.ext4", &["-q", "-d", arg(&files), arg(&raw), "16M"]);
+    run("qemu-img", &["convert", "-O", "qcow2", arg(&raw), arg(&dir.path().join("guest.qcow2"))]);
+    let mut guest = Guest::of(dir, Attached::ByNode);
+    let address = format!("{}?disk=vda", guest.address());
+    let listed = document("leandisk.ls/1", &["ls", &address, "/"]);
+    let entries = listed["entries"].as_array().unwrap();
+    assert!(entries.iter().any(|entry| entry["path"] == "/a file"), "{listed}");
+    assert_eq!(succeed(&["cat", &address, "/a file"]), "what is in it");
+    succeed(&["extract", &address, "/a file", "--into", arg(&guest.path("into"))]);
+    assert_eq!(fs::read(guest.path("into").join("a file")).unwrap(), b"what is in it");
     guest.assert_clean();
 }
 

@@ -314,6 +314,37 @@ fn a_read_only_disk_is_read_and_not_written() {
     }
 }
 
+/// A line for each interval, with what was asked in it, until the server ends.
+#[test]
+fn statistics_are_watched() {
+    let dir = scratch();
+    let server = Server::start(&QCOW2.create(dir.path()), &["--name", "measured"]);
+    let watch = |more: &[&str]| {
+        let args = [&["stats", arg(&server.socket), "--watch", "0.1"], more].concat();
+        let mut child = leandisk().args(args).stdout(Stdio::piped()).spawn().unwrap();
+        (BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap), child)
+    };
+    let (mut lines, mut child) = watch(&["--json"]);
+    let mut interval = || -> u64 {
+        let document: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        assert_eq!(document["schema"], "leandisk.stats/1");
+        number(&document, "/exports/0/snapshot/logical/writes")
+    };
+    assert_eq!(interval(), 0);
+    server.io(&["write 0 4096", "write 4096 4096", "write 1M 64k"]);
+    let mut seen = 0;
+    while seen < 3 {
+        seen += interval();
+    }
+    assert_eq!((seen, interval()), (3, 0), "each is told once");
+    let (mut text, mut other) = watch(&[]);
+    let (heading, line) = (text.next().unwrap(), text.next().unwrap());
+    assert!(heading.ends_with("export") && line.ends_with("measured"), "{heading}\n{line}");
+    server.stop("-TERM");
+    assert!(child.wait().unwrap().success() && other.wait().unwrap().success());
+    fail(2, &["stats", "any", "--watch", "0"]);
+}
+
 #[test]
 fn stats_tell_what_was_asked() {
     let dir = scratch();

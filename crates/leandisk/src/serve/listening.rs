@@ -177,7 +177,9 @@ impl Listening {
         let tell = Arc::new(move |event| tell(&event, is_alone, &*told));
         let how = ServerOptions { tell, ..limits };
         let server = Server::start(listeners, exports.to_vec(), how)?;
-        let stats = stats.map(|socket| StatsServer::start_on(socket, exports.to_vec())).transpose()?;
+        let stats = stats
+            .map(|socket| StatsServer::start_on(socket, exports.to_vec(), Some(server.publisher())))
+            .transpose()?;
         Ok(Self { server, places, _stats: stats, made })
     }
 

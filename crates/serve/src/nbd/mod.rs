@@ -15,7 +15,8 @@ mod server;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use server::{Event, Listener, Options, Server};
+pub(crate) use server::Published;
+pub use server::{Event, Listener, Options, Publisher, Server};
 #[cfg(feature = "tls")]
 pub use tls::Tls;
 

@@ -35,6 +35,8 @@ pub struct ExportFacts {
     pub preferred_bytes: u32,
     /// Whether it cannot be written.
     pub is_read_only: bool,
+    /// Whether only those find it who were told its name: it is in no list, and the empty name does not mean it.
+    pub is_private: bool,
 }
 
 impl ExportFacts {
@@ -195,10 +197,15 @@ impl<'exports> Negotiation<'exports> {
     /// The export of that name. The empty name means the only one: which of several is meant is not guessed.
     fn find(&self, name: &[u8]) -> Option<(usize, &'exports ExportFacts)> {
         let named = self.exports.iter().enumerate().find(|(_, export)| export.name.as_bytes() == name);
-        named.or(match self.exports {
-            [only] if name.is_empty() => Some((0, only)),
-            _ => None,
+        named.or_else(|| {
+            let mut public = self.public();
+            let only = public.next().filter(|_| name.is_empty());
+            only.filter(|_| public.next().is_none())
         })
+    }
+
+    fn public(&self) -> impl Iterator<Item = (usize, &'exports ExportFacts)> + use<'exports> {
+        self.exports.iter().enumerate().filter(|(_, export)| !export.is_private)
     }
 
     fn session(&self, index: usize, export: &ExportFacts) -> Session {
@@ -231,7 +238,7 @@ impl<'exports> Negotiation<'exports> {
         if !data.is_empty() {
             return out.error(rep::ERR_INVALID, "this option has no data");
         }
-        for export in self.exports {
+        for (_, export) in self.public() {
             let mut entry = counted(export.name.as_bytes());
             entry.extend_from_slice(export.description.as_bytes());
             out.push(rep::SERVER, &entry);

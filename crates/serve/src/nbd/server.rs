@@ -10,7 +10,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -176,7 +176,8 @@ impl Default for Options {
 }
 
 struct Shared {
-    exports: Arc<Exports>,
+    /// As a client that comes in now finds them.
+    exports: RwLock<Arc<Exports>>,
     pool: Arc<Pool>,
     options: Options,
     connections: Mutex<Connections>,
@@ -214,7 +215,7 @@ impl Server {
             export.watch(move |why| tell(Event::ExportFailed(name.clone(), why.to_owned())));
         }
         let shared = Arc::new(Shared {
-            exports: Arc::new(Exports { list: exports, facts }),
+            exports: RwLock::new(Arc::new(Exports { list: exports, facts })),
             pool: Pool::new(options.shared_bytes),
             options,
             connections: Mutex::default(),
@@ -244,6 +245,11 @@ impl Server {
         Ok(())
     }
 
+    /// Where exports may be added.
+    pub fn publisher(&self) -> Publisher {
+        Publisher(self.shared.clone())
+    }
+
     /// How many clients there are.
     pub fn connection_count(&self) -> usize {
         self.shared.connections().sockets.len()
@@ -271,7 +277,7 @@ impl Server {
             let _ = thread.join();
         }
         self.shared.end_connections();
-        self.shared.exports.list.iter().map(|export| last_flush(export)).collect()
+        self.shared.exports().public().map(|export| last_flush(export)).collect()
     }
 }
 
@@ -305,18 +311,74 @@ fn facts(exports: &[Arc<Export>]) -> Result<Vec<ExportFacts>> {
         if facts.iter().any(|other| other.name == name) {
             return Err(Error::invalid(format!("two exports are called '{}'", name.escape_debug())));
         }
-        facts.push(ExportFacts {
-            name: name.to_owned(),
-            description: export.description().to_owned(),
-            len_bytes: export.len_bytes(),
-            preferred_bytes: export.sector_bytes().max(PAGE_BYTES),
-            is_read_only: export.is_read_only(),
-        });
+        facts.push(facts_of(export, false));
     }
     Ok(facts)
 }
 
+fn facts_of(export: &Export, is_private: bool) -> ExportFacts {
+    ExportFacts {
+        name: export.name().to_owned(),
+        description: export.description().to_owned(),
+        len_bytes: export.len_bytes(),
+        preferred_bytes: export.sector_bytes().max(PAGE_BYTES),
+        is_read_only: export.is_read_only(),
+        is_private,
+    }
+}
+
+/// Where exports come and go while a server runs, for those who were told their names.
+#[derive(Clone)]
+pub struct Publisher(Arc<Shared>);
+
+impl Publisher {
+    /// Lets clients that come in from now on find the export by its name, until the answer is dropped.
+    pub(crate) fn publish(&self, export: Export) -> Published {
+        let export = Arc::new(export);
+        self.0.change_exports(|exports| {
+            exports.facts.push(facts_of(&export, true));
+            exports.list.push(export.clone());
+        });
+        Published { shared: self.0.clone(), export }
+    }
+
+    /// Whether no more clients are let in.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.0.is_stopping.load(SeqCst)
+    }
+}
+
+/// A private export, as long as the value lives.
+pub(crate) struct Published {
+    shared: Arc<Shared>,
+    export: Arc<Export>,
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.shared.change_exports(|exports| {
+            let Some(index) = exports.list.iter().position(|other| Arc::ptr_eq(other, &self.export)) else {
+                return;
+            };
+            exports.list.remove(index);
+            exports.facts.remove(index);
+        });
+    }
+}
+
 impl Shared {
+    fn exports(&self) -> Arc<Exports> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Clients that are there keep what they found.
+    fn change_exports(&self, change: impl FnOnce(&mut Exports)) {
+        let mut exports = self.exports.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = Exports::clone(&exports);
+        change(&mut changed);
+        *exports = Arc::new(changed);
+    }
+
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -371,7 +433,7 @@ impl Shared {
         }
         let registered = Registered { shared: self.clone(), number };
         let setting = Setting {
-            exports: self.exports.clone(),
+            exports: self.exports(),
             pool: self.pool.clone(),
             handshake: self.options.handshake,
             stall: self.options.stall,

@@ -14,8 +14,10 @@ use super::corrupt::Corrupt;
 use super::csv::vscsi_stats;
 use super::endpoint::{CLIENT_TIME_MAX, Endpoint, Listening, Stream, read_until};
 use super::export_stats::ExportStats;
+use super::moment::hold;
 use super::prometheus::metrics;
 use crate::export::Export;
+use crate::nbd::Publisher;
 use crate::socket::{Access, bind};
 
 /// The longest question.
@@ -41,6 +43,13 @@ pub enum Question {
     },
     /// The same for Prometheus.
     Metrics {},
+    /// A disk as it is now, under a name that is answered, for as long as the connection lasts. A file is passed along, which takes what
+    /// changes meanwhile.
+    Moment {
+        /// The export's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        export: Option<String>,
+    },
 }
 
 /// What is answered.
@@ -51,6 +60,13 @@ pub enum Answer {
     Exports(Vec<ExportStats>),
     /// To `csv` and `metrics`.
     Text(String),
+    /// To `moment`: the name of the export that shows the disk as it was.
+    Moment {
+        /// That name.
+        export: String,
+    },
+    /// To `moment`, where there is no such export, or none of which moments are kept.
+    NoMoment {},
     /// To what makes no sense.
     Error(String),
 }
@@ -69,18 +85,28 @@ pub fn socket_beside(path: &Path) -> PathBuf {
 }
 
 impl StatsServer {
-    /// Answers for `exports` at a socket `path`, for the owner alone.
-    pub fn start(path: impl Into<PathBuf>, exports: Vec<Arc<Export>>) -> Result<Self> {
+    /// Answers for `exports` at a socket `path`, for the owner alone. Moments of them are kept where there is a `publisher` for these.
+    pub fn start(
+        path: impl Into<PathBuf>,
+        exports: Vec<Arc<Export>>,
+        publisher: Option<Publisher>,
+    ) -> Result<Self> {
         let path = path.into();
         let listener = bind(&path, Access::default())?;
-        let mut server = Self::start_on(listener, exports).map_err(|error| error.path(path.display()))?;
+        let mut server =
+            Self::start_on(listener, exports, publisher).map_err(|error| error.path(path.display()))?;
         server.made = Some(path);
         Ok(server)
     }
 
     /// Answers for `exports` at a socket that listens already, and stays where it is in the end.
-    pub fn start_on(listener: UnixListener, exports: Vec<Arc<Export>>) -> Result<Self> {
-        let endpoint = Endpoint::start(Listening::Unix(listener), move |stream| converse(stream, &exports))
+    pub fn start_on(
+        listener: UnixListener,
+        exports: Vec<Arc<Export>>,
+        publisher: Option<Publisher>,
+    ) -> Result<Self> {
+        let converse = move |stream: &mut dyn Stream| converse(stream, &exports, publisher.as_ref());
+        let endpoint = Endpoint::start(Listening::Unix(listener), converse)
             .map_err(|error| Error::io("listen", error))?;
         Ok(Self { made: None, _endpoint: endpoint })
     }
@@ -94,17 +120,37 @@ impl Drop for StatsServer {
     }
 }
 
-fn converse(stream: &mut dyn Stream, exports: &[Arc<Export>]) {
+fn converse(stream: &mut dyn Stream, exports: &[Arc<Export>], publisher: Option<&Publisher>) {
     let Some(line) = read_until(stream, b"\n", QUESTION_BYTES_MAX, Instant::now() + CLIENT_TIME_MAX) else {
         return;
     };
     let answer = match serde_json::from_slice(&line) {
+        Ok(Question::Moment { export }) => match moment_of(stream, export.as_deref(), exports, publisher) {
+            Some(answer) => answer,
+            None => return,
+        },
         Ok(question) => answer(&question, exports),
         Err(error) => Answer::Error(format!("not a question: {error}")),
     };
     if let Ok(mut json) = serde_json::to_vec(&answer) {
         json.push(b'\n');
         let _ = stream.write_all(&json);
+    }
+}
+
+/// Keeps a moment of the export of that name, or of the only one. What is answered if there is none.
+fn moment_of(
+    stream: &mut dyn Stream,
+    name: Option<&str>,
+    exports: &[Arc<Export>],
+    publisher: Option<&Publisher>,
+) -> Option<Answer> {
+    let is_wanted = |export: &&Arc<Export>| name.is_none_or(|name| export.name() == name);
+    let mut found = exports.iter().filter(is_wanted);
+    let (export, other) = (found.next(), found.next());
+    match (export, other, publisher) {
+        (Some(export), None, Some(publisher)) => hold(stream, export, exports, publisher),
+        _ => Some(Answer::NoMoment {}),
     }
 }
 
@@ -118,6 +164,7 @@ fn answer(question: &Question, exports: &[Arc<Export>]) -> Answer {
         Question::Snapshot { export } => stats(export).map(Answer::Exports),
         Question::Csv { export } => stats(export).map(|found| Answer::Text(vscsi_stats(&found))),
         Question::Metrics {} => stats(&None).map(|found| Answer::Text(metrics(&found))),
+        Question::Moment { .. } => Err(Answer::Error("a moment is no answer".into())),
     };
     answer.unwrap_or_else(|error| error)
 }
@@ -130,6 +177,12 @@ pub fn query(path: &Path, question: &Question) -> Result<Answer> {
     let mut line = serde_json::to_vec(question).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
     stream.write_all(&line).map_err(failed)?;
+    read_answer(&stream, path)
+}
+
+/// Reads the line that a server answers.
+pub(super) fn read_answer(stream: &UnixStream, path: &Path) -> Result<Answer> {
+    let failed = |error| Error::io("ask the server", error).path(path.display());
     let mut answer = Vec::new();
     BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_until(b'\n', &mut answer).map_err(failed)?;
     serde_json::from_slice(&answer)

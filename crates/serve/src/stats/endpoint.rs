@@ -1,8 +1,9 @@
 //! A small listener: a few clients at a time, each by a deadline.
 
-use std::io::{self, Read};
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -10,10 +11,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 /// How long a client may take for all it wants.
 pub(super) const CLIENT_TIME_MAX: Duration = Duration::from_secs(10);
-const CLIENT_COUNT_MAX: usize = 8;
+const CLIENT_COUNT_MAX: usize = 16;
 
 pub(super) enum Listening {
     Unix(UnixListener),
@@ -32,6 +34,52 @@ impl AsFd for Listening {
 /// A client's stream, of either kind.
 pub(super) trait Stream: Read + io::Write + Send {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
+
+    /// The file that the client passed along with what was read, if it passed one.
+    fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        None
+    }
+}
+
+/// A client on this host, which may pass a file.
+struct Local {
+    stream: UnixStream,
+    passed: Option<OwnedFd>,
+}
+
+impl Read for Local {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut room);
+        let received =
+            recvmsg(&self.stream, &mut [IoSliceMut::new(buf)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(passed) = message {
+                passed.for_each(|descriptor| self.passed = Some(descriptor));
+            }
+        }
+        Ok(received.bytes)
+    }
+}
+
+impl io::Write for Local {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        io::Write::write(&mut self.stream, buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Local {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        Stream::set_timeout(&self.stream, timeout)
+    }
+
+    fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.passed.take()
+    }
 }
 
 macro_rules! stream {
@@ -103,7 +151,7 @@ fn accept(listening: &Listening) -> io::Result<Box<dyn Stream>> {
     let accepted: io::Result<Box<dyn Stream>> = match listening {
         Listening::Unix(listener) => listener.accept().and_then(|(stream, _)| {
             stream.set_nonblocking(false)?;
-            Ok(Box::new(stream) as Box<dyn Stream>)
+            Ok(Box::new(Local { stream, passed: None }) as Box<dyn Stream>)
         }),
         Listening::Tcp(listener) => listener.accept().and_then(|(stream, _)| {
             stream.set_nonblocking(false)?;

@@ -5,10 +5,12 @@ mod corrupt;
 mod csv;
 mod endpoint;
 mod export_stats;
+mod moment;
 mod prometheus;
 
 pub use control::{Answer, Question, StatsServer, query, socket_beside};
 pub use corrupt::Corrupt;
 pub use csv::vscsi_stats;
 pub use export_stats::ExportStats;
+pub use moment::MomentOfServer;
 pub use prometheus::{MetricsServer, metrics};

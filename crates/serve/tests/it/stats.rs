@@ -52,7 +52,7 @@ fn check(snapshot: &Snapshot) {
 fn the_control_socket_answers() {
     let served = Served::new(MIB);
     let path = socket_beside(&served.socket);
-    let _stats = StatsServer::start(&path, vec![served.export.clone()]).unwrap();
+    let _stats = StatsServer::start(&path, vec![served.export.clone()], None).unwrap();
     use_disk(&mut Client::ready(&served.socket, "disk"));
     let ask = |question| query(&path, &question).unwrap();
     let Answer::Exports(exports) = ask(Question::Snapshot { export: None }) else { panic!("no exports") };
