@@ -67,7 +67,7 @@ fuzz: ## Fuzz each parser for FUZZ_SECONDS
 	scripts/fuzz $(FUZZ_SECONDS)
 
 fuzz-smoke: ## Fuzz each parser for FUZZ_SMOKE_SECONDS
-	scripts/fuzz $(FUZZ_SMOKE_SECONDS)
+	FUZZ_PROFILE=smoke scripts/fuzz $(FUZZ_SMOKE_SECONDS)
 
 guard-figures: ## What `leandisk guard` prevents and repairs on loop mounts (root; MIB=32 a file)
 	$(CARGO) build --locked --release -p leandisk-cli

@@ -177,6 +177,36 @@ mod tests {
         check_order(crates, &order).unwrap_err().to_string()
     }
 
+    /// Whether a file has an example in its documentation that is compiled: a fence that says nothing of another language.
+    fn has_example(path: &Path) -> bool {
+        let text = std::fs::read_to_string(path).unwrap();
+        let fences = text.lines().map(str::trim_start).filter(|line| line.starts_with("//"));
+        let fences = fences.filter_map(|line| line.trim_start_matches(['/', '!', ' ']).strip_prefix("```"));
+        fences.step_by(2).any(|language| {
+            language.split(',').all(|word| ["", "rust", "no_run", "should_panic"].contains(&word.trim()))
+        })
+    }
+
+    fn files_below(folder: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+    }
+
+    /// It takes long to find out that there is none.
+    #[test]
+    fn examples_are_looked_for_where_there_are_some_and_only_there() {
+        for kind in ["crates", "dev"] {
+            for folder in std::fs::read_dir(root().join(kind)).unwrap().map(|entry| entry.unwrap().path()) {
+                if !folder.join("src/lib.rs").exists() {
+                    continue;
+                }
+                let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+                let has_some = files_below(&folder.join("src")).iter().any(|path| has_example(path));
+                assert_eq!(!manifest.contains("doctest = false"), has_some, "{}", folder.display());
+            }
+        }
+    }
+
     #[test]
     fn the_order_of_the_layers_holds_and_the_picture_is_of_today() {
         run(&Arguments { check: true }).unwrap();

@@ -223,20 +223,20 @@ fn words(text: &str) -> Vec<&str> {
 
 /// Options of mkfs.btrfs, MiB of each device, and MiB of files.
 const TABLE: &[(Spread, &str, &[u64], u64)] = &[
-    (Spread::Disks, "-d single -m raid1", &[300, 420], 150),
-    (Spread::Disks, "-d single -m single", &[300, 200, 256], 150),
-    (Spread::Disks, "-d single -m dup", &[400, 300], 150),
-    (Spread::Partitions, "-d raid0 -m raid1", &[300, 420], 150),
-    (Spread::Disks, "-d raid0 -m raid0", &[300, 300, 500], 200),
-    (Spread::Disks, "-d raid0 -m raid0", &[200, 420, 300, 256], 200),
-    (Spread::Disks, "-d raid1 -m raid1", &[300, 420], 80),
-    (Spread::TwoOnOne, "-d raid1 -m raid1", &[300, 300, 400], 120),
-    (Spread::Partitions, "-d raid1c3 -m raid1c3", &[300, 350, 420, 400], 80),
-    (Spread::Disks, "-d raid1c4 -m raid1c4", &[300, 350, 420, 400], 80),
-    (Spread::Disks, "-d raid10 -m raid10", &[300, 350, 420, 400], 120),
-    (Spread::Partitions, "-d raid10 -m raid1 -n 4096", &[300, 350], 60),
-    (Spread::Disks, "-d dup -m dup", &[500, 300], 80),
-    (Spread::Disks, "--mixed -d raid1 -m raid1", &[200, 256], 60),
+    (Spread::Disks, "-d single -m raid1", &[160, 220], 70),
+    (Spread::Disks, "-d single -m single", &[160, 120, 140], 70),
+    (Spread::Disks, "-d single -m dup", &[220, 160], 70),
+    (Spread::Partitions, "-d raid0 -m raid1", &[160, 220], 70),
+    (Spread::Disks, "-d raid0 -m raid0", &[150, 150, 260], 90),
+    (Spread::Disks, "-d raid0 -m raid0", &[130, 220, 160, 140], 80),
+    (Spread::Disks, "-d raid1 -m raid1", &[160, 220], 40),
+    (Spread::TwoOnOne, "-d raid1 -m raid1", &[160, 160, 220], 60),
+    (Spread::Partitions, "-d raid1c3 -m raid1c3", &[160, 180, 220, 200], 40),
+    (Spread::Disks, "-d raid1c4 -m raid1c4", &[160, 180, 220, 200], 40),
+    (Spread::Disks, "-d raid10 -m raid10", &[160, 180, 220, 200], 60),
+    (Spread::Partitions, "-d raid10 -m raid1 -n 4096", &[160, 180], 30),
+    (Spread::Disks, "-d dup -m dup", &[320, 240], 60),
+    (Spread::Disks, "--mixed -d raid1 -m raid1", &[120, 140], 40),
 ];
 
 #[test]
