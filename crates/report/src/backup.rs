@@ -15,6 +15,8 @@ pub enum Tracking {
         /// Why.
         reason: String,
     },
+    /// By a persistent dirty bitmap of the image.
+    Bitmap,
 }
 
 /// A disk of a backup.
@@ -91,6 +93,7 @@ pub fn backup_document(subject: BackupSubject<'_>) -> BackupDocument {
     let entry = |disk: DiskBackup| {
         let (tracking, reason) = match disk.tracking {
             Tracking::None { reason } => ("none", Some(reason)),
+            Tracking::Bitmap => ("bitmap", None),
         };
         let DiskBackup {
             name, snapshot_path, path, virtual_bytes, used_bytes, read_bytes, new_bytes, ..
@@ -141,6 +144,9 @@ pub fn backup_text(document: &BackupDocument, palette: Palette) -> String {
         let _ = writeln!(out, "    read   {}", human_bytes(disk.read_bytes));
         if !document.dry_run {
             let _ = writeln!(out, "    new    {}", human_bytes(disk.new_bytes));
+        }
+        if disk.tracking != "none" {
+            let _ = writeln!(out, "    by     {}", disk.tracking);
         }
         if let Some(reason) = &disk.reason {
             out.push_str(&wrapped("    ", None, &printable(reason)));
