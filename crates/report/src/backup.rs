@@ -17,6 +17,8 @@ pub enum Tracking {
     },
     /// By a persistent dirty bitmap of the image.
     Bitmap,
+    /// By the layers of the image that are as they were.
+    Chain,
 }
 
 /// A disk of a backup.
@@ -94,6 +96,7 @@ pub fn backup_document(subject: BackupSubject<'_>) -> BackupDocument {
         let (tracking, reason) = match disk.tracking {
             Tracking::None { reason } => ("none", Some(reason)),
             Tracking::Bitmap => ("bitmap", None),
+            Tracking::Chain => ("chain", None),
         };
         let DiskBackup {
             name, snapshot_path, path, virtual_bytes, used_bytes, read_bytes, new_bytes, ..

@@ -34,7 +34,7 @@ pub use lock::host_name;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use pack::{BlobKind, Place};
-pub use record::{Record, Start};
+pub use record::{LayerFile, LayerState, Layers, Record, Start};
 pub use repository::Repository;
 pub use session::{Added, Packer, Session};
 pub use snapshot::{Node, Snapshot, Tree};

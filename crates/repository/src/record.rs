@@ -32,6 +32,52 @@ pub struct Start {
     pub kept: Vec<u64>,
 }
 
+/// A file of a layer, as the host tells it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct LayerFile {
+    /// Its number in its file system.
+    pub inode: u64,
+    /// Its length.
+    pub len_bytes: u64,
+    /// When its contents were last changed, in nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// When anything of it was last changed, in nanoseconds since 1970.
+    pub changed_ns: i64,
+}
+
+/// A layer of an image.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct LayerState {
+    /// Its format.
+    pub format: String,
+    /// What its children know it by, if the format has that.
+    pub id: Option<String>,
+    /// Its size as a disk.
+    pub virtual_bytes: u64,
+    /// Its files.
+    pub files: Vec<LayerFile>,
+}
+
+/// The layers that the disk consisted of.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Layers {
+    /// The top one first.
+    pub layers: Vec<LayerState>,
+    top: Option<Vec<(u64, u64)>>,
+}
+
+impl Layers {
+    /// `top` is what lay in the top one, if it stood on another.
+    pub fn new(layers: Vec<LayerState>, top: Option<&ExtentSet<Virtual>>) -> Self {
+        Self { layers, top: top.map(|top| pairs(top, usize::MAX)) }
+    }
+
+    /// What lay in the top layer, if that was told.
+    pub fn top(&self) -> Option<ExtentSet<Virtual>> {
+        self.top.as_deref().map(spans)
+    }
+}
+
 /// What was stored of a disk, and how its image was left.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Record {
@@ -39,6 +85,9 @@ pub struct Record {
     virtual_bytes: u64,
     /// The bitmap that begins with the snapshot.
     pub bitmap: Option<Start>,
+    /// The layers, if they were all as they were before when all had been read.
+    #[serde(default)]
+    pub layers: Option<Layers>,
     zeros: Vec<(u64, u64)>,
     filled: Vec<(u64, u64)>,
 }
@@ -51,11 +100,8 @@ impl Record {
         zeros: &ExtentSet<Virtual>,
         filled: &ExtentSet<Virtual>,
     ) -> Self {
-        let pairs = |set: &ExtentSet<Virtual>, max| {
-            set.iter().take(max).map(|span| (span.start().get(), span.len_bytes())).collect()
-        };
         let (zeros, filled) = (pairs(zeros, ZEROS_MAX), pairs(filled, usize::MAX));
-        Self { version: VERSION, virtual_bytes, bitmap, zeros, filled }
+        Self { version: VERSION, virtual_bytes, bitmap, layers: None, zeros, filled }
     }
 
     /// The disk's size.
@@ -94,8 +140,14 @@ impl Record {
             let bits = self.virtual_bytes.checked_div(start.granularity_bytes).unwrap_or(0);
             start.granularity_bytes.is_power_of_two() && start.kept.iter().all(|bit| *bit <= bits)
         };
-        self.zeros.iter().chain(&self.filled).all(within) && self.bitmap.as_ref().is_none_or(is_start)
+        let top = self.layers.iter().flat_map(|layers| &layers.top).flatten();
+        self.zeros.iter().chain(&self.filled).chain(top).all(within)
+            && self.bitmap.as_ref().is_none_or(is_start)
     }
+}
+
+fn pairs(set: &ExtentSet<Virtual>, max: usize) -> Vec<(u64, u64)> {
+    set.iter().take(max).map(|span| (span.start().get(), span.len_bytes())).collect()
 }
 
 fn spans(pairs: &[(u64, u64)]) -> ExtentSet<Virtual> {

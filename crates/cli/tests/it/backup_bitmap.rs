@@ -1,4 +1,5 @@
-//! Backups by a persistent dirty bitmap of QEMU's: what did not change is not read, and what restic restores is what the disk held.
+//! Backups by a persistent dirty bitmap of QEMU's, or by the layers of a chain: what did not change is not read, and what restic restores is
+//! what the disk held.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,20 +69,24 @@ impl Watched {
 
     /// Places of the longest file, on the disk: where it begins, and how long it is.
     fn file(&self) -> (u64, u64) {
-        let lines = self.repo.dir.path().join("files.jsonl");
-        let analyzed = document("leandisk.analyze/1", &["analyze", arg(&self.image), "--files", arg(&lines)]);
-        let lines = fs::read_to_string(&lines).unwrap();
-        let extents = lines.lines().flat_map(|line| {
-            let stream: Value = serde_json::from_str(line).unwrap();
-            let is_file = stream["kind"] == "file" && !stream["path"].as_str().unwrap().contains("swap");
-            let mut volumes = analyzed["volumes"].as_array().unwrap().iter();
-            let volume = volumes.find(|volume| volume["index"] == stream["volume"]).unwrap();
-            let volume_at = number(volume, "/start_bytes");
-            let extents = stream["extents"].as_array().filter(|_| is_file).cloned().unwrap_or_default();
-            extents.into_iter().map(move |extent| (number(&extent, "/1") + volume_at, number(&extent, "/2")))
-        });
-        extents.max_by_key(|(_, len_bytes)| *len_bytes).unwrap()
+        longest_file(&self.image, self.repo.dir.path())
     }
+}
+
+fn longest_file(image: &Path, dir: &Path) -> (u64, u64) {
+    let lines = dir.join("files.jsonl");
+    let analyzed = document("leandisk.analyze/1", &["analyze", arg(image), "--files", arg(&lines)]);
+    let lines = fs::read_to_string(&lines).unwrap();
+    let extents = lines.lines().flat_map(|line| {
+        let stream: Value = serde_json::from_str(line).unwrap();
+        let is_file = stream["kind"] == "file" && !stream["path"].as_str().unwrap().contains("swap");
+        let mut volumes = analyzed["volumes"].as_array().unwrap().iter();
+        let volume = volumes.find(|volume| volume["index"] == stream["volume"]).unwrap();
+        let volume_at = number(volume, "/start_bytes");
+        let extents = stream["extents"].as_array().filter(|_| is_file).cloned().unwrap_or_default();
+        extents.into_iter().map(move |extent| (number(&extent, "/1") + volume_at, number(&extent, "/2")))
+    });
+    extents.max_by_key(|(_, len_bytes)| *len_bytes).unwrap()
 }
 
 fn tracking(made: &Value) -> (&str, &str) {
@@ -193,4 +198,57 @@ fn a_bitmap_that_begins_elsewhere_is_not_believed() {
     assert_eq!(tracking(&of_raw).0, "none");
     repo.fail(2, &["backup", arg(&watched.image), "--bitmap", NAME, "--in-use"]);
     repo.restic(&["check", "--read-data"]);
+}
+
+#[test]
+fn what_lies_in_layers_that_are_as_they_were_is_not_read() {
+    for (format, write_format) in [("qcow2", "qcow2"), ("vmdk", "vmdk")] {
+        let repo = Repo::new();
+        let path = |name: &str| repo.dir.path().join(format!("{name}.{format}"));
+        let layers = ["base", "first", "second"].map(path);
+        let [base, first, second] = &layers;
+        let guest = Guest::get(Inside::Ext4);
+        run("qemu-img", &["convert", "-f", "raw", "-O", format, arg(&guest.disk), arg(base)]);
+        let (at, len_bytes) = longest_file(base, repo.dir.path());
+        let len_bytes = len_bytes.min(1 << 20) & !0xffff;
+        let stand_on = |new: &Path, old: &Path| {
+            run("qemu-img", &["create", "-q", "-f", format, "-F", format, "-b", arg(old), arg(new)]);
+        };
+        let write = |image: &Path, pattern: u8, at: u64, len_bytes: u64| {
+            let command = format!("write -P {pattern} {at} {len_bytes}");
+            run("qemu-io", &["-f", write_format, "-c", &command, arg(image)]);
+        };
+        let back_up = |image: &Path| {
+            let disk = format!("disk={}", arg(image));
+            let made = repo.document("leandisk.backup/1", &["backup", "--init", &disk]);
+            let (raw, restored) = (repo.dir.path().join("now.raw"), repo.dir.path().join("restored.raw"));
+            succeed(&["copy", arg(image), arg(&raw), "-O", "raw", "--force"]);
+            repo.dump("latest", "/disk", &restored);
+            assert_same_bytes(&raw, &restored);
+            made
+        };
+        let reads = |made: &Value, changed: u64| {
+            assert_eq!(tracking(made), ("chain", ""), "{format}: {made:#}");
+            let read_bytes = number(made, "/read_bytes");
+            let bound = changed + changed / 5 + 2 * 65536 + (128 << 10);
+            assert!(read_bytes >= changed && read_bytes <= bound, "{format}: {changed} changed: {made:#}");
+        };
+        assert_eq!(tracking(&back_up(base)).0, "none");
+        reads(&back_up(base), 0);
+        stand_on(first, base);
+        write(first, 1, at, len_bytes);
+        reads(&back_up(first), len_bytes);
+        // The same layer, with more in it.
+        write(first, 2, at + (64 << 10), 4096);
+        reads(&back_up(first), len_bytes);
+        stand_on(second, first);
+        write(second, 3, at, 64 << 10);
+        reads(&back_up(second), 64 << 10);
+        // A layer below changes, which it should not: the one beneath it is as it was in an earlier snapshot.
+        write(first, 4, at + (64 << 10), 64 << 10);
+        reads(&back_up(second), len_bytes);
+        write(base, 5, at + (128 << 10), 64 << 10);
+        let made = back_up(second);
+        assert!(tracking(&made).0 == "none" && tracking(&made).1.contains("layers"), "{made:#}");
+    }
 }

@@ -12,15 +12,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use block::{Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
+use block::{ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use claims::{Act, Claims, Seen};
-use engine::{BackedUp, Base};
-use extent::{ExtentSet, HostOffset, HostSpan, Span, Virtual, VirtualOffset, VirtualSpan};
+use engine::BackedUp;
+use extent::{ExtentSet, Span, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{BitmapState, Chain, Edit, EditTarget, Resolver};
-use plan::CopyPlan;
-use repository::{Id, Index, Record, Repository, Snapshot, SnapshotDisk, Start};
+use repository::{Record, Start};
 
+use super::earlier::{EarlierDisk, Known};
 use crate::machine::{Machine, ThisHost};
 
 /// The chance that a bitmap has all the bits by which it is known, and is another one: at most one in two to the power of this.
@@ -30,8 +30,6 @@ const UNUSED_MIN: u64 = 256;
 /// The most bits that stay set for parts that are unused, and for any.
 const KEPT_UNUSED_MAX: u64 = 64;
 const KEPT_MAX: u64 = 32;
-/// Among how many of the last snapshots the start of the bitmap is looked for.
-const SNAPSHOTS_MAX: usize = 32;
 
 /// A bitmap that every change of the disk is noted in.
 pub(super) struct Bitmap {
@@ -51,7 +49,7 @@ pub(super) enum Hold {
 }
 
 /// A bitmap, or why there is none to rely on.
-pub(super) type Found = std::result::Result<Bitmap, String>;
+pub(super) type Found = Known<Bitmap>;
 
 impl Bitmap {
     /// The bitmap `name` of the disk, of which `seen` was known before.
@@ -96,61 +94,21 @@ impl Bitmap {
         }))
     }
 
-    /// The last of `snapshots`, which are of the same disk and come newest first, with which the bitmap begins; or why there is none.
-    pub(super) fn base(
-        &self,
-        repository: &Arc<Repository>,
-        index: &Index,
-        snapshots: &[(Id, Snapshot)],
-        node_name: &str,
-    ) -> std::result::Result<(Id, Base), String> {
-        let mut reason = None;
-        for (id, snapshot) in snapshots.iter().take(SNAPSHOTS_MAX) {
-            match self.base_in(repository, index, snapshot, node_name) {
-                Ok(base) => return Ok((*id, base)),
-                // That of the last one says most.
-                Err(why) => reason = reason.or(Some(why)),
-            }
-        }
-        Err(reason.unwrap_or_else(|| super::FIRST_BACKUP.into()))
-    }
-
-    fn base_in(
-        &self,
-        repository: &Arc<Repository>,
-        index: &Index,
-        snapshot: &Snapshot,
-        node_name: &str,
-    ) -> std::result::Result<Base, String> {
-        let Self { name, granularity_bytes, virtual_bytes, .. } = self;
-        let unread = |error: Error| format!("the last snapshot cannot be read: {error}");
-        let record = repository.record(index, snapshot, node_name).map_err(unread)?;
-        let record = record.ok_or("no bitmap begins with the last snapshot")?;
-        let start = record.bitmap.as_ref().ok_or("no bitmap begins with the last snapshot")?;
-        if start.name != *name {
+    /// What changed since the snapshot that is `earlier`; or why that is not known.
+    pub(super) fn changed(&self, earlier: &EarlierDisk) -> Known<ExtentSet<Virtual>> {
+        let start = earlier.record.bitmap.as_ref().ok_or("no bitmap begins with the last snapshot")?;
+        if start.name != self.name {
             return Err(format!("another bitmap begins with the last snapshot, {:?}", start.name));
         }
-        if (record.virtual_bytes(), start.granularity_bytes) != (*virtual_bytes, *granularity_bytes) {
-            return Err(
-                "the disk's size or the bitmap's granularity is another one than in the last snapshot".into(),
-            );
+        if start.granularity_bytes != self.granularity_bytes {
+            return Err("the bitmap's granularity is another one than in the last snapshot".into());
         }
-        let disks = crate::stored::disks_of(repository, index, snapshot).map_err(unread)?;
-        let disk = disks.into_iter().find(|disk| disk.node.name == node_name);
-        let disk = disk.ok_or("the last snapshot does not hold the disk")?;
-        let disk =
-            SnapshotDisk::open(repository.clone(), index, &disk.node, node_name.as_ref()).map_err(unread)?;
-        if disk.len_bytes() != *virtual_bytes {
-            return Err("the disk has another size than in the last snapshot".into());
-        }
-        let data = data_of(&disk).map_err(unread)?;
-        self.check_start(start, &data.union(&record.zeros()))?;
-        let read = data.subtract(&record.filled()).union(&record.zeros());
-        Ok(Base { disk, unchanged: read.subtract(&self.dirty) })
+        self.check_start(start, &earlier.seen())?;
+        Ok(self.dirty.clone())
     }
 
     /// Whether the bitmap is the one that was left with `start`, when what was read of the disk was `read`.
-    fn check_start(&self, start: &Start, read: &ExtentSet<Virtual>) -> std::result::Result<(), String> {
+    fn check_start(&self, start: &Start, read: &ExtentSet<Virtual>) -> Known<()> {
         let lots = Lots::new(read, self.virtual_bytes, self.granularity_bytes);
         let is_kept = |bit: &u64| {
             bit.checked_mul(self.granularity_bytes)
@@ -179,18 +137,15 @@ impl Bitmap {
         self.dirty = self.dirty.union(&kept.collect());
     }
 
-    /// What is to be said of the disk in the snapshot.
-    pub(super) fn record(&self, plan: &CopyPlan, done: &BackedUp) -> Record {
-        let filled = plan.fills.iter().map(|(span, _)| *span).collect();
-        let mut record = Record::new(self.virtual_bytes, None, &done.zeros, &filled);
+    /// What `record` is to say of the bitmap, which is to begin with its snapshot.
+    pub(super) fn start(&self, record: &Record, done: &BackedUp) -> Start {
         let lots = Lots::new(&done.data.union(&record.zeros()), self.virtual_bytes, self.granularity_bytes);
         let seed = uuid::Uuid::new_v4().as_u64_pair();
-        record.bitmap = Some(Start {
+        Start {
             name: self.name.clone(),
             granularity_bytes: self.granularity_bytes,
             kept: lots.draw(seed.0 ^ seed.1.rotate_left(32)),
-        });
-        record
+        }
     }
 
     /// Makes the bitmap begin anew, as `record` says that it does. The snapshot that holds this is on stable storage.
@@ -214,16 +169,6 @@ fn unusable(state: BitmapState) -> Option<&'static str> {
             "is inconsistent: a program that had the image open ended without storing it ('qemu-img bitmap --remove', and '--add' it anew)",
         ),
     }
-}
-
-/// Where a disk of a snapshot has other blobs than of zeros.
-fn data_of(disk: &SnapshotDisk) -> Result<ExtentSet<Virtual>> {
-    let len_bytes = disk.len_bytes();
-    let map = disk.host_map(HostSpan::new(HostOffset::ZERO, len_bytes))?;
-    let data = map.into_iter().filter(|extent| extent.state == block::HostState::Data);
-    Ok(data
-        .map(|extent| Span::new(VirtualOffset::new(extent.span.start().get()), extent.span.len_bytes()))
-        .collect())
 }
 
 fn granule(bit: u64, granularity_bytes: u64, virtual_bytes: u64) -> VirtualSpan {

@@ -5,7 +5,9 @@
 
 mod bitmap;
 mod check;
+mod earlier;
 mod in_place;
+mod layers;
 #[cfg(test)]
 mod model;
 mod restore;
@@ -38,13 +40,14 @@ pub use restore::{Options as RestoreOptions, run as restore};
 pub use snapshots::{Options as SnapshotsOptions, run as snapshots};
 
 use bitmap::{Bitmap, Hold};
+use earlier::{Earlier, Known};
 
 /// Why everything is read where there is nothing to compare with.
 const FIRST_BACKUP: &str = "it is the first backup of these disks";
 const NOT_TRACKED: &str =
     "nothing keeps track of what changes: all used data were read, and compared by hash";
 const NOT_AS_STORED: &str =
-    "the disk changed where its bitmap says that it did not, so all used data were read";
+    "the disk changed where it should not have changed since the last snapshot, so all used data were read";
 /// Packs that are filled at once: each takes some 24 MB of memory.
 const THREADS_MAX: usize = 8;
 
@@ -155,21 +158,10 @@ impl Tracked {
 struct Stored {
     node: Node,
     entry: DiskBackup,
-    /// The bitmap that begins anew with the snapshot, and what the snapshot says of that.
-    start: Option<(Bitmap, Record)>,
-}
-
-/// The snapshots of the same disks, newest first, and where their blobs lie.
-struct Earlier<'a> {
-    repository: &'a Arc<Repository>,
-    index: &'a Index,
-    snapshots: Vec<(Id, Snapshot)>,
-}
-
-impl Earlier<'_> {
-    fn parent(&self) -> Option<Id> {
-        self.snapshots.first().map(|(id, _)| *id)
-    }
+    /// What the snapshot is to say of it besides.
+    record: Option<Record>,
+    /// The bitmap that begins anew with the snapshot.
+    bitmap: Option<Bitmap>,
 }
 
 /// Backs the disks up, or says what a backup would do. There is a snapshot when all of it is stored, and none before.
@@ -192,8 +184,8 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     let parent = earlier.parent();
     let session = Session::begin(&repository, &index)?;
     let mut before = match parent {
-        Some(id) => Known::of(&repository, &index, id),
-        None => Known::default(),
+        Some(id) => LastFiles::of(&repository, &index, id),
+        None => LastFiles::default(),
     };
     let mut packers = (0..thread_count(options)).map(|_| session.packer()).collect::<Result<Vec<_>>>()?;
     let total_bytes = planned.iter().map(|disk| disk.plan.reads.total_bytes()).sum();
@@ -201,9 +193,9 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     let (mut nodes, mut entries, mut starts, mut records) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for disk in planned {
         let stored = disk.store(options, &mut packers, &*progress, &earlier)?;
-        if let Some((bitmap, record)) = stored.start {
-            records.push((stored.node.name.clone(), record.clone()));
-            starts.push((bitmap, record));
+        if let Some(record) = stored.record {
+            starts.extend(stored.bitmap.map(|bitmap| (bitmap, record.clone())));
+            records.push((stored.node.name.clone(), record));
         }
         nodes.push(before.or_same(stored.node));
         entries.push(stored.entry);
@@ -338,9 +330,9 @@ fn snapshots_of(repository: &Repository, host: &str, paths: &[String]) -> Result
 
 /// The files of the last snapshot.
 #[derive(Default)]
-struct Known(Vec<Node>);
+struct LastFiles(Vec<Node>);
 
-impl Known {
+impl LastFiles {
     /// What cannot be read of it is not known.
     fn of(repository: &Repository, index: &Index, id: Id) -> Self {
         let found = repository.find_snapshot(&id.to_string());
@@ -363,26 +355,54 @@ impl Known {
 impl Planned {
     /// What need not be read, and how that is known.
     fn tracked(&self, earlier: &Earlier<'_>, dry_run: bool) -> Result<Tracked> {
-        let found = match &self.bitmap {
-            _ if earlier.snapshots.is_empty() => Err(FIRST_BACKUP.into()),
-            None => Err(NOT_TRACKED.into()),
-            Some(Err(reason)) => Err(reason.clone()),
-            Some(Ok(bitmap)) => {
-                let Earlier { repository, index, snapshots } = earlier;
-                bitmap.base(repository, index, snapshots, &node_name(&self.name))
-            }
+        if earlier.snapshots.is_empty() {
+            return Ok(Tracked::none(FIRST_BACKUP));
+        }
+        let reason = match self.base_by_bitmap(earlier)? {
+            Ok((id, base)) => return self.sampled(id, base, Tracking::Bitmap, dry_run),
+            Err(reason) => reason,
         };
-        Ok(match found {
-            Ok((id, base)) => {
-                let samples = self.job(Some(&base)).samples(&id.to_string());
-                if !dry_run && !samples.are_on(&**self.disk.stack.chain())? {
-                    return Ok(Tracked::none(NOT_AS_STORED));
-                }
-                let sampled_bytes = samples.read_bytes();
-                Tracked { base: Some(base), tracking: Tracking::Bitmap, sampled_bytes }
-            }
-            Err(reason) => Tracked::none(&reason),
+        match self.base_by_layers(earlier)? {
+            Ok((id, base)) => self.sampled(id, base, Tracking::Chain, dry_run),
+            Err(of_layers) => Ok(Tracked::none(&reason.unwrap_or(of_layers))),
+        }
+    }
+
+    /// Without a reason where no bitmap was asked for.
+    fn base_by_bitmap(
+        &self,
+        earlier: &Earlier<'_>,
+    ) -> Result<std::result::Result<(Id, Base), Option<String>>> {
+        let bitmap = match &self.bitmap {
+            None => return Ok(Err(None)),
+            Some(Err(reason)) => return Ok(Err(Some(reason.clone()))),
+            Some(Ok(bitmap)) => bitmap,
+        };
+        let name = node_name(&self.name);
+        let found = earlier.base(&name, self.plan.virtual_bytes, |disk| Ok(bitmap.changed(disk)))?;
+        Ok(found.map_err(Some))
+    }
+
+    fn base_by_layers(&self, earlier: &Earlier<'_>) -> Result<Known<(Id, Base)>> {
+        let chain = self.disk.stack.chain();
+        if layers::of(chain).is_none() {
+            return Ok(Err(NOT_TRACKED.into()));
+        }
+        earlier.base(&node_name(&self.name), self.plan.virtual_bytes, |disk| {
+            disk.record.layers.as_ref().map_or_else(
+                || Ok(Err("the last snapshot says nothing of the image's layers".into())),
+                |before| layers::changed(chain, before),
+            )
         })
+    }
+
+    /// What is to be relied on, once samples of it were compared.
+    fn sampled(&self, id: Id, base: Base, tracking: Tracking, dry_run: bool) -> Result<Tracked> {
+        let samples = self.job(Some(&base)).samples(&id.to_string());
+        if !dry_run && !samples.are_on(&**self.disk.stack.chain())? {
+            return Ok(Tracked::none(NOT_AS_STORED));
+        }
+        Ok(Tracked { base: Some(base), tracking, sampled_bytes: samples.read_bytes() })
     }
 
     fn job<'a>(&'a self, base: Option<&'a Base>) -> BackupJob<'a> {
@@ -420,14 +440,24 @@ impl Planned {
             self.before.check_after_reading(chain)?;
         }
         let entry = self.entry(done.read_bytes + sampled_bytes, done.new_bytes, tracking);
-        let start = self.bitmap.take().and_then(Result::ok).map(|bitmap| {
-            let record = bitmap.record(&self.plan, &done);
-            (bitmap, record)
+        let bitmap = self.bitmap.take().and_then(Result::ok);
+        let layers = if options.in_use { None } else { layers::record(chain, &self.before)? };
+        let record = (bitmap.is_some() || layers.is_some()).then(|| {
+            let mut record = record_of(&self.plan, &done);
+            record.layers = layers;
+            record.bitmap = bitmap.as_ref().map(|bitmap| bitmap.start(&record, &done));
+            record
         });
         let BackedUp { content, .. } = done;
         let node = Node::file(node_name(&self.name), self.plan.virtual_bytes, content);
-        Ok(Stored { node, entry, start })
+        Ok(Stored { node, entry, record, bitmap })
     }
+}
+
+/// What a snapshot says of a disk, but for how it was left.
+fn record_of(plan: &CopyPlan, done: &BackedUp) -> Record {
+    let filled = plan.fills.iter().map(|(span, _)| *span).collect();
+    Record::new(plan.virtual_bytes, None, &done.zeros, &filled)
 }
 
 /// What a backup would do. The repository is opened as well, if there is one.

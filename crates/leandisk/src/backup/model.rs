@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use testkit::run;
 
 use super::bitmap::{Bitmap, Hold, next};
+use super::earlier::Earlier;
 use crate::machine::{Caching, Machine, ThisHost};
 use crate::open::{Location, OpenOptions};
 
@@ -184,17 +185,20 @@ impl Model {
         }
     }
 
-    fn record(&self, bitmap: &Bitmap, plan: &CopyPlan, done: &mut engine::BackedUp) -> Record {
-        let record = bitmap.record(plan, done);
-        let (zeros, filled) = match self.fault {
-            Some(Fault::FilledCountsAsRead) => (record.zeros(), ExtentSet::new()),
-            Some(Fault::UnreadCountsAsZeros) => (done.data.invert(Span::from_zero(SIZE)), record.filled()),
-            Some(Fault::AnyStart) | None => return record,
-        };
-        // Drawn anew, where the lots are others now.
-        done.zeros = zeros.clone();
-        let start = bitmap.record(plan, done).bitmap;
-        Record::new(SIZE, start, &zeros, &filled)
+    fn record(&self, bitmap: &Bitmap, plan: &CopyPlan, done: &engine::BackedUp) -> Record {
+        let mut record = super::record_of(plan, done);
+        match self.fault {
+            Some(Fault::FilledCountsAsRead) => {
+                record = Record::new(SIZE, None, &record.zeros(), &ExtentSet::new());
+            }
+            Some(Fault::UnreadCountsAsZeros) => {
+                let unread = done.data.invert(Span::from_zero(SIZE));
+                record = Record::new(SIZE, None, &unread, &record.filled());
+            }
+            Some(Fault::AnyStart) | None => {}
+        }
+        record.bitmap = Some(bitmap.start(&record, done));
+        record
     }
 
     /// A backup, of which the end is cut off now and then; whether it holds what it has to.
@@ -209,7 +213,9 @@ impl Model {
         let newest = self.snapshots.first();
         let newest = newest.and_then(|(_, snapshot)| self.repository.record(&index, snapshot, DISK).unwrap());
         self.mistaken(&mut bitmap, newest.as_ref());
-        let base = bitmap.base(&self.repository, &index, &self.snapshots, DISK).ok();
+        let earlier =
+            Earlier { repository: &self.repository, index: &index, snapshots: self.snapshots.clone() };
+        let base = earlier.base(DISK, SIZE, |disk| Ok(bitmap.changed(disk))).unwrap().ok();
 
         let plan = self.plan(&chain);
         let expected = self.expected(&chain);
@@ -218,13 +224,13 @@ impl Model {
         let base = base.as_ref().map(|(_, base)| base);
         let job = BackupJob { source: &chain, plan: &plan, cuts: plan::backup::Cuts::default(), base };
         let bound = job.bound();
-        let mut done = job.run(&mut packers, &Quiet).map_err(|error| error.to_string())?;
+        let done = job.run(&mut packers, &Quiet).map_err(|error| error.to_string())?;
         assert_eq!(bound.read_bytes, done.read_bytes);
         self.told.tracked += u64::from(base.is_some());
         self.told.read_bytes += done.read_bytes;
         self.told.used_bytes += plan.reads.total_bytes();
 
-        let record = self.record(&bitmap, &plan, &mut done);
+        let record = self.record(&bitmap, &plan, &done);
         let node = Node::file(DISK.into(), SIZE, done.content);
         let tree = Tree { nodes: vec![node.clone()] };
         let records = [(DISK.to_owned(), record)];
