@@ -1,6 +1,6 @@
 //! What a virtual disk says of its bytes without reading them.
 
-use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
+use extent::{ExtentSet, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use crate::{Error, Occupancy, ReadAt, Result, Take, UnitMove};
 
@@ -154,9 +154,10 @@ pub trait LiveDisk: EditDisk + Disk {
         Ok(false)
     }
 
-    /// Makes the persistent bitmap `name` of the image say that nothing changed, on stable storage when this returns and the disk was
-    /// closed: before that, the image says that the bitmap is not to be believed. `Refused` if changes are not noted in one of that name.
-    fn clear_bitmap(&self, name: &str) -> Result<()> {
+    /// Makes the persistent bitmap `name` of the image say that nothing changed but `kept`, up to its granularity; on stable storage when
+    /// this returns and the disk was closed: before that, the image says that the bitmap is not to be believed. `Refused` if changes are
+    /// not noted in one of that name.
+    fn restart_bitmap(&self, name: &str, _kept: &ExtentSet<Virtual>) -> Result<()> {
         Err(Error::refused(format!("this image has no persistent bitmaps, and so none called {name:?}")))
     }
 

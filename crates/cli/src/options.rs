@@ -87,6 +87,7 @@ impl BackupArguments {
             keep_swap: self.keep_swap,
             drop_shadow_copies: self.shadow_copies.drop_shadow_copies,
             in_use: self.in_use,
+            bitmap: self.bitmap.clone(),
             verify: self.verify,
             dry_run: self.dry_run,
             page_cache: self.page_cache,

@@ -27,7 +27,7 @@ mod totals;
 mod transfer;
 mod zeros;
 
-pub use backup::{BackedUp, BackupJob, Bound};
+pub use backup::{BackedUp, BackupJob, Base, Bound, Samples};
 pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Unwritten};
 pub use copy::{CloneSource, CopyJob, CopyOutcome};

@@ -15,6 +15,10 @@ pub enum Tracking {
         /// Why.
         reason: String,
     },
+    /// By a persistent dirty bitmap of the image.
+    Bitmap,
+    /// By the layers of the image that are as they were.
+    Chain,
 }
 
 /// A disk of a backup.
@@ -91,6 +95,8 @@ pub fn backup_document(subject: BackupSubject<'_>) -> BackupDocument {
     let entry = |disk: DiskBackup| {
         let (tracking, reason) = match disk.tracking {
             Tracking::None { reason } => ("none", Some(reason)),
+            Tracking::Bitmap => ("bitmap", None),
+            Tracking::Chain => ("chain", None),
         };
         let DiskBackup {
             name, snapshot_path, path, virtual_bytes, used_bytes, read_bytes, new_bytes, ..
@@ -141,6 +147,9 @@ pub fn backup_text(document: &BackupDocument, palette: Palette) -> String {
         let _ = writeln!(out, "    read   {}", human_bytes(disk.read_bytes));
         if !document.dry_run {
             let _ = writeln!(out, "    new    {}", human_bytes(disk.new_bytes));
+        }
+        if disk.tracking != "none" {
+            let _ = writeln!(out, "    by     {}", disk.tracking);
         }
         if let Some(reason) = &disk.reason {
             out.push_str(&wrapped("    ", None, &printable(reason)));

@@ -58,6 +58,17 @@ impl ZeroBlobs {
     }
 }
 
+/// How a span of the disk is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// It is zeros.
+    Zeros,
+    /// It is this blob, all of it.
+    Blob(Id),
+    /// It is cut otherwise.
+    Pieces,
+}
+
 /// A blob of the disk.
 #[derive(Clone, Copy, Debug)]
 struct Part {
@@ -76,6 +87,8 @@ pub struct SnapshotDisk {
     /// By their start; the end of the last is the disk's.
     parts: Vec<Part>,
     places: Vec<Place>,
+    /// The name of each of the places.
+    ids: Vec<Id>,
     /// Blobs of zeros, which are needed by those who do not know them for such.
     zeros: Vec<Place>,
     cache: Mutex<Cache>,
@@ -93,6 +106,7 @@ impl SnapshotDisk {
     pub fn open(repository: Arc<Repository>, index: &Index, node: &Node, path: &Path) -> Result<Self> {
         let zeros = ZeroBlobs::default();
         let (mut parts, mut places, mut start) = (Vec::new(), Vec::new(), 0_u64);
+        let mut ids = Vec::new();
         let mut zeros_used: Vec<Place> = Vec::new();
         let mut known: HashMap<Id, u32> = HashMap::new();
         for &id in node.content.iter().flatten() {
@@ -107,6 +121,7 @@ impl SnapshotDisk {
                 }
                 false => Some(*known.entry(id).or_insert_with(|| {
                     places.push(place);
+                    ids.push(id);
                     u32::try_from(places.len() - 1).expect("fewer than the index has")
                 })),
             };
@@ -127,6 +142,7 @@ impl SnapshotDisk {
             len_bytes: start,
             parts,
             places,
+            ids,
             zeros: zeros_used,
             cache: Mutex::default(),
         })
@@ -157,6 +173,18 @@ impl SnapshotDisk {
             let threads: Vec<_> = (0..thread_count.max(1)).map(|_| scope.spawn(work)).collect();
             threads.into_iter().try_for_each(|thread| thread.join().expect("no worker panics"))
         })
+    }
+
+    /// How `span`, which lies within the disk, is stored. Nothing of it is read.
+    pub fn held(&self, span: HostSpan) -> Held {
+        let mut parts = self.parts_in(span);
+        match parts.next() {
+            Some((part, Some(index))) if part == span => {
+                Held::Blob(self.ids[usize::try_from(index).expect("an index of memory")])
+            }
+            Some((_, None)) if parts.all(|(_, place)| place.is_none()) => Held::Zeros,
+            _ => Held::Pieces,
+        }
     }
 
     fn blob(&self, index: u32) -> Result<Arc<Vec<u8>>> {

@@ -18,6 +18,7 @@ mod lock;
 mod mutant;
 mod pack;
 mod polynomial;
+mod record;
 mod repository;
 mod session;
 mod snapshot;
@@ -25,7 +26,7 @@ mod storage;
 mod time;
 mod unlocked;
 
-pub use disk::{SnapshotDisk, ZeroBlobs};
+pub use disk::{Held, SnapshotDisk, ZeroBlobs};
 pub use id::Id;
 pub use index::Index;
 pub use local::Folder;
@@ -33,6 +34,7 @@ pub use lock::host_name;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use pack::{BlobKind, Place};
+pub use record::{LayerFile, LayerState, Layers, Record, Start};
 pub use repository::Repository;
 pub use session::{Added, Packer, Session};
 pub use snapshot::{Node, Snapshot, Tree};

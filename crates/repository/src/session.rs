@@ -15,8 +15,9 @@ use mutants::broken;
 use crate::Id;
 use crate::index::{Index, IndexFile};
 use crate::pack::{BlobKind, Filling};
+use crate::record::{self, Record};
 use crate::repository::Repository;
-use crate::snapshot::{Snapshot, Tree};
+use crate::snapshot::{Node, Snapshot, Tree};
 use crate::storage::Kind;
 use crate::unlocked::ZSTD_LEVEL;
 
@@ -99,14 +100,38 @@ impl<'r> Session<'r> {
         Ok(id)
     }
 
-    /// Stores what the packers still hold, the tree, an index of all, and then the snapshot that `describe` makes of the tree's ID.
-    pub fn finish(
+    /// Adds the records of disks, each with the name of its disk's file: the folder that holds them, unless it would be empty.
+    fn add_records(
         &self,
-        packers: Vec<Packer<'_, 'r>>,
-        tree: Tree,
+        records: &[(String, Record)],
+        data: &mut Packer<'_, 'r>,
+        trees: &mut Packer<'_, 'r>,
+    ) -> Result<Option<Node>> {
+        let mut nodes = Vec::new();
+        for (name, record) in records {
+            let Some(bytes) = record.to_bytes()? else { continue };
+            let blob = data.add(BlobKind::Data, &bytes)?.id;
+            nodes.push(Node::file(record::file_name(name), bytes.len() as u64, vec![blob]));
+        }
+        if nodes.is_empty() {
+            return Ok(None);
+        }
+        let folder = trees.add(BlobKind::Tree, &Tree { nodes }.to_bytes()?)?.id;
+        Ok(Some(Node::folder(record::FOLDER.into(), folder)))
+    }
+
+    /// Stores what the packers still hold, the tree with a folder of `records` (each with the name of its disk's file), an index of all, and
+    /// then the snapshot that `describe` makes of the tree's ID.
+    pub fn finish<'s>(
+        &'s self,
+        mut packers: Vec<Packer<'s, 'r>>,
+        mut tree: Tree,
+        records: &[(String, Record)],
         describe: impl FnOnce(Id) -> Snapshot,
     ) -> Result<Id> {
-        let mut trees = self.packer()?;
+        let (mut trees, mut data) = (self.packer()?, self.packer()?);
+        tree.nodes.extend(self.add_records(records, &mut data, &mut trees)?);
+        packers.push(data);
         let tree = trees.add(BlobKind::Tree, &tree.to_bytes()?)?.id;
         let mut snapshot = None;
         let mut describe = Some(describe);

@@ -123,6 +123,13 @@ impl Node {
         }
     }
 
+    /// A folder of this moment, for its owner alone.
+    pub(crate) fn folder(name: String, tree: Id) -> Self {
+        // As Go has it: the highest bit says that it is a folder.
+        let (kind, mode) = ("dir".into(), 1 << 31 | 0o700);
+        Self { kind, mode, links: 0, content: None, subtree: Some(tree), ..Self::file(name, 0, Vec::new()) }
+    }
+
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind == "file"

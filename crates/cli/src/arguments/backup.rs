@@ -53,6 +53,10 @@ pub(crate) struct BackupArguments {
     pub(crate) keep_swap: bool,
     #[command(flatten)]
     pub(crate) shadow_copies: ShadowCopyArguments,
+    /// Read only what changed since the last snapshot, by the word of this persistent dirty bitmap of the image (qcow2). Once the snapshot
+    /// is stored, the bitmap begins anew. Where it cannot be relied on, everything is read
+    #[arg(long, value_name = "NAME", conflicts_with = "in_use", help_heading = CONTENTS)]
+    pub(crate) bitmap: Option<String>,
     /// Read back all that the snapshot needs, and compare it with what was read from the disk
     #[arg(long, help_heading = SAFETY)]
     pub(crate) verify: bool,

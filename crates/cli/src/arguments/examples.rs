@@ -65,6 +65,7 @@ Examples:
   leandisk backup disk.vhdx --repo /backup --password-file key --init
   leandisk backup root.qcow2 data.qcow2 --repo /backup --password-file key
   leandisk backup web=/dev/vg/web --repo /backup --password-file key --verify
+  leandisk backup root.qcow2 --bitmap daily --repo /backup --password-file key
 
 Any restic restores it: restic -r /backup dump latest disk.vhdx.raw > disk.raw";
 

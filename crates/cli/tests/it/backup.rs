@@ -17,12 +17,12 @@ use crate::common::{
 use crate::defrag_common;
 
 /// A repository in a folder of its own, with its password.
-struct Repo {
-    dir: TempDir,
+pub(crate) struct Repo {
+    pub(crate) dir: TempDir,
 }
 
 impl Repo {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = scratch();
         fs::write(dir.path().join("password"), "correct horse\n").unwrap();
         Self { dir }
@@ -42,7 +42,7 @@ impl Repo {
         args.iter().copied().chain(of.iter().map(String::as_str)).collect()
     }
 
-    fn document(&self, schema: &str, args: &[&str]) -> Value {
+    pub(crate) fn document(&self, schema: &str, args: &[&str]) -> Value {
         document(schema, &self.with(&self.args(), args))
     }
 
@@ -50,7 +50,7 @@ impl Repo {
         succeed(&self.with(&self.args(), args))
     }
 
-    fn fail(&self, status: i32, args: &[&str]) -> String {
+    pub(crate) fn fail(&self, status: i32, args: &[&str]) -> String {
         fail(status, &self.with(&self.args(), args))
     }
 
@@ -62,7 +62,7 @@ impl Repo {
     }
 
     /// Runs restic, which shall succeed.
-    fn restic(&self, args: &[&str]) -> String {
+    pub(crate) fn restic(&self, args: &[&str]) -> String {
         let output = self.restic_command().args(args).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "restic {args:?}: {}\n{stderr}", output.status);
@@ -70,7 +70,7 @@ impl Repo {
     }
 
     /// What restic restores of a file.
-    fn dump(&self, snapshot: &str, path: &str, to: &Path) {
+    pub(crate) fn dump(&self, snapshot: &str, path: &str, to: &Path) {
         let status = self
             .restic_command()
             .args(["dump", snapshot, path])

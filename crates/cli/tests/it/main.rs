@@ -7,6 +7,7 @@ mod analyze;
 mod analyze_folder;
 mod appliances;
 mod backup;
+mod backup_bitmap;
 mod bench;
 mod bitmaps;
 mod broken_ext;

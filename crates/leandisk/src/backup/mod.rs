@@ -1,10 +1,15 @@
 //! A backup of what guests use, into a repository in restic's format: facts, plan, execution, proof, as a copy has them.
 //!
 //! The disks of one call make one snapshot, in which each is a raw image that restic can restore. What a backup opens of the sources it only
-//! reads.
+//! reads; but a persistent bitmap that it was told of begins anew in the end.
 
+mod bitmap;
 mod check;
+mod earlier;
 mod in_place;
+mod layers;
+#[cfg(test)]
+mod model;
 mod restore;
 mod snapshots;
 
@@ -15,12 +20,12 @@ use std::time::Instant;
 
 use block::{Error, ErrorKind, Result};
 use claims::{Act, Seen};
-use engine::{BackupJob, Bound};
+use engine::{BackedUp, BackupJob, Base, Bound};
 use filesystem::{Catalog, Check};
 use plan::backup::Cuts;
 use plan::{CopyOptions, CopyPlan};
 use report::{BackupDocument, BackupSubject, DiskBackup, Tracking};
-use repository::{Id, Node, Packer, Repository, Session, Snapshot, SnapshotDisk, Tree};
+use repository::{Id, Index, Node, Packer, Record, Repository, Session, Snapshot, SnapshotDisk, Tree};
 use stack::Stack;
 
 use crate::copy::plan;
@@ -34,6 +39,15 @@ pub use check::{Options as CheckOptions, run as check};
 pub use restore::{Options as RestoreOptions, run as restore};
 pub use snapshots::{Options as SnapshotsOptions, run as snapshots};
 
+use bitmap::{Bitmap, Hold};
+use earlier::{Earlier, Known};
+
+/// Why everything is read where there is nothing to compare with.
+const FIRST_BACKUP: &str = "it is the first backup of these disks";
+const NOT_TRACKED: &str =
+    "nothing keeps track of what changes: all used data were read, and compared by hash";
+const NOT_AS_STORED: &str =
+    "the disk changed where it should not have changed since the last snapshot, so all used data were read";
 /// Packs that are filled at once: each takes some 24 MB of memory.
 const THREADS_MAX: usize = 8;
 
@@ -75,7 +89,8 @@ impl Source {
 /// Whether restic, shells and people have no trouble with it.
 fn is_name(name: &str) -> bool {
     let is_odd = |letter: char| letter.is_control() || "/:\\\"".contains(letter);
-    !name.is_empty() && name.len() <= 200 && name != "." && name != ".." && !name.contains(is_odd)
+    let is_taken = [".", "..", ".leandisk"].contains(&name);
+    !name.is_empty() && name.len() <= 200 && !is_taken && !name.contains(is_odd)
 }
 
 /// What is backed up, where to, and how.
@@ -101,6 +116,8 @@ pub struct Options {
     pub drop_shadow_copies: bool,
     /// Whether a disk is backed up that another program writes to.
     pub in_use: bool,
+    /// The persistent dirty bitmap that says what of a disk changed, and begins anew with the snapshot.
+    pub bitmap: Option<String>,
     /// Whether what was stored is read back and compared.
     pub verify: bool,
     /// Whether nothing is read or stored: everything is checked and planned.
@@ -119,6 +136,32 @@ struct Planned {
     before: Seen,
     plan: CopyPlan,
     cuts: Cuts,
+    /// `None` if none was asked for.
+    bitmap: Option<bitmap::Found>,
+}
+
+/// What need not be read of a disk.
+struct Tracked {
+    base: Option<Base>,
+    tracking: Tracking,
+    /// What was read of that all the same.
+    sampled_bytes: u64,
+}
+
+impl Tracked {
+    fn none(reason: &str) -> Self {
+        Self { base: None, tracking: Tracking::None { reason: reason.into() }, sampled_bytes: 0 }
+    }
+}
+
+/// A disk that was stored.
+struct Stored {
+    node: Node,
+    entry: DiskBackup,
+    /// What the snapshot is to say of it besides.
+    record: Option<Record>,
+    /// The bitmap that begins anew with the snapshot.
+    bitmap: Option<Bitmap>,
 }
 
 /// Backs the disks up, or says what a backup would do. There is a snapshot when all of it is stored, and none before.
@@ -135,26 +178,31 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     let repository = options.place.open(options.init)?;
     let host = options.host.clone().unwrap_or_else(repository::host_name);
     let paths: Vec<String> = planned.iter().map(|disk| format!("/{}", node_name(&disk.name))).collect();
-    let parent = parent_of(&repository, &host, &paths)?;
-
     let index = repository.index()?;
+    let snapshots = snapshots_of(&repository, &host, &paths)?;
+    let earlier = Earlier { repository: &repository, index: &index, snapshots };
+    let parent = earlier.parent();
     let session = Session::begin(&repository, &index)?;
     let mut before = match parent {
-        Some(id) => Known::of(&repository, &index, id),
-        None => Known::default(),
+        Some(id) => LastFiles::of(&repository, &index, id),
+        None => LastFiles::default(),
     };
     let mut packers = (0..thread_count(options)).map(|_| session.packer()).collect::<Result<Vec<_>>>()?;
     let total_bytes = planned.iter().map(|disk| disk.plan.reads.total_bytes()).sum();
     let progress = observer.progress("backup", total_bytes, cancelled.clone());
-    let (mut nodes, mut entries) = (Vec::new(), Vec::new());
+    let (mut nodes, mut entries, mut starts, mut records) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for disk in planned {
-        let (node, entry) = disk.store(options, &mut packers, &*progress, parent)?;
-        nodes.push(before.or_same(node));
-        entries.push(entry);
+        let stored = disk.store(options, &mut packers, &*progress, &earlier)?;
+        if let Some(record) = stored.record {
+            starts.extend(stored.bitmap.map(|bitmap| (bitmap, record.clone())));
+            records.push((stored.node.name.clone(), record));
+        }
+        nodes.push(before.or_same(stored.node));
+        entries.push(stored.entry);
     }
     progress.finish();
     let tree = Tree { nodes: nodes.clone() };
-    let id = session.finish(packers, tree, |tree| {
+    let id = session.finish(packers, tree, &records, |tree| {
         let (parent, tags) = (parent, options.tags.clone());
         Snapshot { parent, paths, tags, hostname: host, ..Snapshot::now(tree) }
     })?;
@@ -162,6 +210,10 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     drop(session);
     if options.verify {
         verify(&repository, id, &nodes, thread_count(options), observer, cancelled)?;
+    }
+    // Last: until here each says what changed since an earlier snapshot.
+    for (bitmap, record) in starts {
+        bitmap.rotate(&record).map_err(|error| not_rotated(error, id))?;
     }
     Ok(report::backup_document(BackupSubject {
         repository: &repository.place(),
@@ -173,6 +225,11 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
         elapsed_seconds: started.elapsed().as_secs_f64(),
         verified: options.verify,
     }))
+}
+
+fn not_rotated(error: Error, snapshot: Id) -> Error {
+    let hint = format!("snapshot {} is stored; the next backup finds out what changed", snapshot.short());
+    error.hint(hint)
 }
 
 fn check_names(sources: &[Source]) -> Result<()> {
@@ -199,10 +256,15 @@ fn plan_source(source: &Source, options: &Options, observer: &dyn Observer) -> R
     let stack = &disk.stack;
     stack.chain().check_readable()?;
     let before = Seen::of(stack.chain());
+    let location = Location { machine: &ThisHost, path, options: &options.open };
+    let resolver = location.resolver()?;
     if !options.in_use {
-        let location = Location { machine: &ThisHost, path, options: &options.open };
-        check_claims(stack.chain(), &*location.resolver()?, Act::Read).map_err(or_in_use)?;
+        check_claims(stack.chain(), &*resolver, Act::Read).map_err(or_in_use)?;
     }
+    let hold = if options.dry_run { Hold::No } else { Hold::Yes };
+    let bitmap = options.bitmap.as_deref();
+    let bitmap =
+        bitmap.map(|name| Bitmap::find(stack.chain(), &before, &*resolver, name, hold)).transpose()?;
     if block::Disk::sector_bytes(&**stack.chain()) != 512 {
         observer.note(&format!(
             "warning: {} has sectors of {} bytes, which a snapshot does not tell: restore it to vhdx, or attach it with that size",
@@ -219,7 +281,7 @@ fn plan_source(source: &Source, options: &Options, observer: &dyn Observer) -> R
     let plan = plan(kept, stack, &maps)?;
     let cuts = cuts(stack)?;
     drop(checking);
-    Ok(Planned { name: source.name()?, path: path.clone(), disk, before, plan, cuts })
+    Ok(Planned { name: source.name()?, path: path.clone(), disk, before, plan, cuts, bitmap })
 }
 
 fn or_in_use(error: Error) -> Error {
@@ -253,8 +315,8 @@ fn cuts(stack: &Stack) -> Result<Cuts> {
     Ok(cuts)
 }
 
-/// The last snapshot of the same disks of the same host.
-fn parent_of(repository: &Repository, host: &str, paths: &[String]) -> Result<Option<Id>> {
+/// The snapshots of the same disks of the same host, newest first.
+fn snapshots_of(repository: &Repository, host: &str, paths: &[String]) -> Result<Vec<(Id, Snapshot)>> {
     let mut sorted = paths.to_vec();
     sorted.sort();
     let is_parent = |snapshot: &Snapshot| {
@@ -263,16 +325,16 @@ fn parent_of(repository: &Repository, host: &str, paths: &[String]) -> Result<Op
         snapshot.hostname == host && paths == sorted
     };
     let snapshots = repository.snapshots()?;
-    Ok(snapshots.into_iter().rev().find(|(_, snapshot)| is_parent(snapshot)).map(|(id, _)| id))
+    Ok(snapshots.into_iter().rev().filter(|(_, snapshot)| is_parent(snapshot)).collect())
 }
 
 /// The files of the last snapshot.
 #[derive(Default)]
-struct Known(Vec<Node>);
+struct LastFiles(Vec<Node>);
 
-impl Known {
+impl LastFiles {
     /// What cannot be read of it is not known.
-    fn of(repository: &Repository, index: &repository::Index, id: Id) -> Self {
+    fn of(repository: &Repository, index: &Index, id: Id) -> Self {
         let found = repository.find_snapshot(&id.to_string());
         let disks =
             found.and_then(|(_, snapshot)| disks_of(repository, index, &snapshot)).unwrap_or_default();
@@ -290,18 +352,66 @@ impl Known {
     }
 }
 
-/// Why all used data are read.
-fn tracking(parent: Option<Id>) -> Tracking {
-    let reason = match parent {
-        None => "it is the first backup of these disks",
-        Some(_) => "nothing keeps track of what changes: all used data were read, and compared by hash",
-    };
-    Tracking::None { reason: reason.into() }
-}
-
 impl Planned {
+    /// What need not be read, and how that is known.
+    fn tracked(&self, earlier: &Earlier<'_>, dry_run: bool) -> Result<Tracked> {
+        if earlier.snapshots.is_empty() {
+            return Ok(Tracked::none(FIRST_BACKUP));
+        }
+        let reason = match self.base_by_bitmap(earlier)? {
+            Ok((id, base)) => return self.sampled(id, base, Tracking::Bitmap, dry_run),
+            Err(reason) => reason,
+        };
+        match self.base_by_layers(earlier)? {
+            Ok((id, base)) => self.sampled(id, base, Tracking::Chain, dry_run),
+            Err(of_layers) => Ok(Tracked::none(&reason.unwrap_or(of_layers))),
+        }
+    }
+
+    /// Without a reason where no bitmap was asked for.
+    fn base_by_bitmap(
+        &self,
+        earlier: &Earlier<'_>,
+    ) -> Result<std::result::Result<(Id, Base), Option<String>>> {
+        let bitmap = match &self.bitmap {
+            None => return Ok(Err(None)),
+            Some(Err(reason)) => return Ok(Err(Some(reason.clone()))),
+            Some(Ok(bitmap)) => bitmap,
+        };
+        let name = node_name(&self.name);
+        let found = earlier.base(&name, self.plan.virtual_bytes, |disk| Ok(bitmap.changed(disk)))?;
+        Ok(found.map_err(Some))
+    }
+
+    fn base_by_layers(&self, earlier: &Earlier<'_>) -> Result<Known<(Id, Base)>> {
+        let chain = self.disk.stack.chain();
+        if layers::of(chain).is_none() {
+            return Ok(Err(NOT_TRACKED.into()));
+        }
+        earlier.base(&node_name(&self.name), self.plan.virtual_bytes, |disk| {
+            disk.record.layers.as_ref().map_or_else(
+                || Ok(Err("the last snapshot says nothing of the image's layers".into())),
+                |before| layers::changed(chain, before),
+            )
+        })
+    }
+
+    /// What is to be relied on, once samples of it were compared.
+    fn sampled(&self, id: Id, base: Base, tracking: Tracking, dry_run: bool) -> Result<Tracked> {
+        let samples = self.job(Some(&base)).samples(&id.to_string());
+        if !dry_run && !samples.are_on(&**self.disk.stack.chain())? {
+            return Ok(Tracked::none(NOT_AS_STORED));
+        }
+        Ok(Tracked { base: Some(base), tracking, sampled_bytes: samples.read_bytes() })
+    }
+
+    fn job<'a>(&'a self, base: Option<&'a Base>) -> BackupJob<'a> {
+        let source = &**self.disk.stack.chain();
+        BackupJob { source, plan: &self.plan, cuts: self.cuts.clone(), base }
+    }
+
     /// What every kind of backup says of it.
-    fn entry(&self, read_bytes: u64, new_bytes: u64, parent: Option<Id>) -> DiskBackup {
+    fn entry(&self, read_bytes: u64, new_bytes: u64, tracking: Tracking) -> DiskBackup {
         DiskBackup {
             snapshot_path: format!("/{}", node_name(&self.name)),
             name: self.name.clone(),
@@ -310,7 +420,7 @@ impl Planned {
             used_bytes: self.plan.used_bytes,
             read_bytes,
             new_bytes,
-            tracking: tracking(parent),
+            tracking,
         }
     }
 
@@ -319,38 +429,65 @@ impl Planned {
         options: &Options,
         packers: &mut [Packer<'_, '_>],
         progress: &dyn crate::Progress,
-        parent: Option<Id>,
-    ) -> Result<(Node, DiskBackup)> {
+        earlier: &Earlier<'_>,
+    ) -> Result<Stored> {
+        let Tracked { base, tracking, sampled_bytes } = self.tracked(earlier, false)?;
         let cuts = std::mem::take(&mut self.cuts);
         let chain = self.disk.stack.chain();
-        let job = BackupJob { source: &**chain, plan: &self.plan, cuts };
+        let job = BackupJob { source: &**chain, plan: &self.plan, cuts, base: base.as_ref() };
         let done = job.run(packers, progress).map_err(|error| crate::name_disk(error, &self.path))?;
         if !options.in_use {
             self.before.check_after_reading(chain)?;
         }
-        let node = Node::file(node_name(&self.name), self.plan.virtual_bytes, done.content);
-        Ok((node, self.entry(done.read_bytes, done.new_bytes, parent)))
+        let entry = self.entry(done.read_bytes + sampled_bytes, done.new_bytes, tracking);
+        let bitmap = self.bitmap.take().and_then(Result::ok);
+        let layers = if options.in_use { None } else { layers::record(chain, &self.before)? };
+        let record = (bitmap.is_some() || layers.is_some()).then(|| {
+            let mut record = record_of(&self.plan, &done);
+            record.layers = layers;
+            record.bitmap = bitmap.as_ref().map(|bitmap| bitmap.start(&record, &done));
+            record
+        });
+        let BackedUp { content, .. } = done;
+        let node = Node::file(node_name(&self.name), self.plan.virtual_bytes, content);
+        Ok(Stored { node, entry, record, bitmap })
     }
+}
+
+/// What a snapshot says of a disk, but for how it was left.
+fn record_of(plan: &CopyPlan, done: &BackedUp) -> Record {
+    let filled = plan.fills.iter().map(|(span, _)| *span).collect();
+    Record::new(plan.virtual_bytes, None, &done.zeros, &filled)
 }
 
 /// What a backup would do. The repository is opened as well, if there is one.
 fn rehearse(options: &Options, planned: Vec<Planned>, started: Instant) -> Result<BackupDocument> {
     let host = options.host.clone().unwrap_or_else(repository::host_name);
     let paths: Vec<String> = planned.iter().map(|disk| format!("/{}", node_name(&disk.name))).collect();
-    let parent = match options.place.open(false) {
-        Ok(repository) => parent_of(&repository, &host, &paths)?,
+    let repository = match options.place.open(false) {
+        Ok(repository) => Some(repository),
         Err(_) if options.init && !options.place.exists()? => None,
         Err(error) => return Err(error),
     };
+    let index = repository.as_ref().map(|repository| repository.index()).transpose()?.unwrap_or_default();
+    let earlier = match &repository {
+        Some(repository) => {
+            Some(Earlier { repository, index: &index, snapshots: snapshots_of(repository, &host, &paths)? })
+        }
+        None => None,
+    };
+    let parent = earlier.as_ref().and_then(Earlier::parent);
     let mut bound = Bound::default();
     let mut entries = Vec::new();
     for disk in planned {
-        let entry = disk.entry(disk.plan.reads.total_bytes(), 0, parent);
-        let job = BackupJob { source: &**disk.disk.stack.chain(), plan: &disk.plan, cuts: disk.cuts };
-        let of_disk = job.bound();
+        let Tracked { base, tracking, sampled_bytes } = match &earlier {
+            Some(earlier) => disk.tracked(earlier, true)?,
+            None => Tracked::none(FIRST_BACKUP),
+        };
+        let of_disk = disk.job(base.as_ref()).bound();
         bound.bytes += of_disk.bytes;
         bound.pieces += of_disk.pieces;
-        entries.push(DiskBackup { new_bytes: of_disk.bytes, ..entry });
+        entries.push(disk.entry(of_disk.read_bytes + sampled_bytes, of_disk.bytes, tracking));
     }
     Ok(report::backup_document(BackupSubject {
         repository: options.place.name(),

@@ -43,7 +43,7 @@ fn back_up(repository: &Repository, generation: u64) -> block::Result<Id> {
         content.push(packers[at % 2].add(BlobKind::Data, blob)?.id);
     }
     let tree = Tree { nodes: vec![Node::file("disk".into(), 20 << 20, content)] };
-    session.finish(packers, tree, Snapshot::now)
+    session.finish(packers, tree, &[], Snapshot::now)
 }
 
 /// Panics with a message unless every snapshot has every blob that it names; answers how many there are.

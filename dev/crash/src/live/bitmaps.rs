@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use block::ReadAt;
-use extent::Offset;
+use extent::{ExtentSet, Offset, Span, Virtual};
 use image::{BitmapState, Chain};
 use sim::{Random, SimDisk, SimMachine};
 
@@ -40,17 +40,27 @@ impl Recorded {
     }
 }
 
-/// A record after its disk was used: `may_be_empty` if it may have been cleared.
+/// What stays in the record when it is made to begin anew.
+fn kept() -> ExtentSet<Virtual> {
+    [Span::new(Offset::new(3 * 4096), 4096)].into_iter().collect()
+}
+
+fn is_new(sectors: &[bool]) -> bool {
+    let is_kept = |number: usize| kept().contains(Offset::new((number * SECTOR_LEN) as u64));
+    (0..).zip(sectors).all(|(number, is_noted)| *is_noted == is_kept(number))
+}
+
+/// A record after its disk was used: `may_be_new` if it may have begun anew, with no more than what was to be kept.
 fn check(
     subject: &LiveSubject,
     disk: Arc<SimDisk>,
     base: &[u8],
-    may_be_empty: bool,
+    may_be_new: bool,
 ) -> Result<Recorded, String> {
     let chain = subject.chain(disk).map_err(|error| error.to_string())?;
     let recorded = Recorded::of(&chain).map_err(|error| format!("its bitmap: {error}"))?;
     let Recorded::Sectors(sectors) = &recorded else { return Ok(recorded) };
-    if may_be_empty && !sectors.contains(&true) {
+    if may_be_new && is_new(sectors) {
         return Ok(recorded);
     }
     let mut bytes = vec![0; base.len()];
@@ -75,11 +85,11 @@ pub fn explore_bitmaps(
 ) -> Result<Used, Violation> {
     let mut used = Used::default();
     let mut judged = 0;
-    let mut examine = |session: &Session<'_>, random: &mut Random, base: &[u8], may_be_empty: bool| {
+    let mut examine = |session: &Session<'_>, random: &mut Random, base: &[u8], may_be_new: bool| {
         for _ in 0..cuts {
             let image = session.disk.cut_pages(random.next_u64());
             let disk = subject.disk(&SimMachine::new(), 1, image.clone());
-            check(subject, disk.clone(), base, may_be_empty).map_err(|text| text + &subject.keep(&image))?;
+            check(subject, disk.clone(), base, may_be_new).map_err(|text| text + &subject.keep(&image))?;
             used.cuts += 1;
             judged += 1;
             if u64::is_multiple_of(judged, judge_every) {
@@ -125,8 +135,8 @@ pub fn explore_bitmaps(
         }
         let closed = subject.disk(&SimMachine::new(), 1, session.disk.to_pages());
         match check(subject, closed, base, true).map_err(wrong)? {
-            Recorded::Sectors(sectors) if !sectors.contains(&true) => used.closes += 1,
-            _ => return Err(wrong("its bitmap is not empty".into())),
+            Recorded::Sectors(sectors) if is_new(&sectors) => used.closes += 1,
+            _ => return Err(wrong("its bitmap did not begin anew".into())),
         }
         break;
     }
@@ -141,6 +151,6 @@ fn run(session: &mut Session<'_>, seed: u64, step_count: u64) -> Result<bool, St
 
 fn clear(session: &Session<'_>) -> block::Result<()> {
     let disk = session.subject.open(&session.disk, 0)?;
-    disk.clear_bitmap(BITMAP)?;
+    disk.restart_bitmap(BITMAP, &kept())?;
     disk.close()
 }

@@ -8,7 +8,7 @@
 //! Absent on purpose: locks, flushes, and the guest's data.
 
 use block::{Error, Occupancy, Occupant, Result};
-use extent::{HostOffset, HostSpan};
+use extent::{ExtentSet, HostOffset, HostSpan, Virtual};
 
 use super::{Marks, Tidy};
 use crate::live::{Missed, Tables};
@@ -156,8 +156,14 @@ pub(crate) trait Container: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes the record `name` say that nothing changed; what it lay in goes to `freed`.
-    fn clear_record(&mut self, _tables: &mut Tables, name: &str, _freed: &mut Vec<Storage>) -> Result<()> {
+    /// Makes the record `name` say that nothing changed but `kept`; what it lay in goes to `freed`.
+    fn restart_record(
+        &mut self,
+        _tables: &mut Tables,
+        name: &str,
+        _kept: &ExtentSet<Virtual>,
+        _freed: &mut Vec<Storage>,
+    ) -> Result<()> {
         Err(Error::refused(format!("this image has no persistent bitmaps, and so none called {name:?}")))
     }
 

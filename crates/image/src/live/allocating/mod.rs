@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use block::{EditDisk, Error, LiveDisk, Occupancy, ReadAt, Result, Take, TargetFile, UnitMove, check_bounds};
-use extent::{HostOffset, Span, VirtualOffset, VirtualSpan};
+use extent::{ExtentSet, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use super::tables::index;
 use super::{LiveOptions, Tables, Watched, broken};
@@ -252,11 +252,11 @@ impl<C: Container> LiveDisk for AllocatingDisk<C> {
         self.free_leaks()
     }
 
-    fn clear_bitmap(&self, name: &str) -> Result<()> {
+    fn restart_bitmap(&self, name: &str, kept: &ExtentSet<Virtual>) -> Result<()> {
         self.begin()?;
         let mut state = self.change();
         let State { tables, container, freed, .. } = &mut *state;
-        container.clear_record(tables, name, freed)?;
+        container.restart_record(tables, name, kept, freed)?;
         drop(state);
         self.flush_all()
     }

@@ -19,7 +19,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use block::{Error, FieldValue, LiveDisk, Occupancy, Occupant, Result, TargetFile};
-use extent::{HostOffset, HostSpan, Span};
+use extent::{ExtentSet, HostOffset, HostSpan, Span, Virtual};
 
 use super::bitmaps::{Directory, Entry};
 use super::compress::Decompressor;
@@ -403,8 +403,14 @@ impl Container for Clusters {
         self.put_out_of_use(tables)
     }
 
-    fn clear_record(&mut self, tables: &mut Tables, name: &str, freed: &mut Vec<Storage>) -> Result<()> {
-        self.clear_bitmap(tables, name, freed)
+    fn restart_record(
+        &mut self,
+        tables: &mut Tables,
+        name: &str,
+        kept: &ExtentSet<Virtual>,
+        freed: &mut Vec<Storage>,
+    ) -> Result<()> {
+        self.restart_bitmap(tables, name, kept, freed)
     }
 
     /// The end of the last cluster that is counted.

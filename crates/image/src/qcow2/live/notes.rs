@@ -7,7 +7,7 @@
 //! Absent on purpose: a bitmap that stays right through a kill: it would cost a flush before the first write to each of its parts.
 
 use block::Result;
-use extent::{HostOffset, Span, VirtualOffset};
+use extent::{ExtentSet, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use super::Clusters;
 use crate::live::{Marks, Stage, Storage, Tables, broken};
@@ -48,14 +48,7 @@ impl Clusters {
         if changed.peek().is_none() || word == bitmap_word::ALL_ONES {
             return Ok(());
         }
-        let mut bits = vec![0; usize::try_from(self.cluster_bytes()).expect("at most 2 MiB")];
-        for span in changed {
-            let first = (span.start().get() - start) >> entry.granularity_bits;
-            let last = (span.end().get() - 1 - start) >> entry.granularity_bits;
-            for bit in first..=last {
-                bits[usize::try_from(bit / 8).expect("within a cluster")] |= 1 << (bit % 8);
-            }
-        }
+        let bits = bits_of(entry, window.start(), changed, self.cluster_bytes());
         let at = match word & bitmap_word::OFFSET {
             0 => self.new_bits(tables, word_at)?,
             at => at,
@@ -92,28 +85,75 @@ impl Clusters {
         })
     }
 
-    /// Makes the bitmap `name` say that nothing changed.
-    pub(super) fn clear_bitmap(
+    /// Makes the bitmap `name` say that nothing changed but `kept`.
+    pub(super) fn restart_bitmap(
         &mut self,
         tables: &mut Tables,
         name: &str,
+        kept: &ExtentSet<Virtual>,
         freed: &mut Vec<Storage>,
     ) -> Result<()> {
         let entry = self.recording.iter().find(|entry| entry.name == name).cloned();
         let entry = entry.ok_or_else(|| no_such(name))?;
+        let bytes_per_word = entry.bytes_per_word(self.cluster_bits);
         for index in 0..entry.table_count {
-            let word_at = entry.table_at.plus(index * 8).get();
-            let word = u64::from_be_bytes(tables.read(word_at)?);
+            let word_at = entry.table_at.plus(index * 8);
+            let word = u64::from_be_bytes(tables.read(word_at.get())?);
             check_word(entry.table_at, word, self.cluster_bytes(), tables.len_bytes())?;
-            if word == 0 {
-                continue;
-            }
-            tables.put(word_at, &[0; 8], Stage::References)?;
-            let at = HostOffset::new(word & bitmap_word::OFFSET);
-            if at.get() != 0 {
-                freed.push(Storage::Shared { at, len_bytes: self.cluster_bytes() });
+            let start =
+                index.checked_mul(bytes_per_word).filter(|start| start.checked_add(bytes_per_word).is_some());
+            let window = start.map(|start| Span::new(VirtualOffset::new(start), bytes_per_word));
+            match window.filter(|window| kept.within(*window).next().is_some()) {
+                Some(window) => {
+                    let bits = bits_of(&entry, window.start(), kept.within(window), self.cluster_bytes());
+                    self.replace_bits(tables, word_at, word, &bits)?;
+                }
+                None if word == 0 => {}
+                None => {
+                    tables.put(word_at.get(), &[0; 8], Stage::References)?;
+                    let at = HostOffset::new(word & bitmap_word::OFFSET);
+                    if at.get() != 0 {
+                        freed.push(Storage::Shared { at, len_bytes: self.cluster_bytes() });
+                    }
+                }
             }
         }
         Ok(())
     }
+
+    /// Makes `bits` those of the word at `word_at`, which is `word`.
+    fn replace_bits(
+        &mut self,
+        tables: &mut Tables,
+        word_at: HostOffset,
+        word: u64,
+        bits: &[u8],
+    ) -> Result<()> {
+        let at = match word & bitmap_word::OFFSET {
+            0 => self.new_bits(tables, word_at)?,
+            at => at,
+        };
+        let sector = usize::try_from(SECTOR_BYTES).expect("512");
+        (0..)
+            .zip(bits.chunks(sector))
+            .try_for_each(|(number, bits)| tables.put(at + number * SECTOR_BYTES, bits, Stage::Unreferenced))
+    }
+}
+
+/// A cluster of bits, which begins at `start` of the disk, with those set that stand for `spans`.
+fn bits_of(
+    entry: &Entry,
+    start: VirtualOffset,
+    spans: impl Iterator<Item = VirtualSpan>,
+    cluster_bytes: u64,
+) -> Vec<u8> {
+    let mut bits = vec![0; usize::try_from(cluster_bytes).expect("at most 2 MiB")];
+    for span in spans {
+        let first = (span.start().get() - start.get()) >> entry.granularity_bits;
+        let last = (span.end().get() - 1 - start.get()) >> entry.granularity_bits;
+        for bit in first..=last {
+            bits[usize::try_from(bit / 8).expect("within a cluster")] |= 1 << (bit % 8);
+        }
+    }
+    bits
 }

@@ -110,12 +110,17 @@ fn a_disk_in_use_notes_its_changes() {
         assert_eq!(dirty_by_qemu(&path), expected, "{options}");
         run("qemu-img", &["check", "-q", "-f", "qcow2", text(&path)]);
 
-        let disk = take_into_use(&path);
-        disk.clear_bitmap(NAME).unwrap();
-        disk.close().unwrap();
-        assert_eq!(dirty(&path), ExtentSet::new(), "{options}");
-        assert_eq!(dirty_by_qemu(&path), ExtentSet::new(), "{options}");
-        run("qemu-img", &["check", "-q", "-f", "qcow2", text(&path)]);
+        // Nothing, then some that were not set and lie far apart, then one of those and another.
+        let some = [span(SIZE, 1536), whole(5 << 20, 1), whole(33 << 20, 1)].into_iter().collect();
+        let one = [whole(5 << 20, 1), whole(6 << 20, 1)].into_iter().collect();
+        for kept in [ExtentSet::new(), some, one] {
+            let disk = take_into_use(&path);
+            disk.restart_bitmap(NAME, &kept).unwrap();
+            disk.close().unwrap();
+            assert_eq!(dirty(&path), kept, "{options}");
+            assert_eq!(dirty_by_qemu(&path), kept, "{options}");
+            run("qemu-img", &["check", "-q", "-f", "qcow2", text(&path)]);
+        }
     }
 }
 
@@ -130,7 +135,7 @@ fn bitmaps_that_record_nothing_stay_as_they_are() {
     let before = dirty(&path);
     let disk = take_into_use(&path);
     disk.write_at(VirtualOffset::new(8 << 20), &[1; 512]).unwrap();
-    let error = disk.clear_bitmap(NAME).unwrap_err();
+    let error = disk.restart_bitmap(NAME, &ExtentSet::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     disk.close().unwrap();
     assert_eq!((state(&path), dirty(&path)), (BitmapState::Stopped, before));
