@@ -18,8 +18,8 @@ use leandisk::{
 use report::{
     DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, backup_text, check_text,
     compact_text, copy_text, create_text, defrag_text, first_write_text, folder_text, fragmentation_text,
-    guard_text, info_text, list_text, map_text, printable, recover_text, restore_text, snapshots_text,
-    stats_text, to_json, to_json_line, vm_text, watch_heading, watch_lines,
+    guard_report_text, guard_text, info_text, list_text, map_text, printable, recover_text, restore_text,
+    snapshots_text, stats_text, to_json, to_json_line, vm_text, watch_heading, watch_lines,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -120,6 +120,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
             let document = guard::status(arguments.state.state.as_deref())?;
             print(&if arguments.json { to_json(&document) } else { guard_text(&document, palette) })?;
+        }
+        Command::Guard(GuardArguments { command: Some(GuardCommand::Report(arguments)), .. }) => {
+            let document = guard::report(&arguments.options(), &TERMINAL)?;
+            print(&if arguments.json { to_json(&document) } else { guard_report_text(&document, palette) })?;
         }
         Command::Guard(arguments) => run_guard(arguments)?,
         Command::Completions(arguments) => generate::completions(arguments.shell)?,

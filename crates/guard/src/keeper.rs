@@ -68,6 +68,18 @@ pub struct Counters {
     pub shared_skipped: u64,
 }
 
+impl Counters {
+    /// What was counted since it was as `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            prevented: self.prevented.saturating_sub(before.prevented),
+            repaired: self.repaired.saturating_sub(before.repaired),
+            moved_bytes: self.moved_bytes.saturating_sub(before.moved_bytes),
+            shared_skipped: self.shared_skipped.saturating_sub(before.shared_skipped),
+        }
+    }
+}
+
 /// What is reserved of a file.
 #[derive(Clone, Copy, Debug)]
 struct Claim {

@@ -20,5 +20,5 @@ pub use ledger::{Record, claims, hex};
 pub use machine::{Extent, Held, Machine, Reserved};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
-pub use pressure::{Pressure, Waits, waited_us};
+pub use pressure::{Busy, Pressure, Waits, waited_us};
 pub use repair::{Plan, count, plan};

@@ -24,6 +24,26 @@ pub struct Waits {
     pub cpu_us: Option<u64>,
 }
 
+/// What others waited for, and how much of the time, in hundredths.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Busy {
+    /// Devices.
+    Devices(u64),
+    /// Processors.
+    Processors(u64),
+}
+
+impl Busy {
+    /// In words.
+    pub fn text(self) -> String {
+        let (what, percent) = match self {
+            Self::Devices(percent) => ("devices", percent),
+            Self::Processors(percent) => ("processors", percent),
+        };
+        format!("others waited for {what} {percent} % of the time")
+    }
+}
+
 /// Looks from time to time, and says why work has to wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pressure {
@@ -31,18 +51,17 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// What was counted up to now. `Some(reason)` if others waited too much since the last look.
-    pub fn look(&mut self, now: Millis, waits: Waits) -> Option<String> {
+    /// What was counted up to now. `Some` if others waited too much since the last look.
+    pub fn look(&mut self, now: Millis, waits: Waits) -> Option<Busy> {
         let (then, before) = self.last.replace((now, waits))?;
         let passed_us = now.saturating_sub(then).saturating_mul(1000).max(1);
         let percent = |now: Option<u64>, then: Option<u64>| {
             Some(now?.saturating_sub(then?).saturating_mul(100) / passed_us)
         };
-        let of = |what: &str, percent: u64| format!("others waited for {what} {percent} % of the time");
         let io = percent(waits.io_us, before.io_us).filter(|percent| *percent > IO_PERCENT_MAX);
         let cpu = percent(waits.cpu_us, before.cpu_us).filter(|percent| *percent > CPU_PERCENT_MAX);
-        io.map(|percent| of("devices", percent.min(100)))
-            .or_else(|| cpu.map(|percent| of("processors", percent.min(100))))
+        io.map(|percent| Busy::Devices(percent.min(100)))
+            .or_else(|| cpu.map(|percent| Busy::Processors(percent.min(100))))
     }
 
     /// What was waited for since does not count: it was for our own work.
@@ -71,10 +90,10 @@ mod tests {
         assert_eq!(pressure.look(0, waits(0, 0)), None);
         assert_eq!(pressure.look(100, waits(10_000, 10_000)), None);
         assert_eq!(
-            pressure.look(200, waits(60_000, 10_000)).unwrap(),
+            pressure.look(200, waits(60_000, 10_000)).unwrap().text(),
             "others waited for devices 50 % of the time"
         );
-        assert!(pressure.look(300, waits(60_000, 90_000)).unwrap().contains("processors 80 %"));
+        assert_eq!(pressure.look(300, waits(60_000, 90_000)), Some(Busy::Processors(80)));
         pressure.skip(400, waits(160_000, 190_000));
         assert_eq!(pressure.look(500, waits(160_000, 190_000)), None);
         assert_eq!(pressure.look(500, Waits::default()), None, "where nothing is counted");

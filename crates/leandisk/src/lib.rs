@@ -14,7 +14,7 @@
 //! | read a disk of a running guest | [`running::Disk::begin`], and any of the above that only look, on its address |
 //! | back disks up into a repository in restic's format | [`backup::run`], [`backup::snapshots`], [`backup::restore`], [`backup::check`] |
 //! | let others use it | [`serve::run`], [`stats::run`] |
-//! | keep a machine's own files in one piece | [`guard::run`], [`guard::status`] |
+//! | keep a machine's own files in one piece | [`guard::run`], [`guard::status`], [`guard::report`] |
 //! | measure a storage | [`bench::first_write`], [`bench::fragmentation`] |
 //!
 //! Where to look for how it is done: [`compact::run`], for one, takes facts from [`stack::Stack::facts`], has [`plan::compact`] plan with them, and has

@@ -57,8 +57,9 @@ pub use fiemap::RawPiece;
 pub use grant::Granted;
 pub use group::group_id;
 pub use guard::{
-    FileFacts, GuardedKind, GuardedSystem, Handle, HeldFile, LeftAlone, Outcome as ReserveOutcome, Seen,
-    Taken, Watch, be_idle_io, guarded_mounts, name_of, try_lock, wait as wait_for_events,
+    DeviceCounters, DeviceNumber, DiskFacts, FileFacts, GuardedKind, GuardedSystem, Handle, HeldFile,
+    LeftAlone, Outcome as ReserveOutcome, Seen, Taken, Watch, be_idle_io, devices_below,
+    devices_below_system, guarded_mounts, name_of, try_lock, wait as wait_for_events,
 };
 pub use input_stream::StoredInput;
 pub use journal_file::{

@@ -17,6 +17,7 @@ mod defrag;
 mod escape;
 mod failure;
 mod guard;
+mod guard_report;
 mod html;
 mod info;
 mod listing;
@@ -60,9 +61,12 @@ pub use defrag::{
 pub use escape::printable_name;
 pub use failure::{ErrorDocument, Failure};
 pub use guard::{GuardDocument, GuardState, GuardedPath, guard_metrics, guard_text};
+pub use guard_report::{
+    Asleep, GuardDay, GuardReport, GuardTotal, GuardedTotal, guard_day, guard_report_page, guard_report_text,
+};
 pub use html::{
-    Advice, Bar, BarChart, Column, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage, Table, map_html,
-    report_html, with_origin,
+    Advice, Bar, BarChart, Column, DayBar, DayChart, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage,
+    Table, map_html, report_html, with_origin,
 };
 pub use info::{InfoDocument, info_document, info_text};
 pub use listing::{ListDocument, ListEntry, ListedKind, list_text};

@@ -190,7 +190,7 @@ fn mode_text(entry: &ListEntry) -> String {
 }
 
 /// `2024-11-02 17:45` in UTC, whatever the year.
-fn moment(seconds: i64) -> String {
+pub(crate) fn moment(seconds: i64) -> String {
     let (days, rest) = (seconds.div_euclid(86400), seconds.rem_euclid(86400));
     // Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": days in eras of 400 years that begin in March.
     let shifted = days.saturating_add(719_468);

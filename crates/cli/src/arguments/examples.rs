@@ -143,6 +143,7 @@ Examples:
   leandisk guard /var/lib/libvirt/images --idle 10
   leandisk guard /srv --dry-run --state /tmp/guard
   leandisk guard status --json
+  leandisk guard report --html guard.html
 
 It takes root.";
 
@@ -151,6 +152,13 @@ Examples:
   leandisk guard status
   leandisk guard status --json
   leandisk guard status --state /tmp/guard --json";
+
+pub(super) const GUARD_REPORT: &str = "\
+Examples:
+  leandisk guard report
+  leandisk guard report --html guard.html
+  leandisk guard report --days 90 --json
+  leandisk guard report --state /tmp/guard --html guard.html --force";
 
 pub(super) const FIRST_WRITE: &str = "\
 Examples:

@@ -49,6 +49,9 @@ pub(crate) enum GuardCommand {
     /// Show what the guard did, and what it does now
     #[command(after_help = examples::GUARD_STATUS)]
     Status(GuardStatusArguments),
+    /// Show what was prevented and repaired day by day, also as a page
+    #[command(after_help = examples::GUARD_REPORT)]
+    Report(GuardReportArguments),
 }
 
 #[derive(Debug, Args)]
@@ -58,6 +61,35 @@ pub(crate) struct GuardStatusArguments {
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GuardReportArguments {
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+    /// Days up to today (UTC) to show; the history keeps 400
+    #[arg(long, value_name = "N", default_value = "14", value_parser = clap::value_parser!(u32).range(1..=400), help_heading = OUTPUT)]
+    pub(crate) days: u32,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    /// Also write the report as an HTML page with a chart
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) html: Option<PathBuf>,
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
+}
+
+impl GuardReportArguments {
+    pub(crate) fn options(&self) -> leandisk::guard::ReportOptions {
+        leandisk::guard::ReportOptions {
+            state: self.state.state.clone(),
+            days: self.days,
+            html: self.html.clone(),
+            force: self.force,
+        }
+    }
 }
 
 impl GuardArguments {

@@ -65,7 +65,8 @@ impl Running {
         command.args(["guard", arg(path), "--state", arg(state.path()), "--pressure", arg(pressure.path())]);
         let mut child = command.args(["--idle", "0"]).args(more).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        while !line.contains("guarding") && said.read_line(&mut line).unwrap() > 0 {}
         let is_guarding = line.contains("guarding");
         let running = Self { child, state: Some(state), pressure };
         if is_guarding { Ok(running) } else { Err(line) }
@@ -456,6 +457,51 @@ fn it_sleeps_while_others_wait_and_says_so() {
     assert!(extents(&path) < before);
     guard.end();
     others.end();
+}
+
+#[test]
+fn what_was_done_is_kept_by_day_and_shown_as_a_page() {
+    let (host, path) = in_pieces("ext4");
+    let page = scratch();
+    let page = page.path().join("page.html");
+    let report =
+        |state: &Path| document("leandisk.guard-report/1", &["guard", "report", "--state", arg(state)]);
+    let dry = Running::start(host.path(), &["--dry-run"]).end();
+    assert!(!report(dry.path())["has_history"].as_bool().unwrap());
+    let said = succeed(&["guard", "report", "--state", arg(dry.path()), "--html", arg(&page)]);
+    assert!(said.contains("no history here"), "{said}");
+
+    let guard = Running::start(host.path(), &["--no-prevent"]);
+    close_after_writing(&path);
+    until("it was put together", || guard.count("repaired") > 0 && guard.count("waiting_files") == 0);
+    let repaired = guard.count("repaired");
+    let state = guard.end();
+    let first = report(state.path());
+    assert_eq!(number(&first, "/total/repaired"), repaired);
+    assert!(number(&first, "/total/moved_bytes") > 0 && !first["running"].as_bool().unwrap());
+    assert_eq!(first["days"].as_array().unwrap().len(), 14);
+    assert_eq!(first["filesystems"][0]["filesystem"], "ext4");
+
+    // While the next guard runs, the history of the one before can be read.
+    let guard = Running::start_in(host.path(), state, &[]);
+    let second = report(guard.folder());
+    assert!(second["running"].as_bool().unwrap());
+    assert_eq!(number(&second, "/total/repaired"), repaired);
+    fail(3, &["guard", "report", "--state", arg(guard.folder()), "--html", arg(&page)]);
+    let words =
+        ["guard", "report", "--state", arg(guard.folder()), "--days", "400", "--html", arg(&page), "--force"];
+    assert!(succeed(&words).contains(&format!("{repaired} were repaired")));
+    let text = fs::read_to_string(&page).unwrap();
+    assert!(text.contains("Fragments by day") && text.contains("A guard runs."));
+    assert!(text.contains(arg(host.path())) && !text.contains("<script"));
+    let state = guard.end();
+    let history = state.path().join("history.sqlite");
+    assert_eq!(run("sqlite3", &[arg(&history), "PRAGMA integrity_check"]), "ok\n");
+
+    // A history that is none stops no guard, and is told.
+    fs::write(&history, [b'x'; 8192]).unwrap();
+    fail(4, &["guard", "report", "--state", arg(state.path())]);
+    Running::start_in(host.path(), state, &[]).end();
 }
 
 #[test]

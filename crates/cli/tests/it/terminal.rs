@@ -8,7 +8,7 @@ use crate::common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 21] = [
     &["info"],
     &["analyze"],
     &["map"],
@@ -25,6 +25,7 @@ const COMMANDS: [&[&str]; 20] = [
     &["stats"],
     &["guard"],
     &["guard", "status"],
+    &["guard", "report"],
     &["bench"],
     &["bench", "first-write"],
     &["bench", "fragmentation"],
@@ -104,7 +105,8 @@ fn examples_of_the_help_are_commands() {
             // What stands apart from the command says what it is for; disks that are made are made elsewhere.
             let words = line.trim().split("   ").next().unwrap().split(" > ").next().unwrap();
             let words: Vec<_> = words.split_whitespace().skip(1).collect();
-            let goes_on = words[0] == "guard" && words.get(1) != Some(&"status");
+            let goes_on =
+                words[0] == "guard" && !words.get(1).is_some_and(|word| ["status", "report"].contains(word));
             if matches!(words[0], "bench" | "create") || goes_on {
                 let output = output(&[&words[..], &["--no-such-option"]].concat());
                 let message = String::from_utf8_lossy(&output.stderr).into_owned();

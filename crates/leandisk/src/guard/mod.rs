@@ -7,6 +7,8 @@
 //! Invariants: one guard a state folder; room that a killed guard left goes back before anything else, wherever its file systems are
 //! mounted; a dry run writes nothing but its status.
 
+mod chronicle;
+mod history;
 mod host;
 mod metrics;
 mod state;
@@ -16,15 +18,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ::guard::{
-    BTRFS, EXT4, Facts, FileId, Guard, Options as GuardOptions, Policy, Pressure, Stamp, Waits, XFS,
-    waited_us,
+    BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Options as GuardOptions, Policy, Pressure, Stamp,
+    Waits, XFS, waited_us,
 };
 use block::{Error, Result};
-use os::{FileFacts, GuardedKind, GuardedSystem, Handle, Seen, Watch};
+use os::{DeviceNumber, FileFacts, GuardedKind, GuardedSystem, Handle, Seen, Watch};
 use predict::profile::{HDD, NVME, Profile, SATA_SSD};
-use report::{GuardDocument, GuardState, GuardedPath};
+use report::{GuardDocument, GuardReport, GuardState, GuardedPath, guard_report_page};
 
 use crate::Observer;
+use crate::output::OutputFile;
+use chronicle::Chronicle;
+pub use history::HISTORY_DAYS_MAX;
 use host::HostMachine;
 use metrics::Metrics;
 use state::State;
@@ -90,6 +95,32 @@ pub fn status(state: Option<&Path>) -> Result<GuardDocument> {
     State::status(state)
 }
 
+/// What is reported of a history.
+#[derive(Clone, Debug)]
+pub struct ReportOptions {
+    /// The folder that guards were given; the system's if there is none.
+    pub state: Option<PathBuf>,
+    /// So many days up to today, in UTC; up to [`HISTORY_DAYS_MAX`].
+    pub days: u32,
+    /// A page to write.
+    pub html: Option<PathBuf>,
+    /// The page may replace a file.
+    pub force: bool,
+}
+
+/// What guards with a state folder did, by day. Works beside a guard that runs, and without one.
+pub fn report(options: &ReportOptions, observer: &dyn Observer) -> Result<GuardReport> {
+    let folder = options.state.clone().unwrap_or_else(|| PathBuf::from(STATE_FOLDER));
+    let page =
+        options.html.as_deref().map(|path| OutputFile::prepare(path, options.force, &[])).transpose()?;
+    let running = State::status(options.state.as_deref())?.running;
+    let report = history::read(&folder, running, history::today(), options.days)?;
+    if let Some(page) = page {
+        page.write_page(&guard_report_page(&report), &folder, observer)?;
+    }
+    Ok(report)
+}
+
 /// Guards until `stop` is set, then gives back what is unused. `ready` is called once it watches, `stopping` once it does no more.
 pub fn run(
     options: &Options,
@@ -101,6 +132,7 @@ pub fn run(
     let mut state = State::take(options.state.as_deref())?;
     let mut metrics = options.metrics.as_deref().map(Metrics::open).transpose()?;
     let mut systems = find(options, &mut state, observer)?;
+    let mut chronicle = Chronicle::new(state.history(options.dry_run, observer), &systems);
     let paths: Vec<_> = systems
         .iter()
         .filter(|system| system.watch.is_some())
@@ -112,7 +144,8 @@ pub fn run(
     show(&mut document, &systems, &state, &mut metrics, &clock);
     ready(&paths);
     while !stop.load(Ordering::Relaxed) {
-        turn(options, &mut systems, &mut clock);
+        turn(options, &mut systems, &mut clock, &mut chronicle);
+        chronicle.save(clock.now(), &mut systems, false);
         if clock.now() >= clock.status_ms {
             clock.status_ms = clock.now() + STATUS_MS;
             show(&mut document, &systems, &state, &mut metrics, &clock);
@@ -123,6 +156,7 @@ pub fn run(
     }
     stopping();
     let left = end(&mut systems, &clock);
+    chronicle.save(clock.now(), &mut systems, true);
     for system in &mut systems {
         (system.state, system.reason) = (GuardState::Off, Some("the guard ended".to_owned()));
     }
@@ -163,6 +197,23 @@ struct System {
     quiet_ms: u64,
     state: GuardState,
     reason: Option<String>,
+    /// Why it sleeps, in words that are the same each time.
+    why: &'static str,
+    uuid: [u8; 16],
+    /// What it lies on.
+    devices: Vec<DeviceNumber>,
+    /// What of its counts is in the history.
+    saved: Counters,
+}
+
+const WRITERS: &str = "files were being written";
+
+/// Reasons of a history.
+fn why(busy: Busy) -> &'static str {
+    match busy {
+        Busy::Devices(_) => "others waited for devices",
+        Busy::Processors(_) => "others waited for processors",
+    }
 }
 
 fn policy_of(kind: GuardedKind) -> Policy {
@@ -252,6 +303,7 @@ fn system(
         profile: *profile_of(&found.path),
     };
     let (roots, name) = (vec![found.path.clone()], found.kind.name().to_owned());
+    let (uuid, devices) = (found.uuid, os::devices_below_system(&found));
     let machine = HostMachine::new(found, ledger);
     Ok(System {
         roots,
@@ -265,6 +317,10 @@ fn system(
         quiet_ms: 0,
         state: GuardState::Working,
         reason: None,
+        why: WRITERS,
+        uuid,
+        devices,
+        saved: Counters::default(),
     })
 }
 
@@ -281,7 +337,7 @@ fn facts_of(facts: FileFacts) -> Facts {
 }
 
 /// Waits for events, and does what is to be done.
-fn turn(options: &Options, systems: &mut [System], clock: &mut Clock) {
+fn turn(options: &Options, systems: &mut [System], clock: &mut Clock, chronicle: &mut Chronicle) {
     let began = clock.now();
     let due = systems.iter().filter_map(|system| system.guard.as_ref()?.next_due()).min();
     let patience = due.map_or(TICK_MS, |due| due.saturating_sub(began).clamp(1, TICK_MS));
@@ -301,8 +357,10 @@ fn turn(options: &Options, systems: &mut [System], clock: &mut Clock) {
     for system in systems.iter_mut() {
         system.repair(options, clock);
     }
-    if systems.iter().any(|system| system.state == GuardState::Asleep) {
-        clock.asleep_ms += clock.now().saturating_sub(began);
+    if let Some(system) = systems.iter().find(|system| system.state == GuardState::Asleep) {
+        let passed = clock.now().saturating_sub(began);
+        clock.asleep_ms += passed;
+        chronicle.slept(system.why, passed);
     }
 }
 
@@ -369,6 +427,10 @@ impl System {
         }
     }
 
+    fn sleep(&mut self, why: &'static str, reason: String) {
+        (self.state, self.why, self.reason) = (GuardState::Asleep, why, Some(reason));
+    }
+
     fn repair(&mut self, options: &Options, clock: &Clock) {
         let Some(guard) = &mut self.guard else { return };
         let now = clock.now();
@@ -381,7 +443,7 @@ impl System {
         }
         let idle_ms = u64::try_from(options.idle.as_millis()).unwrap_or(u64::MAX);
         if now < self.written_ms.saturating_add(idle_ms) {
-            (self.state, self.reason) = (GuardState::Asleep, Some("files are being written".to_owned()));
+            self.sleep(WRITERS, "files are being written".to_owned());
             self.looked_ms = now;
             self.pressure.skip(now, waits(&options.pressure));
             return;
@@ -390,9 +452,8 @@ impl System {
             return;
         }
         self.looked_ms = now;
-        if let Some(reason) = self.pressure.look(now, waits(&options.pressure)) {
-            (self.state, self.reason) = (GuardState::Asleep, Some(reason));
-            return;
+        if let Some(busy) = self.pressure.look(now, waits(&options.pressure)) {
+            return self.sleep(why(busy), busy.text());
         }
         (self.state, self.reason) = (GuardState::Working, None);
         os::be_idle_io(true);

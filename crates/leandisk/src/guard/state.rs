@@ -12,7 +12,9 @@ use block::{Error, Result};
 use os::GuardedSystem;
 use report::{GuardDocument, to_json};
 
+use super::history::History;
 use super::{RUN_FOLDER, STATE_FOLDER};
+use crate::Observer;
 
 const LOCK: &str = "guard.lock";
 const STATUS: &str = "guard.json";
@@ -87,6 +89,15 @@ impl State {
         if let Err(error) = written {
             tracing::warn!(%error, "the status could not be written");
         }
+    }
+
+    /// The history; `None` in a dry run, which writes nothing but its status, and where it cannot be written, which is told.
+    pub(super) fn history(&self, dry_run: bool, observer: &dyn Observer) -> Option<History> {
+        if dry_run {
+            return None;
+        }
+        let opened = History::open(&self.ledgers);
+        opened.map_err(|error| observer.note(&format!("no history is kept: {error}"))).ok()
     }
 
     /// All file systems of which something may be reserved by a ledger here, and where they were mounted.

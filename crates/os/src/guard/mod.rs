@@ -11,6 +11,7 @@ mod gather;
 mod handle;
 mod held;
 mod room;
+mod storage;
 mod xfs;
 
 use std::fs::File;
@@ -26,6 +27,7 @@ pub use fanotify::{Seen, Watch, wait};
 pub use handle::Handle;
 pub use held::{HeldFile, Taken};
 pub use room::{FileFacts, LeftAlone, Outcome};
+pub use storage::{DeviceCounters, DeviceNumber, DiskFacts, devices_below, devices_below_system};
 
 use crate::fiemap::{filesystem_magic, filesystem_name};
 

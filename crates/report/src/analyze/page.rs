@@ -21,6 +21,7 @@ pub fn analyze_page(document: &AnalyzeDocument, map: &DiskMap) -> String {
         summary: summary(document),
         advice: document.advice.iter().map(advice).collect(),
         layers: vec![volumes(document), layers(document)],
+        days: Vec::new(),
         charts: Vec::new(),
         histograms: document.volumes.iter().filter_map(histogram).collect(),
         files: vec![worst(document)],

@@ -35,6 +35,28 @@ pub struct Bar {
     pub is_other: bool,
 }
 
+/// Two counts for each of some days, side by side.
+#[derive(Clone, Debug, Default)]
+pub struct DayChart {
+    /// Of what.
+    pub title: String,
+    /// What the two are called.
+    pub names: [String; 2],
+    /// From the first day to the last one.
+    pub bars: Vec<DayBar>,
+}
+
+/// A day with its two counts.
+#[derive(Clone, Debug, Default)]
+pub struct DayBar {
+    /// Such as `2026-11-25`.
+    pub label: String,
+    /// What did not happen.
+    pub prevented: u64,
+    /// What was undone.
+    pub repaired: u64,
+}
+
 /// Extents by size.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
@@ -83,6 +105,72 @@ pub(super) fn bars(chart: &BarChart) -> String {
         class: if bar.is_other { "other bar" } else { "bar" },
     });
     figure(&chart.title, lines)
+}
+
+/// More days are not drawn: the last ones are.
+const DAYS_MAX: usize = 400;
+const DAYS_WIDTH: u64 = 900;
+const DAYS_LEFT: u64 = 76;
+const DAYS_TOP: u64 = 20;
+const DAYS_HEIGHT: u64 = 220;
+/// So many days have their names below.
+const DAY_NAMES: usize = 14;
+
+/// So high where `most` is as high as the picture; what is not nothing can be seen.
+fn height(value: u64, most: u64) -> u64 {
+    let scaled = u128::from(value) * u128::from(DAYS_HEIGHT) / u128::from(most.max(1));
+    u64::try_from(scaled).unwrap_or(DAYS_HEIGHT).max(2 * u64::from(value > 0))
+}
+
+/// Two columns for each day, with all figures to be pointed at.
+pub(super) fn days(chart: &DayChart) -> String {
+    let bars = &chart.bars[chart.bars.len().saturating_sub(DAYS_MAX)..];
+    let most = bars.iter().map(|bar| bar.prevented.max(bar.repaired)).max().unwrap_or(0).max(1);
+    let step = ((DAYS_WIDTH - DAYS_LEFT) / bars.len().max(1) as u64).clamp(2, 80);
+    let (bottom, all) = (DAYS_TOP + DAYS_HEIGHT, DAYS_TOP + DAYS_HEIGHT + 24);
+    let [title, first, second] = [&chart.title, &chart.names[0], &chart.names[1]].map(|text| escaped(text));
+    let mut out = format!(
+        r#"<figure><figcaption>{title}</figcaption><ul class="legend pair"><li><span class="swatch after"></span>{first}</li><li><span class="swatch fragmented"></span>{second}</li></ul><svg viewBox="0 0 {DAYS_WIDTH} {all}" role="img" aria-label="{title}">
+"#
+    );
+    for (share, of) in [(0, 0), (DAYS_HEIGHT / 2, most / 2), (DAYS_HEIGHT, most)] {
+        let (y, x) = (bottom - share, DAYS_LEFT - 8);
+        let _ = writeln!(out, r#"<path class="axis" d="M{DAYS_LEFT} {y}.5H{DAYS_WIDTH}"/>"#);
+        let (text_y, said) = (y + 4, grouped(of));
+        let _ = writeln!(out, r#"<text class="faint" x="{x}" y="{text_y}" text-anchor="end">{said}</text>"#);
+    }
+    let named = bars.len().div_ceil(DAY_NAMES).max(1);
+    for (index, bar) in bars.iter().enumerate() {
+        let x = DAYS_LEFT + index as u64 * step;
+        let label = escaped(&shortened(&bar.label, 10));
+        let said = format!("{label}: {} {first}, {} {second}", grouped(bar.prevented), grouped(bar.repaired));
+        let _ = write!(out, "<g><title>{said}</title>");
+        let (wide, narrow) = ((step * 5 / 10).max(1), (step * 3 / 10).max(1));
+        for (class, value, x, width) in
+            [("bar", bar.prevented, x + 1, wide), ("repaired bar", bar.repaired, x + 1 + wide, narrow)]
+        {
+            let height = height(value, most);
+            let y = bottom - height;
+            if height > 0 {
+                let _ = write!(
+                    out,
+                    r#"<rect class="{class}" x="{x}" y="{y}" width="{width}" height="{height}"/>"#
+                );
+            }
+        }
+        out.push_str("</g>\n");
+        if (bars.len() - 1 - index).is_multiple_of(named) {
+            let (text_x, text_y) = (x + step * 4 / 10 + 1, bottom + 17);
+            // Month and day.
+            let short = escaped(bar.label.get(5..10).unwrap_or(&bar.label));
+            let _ = writeln!(
+                out,
+                r#"<text class="faint" x="{text_x}" y="{text_y}" text-anchor="middle">{short}</text>"#
+            );
+        }
+    }
+    out.push_str("</svg></figure>");
+    out
 }
 
 /// So much of the longest bar.

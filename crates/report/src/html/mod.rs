@@ -15,7 +15,7 @@ use crate::escape::{escaped, shortened};
 use crate::map::{DiskMap, MAP_SVG_BYTES_MAX, fitted, map_svg};
 use crate::text::{human_bytes, printable};
 
-pub use chart::{Bar, BarChart, Histogram, HistogramBin};
+pub use chart::{Bar, BarChart, DayBar, DayChart, Histogram, HistogramBin};
 pub(crate) use pair_page::{BarPair, PairChart, PairPage, PairSection, Recording, pair_html};
 pub use report_page::{Advice, Column, ReportPage, Table, report_html};
 
@@ -28,7 +28,7 @@ const FRAME_BYTES_MAX: usize = 100_000;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("map.js");
 /// SHA-256 of the two, in base64, as a content security policy has them. A test tells when they are to be changed.
-const STYLE_DIGEST: &str = "74bp/FzYCvTwGXda1Feznkq0u/KgNV7DJU60oHwl2ZY=";
+const STYLE_DIGEST: &str = "KQCY2T7qh1DloLI4WxJj3cTC6+4EJlUY04djWnLcRWg=";
 const SCRIPT_DIGEST: &str = "SvtqDx4Ra1kFYKz3rSD6eT6sNW2AvzjXJm7CiseLFFs=";
 
 /// A page that shows the disk: to zoom, to point at, to search for files.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::chart::{self, BarChart, Histogram};
+use super::chart::{self, BarChart, DayChart, Histogram};
 use super::{map_section, page};
 use crate::escape::{escaped, shortened};
 use crate::map::DiskMap;
@@ -26,6 +26,8 @@ pub struct ReportPage {
     pub summary: Vec<(String, String)>,
     /// What is worth doing, the best first.
     pub advice: Vec<Advice>,
+    /// Counts by day.
+    pub days: Vec<DayChart>,
     /// The layers: volumes, container, host.
     pub layers: Vec<Table>,
     /// Figures side by side.
@@ -109,6 +111,11 @@ pub fn report_html(report: &ReportPage, map: Option<&DiskMap>) -> String {
         out.push_str("</dl>\n");
     }
     advice(&mut out, &report.advice);
+    if !report.days.is_empty() {
+        out.push_str("<div class=\"charts days\">\n");
+        report.days.iter().for_each(|one| out.push_str(&chart::days(one)));
+        out.push_str("</div>\n");
+    }
     if !report.charts.is_empty() {
         out.push_str("<h2>Figures</h2>\n<div class=\"charts\">\n");
         report.charts.iter().for_each(|one| out.push_str(&chart::bars(one)));
