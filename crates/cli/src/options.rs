@@ -10,7 +10,7 @@ use leandisk::confine::When;
 use leandisk::running::Address;
 use leandisk::{
     OpenOptions, analyze, backup, bench as benches, compact, copy, copy_all, create, defrag, files, folder,
-    increment, info, map, recover, running, serve, stats,
+    increment, info, map, recover, running, serve, stats, worth,
 };
 
 use crate::arguments::{
@@ -18,7 +18,8 @@ use crate::arguments::{
     ConfineArguments, CopyArguments, CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments,
     FragmentationArguments, Freeze, Goal, HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments,
     MapArguments, Move, NtfsLog, OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink,
-    RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments, StatsArguments,
+    ReportArguments, RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments,
+    StatsArguments,
 };
 
 impl OpenArguments {
@@ -450,6 +451,18 @@ impl StatsArguments {
             export: self.export.clone(),
             later: self.later.clone(),
             html: self.html.clone(),
+            force: self.force,
+        }
+    }
+}
+
+impl ReportArguments {
+    pub(crate) fn options(&self) -> worth::Options {
+        worth::Options {
+            before: self.before.clone(),
+            after: self.after.clone(),
+            assumptions: self.roi.clone(),
+            html: self.output.clone(),
             force: self.force,
         }
     }

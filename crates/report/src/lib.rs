@@ -28,6 +28,7 @@ mod stats_page;
 mod text;
 mod vm;
 mod volume_groups;
+mod worth;
 
 pub use self::bench::{
     Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument, FragmentationSubject,
@@ -76,6 +77,11 @@ pub use stats::{StatsDocument, stats_text};
 pub use stats_page::stats_page;
 pub use text::{Palette, human_bytes, printable};
 pub use vm::{VmDocument, vm_text};
+pub use worth::{
+    ASSUMPTIONS_TOML, Assumptions, Basis, Corrupt as CorruptInput, Input as WorthInput, Line as SavingLine,
+    LineInput, ListedFile, Published, Savings, Wanted, When, WorstFile, WorthDocument, WorthSubject,
+    is_listing, worth_document, worth_page, worth_text,
+};
 
 /// A document as one line of JSON, ready to be printed.
 pub fn to_json(document: &impl serde::Serialize) -> String {

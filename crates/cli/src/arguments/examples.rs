@@ -133,6 +133,16 @@ Examples:
   leandisk stats /run/both.sock --export b.vhdx
   leandisk stats before.json after.json --html both.html";
 
+pub(super) const REPORT: &str = "\
+Examples:
+  leandisk report --before before.json --after after.json -o gain.html
+  leandisk report --before old.json --after new.json \\
+      --before old.jsonl --after new.jsonl -o gain.html
+                                                    also draws the worst file
+  leandisk report --before defrag.json --after defrag.json --json
+  leandisk report --print-assumptions > roi.toml    prices, to be changed
+  leandisk report --before a.json --after b.json --roi roi.toml -o gain.html";
+
 pub(super) const GUARD: &str = "\
 Examples:
   leandisk guard

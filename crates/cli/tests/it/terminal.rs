@@ -8,7 +8,7 @@ use crate::common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 21] = [
     &["info"],
     &["analyze"],
     &["map"],
@@ -23,6 +23,7 @@ const COMMANDS: [&[&str]; 20] = [
     &["recover"],
     &["serve"],
     &["stats"],
+    &["report"],
     &["guard"],
     &["guard", "status"],
     &["bench"],
