@@ -19,7 +19,10 @@ mod serving;
 pub(crate) use backup::{
     BackupArguments, CheckArguments, RepositoryArguments, RestoreArguments, SnapshotsArguments,
 };
-pub(crate) use bench::{BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order};
+pub(crate) use bench::{
+    AgeArguments, AgedFilesystem, BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem,
+    Order,
+};
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
 pub(crate) use guarding::{GuardArguments, GuardCommand};
 pub(crate) use report::ReportArguments;
@@ -141,6 +144,7 @@ impl Command {
             Self::Recover(arguments) => arguments.json,
             Self::Stats(arguments) => arguments.json,
             Self::Report(arguments) => arguments.json,
+            Self::Bench(BenchCommand::Age(arguments)) => arguments.json,
             Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
             Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
             Self::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {

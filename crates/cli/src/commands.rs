@@ -15,10 +15,10 @@ use leandisk::{
     folder, guard, increment, info, map, recover, running, serve, stats, worth,
 };
 use report::{
-    ASSUMPTIONS_TOML, DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, backup_text,
-    check_text, compact_text, copy_text, create_text, defrag_text, first_write_text, folder_text,
-    fragmentation_text, guard_text, info_text, list_text, map_text, printable, recover_text, restore_text,
-    snapshots_text, stats_text, to_json, vm_text, worth_text,
+    ASSUMPTIONS_TOML, DiskEntry, DiskReport, age_text, analyze_full_text, analyze_text, appliance_text,
+    backup_text, check_text, compact_text, copy_text, create_text, defrag_text, first_write_text,
+    folder_text, fragmentation_text, guard_text, info_text, list_text, map_text, printable, recover_text,
+    restore_text, snapshots_text, stats_text, to_json, vm_text, worth_text,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -123,6 +123,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Guard(arguments) => run_guard(arguments)?,
         Command::Completions(arguments) => generate::completions(arguments.shell)?,
         Command::Man(arguments) => generate::manual(&arguments.dir)?,
+        Command::Bench(BenchCommand::Age(arguments)) => {
+            let document = bench::age(&arguments.options(), &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { age_text(&document, palette) })?;
+        }
         Command::Bench(BenchCommand::FirstWrite(arguments)) => {
             let document = bench::first_write(&arguments.options(), &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { first_write_text(&document, palette) })?;

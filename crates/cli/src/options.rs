@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use bench::{HostKind, HostVolume, Workload};
+use bench::{AgedKind, HostKind, HostVolume, Stated, Workload};
 use block::{Error, Result};
 use leandisk::backup::{Password, Place};
 use leandisk::confine::When;
@@ -14,12 +14,12 @@ use leandisk::{
 };
 
 use crate::arguments::{
-    AnalyzeArguments, BackupArguments, CatArguments, CheckArguments, CompactArguments, Confine,
-    ConfineArguments, CopyArguments, CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments,
-    FragmentationArguments, Freeze, Goal, HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments,
-    MapArguments, Move, NtfsLog, OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink,
-    ReportArguments, RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments,
-    StatsArguments,
+    AgeArguments, AgedFilesystem, AnalyzeArguments, BackupArguments, CatArguments, CheckArguments,
+    CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments, DefragArguments,
+    ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, HostFilesystem,
+    InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog, OpenArguments, Order,
+    Placement, Provision, RecoverArguments, Reflink, ReportArguments, RepositoryArguments, RestoreArguments,
+    ServeArguments, SnapshotsArguments, StatsArguments,
 };
 
 impl OpenArguments {
@@ -464,6 +464,29 @@ impl ReportArguments {
             assumptions: self.roi.clone(),
             html: self.output.clone(),
             force: self.force,
+        }
+    }
+}
+
+impl AgeArguments {
+    pub(crate) fn options(&self) -> benches::AgeOptions {
+        benches::AgeOptions {
+            target: self.target.clone(),
+            filesystem: match self.filesystem {
+                AgedFilesystem::Ext4 => AgedKind::Ext4,
+                AgedFilesystem::Xfs => AgedKind::Xfs,
+                AgedFilesystem::Btrfs => AgedKind::Btrfs,
+                AgedFilesystem::Ntfs => AgedKind::Ntfs,
+            },
+            seed: self.seed,
+            size: self.size,
+            fill_percent: self.fill,
+            months: self.months,
+            stated: Stated {
+                fragmented_percent: self.fragmented,
+                pieces_per_file: self.pieces,
+                free_extents: self.free_extents,
+            },
         }
     }
 }

@@ -31,9 +31,9 @@ mod volume_groups;
 mod worth;
 
 pub use self::bench::{
-    Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument, FragmentationSubject,
-    first_write_document, first_write_page, first_write_text, fragmentation_document, fragmentation_page,
-    fragmentation_text,
+    AgeDocument, AgeSubject, Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument,
+    FragmentationSubject, age_document, age_text, first_write_document, first_write_page, first_write_text,
+    fragmentation_document, fragmentation_page, fragmentation_text,
 };
 pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, DiskEntry, DiskReport, FileIdentity, FolderDocument, analyze_document,

@@ -158,6 +158,17 @@ Examples:
   leandisk guard status --json
   leandisk guard status --state /tmp/guard --json";
 
+pub(super) const AGE: &str = "\
+Examples:
+  leandisk bench age aged.raw --filesystem ntfs --size 4G --fill 80
+  leandisk bench age aged.raw --pieces 1.5 --months 60
+                                                    ends once files have 1.5
+                                                    pieces on average
+  leandisk bench age /vm --size 2G --seed 7         a new folder in /vm
+
+The same seed and size give the same operations, and on the same kernel the same
+places.";
+
 pub(super) const FIRST_WRITE: &str = "\
 Examples:
   leandisk bench first-write --dir /vm --size 4G

@@ -8,7 +8,7 @@ use super::{OUTPUT, WORKLOAD};
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArguments {
-    /// What --json printed of the state before: analyze, stats, defrag, compact, copy or bench; or a list of 'analyze --files', from which
+    /// What --json printed of the state before: analyze, stats, defrag, compact, copy or bench fragmentation; or a list of 'analyze --files', from which
     /// the worst file is drawn. May be repeated
     #[arg(long, value_name = "FILE", required_unless_present = "print_assumptions", help_heading = WORKLOAD)]
     pub(crate) before: Vec<PathBuf>,

@@ -8,7 +8,7 @@ use crate::common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 21] = [
+const COMMANDS: [&[&str]; 22] = [
     &["info"],
     &["analyze"],
     &["map"],
@@ -27,6 +27,7 @@ const COMMANDS: [&[&str]; 21] = [
     &["guard"],
     &["guard", "status"],
     &["bench"],
+    &["bench", "age"],
     &["bench", "first-write"],
     &["bench", "fragmentation"],
     &["completions"],

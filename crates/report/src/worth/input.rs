@@ -61,7 +61,6 @@ pub(super) struct Figure {
 pub(super) enum Kind {
     Analyze,
     Stats,
-    Workloads,
     Fragmentation,
     Defrag,
     Compact,
@@ -73,7 +72,6 @@ impl Kind {
         Some(match schema {
             "leandisk.analyze/1" => Self::Analyze,
             "leandisk.stats/1" => Self::Stats,
-            "leandisk.workloads/1" => Self::Workloads,
             "leandisk.bench-fragmentation/1" => Self::Fragmentation,
             "leandisk.defrag/1" => Self::Defrag,
             "leandisk.compact/1" => Self::Compact,
@@ -86,7 +84,6 @@ impl Kind {
         match self {
             Self::Analyze => "analyze",
             Self::Stats => "stats",
-            Self::Workloads => "bench workloads",
             Self::Fragmentation => "bench fragmentation",
             Self::Defrag => "defrag",
             Self::Compact => "compact",
@@ -148,14 +145,13 @@ impl Input {
             return Err(Error::unsupported("this kind of document").field(
                 "schema",
                 printable(&named.schema),
-                "one of analyze, stats, defrag, compact, copy, bench workloads or bench fragmentation",
+                "one of analyze, stats, defrag, compact, copy or bench fragmentation",
             ));
         };
         let mut input = Self::empty(source, kind);
         match kind {
             Kind::Analyze => input.analyze(&parsed(text)?),
             Kind::Stats => input.stats(&StatsDocument::from_json(text)?)?,
-            Kind::Workloads => input.workloads(&parsed(text)?),
             Kind::Fragmentation => input.fragmentation(&parsed(text)?, when),
             Kind::Defrag => input.defrag(&parsed(text)?, when),
             Kind::Compact => input.compact(&parsed(text)?, when),
@@ -297,18 +293,6 @@ impl Input {
         Ok(())
     }
 
-    fn workloads(&mut self, document: &Workloads) {
-        for run in document.runs.iter().take(ENTRIES_MAX) {
-            let (activity, storage) = (printable(&run.activity), printable(&run.storage));
-            let key = format!("{}_{}", key_part(&run.activity), key_part(&run.storage));
-            let what = |what: &str| format!("{activity}, {what}, on {storage}");
-            self.add_named(format!("seconds_{key}"), what("time"), Unit::Seconds, run.elapsed_seconds.median);
-            if let Some(requests) = &run.requests {
-                self.add_named(format!("requests_{key}"), what("requests"), Unit::Count, requests.median);
-            }
-        }
-    }
-
     /// The two servers are the two states.
     fn fragmentation(&mut self, document: &Fragmentation, when: When) {
         let server = match when {
@@ -318,7 +302,7 @@ impl Input {
         for run in document.runs.iter().filter(|run| run.server == server).take(ENTRIES_MAX) {
             let (format, part) = (printable(&run.format), key_part(&run.format));
             for (key, what, traffic) in
-                [("write", "written side by side", &run.writing), ("read", "read", &run.reading)]
+                [("image_write", "written side by side", &run.writing), ("image_read", "read", &run.reading)]
             {
                 let name = |figure: &str| format!("{format} {what}, {figure}");
                 let time = traffic.elapsed_seconds.as_ref().map(|time| time.mean);
@@ -601,25 +585,6 @@ struct Reading {
     device: String,
     requests: u64,
     model_seconds: f64,
-}
-
-#[derive(Deserialize)]
-struct Workloads {
-    #[serde(default)]
-    runs: Vec<WorkloadRun>,
-}
-
-#[derive(Deserialize)]
-struct WorkloadRun {
-    activity: String,
-    storage: String,
-    elapsed_seconds: Median,
-    requests: Option<Median>,
-}
-
-#[derive(Deserialize)]
-struct Median {
-    median: f64,
 }
 
 #[derive(Deserialize)]

@@ -133,7 +133,8 @@ struct ComparedBin {
 pub fn worth_document(subject: &WorthSubject) -> WorthDocument {
     let WorthSubject { before, after, assumptions, .. } = subject;
     let figures = compared(before, after);
-    let inputs = inputs(&figures);
+    let same_work = pairs(before, after).iter().all(|(earlier, later)| other_work(earlier, later).is_none());
+    let inputs = inputs(&figures, same_work);
     let deeds = after.iter().filter_map(|input| input.deed.clone());
     WorthDocument {
         schema: "leandisk.report/1",
@@ -209,8 +210,8 @@ fn compare(kind: Kind, then: &Figure, now: &Figure) -> Compared {
     }
 }
 
-/// What of the figures has a price.
-fn inputs(figures: &[Compared]) -> Inputs {
+/// What of the figures has a price. Counts of I/Os have none where they are of different work.
+fn inputs(figures: &[Compared], same_work: bool) -> Inputs {
     let find =
         |of: &dyn Fn(&str) -> bool| figures.iter().filter(|figure| of(&figure.key)).collect::<Vec<_>>();
     let known = |figures: &[&Compared], value: f64| {
@@ -222,13 +223,10 @@ fn inputs(figures: &[Compared]) -> Inputs {
         figures.iter().map(|figure| of(figure)).sum::<f64>()
     };
     let allocated = find(&|key| key == "allocated_bytes");
-    // What was timed goes before what is predicted.
-    let scans = find(&|key| key.starts_with("seconds_scan_"));
-    let predicted = find(&|key| key.starts_with("read_seconds_"));
-    let times = if scans.is_empty() { &predicted[..predicted.len().min(1)] } else { &scans[..1] };
+    let times = find(&|key| key.starts_with("read_seconds_"));
+    let times = &times[..times.len().min(1)];
     let ios = [
-        find(&|key| key == "ios"),
-        find(&|key| key.starts_with("requests_")),
+        find(&|key| key == "ios" && same_work),
         find(&|key| key.starts_with("read_requests_")).into_iter().take(1).collect(),
     ];
     let ios = ios.iter().find(|figures| sum(figures, |figure| figure.before) > 0.0);
@@ -349,7 +347,7 @@ fn other_work(earlier: &Input, later: &Input) -> Option<String> {
     let differs = (number(now) - number(then)).abs() > WORK_SHARE * number(then);
     differs.then(|| {
         format!(
-            "the two recordings are not of the same work: {} and {} were read and written, so that their counts of I/Os say little",
+            "the two recordings are not of the same work: {} and {} were read and written, so that their counts of I/Os say little, and are left out of what it is worth",
             human_bytes(then),
             human_bytes(now)
         )

@@ -202,8 +202,10 @@ impl Draft<'_> {
 
 const NEEDS_BYTES: &str =
     "documents of before and after that say what the disk takes on the host (analyze, compact, copy)";
-const NEEDS_SECONDS: &str = "documents of before and after that say how long reading all files takes (analyze, defrag, bench workloads)";
-const NEEDS_IOS: &str = "documents of before and after that count I/Os of the same work (analyze, defrag, bench workloads, stats)";
+const NEEDS_SECONDS: &str =
+    "documents of before and after that say how long reading all files takes (analyze, defrag)";
+const NEEDS_IOS: &str =
+    "documents of before and after that count I/Os of the same work (analyze, defrag, stats)";
 
 fn storage(inputs: &Inputs, assumptions: &Assumptions) -> Line {
     let storage = &assumptions.storage;

@@ -136,3 +136,32 @@ fn pages_and_texts_hold_what_guests_named_as_text() {
     let text = worth_text(&document, Palette { colors: false });
     assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains('\u{1b}'), "{text}");
 }
+
+fn recording(reads: u64, bytes: u64) -> String {
+    let mut snapshot = serve::monitor::Snapshot::default();
+    snapshot.logical.reads = reads;
+    snapshot.logical.read_bytes = bytes;
+    snapshot.latency.all.counts[3] = reads;
+    let export = serve::stats::ExportStats {
+        name: "disk".into(),
+        len_bytes: 1 << 30,
+        is_read_only: false,
+        failure: None,
+        snapshot: Some(snapshot),
+    };
+    crate::to_json(&crate::StatsDocument::new(vec![export]))
+}
+
+#[test]
+fn fewer_requests_count_only_for_the_same_work() {
+    let avoided = |before: &str, after: &str| {
+        let document = worth_document(&subject(&[before], &[after]));
+        assert_eq!(figure(&document, "ios").basis, Basis::Measured);
+        assert!(!document.histograms.is_empty());
+        (document.savings.lines[4].inputs[0].value, document.savings.lines[4].missing, document.notes)
+    };
+    let (share, missing, _) = avoided(&recording(400, 1 << 20), &recording(100, 1 << 20));
+    assert_eq!((share, missing), (0.75, None));
+    let (_, missing, notes) = avoided(&recording(400, 1 << 20), &recording(100, 1 << 18));
+    assert!(missing.is_some() && notes[0].contains("not of the same work"), "{notes:?}");
+}
