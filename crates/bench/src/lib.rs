@@ -1,6 +1,7 @@
 //! Measures what provisioning and fragmentation cost on the user's own storage.
 //!
 //! [`FirstWrite`] writes thin, lazy and eager disks whole and tells what the first write to each place costs.
+//! [`Age`] uses a file system as months of work would, from a seed, so that others can be measured on it.
 //! [`Fragmentation`] has images grow side by side through servers, and tells in how many pieces they end and what that costs.
 //!
 //! Invariants:
@@ -11,6 +12,7 @@
 //!
 //! Absent on purpose: comparisons for developers (`xtask bench`), renderings.
 
+mod age;
 mod children;
 mod content;
 mod counters;
@@ -19,6 +21,10 @@ mod fragmentation;
 mod images;
 mod workspace;
 
+pub use age::{
+    Act, Age, AgeOutcome, AgeTarget, AgedKind, AgedLayout, FILL_PERCENT_MAX, FileKind, LookAt, Operation,
+    Operations, Shape, Stated,
+};
 pub use counters::{Counters, Devices, Interval, Watch};
 pub use first_write::{DiskInUse, FirstDisk, FirstWrite, FirstWriteOutcome, OpenDisk, Pass, PassFacts};
 pub use fragmentation::{

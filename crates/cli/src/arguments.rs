@@ -13,14 +13,19 @@ mod bench;
 mod examples;
 mod files;
 mod guarding;
+mod report;
 mod serving;
 
 pub(crate) use backup::{
     BackupArguments, CheckArguments, RepositoryArguments, RestoreArguments, SnapshotsArguments,
 };
-pub(crate) use bench::{BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order};
+pub(crate) use bench::{
+    AgeArguments, AgedFilesystem, BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem,
+    Order,
+};
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
 pub(crate) use guarding::{GuardArguments, GuardCommand};
+pub(crate) use report::ReportArguments;
 pub(crate) use serving::{Placement, ServeArguments, StatsArguments};
 
 /// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
@@ -103,6 +108,9 @@ pub(crate) enum Command {
     /// Show I/O statistics of a disk that is being served
     #[command(after_help = examples::STATS)]
     Stats(StatsArguments),
+    /// Compare documents of before and after: what was gained, and what it is worth
+    #[command(after_help = examples::REPORT)]
+    Report(ReportArguments),
     /// Keep the files of this machine in one piece: reserve room for those that grow, and repair fragments when nobody else works, until
     /// SIGINT or SIGTERM
     #[command(after_help = examples::GUARD)]
@@ -135,6 +143,8 @@ impl Command {
             Self::Defrag(arguments) => arguments.json,
             Self::Recover(arguments) => arguments.json,
             Self::Stats(arguments) => arguments.json,
+            Self::Report(arguments) => arguments.json,
+            Self::Bench(BenchCommand::Age(arguments)) => arguments.json,
             Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
             Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
             Self::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
@@ -183,6 +193,7 @@ impl Command {
             | Self::Check(_)
             | Self::Create(_)
             | Self::Stats(_)
+            | Self::Report(_)
             | Self::Guard(_)
             | Self::Bench(_)
             | Self::Completions(_)

@@ -13,13 +13,14 @@ use clap::ValueEnum;
 use leandisk::running::Address;
 use leandisk::{
     Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, copy, create, defrag, files,
-    folder, guard, increment, info, map, moment, recover, running, serve, stats,
+    folder, guard, increment, info, map, moment, recover, running, serve, stats, worth,
 };
 use report::{
-    DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, backup_text, check_text,
-    compact_text, copy_text, create_text, defrag_text, first_write_text, folder_text, fragmentation_text,
-    guard_report_text, guard_text, info_text, list_text, map_text, printable, recover_text, restore_text,
-    snapshots_text, stats_text, to_json, to_json_line, vm_text, watch_heading, watch_lines,
+    ASSUMPTIONS_TOML, DiskEntry, DiskReport, age_text, analyze_full_text, analyze_text, appliance_text,
+    backup_text, check_text, compact_text, copy_text, create_text, defrag_text, first_write_text,
+    folder_text, fragmentation_text, guard_report_text, guard_text, info_text, list_text, map_text,
+    printable, recover_text, restore_text, snapshots_text, stats_text, to_json, to_json_line, vm_text,
+    watch_heading, watch_lines, worth_text,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -27,7 +28,7 @@ use signal_hook::iterator::Signals;
 use crate::Failed;
 use crate::arguments::{
     AnalyzeArguments, BenchCommand, Command, CopyArguments, ExtractArguments, GuardArguments, GuardCommand,
-    InfoArguments, ProgressStyle, ServeArguments, StatsArguments,
+    InfoArguments, ProgressStyle, ReportArguments, ServeArguments, StatsArguments,
 };
 use crate::copying;
 use crate::generate;
@@ -117,6 +118,11 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         }
         Command::Serve(arguments) => serve(arguments)?,
         Command::Stats(arguments) => stats(arguments)?,
+        Command::Report(ReportArguments { print_assumptions: true, .. }) => print(ASSUMPTIONS_TOML)?,
+        Command::Report(arguments) => {
+            let document = worth::run(&arguments.options(), &TERMINAL)?;
+            print(&if arguments.json { to_json(&document) } else { worth_text(&document, palette) })?;
+        }
         Command::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
             let document = guard::status(arguments.state.state.as_deref())?;
             print(&if arguments.json { to_json(&document) } else { guard_text(&document, palette) })?;
@@ -128,6 +134,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Guard(arguments) => run_guard(arguments)?,
         Command::Completions(arguments) => generate::completions(arguments.shell)?,
         Command::Man(arguments) => generate::manual(&arguments.dir)?,
+        Command::Bench(BenchCommand::Age(arguments)) => {
+            let document = bench::age(&arguments.options(), &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { age_text(&document, palette) })?;
+        }
         Command::Bench(BenchCommand::FirstWrite(arguments)) => {
             let document = bench::first_write(&arguments.options(), &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { first_write_text(&document, palette) })?;

@@ -3,22 +3,23 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use bench::{HostKind, HostVolume, Workload};
+use bench::{AgedKind, HostKind, HostVolume, Stated, Workload};
 use block::{Error, Result};
 use leandisk::backup::{Password, Place};
 use leandisk::confine::When;
 use leandisk::running::Address;
 use leandisk::{
     OpenOptions, analyze, backup, bench as benches, compact, copy, copy_all, create, defrag, files, folder,
-    increment, info, map, recover, running, serve, stats,
+    increment, info, map, recover, running, serve, stats, worth,
 };
 
 use crate::arguments::{
-    AnalyzeArguments, BackupArguments, CatArguments, CheckArguments, CompactArguments, Confine,
-    ConfineArguments, CopyArguments, CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments,
-    FragmentationArguments, Freeze, Goal, HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments,
-    MapArguments, Move, NtfsLog, OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink,
-    RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments, StatsArguments,
+    AgeArguments, AgedFilesystem, AnalyzeArguments, BackupArguments, CatArguments, CheckArguments,
+    CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments, DefragArguments,
+    ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, HostFilesystem,
+    InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog, OpenArguments, Order,
+    Placement, Provision, RecoverArguments, Reflink, ReportArguments, RepositoryArguments, RestoreArguments,
+    ServeArguments, SnapshotsArguments, StatsArguments,
 };
 
 impl OpenArguments {
@@ -458,6 +459,41 @@ impl StatsArguments {
             later: self.later.clone(),
             html: self.html.clone(),
             force: self.force,
+        }
+    }
+}
+
+impl ReportArguments {
+    pub(crate) fn options(&self) -> worth::Options {
+        worth::Options {
+            before: self.before.clone(),
+            after: self.after.clone(),
+            assumptions: self.roi.clone(),
+            html: self.output.clone(),
+            force: self.force,
+        }
+    }
+}
+
+impl AgeArguments {
+    pub(crate) fn options(&self) -> benches::AgeOptions {
+        benches::AgeOptions {
+            target: self.target.clone(),
+            filesystem: match self.filesystem {
+                AgedFilesystem::Ext4 => AgedKind::Ext4,
+                AgedFilesystem::Xfs => AgedKind::Xfs,
+                AgedFilesystem::Btrfs => AgedKind::Btrfs,
+                AgedFilesystem::Ntfs => AgedKind::Ntfs,
+            },
+            seed: self.seed,
+            size: self.size,
+            fill_percent: self.fill,
+            months: self.months,
+            stated: Stated {
+                fragmented_percent: self.fragmented,
+                pieces_per_file: self.pieces,
+                free_extents: self.free_extents,
+            },
         }
     }
 }

@@ -4,17 +4,38 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use bench::{FirstWrite, Fragmentation, HostVolume, Workload};
+use bench::{Age, AgeTarget, AgedKind, AgedLayout, FirstWrite, Fragmentation, HostVolume, Stated, Workload};
 use block::{Error, Result};
+use filesystem::Check;
 use image::Format;
 use report::{
-    FirstWriteDocument, FirstWriteSubject, FragmentationDocument, FragmentationSubject, first_write_document,
-    first_write_page, fragmentation_document, fragmentation_page,
+    AgeDocument, AgeSubject, FirstWriteDocument, FirstWriteSubject, FragmentationDocument,
+    FragmentationSubject, age_document, first_write_document, first_write_page, fragmentation_document,
+    fragmentation_page,
 };
 
 use crate::output::OutputFile;
 use crate::serve::open_direct;
-use crate::{Observer, Provision};
+use crate::{Caching, Observer, OpenDisk, OpenOptions, Provision};
+
+/// Which file system ages, and how much.
+#[derive(Clone, Debug)]
+pub struct AgeOptions {
+    /// A folder, in which a new one is made; or where a new image is to be.
+    pub target: PathBuf,
+    /// What is on a new image.
+    pub filesystem: AgedKind,
+    /// Of the operations.
+    pub seed: u64,
+    /// Bytes of the image, or the most that files in the folder take.
+    pub size: u64,
+    /// How much of the room for files is taken, in percent: at most [`bench::FILL_PERCENT_MAX`].
+    pub fill_percent: u64,
+    /// Months at most after it is filled.
+    pub months: u64,
+    /// What is to come out.
+    pub stated: Stated,
+}
 
 /// What is written, where to, and how often.
 #[derive(Clone, Debug)]
@@ -62,6 +83,54 @@ pub struct FragmentationOptions {
     pub force: bool,
     /// The `leandisk` program, which serves the disks.
     pub program: PathBuf,
+}
+
+/// Uses a file system as months of work would.
+pub fn age(options: &AgeOptions, observer: &dyn Observer) -> Result<AgeDocument> {
+    let started = Instant::now();
+    let is_folder = options.target.is_dir();
+    let target = match is_folder {
+        true => AgeTarget::Folder(&options.target),
+        false => AgeTarget::Image { path: &options.target, kind: options.filesystem },
+    };
+    let AgeOptions { seed, size, fill_percent, months, stated, .. } = *options;
+    let age = Age { target, seed, size_bytes: size, fill_percent, months, stated, look: &layout_of_image };
+    let cancelled = observer.cancel()?;
+    let progress = observer.progress("write", age.total_bytes(), cancelled.clone());
+    let outcome = age.run(&*progress).map_err(|error| {
+        // What fails because everything is being ended is no failure.
+        if cancelled.load(Ordering::Relaxed) { Error::interrupted() } else { error }
+    })?;
+    progress.finish();
+    Ok(age_document(&AgeSubject {
+        is_image: !is_folder,
+        seed,
+        size_bytes: size,
+        fill_percent,
+        stated,
+        outcome: &outcome,
+        elapsed_seconds: started.elapsed().as_secs_f64(),
+    }))
+}
+
+/// As `analyze` counts it.
+fn layout_of_image(path: &Path) -> Result<AgedLayout> {
+    let options = OpenOptions { format: Some(Format::Raw), ..OpenOptions::default() };
+    let disk = OpenDisk::open(path, &options, Caching::PageCache)?;
+    let stack = disk.stack();
+    let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
+    let mut layout = AgedLayout::default();
+    for volume in &survey.volumes {
+        layout.files += volume.totals.files.count;
+        layout.fragmented_files += volume.totals.files.fragmented;
+        layout.fragments += volume.totals.files.fragments.guest;
+        if let Some(free) = &volume.free {
+            layout.free_extents = Some(layout.free_extents.unwrap_or(0) + free.extents);
+            layout.free_bytes = Some(layout.free_bytes.unwrap_or(0) + free.bytes);
+            layout.largest_free_bytes = layout.largest_free_bytes.max(Some(free.largest_bytes));
+        }
+    }
+    Ok(layout)
 }
 
 /// What the first write to a disk costs, by when its storage was allocated.

@@ -15,7 +15,8 @@
 //! | back disks up into a repository in restic's format | [`backup::run`], [`backup::snapshots`], [`backup::restore`], [`backup::check`] |
 //! | let others use it | [`serve::run`], [`stats::run`] |
 //! | keep a machine's own files in one piece | [`guard::run`], [`guard::status`], [`guard::report`] |
-//! | measure a storage | [`bench::first_write`], [`bench::fragmentation`] |
+//! | tell what was gained | [`worth::run`] |
+//! | measure a storage | [`bench::first_write`], [`bench::fragmentation`]; on a file system that [`bench::age`] has aged |
 //!
 //! Where to look for how it is done: [`compact::run`], for one, takes facts from [`stack::Stack::facts`], has [`plan::compact`] plan with them, and has
 //! [`engine::CompactJob`] write. `ARCHITECTURE.md` has the map of all crates.
@@ -135,6 +136,7 @@ mod shadow_copies;
 pub mod stats;
 mod stored;
 mod target;
+pub mod worth;
 
 pub use block::{Error, ErrorKind, Result};
 pub use image::Format;

@@ -39,6 +39,26 @@ pub fn hide_mounts() -> Result<()> {
     if changed == 0 { Ok(()) } else { Err(failed()) }
 }
 
+/// From now on this thread, and programs that it starts, run on one processor, the first that they may run on. If that cannot be had they run
+/// where they did.
+pub fn stay_on_one_processor() {
+    // SAFETY: a set of processors is plain bits, of which all zeros are the empty one; the calls are given its size, and write within it.
+    #[allow(unsafe_code)]
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let size = size_of::<libc::cpu_set_t>();
+        if libc::sched_getaffinity(0, size, &raw mut set) != 0 {
+            return;
+        }
+        let limit = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
+        if let Some(first) = (0..limit).find(|&processor| libc::CPU_ISSET(processor, &set)) {
+            libc::CPU_ZERO(&mut set);
+            libc::CPU_SET(first, &mut set);
+            let _ = libc::sched_setaffinity(0, size, &raw const set);
+        }
+    }
+}
+
 /// Has the program that `command` starts be asked to end (SIGTERM) when the thread that starts it is gone, however that
 /// ended.
 pub fn end_with_parent(command: &mut Command) -> &mut Command {

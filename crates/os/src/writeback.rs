@@ -54,6 +54,52 @@ impl Drop for Writeback {
     }
 }
 
+/// Has what was written to `file` get its places, and be written, from this thread, and waits for it: what is still on its way from an earlier time
+/// would be passed over. It is not stable by that. Where the file system cannot do it, it does it when it likes.
+pub fn write_out(file: &std::fs::File) {
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the call has arguments by value; the descriptor is open as long as `file` is borrowed. A length of 0 is the whole file.
+    #[allow(unsafe_code)]
+    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
+}
+
+/// `ioctl_xfs_free_eofblocks`, `_IOR('X', 58, struct xfs_fs_eofblocks)`: linux/fs/xfs/libxfs/xfs_fs.h.
+const XFS_IOC_FREE_EOFBLOCKS: u32 = 0x8080_583a;
+
+/// `struct xfs_fs_eofblocks`: version 1, to be waited for, of all files.
+#[repr(C)]
+struct FreeEofBlocks {
+    version: u32,
+    flags: u32,
+    uid: u32,
+    gid: u32,
+    prid: u32,
+    pad: u32,
+    min_file_size: u64,
+    pad64: [u64; 12],
+}
+
+const _: () = assert!(size_of::<FreeEofBlocks>() == 128);
+
+/// Has XFS finish what it does about removed files when it likes otherwise. `folder` is any of its folders; of another file system nothing becomes of it.
+pub fn finish_removals(folder: &std::fs::File) {
+    let mut all = FreeEofBlocks {
+        version: 1,
+        flags: 1,
+        uid: 0,
+        gid: 0,
+        prid: 0,
+        pad: 0,
+        min_file_size: 0,
+        pad64: [0; 12],
+    };
+    // SAFETY: the descriptor is open as long as `folder` is borrowed; the kernel reads a structure of the length that is a part of the
+    // request's number, which lives through the call.
+    #[allow(unsafe_code)]
+    let _ = unsafe { libc::ioctl(folder.as_raw_fd(), XFS_IOC_FREE_EOFBLOCKS.into(), &raw mut all) };
+}
+
 fn begin(file: &LiveFile, span: HostSpan) {
     let (Ok(start), Ok(len)) = (span.start().get().try_into(), span.len_bytes().try_into()) else { return };
     // SAFETY: the call has arguments by value; the descriptor is open as long as `file` is borrowed.

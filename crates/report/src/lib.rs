@@ -29,11 +29,12 @@ mod stats_page;
 mod text;
 mod vm;
 mod volume_groups;
+mod worth;
 
 pub use self::bench::{
-    Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument, FragmentationSubject,
-    first_write_document, first_write_page, first_write_text, fragmentation_document, fragmentation_page,
-    fragmentation_text,
+    AgeDocument, AgeSubject, Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument,
+    FragmentationSubject, age_document, age_text, first_write_document, first_write_page, first_write_text,
+    fragmentation_document, fragmentation_page, fragmentation_text,
 };
 pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, DiskEntry, DiskReport, FileIdentity, FolderDocument, analyze_document,
@@ -80,6 +81,11 @@ pub use stats::{StatsDocument, stats_text, watch_heading, watch_lines};
 pub use stats_page::stats_page;
 pub use text::{Palette, human_bytes, printable};
 pub use vm::{VmDocument, vm_text};
+pub use worth::{
+    ASSUMPTIONS_TOML, Assumptions, Basis, Corrupt as CorruptInput, Input as WorthInput, Line as SavingLine,
+    LineInput, ListedFile, Published, Savings, Wanted, When, WorstFile, WorthDocument, WorthSubject,
+    is_listing, worth_document, worth_page, worth_text,
+};
 
 /// A document as one line of JSON, ready to be printed.
 pub fn to_json(document: &impl serde::Serialize) -> String {

@@ -234,7 +234,8 @@ fn change(then: Option<(f64, String)>, now: Option<(f64, String)>) -> String {
 type SplitOf = fn(&Snapshot) -> &Split;
 type KindOf = fn(&Split) -> &Histogram;
 
-fn charts(before: Option<&Snapshot>, after: &Snapshot) -> Vec<PairChart> {
+/// A chart for each histogram that has something.
+pub(crate) fn charts(before: Option<&Snapshot>, after: &Snapshot) -> Vec<PairChart> {
     let of: [(&str, SplitOf); 6] = [
         ("Latency, microseconds", |s| &s.latency),
         ("Length, bytes", |s| &s.io_length),

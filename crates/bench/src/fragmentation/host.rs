@@ -97,9 +97,10 @@ impl HostVolume {
 }
 
 /// A mounted file system.
-pub(super) struct Mounted {
+pub(crate) struct Mounted {
     point: PathBuf,
-    volume: PathBuf,
+    /// What goes with it.
+    volume: Option<PathBuf>,
     unmount: PathBuf,
 }
 
@@ -123,26 +124,28 @@ impl Mounted {
         let flags = what.kind.make_flags().iter().map(Path::new);
         let arguments: Vec<_> = flags.chain([volume.as_path()]).collect();
         run(&need_program(&format!("mkfs.{}", what.kind.name()))?, &arguments)?;
-        let mounted = Self::mount(point, volume)?;
+        let mut mounted = Self::mount(point, &volume, "noatime")?;
+        mounted.volume = Some(volume);
         if what.is_aged {
             age(&mounted.point, seed, monitor)?;
         }
         Ok(mounted)
     }
 
-    fn mount(point: PathBuf, volume: PathBuf) -> Result<Self> {
+    /// Mounts the file system in the file `volume` at the folder `point`. Neither goes with it.
+    pub(crate) fn mount(point: PathBuf, volume: &Path, options: &str) -> Result<Self> {
         let (attach, unmount) = (need_program("losetup")?, need_program("umount")?);
         let find = ["--find", "--show", "--direct-io=on"].map(Path::new);
-        let device = run(&attach, &[&find[..], &[&volume]].concat())
+        let device = run(&attach, &[&find[..], &[volume]].concat())
             // Not every file system has direct I/O.
-            .or_else(|_| run(&attach, &[&find[..2], &[&volume]].concat()))?;
+            .or_else(|_| run(&attach, &[&find[..2], &[volume]].concat()))?;
         let device = PathBuf::from(device.trim());
         let mounted =
-            run(&need_program("mount")?, &["-o".as_ref(), "noatime".as_ref(), device.as_path(), &point]);
+            run(&need_program("mount")?, &["-o".as_ref(), options.as_ref(), device.as_path(), &point]);
         // Once it is mounted the device goes when that ends; else now.
         let detached = run(&attach, &["--detach".as_ref(), &device]);
         mounted?;
-        let mounted = Self { point, volume, unmount };
+        let mounted = Self { point, volume: None, unmount };
         detached.map(|_| mounted)
     }
 
@@ -157,6 +160,11 @@ impl Mounted {
         Ok(())
     }
 
+    /// Unmounts it, and keeps everything.
+    pub(crate) fn unmount(self) -> Result<()> {
+        self.try_unmount()
+    }
+
     fn try_unmount(&self) -> Result<()> {
         let mut result = Ok(String::new());
         for _ in 0..UNMOUNT_ATTEMPTS {
@@ -168,23 +176,25 @@ impl Mounted {
         }
         result.map(drop)
     }
+}
 
-    fn is_mounted(&self) -> bool {
-        use std::os::unix::fs::MetadataExt as _;
-        let device = |path: &Path| fs::metadata(path).map(|about| about.dev()).ok();
-        let parent = self.point.parent().and_then(device);
-        device(&self.point) != parent
-    }
+/// Whether something is mounted at this folder.
+pub(crate) fn is_mounted(point: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let device = |path: &Path| fs::metadata(path).map(|about| about.dev()).ok();
+    device(point) != point.parent().and_then(device)
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if self.is_mounted() && self.try_unmount().is_err() {
+        if is_mounted(&self.point) && self.try_unmount().is_err() {
             let _ = run(&self.unmount, &["--lazy".as_ref(), &self.point]);
         }
         // Not with all that is in it: that would be the file system's contents, were it still there.
-        let _ = fs::remove_dir(&self.point);
-        let _ = fs::remove_file(&self.volume);
+        if let Some(volume) = &self.volume {
+            let _ = fs::remove_dir(&self.point);
+            let _ = fs::remove_file(volume);
+        }
     }
 }
 

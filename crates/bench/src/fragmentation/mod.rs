@@ -26,7 +26,7 @@ use crate::counters::{Devices, Interval, Watch};
 use crate::images::{image_bytes_max, image_name, make};
 use crate::workspace::{Workspace, write_back};
 
-use host::Mounted;
+pub(crate) use host::{Mounted, is_mounted};
 use servers::Server;
 use workload::{Request, Rounds};
 

@@ -11,6 +11,9 @@ use crate::sizes::{parse_interval, parse_page_size, parse_size, parse_write_size
 /// What can be measured.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
+    /// Use a file system as months of work would, until it is full and fragmented: always in the same way for the same seed
+    #[command(after_help = examples::AGE)]
+    Age(AgeArguments),
     /// Write thin, lazy and eager disks from start to end several times, and compare the first write with later ones
     #[command(after_help = examples::FIRST_WRITE)]
     FirstWrite(FirstWriteArguments),
@@ -37,6 +40,62 @@ pub(crate) enum HostFilesystem {
     Xfs,
     /// Btrfs
     Btrfs,
+}
+
+/// A file system that ages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum AgedFilesystem {
+    /// ext4
+    Ext4,
+    /// XFS
+    Xfs,
+    /// Btrfs
+    Btrfs,
+    /// NTFS, written by ntfs-3g
+    Ntfs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AgeArguments {
+    /// A folder of a mounted file system, in which a new folder is made; or a new raw disk image, which needs root. What exists is never
+    /// written over
+    pub(crate) target: PathBuf,
+    /// What is on a new image
+    #[arg(long, value_enum, value_name = "KIND", default_value = "ext4", help_heading = WORKLOAD)]
+    pub(crate) filesystem: AgedFilesystem,
+    /// Other seeds give other operations
+    #[arg(long, value_name = "N", default_value = "1", help_heading = WORKLOAD)]
+    pub(crate) seed: u64,
+    /// Size of the image, or of all files in the folder: a multiple of 4K
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_page_size, help_heading = WORKLOAD)]
+    pub(crate) size: u64,
+    /// How much of the room for files is taken, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "75", value_parser = clap::value_parser!(u64).range(1..=bench::FILL_PERCENT_MAX), help_heading = WORKLOAD)]
+    pub(crate) fill: u64,
+    /// How many months go by once it is filled, at most. A month writes a quarter of the room for files
+    #[arg(long, value_name = "N", default_value = "6", value_parser = clap::value_parser!(u64).range(0..=1000), help_heading = WORKLOAD)]
+    pub(crate) months: u64,
+    /// End as soon as so many percent of the files are in pieces (and whatever else is stated has come out)
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100), help_heading = WORKLOAD)]
+    pub(crate) fragmented: Option<u64>,
+    /// End as soon as files are in so many pieces on average
+    #[arg(long, value_name = "N", value_parser = parse_pieces, help_heading = WORKLOAD)]
+    pub(crate) pieces: Option<f64>,
+    /// End as soon as the free space of the image is in so many extents
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = WORKLOAD)]
+    pub(crate) free_extents: Option<u64>,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
+    pub(crate) progress: ProgressStyle,
+}
+
+/// How many pieces a file has on average.
+fn parse_pieces(text: &str) -> Result<f64, String> {
+    let pieces: Option<f64> = text.parse().ok().filter(|pieces| (1.0..=1e6).contains(pieces));
+    pieces.ok_or_else(|| format!("'{text}' is no number from 1 to 1000000, such as 1.5"))
 }
 
 #[derive(Debug, Args)]

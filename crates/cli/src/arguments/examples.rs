@@ -137,6 +137,16 @@ Examples:
   leandisk stats /run/disk.sock --watch 5           a line every five seconds
   leandisk stats before.json after.json --html both.html";
 
+pub(super) const REPORT: &str = "\
+Examples:
+  leandisk report --before before.json --after after.json -o gain.html
+  leandisk report --before old.json --after new.json \\
+      --before old.jsonl --after new.jsonl -o gain.html
+                                                    also draws the worst file
+  leandisk report --before defrag.json --after defrag.json --json
+  leandisk report --print-assumptions > roi.toml    prices, to be changed
+  leandisk report --before a.json --after b.json --roi roi.toml -o gain.html";
+
 pub(super) const GUARD: &str = "\
 Examples:
   leandisk guard
@@ -159,6 +169,17 @@ Examples:
   leandisk guard report --html guard.html
   leandisk guard report --days 90 --json
   leandisk guard report --state /tmp/guard --html guard.html --force";
+
+pub(super) const AGE: &str = "\
+Examples:
+  leandisk bench age aged.raw --filesystem ntfs --size 4G --fill 80
+  leandisk bench age aged.raw --pieces 1.5 --months 60
+                                                    ends once files have 1.5
+                                                    pieces on average
+  leandisk bench age /vm --size 2G --seed 7         a new folder in /vm
+
+The same seed and size give the same operations, and on the same kernel the same
+places.";
 
 pub(super) const FIRST_WRITE: &str = "\
 Examples:

@@ -487,3 +487,126 @@ fn a_killed_comparison_leaves_a_folder_and_nothing_that_runs_or_is_mounted() {
     let names = names_in(dir.path());
     assert!(names.len() == 1 && names[0].starts_with("leandisk-bench-"), "{names:?}");
 }
+
+/// Which places files have, by the parser of this program.
+fn places(image: &Path) -> Vec<(String, Value)> {
+    let dir = scratch();
+    let list = dir.path().join("files.jsonl");
+    succeed(&["analyze", "-f", "raw", arg(image), "--files", arg(&list), "--json"]);
+    let lines = fs::read_to_string(list).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of_files = lines.filter(|line| line["path"].as_str().unwrap().ends_with(".dat"));
+    of_files.map(|line| (line["path"].as_str().unwrap().to_owned(), line["extents"].clone())).collect()
+}
+
+fn aged(image: &Path, more: &[&str]) -> Value {
+    document("leandisk.age/1", &[&["bench", "age", arg(image), "--size", "24M"], more].concat())
+}
+
+#[test]
+fn a_seed_ages_a_disk_in_one_way_as_the_tools_tell() {
+    let dir = scratch();
+    for kind in ["ext4", "ntfs"] {
+        let _alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = |name: &str| dir.path().join(format!("{kind}-{name}.raw"));
+        let more = ["--filesystem", kind, "--months", "2"];
+        let less = ["--filesystem", kind, "--months", "0", "--seed", "2", "--fill", "30"];
+        let told = aged(&path("a"), &more);
+        let again = aged(&path("b"), &more);
+        assert_eq!(told["operations_digest"], again["operations_digest"], "{kind}");
+        assert_eq!(places(&path("a")), places(&path("b")), "{kind}: the same places");
+        let other = aged(&path("c"), &less);
+        assert_ne!(told["operations_digest"], other["operations_digest"]);
+        assert!(other["written_bytes"].as_u64() < told["written_bytes"].as_u64());
+        // What is told is what the file system's own tools, and an analysis, tell.
+        let analysis = document("leandisk.analyze/1", &["analyze", "-f", "raw", arg(&path("a"))]);
+        let volume = &analysis["volumes"][0];
+        assert_eq!(volume["filesystem"], kind);
+        for key in ["files", "fragmented_files", "fragments", "free_extents"] {
+            assert_eq!(volume[key], told[key], "{kind}: {key}");
+        }
+        assert!(number(&told, "/fragmented_files") > 3 && number(&told, "/free_extents") > 20, "{told:#}");
+        let taken = number(&told, "/files_bytes") as f64 / number(&told, "/capacity_bytes") as f64;
+        assert!((0.65..=0.80).contains(&taken), "{taken} of the room");
+        match kind {
+            "ext4" => drop(run("e2fsck", &["-fn", arg(&path("a"))])),
+            _ => drop(run("ntfsfix", &["-n", arg(&path("a"))])),
+        }
+        assert_eq!(told["free_told_by"], if kind == "ext4" { "e2freefrag" } else { "leandisk" });
+        assert_eq!(names_in(dir.path()).iter().filter(|name| name.starts_with(kind)).count(), 3);
+        assert_eq!(users_of(dir.path()), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn ageing_ends_when_what_was_stated_came_out() {
+    let _alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = scratch();
+    let path = |name: &str| dir.path().join(name);
+    let told = aged(&path("a.raw"), &["--free-extents", "30", "--fragmented", "1", "--months", "50"]);
+    assert_eq!(told["reached"], true, "{told:#}");
+    assert!(number(&told, "/months") < 50 && number(&told, "/free_extents") >= 30);
+    let told = aged(&path("b.raw"), &["--pieces", "1000", "--months", "1"]);
+    assert_eq!((&told["reached"], number(&told, "/months")), (&Value::Bool(false), 1));
+    // What exists is left alone, whatever it is.
+    let before = fs::read(path("a.raw")).unwrap();
+    let message = fail(3, &["bench", "age", arg(&path("a.raw")), "--size", "24M"]);
+    assert!(message.contains("never written over"), "{message}");
+    assert_eq!(fs::read(path("a.raw")).unwrap(), before);
+    fail(3, &["bench", "age", "/dev/null"]);
+    fail(3, &["bench", "age", arg(&path("c.raw")), "--size", "1000T"]);
+    for wrong in
+        [["--fill", "0"], ["--fill", "95"], ["--pieces", "0"], ["--size", "1"], ["--filesystem", "fat"]]
+    {
+        fail(2, &[&["bench", "age", arg(&path("c.raw"))], &wrong[..]].concat());
+    }
+    fail(2, &["bench", "age", arg(&path("c.raw")), "--filesystem", "xfs", "--size", "16M"]);
+    assert_eq!(names_in(dir.path()).len(), 2);
+}
+
+#[test]
+fn a_folder_ages_beside_what_is_in_it() {
+    let host = Host::new("200M");
+    fs::write(host.mount.join("mine"), "mine").unwrap();
+    let told =
+        document("leandisk.age/1", &["bench", "age", arg(&host.mount), "--size", "16M", "--seed", "7"]);
+    let made = host.mount.join("leandisk-aged-7");
+    assert_eq!((told["path"].as_str(), told["filesystem"].as_str()), (Some(arg(&made)), Some("ext4")));
+    let files = run("find", &[arg(&made), "-type", "f"]);
+    let counts: Vec<u64> = files.lines().map(|file| filefrag(Path::new(file))).collect();
+    assert_eq!(number(&told, "/files"), counts.len() as u64);
+    assert_eq!(number(&told, "/fragments"), counts.iter().sum::<u64>());
+    assert_eq!(fs::read_to_string(host.mount.join("mine")).unwrap(), "mine");
+    fail(3, &["bench", "age", arg(&host.mount), "--size", "16M", "--seed", "7"]);
+    // It would be full.
+    let message = fail(3, &["bench", "age", arg(&host.mount), "--size", "190M"]);
+    assert!(message.contains("too little space"), "{message}");
+    as_root("rm", &["-r", arg(&made)]);
+    assert_left_alone_but(&host.mount, &["mine"]);
+}
+
+fn assert_left_alone_but(dir: &Path, names: &[&str]) {
+    assert_eq!(users_of(dir), Vec::<String>::new());
+    assert_eq!(names_in(dir), names);
+}
+
+#[test]
+fn interrupted_ageing_leaves_nothing() {
+    let dir = scratch();
+    for (kind, signal) in [("ext4", "INT"), ("ntfs", "TERM")] {
+        let _alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let image = dir.path().join("aged.raw");
+        let mut child = leandisk()
+            .args(["bench", "age", arg(&image), "--filesystem", kind, "--size", "64M", "--months", "900"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_for_work(&mut child, dir.path());
+        run("kill", &["-s", signal, &child.id().to_string()]);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{kind}: {said}");
+        assert_left_alone(dir.path());
+    }
+}

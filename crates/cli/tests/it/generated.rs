@@ -8,7 +8,7 @@ use crate::common::{arg, fail, names_in, succeed};
 use testkit::{run, scratch};
 
 /// The words of which a command consists, and its page.
-const PAGES: [(&str, &str); 25] = [
+const PAGES: [(&str, &str); 27] = [
     ("", "leandisk.1"),
     ("info", "leandisk-info.1"),
     ("analyze", "leandisk-analyze.1"),
@@ -30,7 +30,9 @@ const PAGES: [(&str, &str); 25] = [
     ("recover", "leandisk-recover.1"),
     ("serve", "leandisk-serve.1"),
     ("stats", "leandisk-stats.1"),
+    ("report", "leandisk-report.1"),
     ("bench", "leandisk-bench.1"),
+    ("bench age", "leandisk-bench-age.1"),
     ("bench first-write", "leandisk-bench-first-write.1"),
     ("bench fragmentation", "leandisk-bench-fragmentation.1"),
     ("completions", "leandisk-completions.1"),

@@ -53,6 +53,7 @@ mod recipes;
 mod recover;
 mod reflink;
 mod refused;
+mod report;
 mod resume;
 mod running;
 mod running_lvm;

@@ -8,7 +8,7 @@ use crate::common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 21] = [
+const COMMANDS: [&[&str]; 23] = [
     &["info"],
     &["analyze"],
     &["map"],
@@ -23,10 +23,12 @@ const COMMANDS: [&[&str]; 21] = [
     &["recover"],
     &["serve"],
     &["stats"],
+    &["report"],
     &["guard"],
     &["guard", "status"],
     &["guard", "report"],
     &["bench"],
+    &["bench", "age"],
     &["bench", "first-write"],
     &["bench", "fragmentation"],
     &["completions"],

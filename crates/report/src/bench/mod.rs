@@ -1,5 +1,6 @@
 //! `leandisk bench`: figures of several iterations, as documents, tables and pages.
 
+mod age;
 mod figure;
 mod first_write;
 mod fragmentation;
@@ -8,6 +9,7 @@ use serde::Serialize;
 
 use crate::text::printable;
 
+pub use age::{AgeDocument, AgeSubject, age_document, age_text};
 pub use figure::Figure;
 pub use first_write::{
     FirstWriteDocument, FirstWriteSubject, first_write_document, first_write_page, first_write_text,

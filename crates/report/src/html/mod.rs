@@ -8,6 +8,7 @@
 mod chart;
 mod pair_page;
 mod report_page;
+mod worth_page;
 
 use std::fmt::Write as _;
 
@@ -18,6 +19,7 @@ use crate::text::{human_bytes, printable};
 pub use chart::{Bar, BarChart, DayBar, DayChart, Histogram, HistogramBin};
 pub(crate) use pair_page::{BarPair, PairChart, PairPage, PairSection, Recording, pair_html};
 pub use report_page::{Advice, Column, ReportPage, Table, report_html};
+pub(crate) use worth_page::{SavingCard, Strip, StripPair, WorthPage, worth_html};
 
 /// The page of a map is no larger.
 pub const MAP_HTML_BYTES_MAX: usize = 5_000_000;

@@ -105,7 +105,7 @@ pub(crate) fn pair_html(pair: &PairPage) -> String {
     page(&printable(&pair.title), &out, false)
 }
 
-fn chart(chart: &PairChart) -> String {
+pub(super) fn chart(chart: &PairChart) -> String {
     let bars = &chart.bars[..chart.bars.len().min(BARS_MAX)];
     let is_pair = bars.iter().any(|bar| bar.before.is_some());
     let step = if is_pair { 2 * LINE } else { LINE } + GAP;
