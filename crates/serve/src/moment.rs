@@ -16,7 +16,7 @@ use block::{
     Disk, EditDisk, Error, LiveDisk, Occupancy, ReadAt, Result, Run, RunState, Take, UnitMove, push_run,
 };
 use block::{FileIndex, check_bounds};
-use extent::{HostOffset, Virtual, VirtualOffset, VirtualSpan};
+use extent::{ExtentSet, HostOffset, Virtual, VirtualOffset, VirtualSpan};
 use mutants::broken;
 
 /// What is kept at once: QEMU's own unit of copying before writing is the cluster of its target, 64 KiB by default.
@@ -146,8 +146,8 @@ impl LiveDisk for Moments {
         self.disk.lend(span, take)
     }
 
-    fn clear_bitmap(&self, name: &str) -> Result<()> {
-        self.disk.clear_bitmap(name)
+    fn restart_bitmap(&self, name: &str, kept: &ExtentSet<Virtual>) -> Result<()> {
+        self.disk.restart_bitmap(name, kept)
     }
 
     fn has_failed(&self) -> bool {
