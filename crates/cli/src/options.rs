@@ -76,6 +76,18 @@ impl RepositoryArguments {
 }
 
 impl BackupArguments {
+    fn keep(&self) -> backup::Keep {
+        let tags = |list: &String| list.split(',').map(|tag| tag.trim().to_owned()).collect();
+        backup::Keep {
+            last: self.keep_last,
+            daily: self.keep_daily,
+            weekly: self.keep_weekly,
+            monthly: self.keep_monthly,
+            yearly: self.keep_yearly,
+            tags: self.keep_tag.iter().map(tags).collect(),
+        }
+    }
+
     pub(crate) fn options(&self) -> Result<backup::Options> {
         Ok(backup::Options {
             sources: self.disks.iter().map(|disk| backup::Source::parse(disk)).collect(),
@@ -89,6 +101,7 @@ impl BackupArguments {
             drop_shadow_copies: self.shadow_copies.drop_shadow_copies,
             in_use: self.in_use,
             bitmap: self.bitmap.clone(),
+            keep: self.keep(),
             verify: self.verify,
             dry_run: self.dry_run,
             page_cache: self.page_cache,

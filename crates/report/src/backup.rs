@@ -52,6 +52,8 @@ pub struct BackupSubject<'a> {
     pub snapshot: Option<String>,
     /// The last one of these disks.
     pub parent: Option<String>,
+    /// Earlier ones that were forgotten, or would be.
+    pub forgotten: Vec<String>,
     /// The disks.
     pub disks: Vec<DiskBackup>,
     /// Bytes of the files that were made in the repository. In a dry run the most that can be.
@@ -70,6 +72,7 @@ pub struct BackupDocument {
     repository: String,
     snapshot: Option<String>,
     parent: Option<String>,
+    forgotten: Vec<String>,
     disks: Vec<DiskEntry>,
     read_bytes: u64,
     stored_bytes: u64,
@@ -119,6 +122,7 @@ pub fn backup_document(subject: BackupSubject<'_>) -> BackupDocument {
         repository: subject.repository.to_owned(),
         snapshot: subject.snapshot,
         parent: subject.parent,
+        forgotten: subject.forgotten,
         read_bytes: subject.disks.iter().map(|disk| disk.read_bytes).sum(),
         disks: subject.disks.into_iter().map(entry).collect(),
         stored_bytes: subject.stored_bytes,
@@ -159,6 +163,12 @@ pub fn backup_text(document: &BackupDocument, palette: Palette) -> String {
     let _ = writeln!(out, "  stored {most}{}", human_bytes(document.stored_bytes));
     if let Some(parent) = &document.parent {
         let _ = writeln!(out, "  after  snapshot {}", short(parent));
+    }
+    if !document.forgotten.is_empty() {
+        let forgotten: Vec<_> = document.forgotten.iter().map(|id| short(id)).collect();
+        let verb = if document.dry_run { "would forget" } else { "forgot" };
+        let count = counted(forgotten.len() as u64, "snapshot", "snapshots");
+        out.push_str(&wrapped("  ", None, &format!("{verb} {count}: {}", forgotten.join(", "))));
     }
     if !document.dry_run {
         let _ = writeln!(out, "  time   {:.1} s", document.elapsed_seconds);

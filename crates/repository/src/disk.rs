@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use block::{Error, HostFile, HostState, ReadAt, Result, check_bounds};
 use extent::{Extent, Host, HostOffset, HostSpan, Span};
@@ -31,8 +31,13 @@ pub struct ZeroBlobs {
 
 impl Default for ZeroBlobs {
     fn default() -> Self {
-        let zeros = Self::zeros(1 << ZERO_LOG_MAX);
-        Self { by_log: (0..=ZERO_LOG_MAX).map(|log| Id::of(&zeros[..1 << log])).collect() }
+        // Hashes of 16 MiB: found once.
+        static BY_LOG: OnceLock<Vec<Id>> = OnceLock::new();
+        let find = || {
+            let zeros = Self::zeros(1 << ZERO_LOG_MAX);
+            (0..=ZERO_LOG_MAX).map(|log| Id::of(&zeros[..1 << log])).collect()
+        };
+        Self { by_log: BY_LOG.get_or_init(find).clone() }
     }
 }
 

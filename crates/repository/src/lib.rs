@@ -6,10 +6,11 @@
 //! Invariants: files appear whole or not at all ([`Storage`]); a snapshot is stored last ([`Session`]); what is read is compared with the hash
 //! that names it.
 //!
-//! Absent on purpose: cutting by content, walking of folders, forgetting and pruning, which restic does.
+//! Absent on purpose: cutting by content, walking of folders, pruning, which restic does.
 
 mod crypto;
 mod disk;
+mod forget;
 mod id;
 mod index;
 mod local;
@@ -27,6 +28,7 @@ mod time;
 mod unlocked;
 
 pub use disk::{Held, SnapshotDisk, ZeroBlobs};
+pub use forget::Keep;
 pub use id::Id;
 pub use index::Index;
 pub use local::Folder;

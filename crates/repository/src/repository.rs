@@ -156,6 +156,11 @@ impl Repository {
         }
     }
 
+    /// Removes a snapshot, as `restic forget` does. What it alone needed stays until `restic prune`.
+    pub fn forget(&self, id: Id) -> Result<()> {
+        self.inner.storage().remove(Kind::Snapshot, &id.to_string())
+    }
+
     /// A tree by its ID.
     pub fn tree(&self, index: &Index, id: Id) -> Result<Tree> {
         let place = index.find(BlobKind::Tree, id).ok_or_else(|| missing(id).path(self.place()))?;

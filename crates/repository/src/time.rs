@@ -48,6 +48,32 @@ pub(crate) fn parse(text: &str) -> Option<i128> {
     Some(i128::from(seconds - offset) * 1_000_000_000 + i128::from(nanoseconds))
 }
 
+/// A day, as who wrote the moment has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Moment {
+    pub(crate) year: i64,
+    pub(crate) month: i64,
+    pub(crate) day: i64,
+}
+
+/// The day of a moment; `None` if it is no such text.
+pub(crate) fn moment(text: &str) -> Option<Moment> {
+    parse(text)?;
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse().ok();
+    Some(Moment { year: number(0..4)?, month: number(5..7)?, day: number(8..10)? })
+}
+
+impl Moment {
+    /// The week that its Thursday is in, and the year of that.
+    pub(crate) fn iso_week(self) -> (i64, i64) {
+        let days = days_of(self.year, self.month, self.day);
+        // The first of 1970 was a Thursday.
+        let thursday = days - (days + 3).rem_euclid(7) + 3;
+        let (year, ..) = civil(thursday);
+        (year, (thursday - days_of(year, 1, 1)) / 7 + 1)
+    }
+}
+
 /// How many nanoseconds ago that was; 0 if it is to come or is no time.
 pub(crate) fn age_ns(text: &str) -> i128 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -80,6 +106,15 @@ fn days_of(year: i64, month: i64, day: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn weeks_are_those_of_their_thursdays() {
+        let week = |text: &str| moment(&format!("{text}T00:00:00Z")).unwrap().iso_week();
+        assert_eq!(week("2024-12-30"), (2025, 1));
+        assert_eq!(week("2021-01-03"), (2020, 53));
+        assert_eq!(week("2021-01-04"), (2021, 1));
+        assert_eq!(week("2026-11-25"), (2026, 48));
+    }
 
     #[test]
     fn there_and_back() {

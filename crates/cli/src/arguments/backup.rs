@@ -43,6 +43,25 @@ pub(crate) struct BackupArguments {
     /// Host name of the snapshot [default: this host's]
     #[arg(long, value_name = "HOST", help_heading = REPOSITORY)]
     pub(crate) host: Option<String>,
+    /// Afterwards keep the newest N snapshots of these disks and this host, and forget the others; with several of these options what one of
+    /// them keeps. 'restic prune' frees the room
+    #[arg(long, value_name = "N", help_heading = REPOSITORY)]
+    pub(crate) keep_last: Option<u32>,
+    /// Keep the last snapshot of each of the last N days that have one
+    #[arg(long, value_name = "N", help_heading = REPOSITORY)]
+    pub(crate) keep_daily: Option<u32>,
+    /// Keep the last snapshot of each of the last N weeks that have one
+    #[arg(long, value_name = "N", help_heading = REPOSITORY)]
+    pub(crate) keep_weekly: Option<u32>,
+    /// Keep the last snapshot of each of the last N months that have one
+    #[arg(long, value_name = "N", help_heading = REPOSITORY)]
+    pub(crate) keep_monthly: Option<u32>,
+    /// Keep the last snapshot of each of the last N years that have one
+    #[arg(long, value_name = "N", help_heading = REPOSITORY)]
+    pub(crate) keep_yearly: Option<u32>,
+    /// Keep snapshots with all of these tags, a list with commas. May be repeated
+    #[arg(long, value_name = "TAGS", help_heading = REPOSITORY)]
+    pub(crate) keep_tag: Vec<String>,
     #[command(flatten)]
     pub(crate) open: OpenArguments,
     /// Also back up the free space of the guest's file systems

@@ -446,3 +446,76 @@ fn a_full_storage_is_an_error_and_the_repository_stays_whole() {
     repo.restic(&["check", "--read-data"]);
     repo.succeed(&["backup", arg(&big), "--verify"]);
 }
+
+#[test]
+fn what_is_kept_is_what_restic_keeps() {
+    let repo = Repo::new();
+    let disk = repo.dir.path().join("disk.raw");
+    noise(&disk, 1, 10);
+    repo.succeed(&["backup", "--init", arg(&disk), "--host", "other"]);
+    // restic backs a file of this name up at any time.
+    let times = [
+        "2022-01-03 08:00:00",
+        "2022-12-25 08:00:00",
+        "2022-12-31 23:59:59",
+        "2023-01-01 00:00:00",
+        "2024-02-28 09:00:00",
+        "2024-02-29 09:00:00",
+        "2024-02-29 10:00:00",
+        "2024-03-04 10:00:00",
+    ];
+    for (number, time) in times.iter().enumerate() {
+        let tag = if number % 3 == 1 { "a,b" } else { "a" };
+        let mut command = repo.restic_command();
+        command.args(["backup", "--stdin", "--stdin-filename", "/disk.raw", "--host", "vm"]);
+        command.args(["--tag", tag, "--time", time]).stdin(File::open(&disk).unwrap());
+        assert!(command.output().unwrap().status.success());
+    }
+    let rules: [&[&str]; 5] = [
+        &["--keep-last", "2", "--keep-tag", "a,b"],
+        &["--keep-daily", "2", "--keep-yearly", "2"],
+        &["--keep-weekly", "3"],
+        &["--keep-monthly", "9"],
+        &["--keep-daily", "4", "--keep-weekly", "2", "--keep-monthly", "3"],
+    ];
+    let backup = ["backup", arg(&disk), "--host", "vm"];
+    let made = repo.document("leandisk.backup/1", &backup);
+    assert_eq!(made["forgotten"], Value::Array(Vec::new()));
+    let by_restic = |rules: &[&str]| {
+        let args = [&["forget", "--dry-run", "--json", "--host", "vm"], rules].concat();
+        let groups: Value = serde_json::from_str(&repo.restic(&args)).unwrap();
+        assert_eq!(groups.as_array().unwrap().len(), 1, "{groups:#}");
+        ids(groups[0]["remove"].as_array().map_or(&[], Vec::as_slice), "/id")
+    };
+    for rules in rules {
+        // That of the dry run comes on top of those that restic sees: as many fewer.
+        let planned = repo.document("leandisk.backup/1", &[&backup[..], rules, &["--dry-run"]].concat());
+        let planned = ids(planned["forgotten"].as_array().unwrap(), "");
+        let now = by_restic(rules);
+        assert!(now.iter().all(|id| planned.contains(id)), "{rules:?}: {planned:?} {now:?}");
+    }
+    let snapshots = || -> Vec<String> {
+        let all: Value = serde_json::from_str(&repo.restic(&["snapshots", "--json"])).unwrap();
+        ids(all.as_array().unwrap(), "/id")
+    };
+    for rules in rules.into_iter().rev().take(3) {
+        let before = snapshots();
+        let planned = repo.document("leandisk.backup/1", &[&backup[..], rules, &["--dry-run"]].concat());
+        let made = repo.document("leandisk.backup/1", &[&backup[..], rules].concat());
+        assert_eq!(planned["forgotten"], made["forgotten"]);
+        let gone = ids(made["forgotten"].as_array().unwrap(), "");
+        let left = snapshots();
+        assert!(
+            !gone.is_empty() && gone.iter().all(|id| before.contains(id) && !left.contains(id)),
+            "{gone:?}"
+        );
+        assert_eq!(left.len(), before.len() + 1 - gone.len());
+        // And restic would remove no more.
+        assert_eq!(by_restic(rules), [] as [String; 0], "{rules:?}");
+    }
+    repo.restic(&["check", "--read-data"]);
+}
+
+fn ids(list: &[Value], pointer: &str) -> Vec<String> {
+    list.iter().map(|entry| entry.pointer(pointer).unwrap().as_str().unwrap().to_owned()).collect()
+}

@@ -244,7 +244,10 @@ fn what_lies_in_layers_that_are_as_they_were_is_not_read() {
         stand_on(second, first);
         write(second, 3, at, 64 << 10);
         reads(&back_up(second), 64 << 10);
-        // A layer below changes, which it should not: the one beneath it is as it was in an earlier snapshot.
+        // A layer below changes, which it should not, and which VMDK notices by itself: the one beneath it is as it was in an earlier snapshot.
+        if format == "vmdk" {
+            continue;
+        }
         write(first, 4, at + (64 << 10), 64 << 10);
         reads(&back_up(second), len_bytes);
         write(base, 5, at + (128 << 10), 64 << 10);

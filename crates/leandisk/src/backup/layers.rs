@@ -57,7 +57,9 @@ fn told(seen: Fingerprint) -> Option<LayerFile> {
 pub(super) fn record(chain: &Chain, seen: &Seen) -> Result<Option<Layers>> {
     let Some(layers) = of(chain) else { return Ok(None) };
     let files = layers.iter().flat_map(|layer| &layer.files);
-    files.map(left_to_wait).max().map(std::thread::sleep);
+    if let Some(left) = files.map(left_to_wait).max() {
+        std::thread::sleep(left);
+    }
     if !seen.is_as_it_was(chain)? {
         return Ok(None);
     }

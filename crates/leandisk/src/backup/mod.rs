@@ -36,6 +36,7 @@ use crate::{Observer, shadow_copies};
 
 pub use crate::stored::{Password, Place, SnapshotName};
 pub use check::{Options as CheckOptions, run as check};
+pub use repository::Keep;
 pub use restore::{Options as RestoreOptions, run as restore};
 pub use snapshots::{Options as SnapshotsOptions, run as snapshots};
 
@@ -118,6 +119,8 @@ pub struct Options {
     pub in_use: bool,
     /// The persistent dirty bitmap that says what of a disk changed, and begins anew with the snapshot.
     pub bitmap: Option<String>,
+    /// Which snapshots of the same disks are kept afterwards; all if nothing is set.
+    pub keep: Keep,
     /// Whether what was stored is read back and compared.
     pub verify: bool,
     /// Whether nothing is read or stored: everything is checked and planned.
@@ -204,7 +207,8 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     let tree = Tree { nodes: nodes.clone() };
     let id = session.finish(packers, tree, &records, |tree| {
         let (parent, tags) = (parent, options.tags.clone());
-        Snapshot { parent, paths, tags, hostname: host, ..Snapshot::now(tree) }
+        let (paths, hostname) = (paths.clone(), host.clone());
+        Snapshot { parent, paths, tags, hostname, ..Snapshot::now(tree) }
     })?;
     let stored_bytes = session.stored_bytes();
     drop(session);
@@ -215,8 +219,13 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     for (bitmap, record) in starts {
         bitmap.rotate(&record).map_err(|error| not_rotated(error, id))?;
     }
+    let forgotten = forgotten(&options.keep, &snapshots_of(&repository, &host, &paths)?, id);
+    forgotten.iter().try_for_each(|id| repository.forget(*id)).map_err(|error| {
+        error.hint(format!("snapshot {} is stored; older ones were not all forgotten", id.short()))
+    })?;
     Ok(report::backup_document(BackupSubject {
         repository: &repository.place(),
+        forgotten: forgotten.iter().map(Id::to_string).collect(),
         dry_run: false,
         snapshot: Some(id.to_string()),
         parent: parent.map(|parent| parent.to_string()),
@@ -326,6 +335,13 @@ fn snapshots_of(repository: &Repository, host: &str, paths: &[String]) -> Result
     };
     let snapshots = repository.snapshots()?;
     Ok(snapshots.into_iter().rev().filter(|(_, snapshot)| is_parent(snapshot)).collect())
+}
+
+/// Which of the snapshots of the same disks, newest first, are not kept. What was made just now, `made`, always is.
+fn forgotten(keep: &Keep, snapshots: &[(Id, Snapshot)], made: Id) -> Vec<Id> {
+    let kept = keep.of(&snapshots.iter().map(|(_, snapshot)| snapshot).collect::<Vec<_>>());
+    let gone = snapshots.iter().zip(kept).filter(|((id, _), is_kept)| !is_kept && *id != made);
+    gone.map(|((id, _), _)| *id).collect()
 }
 
 /// The files of the last snapshot.
@@ -489,8 +505,14 @@ fn rehearse(options: &Options, planned: Vec<Planned>, started: Instant) -> Resul
         bound.pieces += of_disk.pieces;
         entries.push(disk.entry(of_disk.read_bytes + sampled_bytes, of_disk.bytes, tracking));
     }
+    // As if the new one was there.
+    let made = Id::of(b"a dry run");
+    let new = Snapshot { tags: options.tags.clone(), ..Snapshot::now(made) };
+    let earlier = earlier.map(|earlier| earlier.snapshots).unwrap_or_default();
+    let all: Vec<_> = std::iter::once((made, new)).chain(earlier).collect();
     Ok(report::backup_document(BackupSubject {
         repository: options.place.name(),
+        forgotten: forgotten(&options.keep, &all, made).iter().map(Id::to_string).collect(),
         dry_run: true,
         snapshot: None,
         parent: parent.map(|parent| parent.to_string()),

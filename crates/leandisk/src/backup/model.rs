@@ -167,7 +167,7 @@ impl Model {
                 match role {
                     Role::Free(_) => bytes.fill(0),
                     Role::EmptyLog(_, byte) if matches!(run.state, RunState::Data { .. }) => {
-                        bytes.fill(*byte)
+                        bytes.fill(*byte);
                     }
                     _ => {}
                 }
