@@ -180,7 +180,7 @@ Examples:
   leandisk bench age /vm --size 2G --seed 7         a new folder in /vm
 
 The same seed and size give the same operations, and on the same kernel the same
-places.";
+places, as long as nobody calls sync meanwhile.";
 
 pub(super) const FIRST_WRITE: &str = "\
 Examples:

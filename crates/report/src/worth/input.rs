@@ -358,6 +358,7 @@ impl Input {
                 "moved",
                 document.elapsed_seconds,
             );
+            self.ended(document.error.as_ref());
         }
     }
 
@@ -397,6 +398,7 @@ impl Input {
                     "given back",
                     document.elapsed_seconds,
                 );
+                self.ended(document.error.as_ref());
             }
         }
     }
@@ -431,6 +433,14 @@ impl Input {
             true => format!("{disk} would be {verb}: {bytes} {how} (a dry run: nothing was changed)"),
             false => format!("{disk} was {verb}: {bytes} {how} in {}", seconds(elapsed.max(0.0))),
         });
+    }
+
+    /// Says that it did not come to its end, if it did not.
+    fn ended(&mut self, error: Option<&Ended>) {
+        if let (Some(Ended { message }), Some(deed)) = (error, &mut self.deed) {
+            deed.push_str("; it did not come to its end: ");
+            deed.push_str(&printable(message));
+        }
     }
 
     /// What it is, in a few words.
@@ -613,9 +623,16 @@ struct Mean {
     mean: f64,
 }
 
+/// Why a change did not come to its end.
+#[derive(Deserialize)]
+struct Ended {
+    message: String,
+}
+
 #[derive(Deserialize)]
 struct Defrag {
     dry_run: bool,
+    error: Option<Ended>,
     path: Option<String>,
     goal: Option<String>,
     #[serde(default)]
@@ -652,6 +669,7 @@ struct DefragReading {
 #[derive(Deserialize)]
 struct Compact {
     dry_run: bool,
+    error: Option<Ended>,
     path: Option<String>,
     virtual_bytes: Option<u64>,
     allocated_before_bytes: u64,

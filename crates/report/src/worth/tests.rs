@@ -80,7 +80,8 @@ fn a_change_knows_both_states() {
         "reading":{"bytes":1,"requests_before":80,"requests_after":20,"seconds_before":0.8,"seconds_after":0.2}},
         {"index":2,"refused":"why","before":null,"after":null,"moved_bytes":0,"reading":null}]}"#;
     let compact = r#"{"schema":"leandisk.compact/1","dry_run":true,"path":"d.raw","virtual_bytes":9,"allocated_before_bytes":5000,
-        "allocated_after_bytes":4000,"freed_bytes":1000}"#;
+        "allocated_after_bytes":4000,"freed_bytes":1000,
+        "error":{"kind":"io","message":"no room","hint":null,"path":null}}"#;
     let document = worth_document(&subject(&[defrag, compact], &[defrag, compact]));
     assert_eq!((figure(&document, "fragments").before, figure(&document, "fragments").after), (50.0, 10.0));
     assert_eq!(figure(&document, "largest_free_extent_bytes").became, Became::Better);
@@ -88,6 +89,7 @@ fn a_change_knows_both_states() {
     assert_eq!(document.done.len(), 2);
     assert!(document.done[0].contains("4 KiB moved in 2.5 s"), "{:?}", document.done);
     assert!(document.done[1].contains("would be compacted"), "{:?}", document.done);
+    assert!(document.done[1].ends_with("it did not come to its end: no room"), "{:?}", document.done);
 }
 
 #[test]
