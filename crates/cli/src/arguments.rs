@@ -20,7 +20,7 @@ pub(crate) use backup::{
 };
 pub(crate) use bench::{BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem, Order};
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
-pub(crate) use guarding::{GuardArguments, GuardCommand};
+pub(crate) use guarding::{CoordinateArguments, GuardArguments, GuardCommand};
 pub(crate) use serving::{Placement, ServeArguments, StatsArguments};
 
 /// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
@@ -107,6 +107,10 @@ pub(crate) enum Command {
     /// SIGINT or SIGTERM
     #[command(after_help = examples::GUARD)]
     Guard(GuardArguments),
+    /// Share the storage of this machine among its guards and those of its guests: only one moves files on a device at a time, until
+    /// SIGINT or SIGTERM
+    #[command(after_help = examples::COORDINATE)]
+    Coordinate(CoordinateArguments),
     /// Measure on your own storage what provisioning and fragmentation cost
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -140,7 +144,11 @@ impl Command {
             Self::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
                 arguments.json
             }
+            Self::Guard(GuardArguments { command: Some(GuardCommand::Report(arguments)), .. }) => {
+                arguments.json
+            }
             Self::Guard(_)
+            | Self::Coordinate(_)
             | Self::Map(_)
             | Self::Cat(_)
             | Self::Extract(_)
@@ -184,6 +192,7 @@ impl Command {
             | Self::Create(_)
             | Self::Stats(_)
             | Self::Guard(_)
+            | Self::Coordinate(_)
             | Self::Bench(_)
             | Self::Completions(_)
             | Self::Man(_) => None,

@@ -11,8 +11,8 @@ use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::running::Address;
 use leandisk::{
-    Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, copy, create, defrag, files,
-    folder, guard, increment, info, map, recover, running, serve, stats,
+    Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, coordinate, copy, create,
+    defrag, files, folder, guard, increment, info, map, recover, running, serve, stats,
 };
 use report::{
     DiskEntry, DiskReport, analyze_full_text, analyze_text, appliance_text, backup_text, check_text,
@@ -25,8 +25,8 @@ use signal_hook::iterator::Signals;
 
 use crate::Failed;
 use crate::arguments::{
-    AnalyzeArguments, BenchCommand, Command, CopyArguments, ExtractArguments, GuardArguments, GuardCommand,
-    InfoArguments, ProgressStyle, ServeArguments, StatsArguments,
+    AnalyzeArguments, BenchCommand, Command, CoordinateArguments, CopyArguments, ExtractArguments,
+    GuardArguments, GuardCommand, InfoArguments, ProgressStyle, ServeArguments, StatsArguments,
 };
 use crate::copying;
 use crate::generate;
@@ -120,6 +120,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             print(&if arguments.json { to_json(&document) } else { guard_report_text(&document, palette) })?;
         }
         Command::Guard(arguments) => run_guard(arguments)?,
+        Command::Coordinate(arguments) => run_coordinator(arguments)?,
         Command::Completions(arguments) => generate::completions(arguments.shell)?,
         Command::Man(arguments) => generate::manual(&arguments.dir)?,
         Command::Bench(BenchCommand::FirstWrite(arguments)) => {
@@ -344,6 +345,16 @@ fn run_guard(arguments: &GuardArguments) -> Result<()> {
         manager.notify(service::READY);
     };
     guard::run(&arguments.options(), &TERMINAL, &stop, ready, || manager.notify(service::STOPPING))
+}
+
+fn run_coordinator(arguments: &CoordinateArguments) -> Result<()> {
+    let manager = service::Manager::find();
+    let stop = cancel_on_signal()?;
+    coordinate::run(&arguments.options(), &stop, |sockets| {
+        let sockets: Vec<_> = sockets.iter().map(|path| printable(&path.display().to_string())).collect();
+        tell(&format!("coordinating at {}", sockets.join(" and ")));
+        manager.notify(service::READY);
+    })
 }
 
 fn stats(arguments: &StatsArguments) -> Result<()> {

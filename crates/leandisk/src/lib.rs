@@ -104,6 +104,7 @@ pub mod bench;
 pub mod compact;
 pub mod confine;
 mod consolidate;
+pub mod coordinate;
 pub mod copy;
 pub mod copy_all;
 pub mod create;
