@@ -22,6 +22,8 @@ use ::guard::Pressure;
 use block::{Error, Result};
 use os::DeviceNumber;
 
+use crate::waits::waits;
+
 /// Where the sockets are, unless somebody says otherwise.
 pub const LISTEN_FOLDER: &str = "/run/leandisk/coordinate";
 
@@ -224,7 +226,7 @@ impl Server {
             return;
         }
         self.looked = now;
-        let waits = crate::guard::waits(&self.folder);
+        let waits = waits(&self.folder);
         if self.coordinator.leases().next().is_some() {
             self.pressure.skip(now, waits);
         } else {

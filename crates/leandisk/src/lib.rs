@@ -134,6 +134,7 @@ mod shadow_copies;
 pub mod stats;
 mod stored;
 mod target;
+mod waits;
 
 pub use block::{Error, ErrorKind, Result};
 pub use image::Format;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use ::coordinate::{Disks, May};
 use ::guard::{
     Allowance, BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Options as GuardOptions, Policy, Pressure,
-    Stamp, Waits, XFS, waited_us,
+    Stamp, XFS,
 };
 use block::{Error, Result};
 use os::{DeviceNumber, FileFacts, GuardedKind, GuardedSystem, Handle, Seen, Watch};
@@ -30,6 +30,7 @@ use report::{GuardDocument, GuardReport, GuardState, GuardedPath, guard_report_p
 
 use crate::Observer;
 use crate::output::OutputFile;
+use crate::waits::waits;
 use chronicle::Chronicle;
 pub use history::HISTORY_DAYS_MAX;
 use host::HostMachine;
@@ -530,22 +531,6 @@ impl System {
             self.fail(now, &error);
         }
     }
-}
-
-/// What the kernel counts of waiting; of the busiest device where it does not count that.
-pub(crate) fn waits(folder: &Path) -> Waits {
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
-    let io_us = read("io").and_then(|text| waited_us(&text)).or_else(|| {
-        // The thirteenth field is the time with requests under way (Documentation/admin-guide/iostats.rst).
-        let text = std::fs::read_to_string("/proc/diskstats").ok()?;
-        let busy = |line: &str| line.split_whitespace().nth(12)?.parse::<u64>().ok();
-        text.lines()
-            .filter(|line| !line.contains(" loop") && !line.contains(" ram"))
-            .filter_map(busy)
-            .max()
-            .map(|ms| ms.saturating_mul(1000))
-    });
-    Waits { io_us, cpu_us: read("cpu").and_then(|text| waited_us(&text)) }
 }
 
 /// Gives back what nobody has open. How many files still have room.
