@@ -25,10 +25,12 @@ LOAD_SECONDS ?= 600
 KILL_RUNS ?= 1000
 # Moments at which `make running` takes the disk of each file system.
 MOMENTS ?= 100
+# Runs of the coordinator and its guests that `make coordinate` simulates.
+COORDINATE_SEEDS ?= 1000000
 # Copies of running guests' disks that `make live-kills` kills.
 LIVE_KILLS ?= 100
 
-.PHONY: help guard-figures test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips running live-kills demo picture static static-test deb deb-test clean
+.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips running live-kills demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +74,9 @@ fuzz-smoke: ## Fuzz each parser for FUZZ_SMOKE_SECONDS
 guard-figures: ## What `leandisk guard` prevents and repairs on loop mounts (root; MIB=32 a file)
 	$(CARGO) build --locked --release -p leandisk-cli
 	scripts/as-root scripts/guard-figures target/release/leandisk
+
+coordinate: ## Simulate a coordinator and its guests, COORDINATE_SEEDS times
+	SEEDS=$(COORDINATE_SEEDS) $(CARGO) test --locked -p leandisk-coordinate --test simulation -- --nocapture
 
 bench: ## Compare with those that do the same work (BENCH_SCALE=0.1 for smaller disks)
 	scripts/install-test-tools bench

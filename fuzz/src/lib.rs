@@ -8,6 +8,7 @@
 
 mod appliance;
 mod client;
+mod coordinate;
 mod devices;
 mod files;
 mod lvm;
@@ -16,6 +17,7 @@ pub mod sparse;
 use std::sync::Arc;
 
 pub use self::appliance::appliance;
+pub use self::coordinate::coordinate;
 use block::{Disk, Error, ErrorKind, HostFile, Memory, ReadAt, Result};
 pub use client::nbd;
 pub use devices::btrfs;

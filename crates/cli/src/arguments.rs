@@ -24,7 +24,7 @@ pub(crate) use bench::{
     Order,
 };
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
-pub(crate) use guarding::{GuardArguments, GuardCommand};
+pub(crate) use guarding::{CoordinateArguments, GuardArguments, GuardCommand};
 pub(crate) use report::ReportArguments;
 pub(crate) use serving::{Placement, ServeArguments, StatsArguments};
 
@@ -115,6 +115,10 @@ pub(crate) enum Command {
     /// SIGINT or SIGTERM
     #[command(after_help = examples::GUARD)]
     Guard(GuardArguments),
+    /// Share the storage of this machine among its guards and those of its guests: only one moves files on a device at a time, until
+    /// SIGINT or SIGTERM
+    #[command(after_help = examples::COORDINATE)]
+    Coordinate(CoordinateArguments),
     /// Measure on your own storage what provisioning and fragmentation cost
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -150,7 +154,11 @@ impl Command {
             Self::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
                 arguments.json
             }
+            Self::Guard(GuardArguments { command: Some(GuardCommand::Report(arguments)), .. }) => {
+                arguments.json
+            }
             Self::Guard(_)
+            | Self::Coordinate(_)
             | Self::Map(_)
             | Self::Cat(_)
             | Self::Extract(_)
@@ -195,6 +203,7 @@ impl Command {
             | Self::Stats(_)
             | Self::Report(_)
             | Self::Guard(_)
+            | Self::Coordinate(_)
             | Self::Bench(_)
             | Self::Completions(_)
             | Self::Man(_) => None,

@@ -12,8 +12,8 @@ use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::running::Address;
 use leandisk::{
-    Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, copy, create, defrag, files,
-    folder, guard, increment, info, map, moment, recover, running, serve, stats, worth,
+    Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, coordinate, copy, create,
+    defrag, files, folder, guard, increment, info, map, moment, recover, running, serve, stats, worth,
 };
 use report::{
     ASSUMPTIONS_TOML, DiskEntry, DiskReport, age_text, analyze_full_text, analyze_text, appliance_text,
@@ -27,8 +27,9 @@ use signal_hook::iterator::Signals;
 
 use crate::Failed;
 use crate::arguments::{
-    AnalyzeArguments, BenchCommand, Command, CopyArguments, ExtractArguments, GuardArguments, GuardCommand,
-    InfoArguments, ProgressStyle, ReportArguments, ServeArguments, StatsArguments,
+    AnalyzeArguments, BenchCommand, Command, CoordinateArguments, CopyArguments, ExtractArguments,
+    GuardArguments, GuardCommand, InfoArguments, ProgressStyle, ReportArguments, ServeArguments,
+    StatsArguments,
 };
 use crate::copying;
 use crate::generate;
@@ -132,6 +133,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             print(&if arguments.json { to_json(&document) } else { guard_report_text(&document, palette) })?;
         }
         Command::Guard(arguments) => run_guard(arguments)?,
+        Command::Coordinate(arguments) => run_coordinator(arguments)?,
         Command::Completions(arguments) => generate::completions(arguments.shell)?,
         Command::Man(arguments) => generate::manual(&arguments.dir)?,
         Command::Bench(BenchCommand::Age(arguments)) => {
@@ -401,6 +403,16 @@ fn watch(arguments: &StatsArguments, interval: Duration) -> Result<()> {
         let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
         written.map_err(|error| Error::io("write to standard output", error))
     }))
+}
+
+fn run_coordinator(arguments: &CoordinateArguments) -> Result<()> {
+    let manager = service::Manager::find();
+    let stop = cancel_on_signal()?;
+    coordinate::run(&arguments.options(), &stop, |sockets| {
+        let sockets: Vec<_> = sockets.iter().map(|path| printable(&path.display().to_string())).collect();
+        tell(&format!("coordinating at {}", sockets.join(" and ")));
+        manager.notify(service::READY);
+    })
 }
 
 fn stats(arguments: &StatsArguments) -> Result<()> {

@@ -80,6 +80,14 @@ impl Counters {
     }
 }
 
+/// How much may move now.
+pub struct Allowance<'a> {
+    /// Bytes that are left of it.
+    pub bytes: u64,
+    /// Whether there is time for more.
+    pub goes_on: &'a dyn Fn() -> bool,
+}
+
 /// What is reserved of a file.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
@@ -416,14 +424,28 @@ impl<M: Machine> Guard<M> {
         Ok(())
     }
 
-    /// Puts the next file together whose turn it is; whether there was one.
-    pub fn repair_next(&mut self, now: Millis) -> Result<bool> {
+    fn next_suspect(&self, now: Millis) -> Option<FileId> {
         let is_ready = |(id, due): (&FileId, &Millis)| {
             let has_claim =
                 self.files.get(id).is_some_and(|file| file.claim.is_some()) && !self.options.dry_run;
             (*due <= now && !has_claim).then(|| id.clone())
         };
-        let Some(id) = self.suspects.iter().find_map(is_ready) else { return Ok(false) };
+        self.suspects.iter().find_map(is_ready)
+    }
+
+    /// Whether a file could be put together now.
+    pub fn has_work(&self, now: Millis) -> bool {
+        self.next_suspect(now).is_some()
+    }
+
+    /// Puts the next file together whose turn it is; whether there was one.
+    pub fn repair_next(&mut self, now: Millis) -> Result<bool> {
+        self.repair_next_within(now, &mut Allowance { bytes: u64::MAX, goes_on: &|| true })
+    }
+
+    /// The same, as far as it is allowed. What does not fit comes again.
+    pub fn repair_next_within(&mut self, now: Millis, allowance: &mut Allowance<'_>) -> Result<bool> {
+        let Some(id) = self.next_suspect(now) else { return Ok(false) };
         self.suspects.remove(&id);
         match self.machine.hold(&id)? {
             Held::Yes(_) => {}
@@ -433,7 +455,7 @@ impl<M: Machine> Guard<M> {
             }
             Held::No(_) | Held::Gone => return Ok(true),
         }
-        let done = self.repair(&id);
+        let done = self.repair(&id, allowance);
         self.machine.release(&id);
         if !done? {
             self.suspects.insert(id, now + REPAIR_RETRY_MS);
@@ -442,7 +464,7 @@ impl<M: Machine> Guard<M> {
     }
 
     /// Whether the file needs no more of it.
-    fn repair(&mut self, id: &FileId) -> Result<bool> {
+    fn repair(&mut self, id: &FileId, allowance: &mut Allowance<'_>) -> Result<bool> {
         let extents = self.machine.extents(id)?;
         let whole_files = self.machine.moves_whole_files();
         let plan = repair::plan(&extents, &self.options.profile, whole_files);
@@ -456,12 +478,13 @@ impl<M: Machine> Guard<M> {
         let mut is_done = true;
         let mut moved_bytes = 0;
         for (start, len) in plan.stretches {
-            if self.machine.is_wanted(id) {
+            if self.machine.is_wanted(id) || len > allowance.bytes || !(allowance.goes_on)() {
                 is_done = false;
                 break;
             }
             if self.machine.gather(id, start, len)? {
                 moved_bytes += len;
+                allowance.bytes -= len;
             } else if self.machine.is_wanted(id) {
                 // It was let go for somebody who opened it meanwhile.
                 is_done = false;

@@ -15,7 +15,7 @@ mod repair;
 
 pub use facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 pub use growth::{BTRFS, EXT4, Policy, XFS};
-pub use keeper::{Counters, Guard, Options};
+pub use keeper::{Allowance, Counters, Guard, Options};
 pub use ledger::{Record, claims, hex};
 pub use machine::{Extent, Held, Machine, Reserved};
 #[cfg(feature = "mutants")]

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use block::{Error, Result};
 use guard::{
-    EXT4, Extent, Facts, FileId, Guard, Held, MUTANTS, Machine, Mutant, Options, Policy, Record, Refusal,
-    Reserved, Room, Stamp, XFS, claims,
+    Allowance, EXT4, Extent, Facts, FileId, Guard, Held, MUTANTS, Machine, Mutant, Options, Policy, Record,
+    Refusal, Reserved, Room, Stamp, XFS, claims,
 };
 use predict::cost::Piece;
 use predict::profile::HDD;
@@ -479,6 +479,27 @@ fn a_file_that_somebody_opened_while_it_was_moved_comes_again() {
     assert!(guard.repair_next(20_000).unwrap());
     assert_eq!((world.borrow().files[0].pieces, guard.suspect_count()), (1, 0));
     assert_eq!(guard.counters().repaired, 39);
+}
+
+#[test]
+fn no_more_moves_than_is_allowed() {
+    let world = Rc::new(RefCell::new(World::new(1, u64::MAX)));
+    {
+        let mut world = world.borrow_mut();
+        world.writers = false;
+        world.files[0] = SimFile { exists: true, pieces: 40, size: 40 << 16, ..SimFile::default() };
+        world.events.push_back((0, true, true));
+    }
+    let mut guard = guard_of(&world).unwrap();
+    drain(&world, &mut guard, 0);
+    for (bytes, goes_on, now) in [((40 << 16) - 1, true, 10_000), (1 << 30, false, 20_000)] {
+        let mut allowance = Allowance { bytes, goes_on: &|| goes_on };
+        assert!(guard.has_work(now) && guard.repair_next_within(now, &mut allowance).unwrap());
+        assert_eq!((world.borrow().files[0].pieces, guard.suspect_count(), allowance.bytes), (40, 1, bytes));
+    }
+    let mut allowance = Allowance { bytes: 40 << 16, goes_on: &|| true };
+    assert!(guard.repair_next_within(30_000, &mut allowance).unwrap());
+    assert_eq!((world.borrow().files[0].pieces, guard.suspect_count(), allowance.bytes), (1, 0, 0));
 }
 
 #[test]

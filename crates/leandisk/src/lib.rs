@@ -106,6 +106,7 @@ pub mod bench;
 pub mod compact;
 pub mod confine;
 mod consolidate;
+pub mod coordinate;
 pub mod copy;
 pub mod copy_all;
 pub mod create;
@@ -136,6 +137,7 @@ mod shadow_copies;
 pub mod stats;
 mod stored;
 mod target;
+mod waits;
 pub mod worth;
 
 pub use block::{Error, ErrorKind, Result};

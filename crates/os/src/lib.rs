@@ -58,8 +58,9 @@ pub use grant::Granted;
 pub use group::group_id;
 pub use guard::{
     DeviceCounters, DeviceNumber, DiskFacts, FileFacts, GuardedKind, GuardedSystem, Handle, HeldFile,
-    LeftAlone, Outcome as ReserveOutcome, Seen, Taken, Watch, be_idle_io, devices_below,
-    devices_below_system, guarded_mounts, name_of, try_lock, wait as wait_for_events,
+    LeftAlone, OpenDisk, Outcome as ReserveOutcome, Seen, Taken, Watch, be_idle_io, connect_at_once,
+    devices_below, devices_below_system, disks_open_in, guarded_mounts, name_of, open_port, process_at,
+    try_lock, wait as wait_for_events, wait_for_input,
 };
 pub use input_stream::StoredInput;
 pub use journal_file::{

@@ -158,6 +158,16 @@ Examples:
 
 It takes root.";
 
+pub(super) const COORDINATE: &str = "\
+Examples:
+  leandisk coordinate
+  leandisk coordinate --listen-dir /run/storage
+
+A guest is given a port to it by QEMU's options
+  -device virtio-serial \\
+  -chardev socket,id=guard,path=/run/leandisk/coordinate/guests.sock,reconnect=2 \\
+  -device virtserialport,chardev=guard,name=org.leandisk.guard.0";
+
 pub(super) const GUARD_STATUS: &str = "\
 Examples:
   leandisk guard status

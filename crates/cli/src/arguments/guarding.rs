@@ -32,6 +32,10 @@ pub(crate) struct GuardArguments {
     /// Also give the counts to Prometheus: an address and port to answer at, or a file for its node exporter
     #[arg(long, value_name = "ADDR:PORT|FILE", help_heading = OUTPUT)]
     pub(crate) metrics: Option<String>,
+    /// Socket or port of the coordinator to ask before files are moved [default: the port of the hypervisor, or a coordinator on
+    /// this machine, if there is one]
+    #[arg(long, value_name = "SOCKET", help_heading = CHANGE)]
+    pub(crate) coordinator: Option<PathBuf>,
     /// Where the kernel says how long others waited
     #[arg(long, value_name = "DIR", default_value = "/proc/pressure", hide = true)]
     pub(crate) pressure: PathBuf,
@@ -102,6 +106,30 @@ impl GuardArguments {
             prevents: !self.no_prevent,
             idle: self.idle,
             metrics: self.metrics.clone(),
+            pressure: self.pressure.clone(),
+            coordinator: self.coordinator.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CoordinateArguments {
+    /// Folder for the sockets: host.sock for guards of this machine, guests.sock for the QEMUs of its guests
+    #[arg(long, value_name = "DIR", default_value = leandisk::coordinate::LISTEN_FOLDER)]
+    pub(crate) listen_dir: PathBuf,
+    /// Where the kernel says how long others waited
+    #[arg(long, value_name = "DIR", default_value = "/proc/pressure", hide = true)]
+    pub(crate) pressure: PathBuf,
+    /// How long a lease is
+    #[arg(long, value_name = "MILLISECONDS", default_value = "2000", value_parser = clap::value_parser!(u64).range(500..=600_000), hide = true)]
+    pub(crate) lease: u64,
+}
+
+impl CoordinateArguments {
+    pub(crate) fn options(&self) -> leandisk::coordinate::Options {
+        leandisk::coordinate::Options {
+            listen_folder: self.listen_dir.clone(),
+            limits: leandisk::coordinate::Limits { lease_ms: self.lease, ..Default::default() },
             pressure: self.pressure.clone(),
         }
     }

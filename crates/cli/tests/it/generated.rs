@@ -8,7 +8,7 @@ use crate::common::{arg, fail, names_in, succeed};
 use testkit::{run, scratch};
 
 /// The words of which a command consists, and its page.
-const PAGES: [(&str, &str); 27] = [
+const PAGES: [(&str, &str); 28] = [
     ("", "leandisk.1"),
     ("info", "leandisk-info.1"),
     ("analyze", "leandisk-analyze.1"),
@@ -19,6 +19,7 @@ const PAGES: [(&str, &str); 27] = [
     ("guard", "leandisk-guard.1"),
     ("guard status", "leandisk-guard-status.1"),
     ("guard report", "leandisk-guard-report.1"),
+    ("coordinate", "leandisk-coordinate.1"),
     ("copy", "leandisk-copy.1"),
     ("backup", "leandisk-backup.1"),
     ("snapshots", "leandisk-snapshots.1"),

@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -502,6 +503,170 @@ fn what_was_done_is_kept_by_day_and_shown_as_a_page() {
     fs::write(&history, [b'x'; 8192]).unwrap();
     fail(4, &["guard", "report", "--state", arg(state.path())]);
     Running::start_in(host.path(), state, &[]).end();
+}
+
+/// A coordinator that runs, whose leases are long.
+struct Coordinating {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Coordinating {
+    fn start(lease_ms: u64) -> Self {
+        let folder = scratch();
+        for name in ["io", "cpu"] {
+            fs::write(folder.path().join(name), "some avg10=0.00 total=0\n").unwrap();
+        }
+        let mut command = leandisk();
+        command.args(["coordinate", "--listen-dir", arg(folder.path()), "--pressure", arg(folder.path())]);
+        let mut child =
+            command.args(["--lease", &lease_ms.to_string()]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("coordinating"), "{line}");
+        Self { child, folder }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("host.sock")
+    }
+
+    fn end(mut self) {
+        signal(&self.child, "TERM");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        assert!(!self.socket().exists());
+    }
+}
+
+impl Drop for Coordinating {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One that speaks the protocol by hand.
+struct Asker {
+    said: BufReader<UnixStream>,
+    host: String,
+}
+
+impl Asker {
+    fn connect(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut asker = Self { said: BufReader::new(stream), host: String::new() };
+        asker.host = asker.hear("host 1 ").trim().to_owned();
+        asker
+    }
+
+    /// The rest of the next line that begins like this.
+    fn hear(&mut self, beginning: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.said.read_line(&mut line).unwrap() > 0, "{beginning}");
+            if let Some(rest) = line.strip_prefix(beginning) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    fn say(&mut self, line: &str) {
+        let line = format!("{}\n", line.replace("HOST", &self.host));
+        self.said.get_mut().write_all(line.as_bytes()).unwrap();
+    }
+
+    /// Asks until there is a lease; its number, and from when it counts.
+    fn lease(&mut self, mut seq: u64) -> (u64, Instant) {
+        loop {
+            let asked = Instant::now();
+            self.say(&format!("ask HOST {seq} 1 1000000 1"));
+            let mut line = String::new();
+            while !line.starts_with("lease ") && !line.starts_with("wait ") {
+                line.clear();
+                self.said.read_line(&mut line).unwrap();
+            }
+            if line.starts_with("lease ") {
+                return (seq, asked);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            seq += 1;
+        }
+    }
+}
+
+const LEASE_MS: u64 = 4000;
+
+#[test]
+fn guards_of_one_device_take_turns() {
+    let coordinator = Coordinating::start(600_000);
+    let (host, path) = in_pieces("btrfs");
+    let device = device_below(host.path());
+    let mut asker = Asker::connect(&coordinator.socket());
+    // What is no message is passed over, however long.
+    asker.say(&"x".repeat(100_000));
+    asker.say("ask HOST 1 99999999999999999999 0 0");
+    asker.say(&format!("disk 0 {HOST_BYTES} {device}"));
+    asker.hear("disk 0 thick");
+
+    // A guest's disk is known by the files that its QEMU, which is this test here, has open.
+    let disks = scratch();
+    let mut guest = Asker::connect(&coordinator.folder.path().join("guests.sock"));
+    let mut open = Vec::new();
+    for (at, (size, answer)) in [(9_138_176, "thick"), (9_142_272, "thin 9142")].into_iter().enumerate() {
+        let path = disks.path().join(at.to_string());
+        open.push(File::create(&path).unwrap());
+        open[at].set_len(size).unwrap();
+        if answer == "thick" {
+            run("fallocate", &["--length", &size.to_string(), arg(&path)]);
+        }
+        guest.say(&format!("disk {at} {size} serial"));
+        guest.hear(&format!("disk {at} {answer}\n"));
+    }
+    drop((guest, open));
+
+    // A coordinator that begins gives nothing until the leases of one before it must have ended: long, here.
+    asker.say("ask HOST 1 1 1000000 1");
+    asker.hear("wait ");
+    drop(asker);
+    coordinator.end();
+    let coordinator = Coordinating::start(LEASE_MS);
+    let socket = coordinator.socket();
+    let mut asker = Asker::connect(&socket);
+    asker.say(&format!("disk 0 {HOST_BYTES} {device}"));
+    let (seq, asked) = asker.lease(1);
+
+    let before = extents(&path);
+    let guard = Running::start(host.path(), &["--no-prevent", "--coordinator", arg(&socket)]);
+    close_after_writing(&path);
+    until("it waits for its turn, or the other's is over", || {
+        let status = guard.status();
+        let repaired = number(&status, "/paths/0/repaired");
+        let is_over = asked.elapsed() >= Duration::from_millis(LEASE_MS);
+        assert!(is_over || repaired == 0, "it worked while another had the device");
+        is_over || status["paths"][0]["reason"].as_str().is_some_and(|reason| reason.contains("turn"))
+    });
+    asker.say(&format!("done HOST {seq} 1"));
+    until("it was put together", || guard.count("repaired") > 0);
+    assert!(extents(&path) < before);
+    // Once it has done all there is, others can have the device again.
+    let (seq, _) = asker.lease(seq + 1);
+    asker.say(&format!("done HOST {seq} 1"));
+
+    // Without its coordinator a guard regulates alone.
+    coordinator.end();
+    drop(asker);
+    guard.end();
+}
+
+/// As the kernel numbers what the file system lies on in the end: by `df` and `lsblk`.
+fn device_below(path: &Path) -> String {
+    let source = run("df", &["--output=source", arg(path)]);
+    let loop_device = source.lines().nth(1).unwrap().trim().to_owned();
+    let image = run("losetup", &["--noheadings", "--output", "BACK-FILE", &loop_device]);
+    let source = run("df", &["--output=source", image.trim()]);
+    let disk = source.lines().nth(1).unwrap().trim().to_owned();
+    run("lsblk", &["--nodeps", "--noheadings", "--output", "MAJ:MIN", &disk]).trim().to_owned()
 }
 
 #[test]

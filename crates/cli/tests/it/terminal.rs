@@ -8,7 +8,7 @@ use crate::common::{arg, output, succeed};
 use testkit::{Guest, Inside, run, scratch};
 
 const COLUMNS: usize = 80;
-const COMMANDS: [&[&str]; 23] = [
+const COMMANDS: [&[&str]; 24] = [
     &["info"],
     &["analyze"],
     &["map"],
@@ -27,6 +27,7 @@ const COMMANDS: [&[&str]; 23] = [
     &["guard"],
     &["guard", "status"],
     &["guard", "report"],
+    &["coordinate"],
     &["bench"],
     &["bench", "age"],
     &["bench", "first-write"],
@@ -109,7 +110,7 @@ fn examples_of_the_help_are_commands() {
             let words: Vec<_> = words.split_whitespace().skip(1).collect();
             let goes_on =
                 words[0] == "guard" && !words.get(1).is_some_and(|word| ["status", "report"].contains(word));
-            if matches!(words[0], "bench" | "create") || goes_on {
+            if matches!(words[0], "bench" | "create" | "coordinate") || goes_on {
                 let output = output(&[&words[..], &["--no-such-option"]].concat());
                 let message = String::from_utf8_lossy(&output.stderr).into_owned();
                 assert!(message.contains("--no-such-option"), "{line}: {message}");

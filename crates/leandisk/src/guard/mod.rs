@@ -12,14 +12,16 @@ mod history;
 mod host;
 mod metrics;
 mod state;
+mod turns;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ::coordinate::{Disks, May};
 use ::guard::{
-    BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Options as GuardOptions, Policy, Pressure, Stamp,
-    Waits, XFS, waited_us,
+    Allowance, BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Options as GuardOptions, Policy, Pressure,
+    Stamp, XFS,
 };
 use block::{Error, Result};
 use os::{DeviceNumber, FileFacts, GuardedKind, GuardedSystem, Handle, Seen, Watch};
@@ -28,11 +30,13 @@ use report::{GuardDocument, GuardReport, GuardState, GuardedPath, guard_report_p
 
 use crate::Observer;
 use crate::output::OutputFile;
+use crate::waits::waits;
 use chronicle::Chronicle;
 pub use history::HISTORY_DAYS_MAX;
 use host::HostMachine;
 use metrics::Metrics;
 use state::State;
+use turns::Turns;
 
 /// Where a guard keeps its ledgers.
 pub const STATE_FOLDER: &str = "/var/lib/leandisk";
@@ -51,6 +55,8 @@ const WORK_TIME: Duration = Duration::from_millis(100);
 /// It looks again after so long.
 const LOOK_MS: u64 = 200;
 const STATUS_MS: u64 = 500;
+/// So long before a lease ends nothing is begun any more.
+const LEASE_REST_MS: u64 = 300;
 /// After an error a file system is left in peace for so long.
 const ERROR_MS: u64 = 1000;
 
@@ -73,6 +79,8 @@ pub struct Options {
     pub metrics: Option<String>,
     /// What the kernel counts of waiting: `/proc/pressure`.
     pub pressure: PathBuf,
+    /// The socket or port of a coordinator; found without if there is none here.
+    pub coordinator: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -86,6 +94,7 @@ impl Default for Options {
             idle: Duration::from_secs(2),
             metrics: None,
             pressure: PathBuf::from("/proc/pressure"),
+            coordinator: None,
         }
     }
 }
@@ -133,6 +142,7 @@ pub fn run(
     let mut metrics = options.metrics.as_deref().map(Metrics::open).transpose()?;
     let mut systems = find(options, &mut state, observer)?;
     let mut chronicle = Chronicle::new(state.history(options.dry_run, observer), &systems);
+    let mut turns = turns_of(options, &mut systems);
     let paths: Vec<_> = systems
         .iter()
         .filter(|system| system.watch.is_some())
@@ -144,7 +154,7 @@ pub fn run(
     show(&mut document, &systems, &state, &mut metrics, &clock);
     ready(&paths);
     while !stop.load(Ordering::Relaxed) {
-        turn(options, &mut systems, &mut clock, &mut chronicle);
+        turn(options, &mut systems, &mut clock, &mut chronicle, &mut turns);
         chronicle.save(clock.now(), &mut systems, false);
         if clock.now() >= clock.status_ms {
             clock.status_ms = clock.now() + STATUS_MS;
@@ -204,9 +214,34 @@ struct System {
     devices: Vec<DeviceNumber>,
     /// What of its counts is in the history.
     saved: Counters,
+    /// What a coordinator is asked for.
+    disks: Option<Disks>,
+    gain: u64,
 }
 
+const OTHERS_TURN: &str = "other guards had their turn";
+
 const WRITERS: &str = "files were being written";
+
+/// How much sooner a GiB in small pieces is read once it is together, in milliseconds and very roughly: enough to have
+/// spinning disks come first.
+fn gain_of(profile: &Profile) -> u64 {
+    match profile.name {
+        name if name == HDD.name => 20_000,
+        name if name == NVME.name => 200,
+        _ => 1_000,
+    }
+}
+
+/// Asks for all devices of what is guarded.
+fn turns_of(options: &Options, systems: &mut [System]) -> Turns {
+    let devices: Vec<_> = systems.iter().flat_map(|system| system.devices.clone()).collect();
+    let turns = Turns::new(options.coordinator.as_deref(), &devices);
+    for system in systems {
+        system.disks = turns.disks(&system.devices);
+    }
+    turns
+}
 
 /// Reasons of a history.
 fn why(busy: Busy) -> &'static str {
@@ -304,6 +339,7 @@ fn system(
     };
     let (roots, name) = (vec![found.path.clone()], found.kind.name().to_owned());
     let (uuid, devices) = (found.uuid, os::devices_below_system(&found));
+    let gain = gain_of(&guard_options.profile);
     let machine = HostMachine::new(found, ledger);
     Ok(System {
         roots,
@@ -321,6 +357,8 @@ fn system(
         uuid,
         devices,
         saved: Counters::default(),
+        disks: None,
+        gain,
     })
 }
 
@@ -337,7 +375,14 @@ fn facts_of(facts: FileFacts) -> Facts {
 }
 
 /// Waits for events, and does what is to be done.
-fn turn(options: &Options, systems: &mut [System], clock: &mut Clock, chronicle: &mut Chronicle) {
+fn turn(
+    options: &Options,
+    systems: &mut [System],
+    clock: &mut Clock,
+    chronicle: &mut Chronicle,
+    turns: &mut Turns,
+) {
+    turns.turn(clock.now());
     let began = clock.now();
     let due = systems.iter().filter_map(|system| system.guard.as_ref()?.next_due()).min();
     let patience = due.map_or(TICK_MS, |due| due.saturating_sub(began).clamp(1, TICK_MS));
@@ -355,7 +400,7 @@ fn turn(options: &Options, systems: &mut [System], clock: &mut Clock, chronicle:
         std::thread::sleep(if has_new { COLLECT_NEW } else { COLLECT });
     }
     for system in systems.iter_mut() {
-        system.repair(options, clock);
+        system.repair(options, clock, turns);
     }
     if let Some(system) = systems.iter().find(|system| system.state == GuardState::Asleep) {
         let passed = clock.now().saturating_sub(began);
@@ -431,13 +476,14 @@ impl System {
         (self.state, self.why, self.reason) = (GuardState::Asleep, why, Some(reason));
     }
 
-    fn repair(&mut self, options: &Options, clock: &Clock) {
+    fn repair(&mut self, options: &Options, clock: &Clock, turns: &mut Turns) {
         let Some(guard) = &mut self.guard else { return };
         let now = clock.now();
         if self.state == GuardState::Off || now < self.quiet_ms {
             return;
         }
         if !guard.has_suspects() {
+            turns.done(self.disks);
             (self.state, self.reason) = (GuardState::Working, None);
             return;
         }
@@ -456,13 +502,28 @@ impl System {
             return self.sleep(why(busy), busy.text());
         }
         (self.state, self.reason) = (GuardState::Working, None);
+        if !guard.has_work(now) {
+            return turns.done(self.disks);
+        }
+        let (bytes, until) = match turns.may(now, self.disks.filter(|_| !options.dry_run), self.gain) {
+            May::Alone => (u64::MAX, u64::MAX),
+            May::Wait => {
+                return self.sleep(OTHERS_TURN, "it is another guard's turn on the storage".to_owned());
+            }
+            May::Go { bytes, until } => (bytes, until),
+        };
         os::be_idle_io(true);
         let began = Instant::now();
         let mut result = Ok(true);
-        while matches!(result, Ok(true)) && began.elapsed() < WORK_TIME {
-            result = guard.repair_next(clock.now());
+        // A file is not begun that may take longer than there is time.
+        let goes_on = || clock.now().saturating_add(LEASE_REST_MS) < until;
+        let mut allowance = Allowance { bytes: bytes.min(turns.growth_left(self.disks)), goes_on: &goes_on };
+        let before = guard.counters().moved_bytes;
+        while matches!(result, Ok(true)) && began.elapsed() < WORK_TIME && goes_on() {
+            result = guard.repair_next_within(clock.now(), &mut allowance);
         }
         os::be_idle_io(false);
+        turns.moved(guard.counters().moved_bytes.saturating_sub(before));
         // Own waiting does not count.
         self.looked_ms = clock.now();
         self.pressure.skip(self.looked_ms, waits(&options.pressure));
@@ -470,22 +531,6 @@ impl System {
             self.fail(now, &error);
         }
     }
-}
-
-/// What the kernel counts of waiting; of the busiest device where it does not count that.
-fn waits(folder: &Path) -> Waits {
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
-    let io_us = read("io").and_then(|text| waited_us(&text)).or_else(|| {
-        // The thirteenth field is the time with requests under way (Documentation/admin-guide/iostats.rst).
-        let text = std::fs::read_to_string("/proc/diskstats").ok()?;
-        let busy = |line: &str| line.split_whitespace().nth(12)?.parse::<u64>().ok();
-        text.lines()
-            .filter(|line| !line.contains(" loop") && !line.contains(" ram"))
-            .filter_map(busy)
-            .max()
-            .map(|ms| ms.saturating_mul(1000))
-    });
-    Waits { io_us, cpu_us: read("cpu").and_then(|text| waited_us(&text)) }
 }
 
 /// Gives back what nobody has open. How many files still have room.

@@ -10,6 +10,7 @@ mod fanotify;
 mod gather;
 mod handle;
 mod held;
+mod peer;
 mod room;
 mod storage;
 mod xfs;
@@ -26,6 +27,7 @@ use block::{Error, Result};
 pub use fanotify::{Seen, Watch, wait};
 pub use handle::Handle;
 pub use held::{HeldFile, Taken};
+pub use peer::{OpenDisk, connect_at_once, disks_open_in, open_port, process_at, wait_for_input};
 pub use room::{FileFacts, LeftAlone, Outcome};
 pub use storage::{DeviceCounters, DeviceNumber, DiskFacts, devices_below, devices_below_system};
 

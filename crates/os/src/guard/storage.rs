@@ -25,7 +25,7 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    fn of(device: u64) -> Self {
+    pub(super) fn of(device: u64) -> Self {
         Self { major: major(device), minor: minor(device) }
     }
 
