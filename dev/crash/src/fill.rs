@@ -337,7 +337,7 @@ impl<'a> Explorer<'a> {
                 .into_iter()
                 .map(|mut guest| {
                     scope.spawn(move || {
-                        in_thread(&mut || guest.run(&**disk));
+                        in_thread(&mut || guest.run(disk));
                         guest
                     })
                 })

@@ -113,6 +113,10 @@ fn an_overlay_holds_what_a_guest_writes_over_a_snapshot() {
 
     // QEMU writes into it, and the snapshot gets a tag: it is still that disk's.
     qemu_io(arg(&overlay), "qcow2", &["write -P 5 5M 64k"]);
+    for lazy in ["lazy_refcounts=on", "lazy_refcounts=off"] {
+        // It writes the whole header anew.
+        run("qemu-img", &["amend", "-f", "qcow2", "-o", lazy, arg(&overlay)]);
+    }
     qemu_io(arg(&model), "raw", &["write -P 5 5M 64k"]);
     repo.restic(&["tag", "--add", "kept"]);
     let server = Instant::start(&repo, "latest", &with_overlay);

@@ -99,7 +99,7 @@ pub(super) fn hold(stored: StoredDisk, target: &Path, options: &Options) -> Resu
     let chain = location.open_chain_at_rest(Caching::PageCache)?;
     let held = HeldToWrite::of(&chain, location.resolver()?, UseOptions::of(&path, options))?;
     let record = LiveFile::open(folder.path(TargetName::Filled))?;
-    Ok(Held::ToFill(Box::new(HeldToFill { target: held, source, record, identity, folder })))
+    Ok(Held::Filling(Box::new(HeldToFill { target: held, source, record, identity, folder })))
 }
 
 /// Lays out an empty image.

@@ -74,7 +74,7 @@ pub(super) enum Held {
     /// To be taken into use.
     ToWrite(HeldToWrite),
     /// To be taken into use while it is filled.
-    ToFill(Box<HeldToFill>),
+    Filling(Box<HeldToFill>),
 }
 
 impl Held {
@@ -121,7 +121,7 @@ impl Held {
         match self {
             Self::ToRead(_) => Ok(()),
             Self::ToWrite(held) => held.check_usable(),
-            Self::ToFill(held) => held.target().check_usable(),
+            Self::Filling(held) => held.target().check_usable(),
         }
     }
 
@@ -130,7 +130,7 @@ impl Held {
         match self {
             Self::ToRead(held) => held.into_use(&**observer),
             Self::ToWrite(held) => held.into_use(monitor),
-            Self::ToFill(held) => held.into_use(monitor, observer),
+            Self::Filling(held) => held.into_use(monitor, observer),
         }
     }
 }
