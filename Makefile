@@ -30,7 +30,7 @@ COORDINATE_SEEDS ?= 1000000
 # Copies of running guests' disks that `make live-kills` kills.
 LIVE_KILLS ?= 100
 
-.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill resume flips running live-kills demo picture static static-test deb deb-test clean
+.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills resume flips running live-kills demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -111,6 +111,10 @@ load: ## Keep served disks under load, 16 connections with 16 requests each (LOA
 kill: ## Kill changes in place and compact at random moments, recover, and compare every file (KILL_RUNS=1000)
 	$(CARGO) build --locked --release -p leandisk-cli
 	$(CARGO) run --locked --release -p leandisk-xtask -- kill --runs $(KILL_RUNS)
+
+backup-kills: ## Kill backups at 200 moments, and have their storage fail at random in 200 more; restic judges
+	$(RUN_TESTS) --locked -p leandisk-cli --test it -- backup::backups_killed --include-ignored --nocapture
+	LEANDISK_STORAGE_FAULTS=200 $(RUN_TESTS) --locked -p leandisk-repository --test it -- shaky:: --nocapture
 
 resume: ## Kill copies at every call that changes something, twice, resume, and compare
 	scripts/install-test-tools

@@ -14,6 +14,12 @@ pub enum TargetName {
     Checkpoint,
     /// That of a checkpoint that is not whole yet.
     Draft,
+    /// That of a target which is in use while it is filled.
+    Filling,
+    /// That of the record of what has been filled.
+    Filled,
+    /// That of such a record that is not whole yet.
+    FilledDraft,
 }
 
 /// A file of a [`TargetFolder`], held by this process alone until it is dropped. Dropping it leaves the file and its name.

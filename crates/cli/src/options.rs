@@ -130,6 +130,7 @@ impl RestoreArguments {
             verify: self.verify,
             dry_run: self.dry_run,
             force: self.force,
+            resume: self.resume,
             threads: self.threads,
             ..copy::Options::default()
         };
@@ -449,10 +450,14 @@ impl ServeArguments {
     fn served(&self) -> Result<Vec<serve::Served>> {
         let mut names = once_each("--name", &self.name, self.disks.len())?;
         let mut traces = once_each("--trace", &self.trace, self.disks.len())?;
+        let mut targets = once_each("--into", &self.into, self.disks.len())?;
+        let mut overlays = once_each("--overlay", &self.overlay, self.disks.len())?;
         let served = |disk: &PathBuf| serve::Served {
             disk: disk.clone(),
             name: names.next().cloned(),
             trace: traces.next().cloned(),
+            overlay: overlays.next().cloned(),
+            into: targets.next().cloned(),
         };
         Ok(self.disks.iter().map(served).collect())
     }

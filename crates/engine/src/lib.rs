@@ -13,6 +13,7 @@ mod compact;
 mod copy;
 mod create;
 mod cut;
+mod fill;
 mod monitor;
 #[cfg(feature = "mutants")]
 mod mutant;
@@ -32,6 +33,9 @@ pub use checkpoint::Checkpoint;
 pub use compact::{CompactJob, CompactOutcome, Unwritten};
 pub use copy::{CloneSource, CopyJob, CopyOutcome};
 pub use create::{CreateJob, CreateTotals};
+pub use fill::{
+    FillIdentity, FillPlan, FillingDisk, begin_fill, fill_identity, fill_unit_bytes, is_filled, publish_fill,
+};
 pub use monitor::JobMonitor;
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;

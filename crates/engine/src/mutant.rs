@@ -40,6 +40,12 @@ pub enum Mutant {
     RoomOfDataGivenBack,
     /// What is cloned is not noted as placed, so that a copy that goes on cuts it off.
     ClonesNotNoted,
+    /// A guest's request does not wait for who brings a unit, so that a filler may write over what it wrote.
+    FillOverGuestWrite,
+    /// A record says that units have arrived before they are on stable storage.
+    MarkFilledTooSoon,
+    /// What a killed process wrote to a record is relied on while it may be in the host's cache alone.
+    FoundRecordNotFlushed,
     /// A block more is cloned than is planned: what the guest does not use comes along.
     ClonedBeyondThePlan,
 }

@@ -281,6 +281,9 @@ fn open_parent(
     parent: &ParentReference,
     resolver: &dyn Resolver,
 ) -> Result<(Arc<dyn HostFile>, String)> {
+    if let Some(snapshot) = &parent.snapshot {
+        return Ok((resolver.open_snapshot(child, snapshot)?, snapshot.to_string()));
+    }
     let mut refusal: Option<Error> = None;
     for name in &parent.names {
         match resolver.open(child, name, Purpose::Parent) {

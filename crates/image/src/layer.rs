@@ -1,10 +1,12 @@
 //! One image file of a chain, as its format's parser presents it.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::sync::Arc;
 
 use block::{Error, HostFile, Result, Run, RunState};
 use extent::{Extent, ExtentSet, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
+use serde::{Deserialize, Serialize};
 
 use crate::Format;
 
@@ -65,8 +67,42 @@ pub enum BitmapState {
     Inconsistent,
 }
 
+/// A disk of a snapshot in a backup repository, which an overlay stands on. All of it as the overlay says: untrusted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotReference {
+    /// The repository's ID.
+    pub repository: [u8; 32],
+    /// The snapshot's ID when the overlay was made. It gets another one when its tags change.
+    pub snapshot: [u8; 32],
+    /// The hash of what the snapshot holds, which stays.
+    pub tree: [u8; 32],
+    /// The disk's file in the snapshot.
+    pub disk: String,
+}
+
+impl SnapshotReference {
+    /// All that does not change with the snapshot's tags, as text.
+    pub fn lasting(&self) -> String {
+        let hex = |id: &[u8; 32]| id.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{}:{}:{}", hex(&self.repository), hex(&self.tree), self.disk)
+    }
+
+    /// Whether both mean the same bytes.
+    pub fn is_same_disk(&self, other: &Self) -> bool {
+        (self.repository, self.tree, &self.disk) == (other.repository, other.tree, &other.disk)
+    }
+}
+
+impl fmt::Display for SnapshotReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let short = |id: &[u8; 32]| id[..4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let (snapshot, repository) = (short(&self.snapshot), short(&self.repository));
+        write!(f, "'{}' of snapshot {snapshot} in repository {repository}", self.disk.escape_debug())
+    }
+}
+
 /// What a differencing layer says of its parent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct ParentReference {
     /// The names to try, in order, as the image holds them with separators made `/`. Untrusted.
     pub names: Vec<String>,
@@ -74,6 +110,8 @@ pub struct ParentReference {
     pub format: Option<Format>,
     /// The parent's [`Facts::id`] must be one of these; anything will do if empty.
     pub ids: Vec<String>,
+    /// The parent is no file, but a disk of a snapshot.
+    pub snapshot: Option<SnapshotReference>,
 }
 
 /// Why an image opens another file.
@@ -92,6 +130,13 @@ pub trait Resolver: Send + Sync {
     /// `Refused` if it is not granted, is a protocol string, or does not exist (the message tells which, and
     /// names it); `Io` if the machine failed.
     fn open(&self, from: &dyn HostFile, name: &str, purpose: Purpose) -> Result<Arc<dyn HostFile>>;
+
+    /// Opens the disk of a snapshot that the overlay `from` stands on. `Refused` unless it was opened for that.
+    fn open_snapshot(&self, from: &dyn HostFile, parent: &SnapshotReference) -> Result<Arc<dyn HostFile>> {
+        Err(Error::refused(format!("is an overlay of {parent}, and holds only what was written since"))
+            .hint("leandisk serve SNAPSHOT:DISK --repo REPO --overlay FILE")
+            .path(from.name()))
+    }
 
     /// The names of all files in the folder of `from`; none by default. For VDI, whose images know their parent's UUID but not its
     /// name, and to see which images need a disk.

@@ -43,7 +43,7 @@ pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
 pub use format::Format;
 pub use layer::{
     Backing, BitmapState, DirtyBitmap, Extras, Fact, Facts, Layer, NoFiles, ParentReference, Purpose,
-    Renewal, Resolver,
+    Renewal, Resolver, SnapshotReference,
 };
 #[cfg(feature = "mutants")]
 pub use mutant::{FULL_MUTANTS, MUTANTS, Mutant};

@@ -19,5 +19,5 @@ impl From<Option<ParentReference>> for References {
 
 /// Names of a format's parser: all that can be said of a file that is only asked what it needs.
 pub(crate) fn parent_named(name: String, format: Option<Format>) -> ParentReference {
-    ParentReference { names: vec![name], format, ids: Vec::new() }
+    ParentReference { names: vec![name], format, ..ParentReference::default() }
 }

@@ -11,10 +11,12 @@
 //! Absent on purpose: disks that come and go while others are served.
 
 mod compacting;
+mod filling;
 mod lean;
 mod listening;
 mod made;
 mod opened;
+mod overlay;
 mod rehearsal;
 
 use std::fs::File;
@@ -102,6 +104,10 @@ pub struct Served {
     pub name: Option<String>,
     /// A new file in which every request is recorded.
     pub trace: Option<PathBuf>,
+    /// Of a disk of a snapshot: the image that what clients write goes to. It is made if it is not there.
+    pub overlay: Option<PathBuf>,
+    /// Of a disk of a snapshot: the new disk that it is restored to while it is served.
+    pub into: Option<PathBuf>,
 }
 
 impl Served {
@@ -155,6 +161,8 @@ pub fn run_confined(
     wait: impl FnOnce(&[ServedAt]),
 ) -> Result<()> {
     check_told_apart(options)?;
+    overlay::check_overlays(options)?;
+    filling::check_targets(options)?;
     let doors = Doors::of(options)?;
     let opening = match reads_repository(options) {
         true => Opening::of_repository(when)?,
@@ -164,7 +172,7 @@ pub fn run_confined(
     let outlets = Outlets::open(options, doors, &**observer)?;
     let spare = spare_files(options);
     opening.close(Work::Serving)?;
-    let disks = InUse::take_all(options, held, &**observer)?;
+    let disks = InUse::take_all(options, held, observer)?;
     let spare: Vec<SpareRoom> = spare.into_iter().filter_map(SpareFile::keep).collect();
     let ended = serve(options, outlets, &disks, observer, |places| {
         wait(places);
@@ -239,7 +247,7 @@ impl<'a> InUse<'a> {
     fn take_all(
         options: &Options,
         held: Vec<(&'a Served, Held)>,
-        observer: &dyn Observer,
+        observer: &Arc<dyn Observer>,
     ) -> Result<Vec<Self>> {
         let is_one_of_several = options.disks.len() > 1;
         let mut disks: Vec<Self> = Vec::new();
@@ -253,7 +261,7 @@ impl<'a> InUse<'a> {
                 }
                 Err(error) => {
                     // The error that is told is what matters.
-                    disks.iter().for_each(|disk| drop(disk.close(observer)));
+                    disks.iter().for_each(|disk| drop(disk.close(&**observer)));
                     return Err(named(error, served, is_one_of_several));
                 }
             }
@@ -312,8 +320,7 @@ fn surviving(close: impl FnOnce() -> Result<()>) -> Result<()> {
 fn hold_all<'a>(options: &'a Options) -> Result<Vec<(&'a Served, Held)>> {
     let is_one_of_several = options.disks.len() > 1;
     let hold = |served: &'a Served| {
-        let held =
-            Held::of(&served.disk, options).map_err(|error| named(error, served, is_one_of_several))?;
+        let held = Held::of(served, options).map_err(|error| named(error, served, is_one_of_several))?;
         Ok((served, held))
     };
     let all = options.disks.iter().map(hold).collect::<Result<Vec<_>>>()?;
@@ -359,7 +366,7 @@ fn made_names(options: &Options, doors: &Doors) -> ConfinedNames {
 /// Where room is kept while disks are written.
 fn spare_files(options: &Options) -> Vec<SpareFile> {
     let written = options.disks.iter().filter(|_| !options.read_only);
-    written.filter_map(|served| SpareFile::beside(&served.disk)).collect()
+    written.filter_map(|served| SpareFile::beside(served.written_path())).collect()
 }
 
 /// What is open besides the disks. Nothing comes in or goes out before they are in use.

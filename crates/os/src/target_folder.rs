@@ -14,6 +14,7 @@ use extent::Host;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
+use crate::LiveFile;
 use crate::direct::Direct;
 use crate::new_file::{NewFile, Place};
 use crate::raw_file::RawFile;
@@ -65,6 +66,12 @@ impl HostFolder {
             (Some(source), None) => self.names.check_cloning(source),
             (Some(source), Some(broker)) => broker.ask_about(&of(OfTarget::Cloning), source),
         }
+    }
+
+    /// Gives a target that is in use the permissions of a whole one, and the mark of its storage. For a process that is not confined.
+    pub fn complete(&self, file: &LiveFile) -> Result<()> {
+        self.names.complete(file.std_file())?;
+        TargetFile::flush(file)
     }
 
     fn held(&self, raw: RawFile) -> Box<dyn FolderFile + '_> {

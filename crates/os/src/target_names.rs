@@ -64,6 +64,9 @@ impl TargetNames {
             TargetName::Partial => return self.place.partial_path.clone(),
             TargetName::Checkpoint => ".leandisk-progress",
             TargetName::Draft => ".leandisk-progress-draft",
+            TargetName::Filling => ".leandisk-filling",
+            TargetName::Filled => ".leandisk-filled",
+            TargetName::FilledDraft => ".leandisk-filled-draft",
         };
         let mut hidden = OsString::from(".");
         hidden.push(self.place.final_path.file_name().unwrap_or_default());

@@ -1,25 +1,24 @@
 //! A disk of a snapshot, read as a raw image: blobs by position, zeros without reading anything.
 //!
-//! Invariants: a blob is decrypted and compared with its ID whenever it comes from the repository; no more than a bounded number of bytes of
-//! blobs is kept.
+//! Invariant: a blob is decrypted and compared with its ID whenever it comes from the repository. How much is kept of them: [`crate::blobs`].
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
-use block::{Error, HostFile, HostState, ReadAt, Result, check_bounds};
+use block::{Error, Fingerprint, HostFile, HostState, ReadAt, Result, check_bounds};
 use extent::{Extent, Host, HostOffset, HostSpan, Span};
 
 use crate::Id;
+use crate::ahead::Ahead;
+use crate::blobs::Blobs;
 use crate::index::Index;
 use crate::pack::{BlobKind, Place};
 use crate::repository::Repository;
 use crate::snapshot::Node;
 use crate::unlocked::missing;
 
-/// What is kept of blobs that were read.
-const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Two to the power of this is the longest blob of zeros.
 const ZERO_LOG_MAX: u32 = 23;
 
@@ -31,13 +30,13 @@ pub struct ZeroBlobs {
 
 impl Default for ZeroBlobs {
     fn default() -> Self {
-        // Hashes of 16 MiB: found once.
-        static BY_LOG: OnceLock<Vec<Id>> = OnceLock::new();
-        let find = || {
+        // Hashed once: 16 MiB.
+        static HASHED: OnceLock<Vec<Id>> = OnceLock::new();
+        let hash = || {
             let zeros = Self::zeros(1 << ZERO_LOG_MAX);
             (0..=ZERO_LOG_MAX).map(|log| Id::of(&zeros[..1 << log])).collect()
         };
-        Self { by_log: BY_LOG.get_or_init(find).clone() }
+        Self { by_log: HASHED.get_or_init(hash).clone() }
     }
 }
 
@@ -85,25 +84,33 @@ struct Part {
 
 /// A file of a snapshot, open for reading.
 pub struct SnapshotDisk {
-    repository: Arc<Repository>,
     name: String,
     path: PathBuf,
     len_bytes: u64,
+    /// Of the list of its blobs.
+    hash: Id,
     /// By their start; the end of the last is the disk's.
     parts: Vec<Part>,
-    places: Vec<Place>,
+    stored: Arc<Stored>,
     /// The name of each of the places.
     ids: Vec<Id>,
     /// Blobs of zeros, which are needed by those who do not know them for such.
     zeros: Vec<Place>,
-    cache: Mutex<Cache>,
+    ahead: Option<Ahead>,
 }
 
-#[derive(Default)]
-struct Cache {
-    blobs: HashMap<u32, (u64, Arc<Vec<u8>>)>,
-    bytes: usize,
-    clock: u64,
+/// The blobs of a disk, each once.
+struct Stored {
+    repository: Arc<Repository>,
+    places: Vec<Place>,
+    kept: Blobs,
+}
+
+impl Stored {
+    fn blob(&self, number: u32) -> Result<Arc<Vec<u8>>> {
+        let place = &self.places[usize::try_from(number).expect("an index of memory")];
+        self.kept.get(number, || self.repository.blob(place))
+    }
 }
 
 impl SnapshotDisk {
@@ -141,16 +148,25 @@ impl SnapshotDisk {
                 .path(path.display()));
         }
         Ok(Self {
-            repository,
             name: path.display().to_string(),
             path: path.to_owned(),
             len_bytes: start,
+            hash: Id::of_all(node.content.iter().flatten()),
             parts,
-            places,
+            stored: Arc::new(Stored { repository, places, kept: Blobs::default() }),
             ids,
             zeros: zeros_used,
-            cache: Mutex::default(),
+            ahead: None,
         })
+    }
+
+    /// The same, for readers that wait for each answer: who reads on from where a read ended finds the next blobs in memory.
+    #[must_use]
+    pub fn reading_ahead(self) -> Self {
+        let stored = self.stored.clone();
+        // Who needs what could not be read is told.
+        let ahead = Ahead::start(move |number| drop(stored.blob(number)));
+        Self { ahead: Some(ahead), ..self }
     }
 
     /// Bytes that are no zeros by the list of blobs alone.
@@ -166,9 +182,9 @@ impl SnapshotDisk {
         let work = || -> Result<()> {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                let zeros = || self.zeros.get(at - self.places.len());
-                let Some(place) = self.places.get(at).or_else(zeros) else { return Ok(()) };
-                self.repository.blob(place)?;
+                let zeros = || self.zeros.get(at - self.stored.places.len());
+                let Some(place) = self.stored.places.get(at).or_else(zeros) else { return Ok(()) };
+                self.stored.repository.blob(place)?;
                 if !advanced(plain_bytes(place)) {
                     return Err(Error::interrupted());
                 }
@@ -192,14 +208,13 @@ impl SnapshotDisk {
         }
     }
 
-    fn blob(&self, index: u32) -> Result<Arc<Vec<u8>>> {
-        if let Some(blob) = self.cache.lock().expect("nobody panics with it").get(index) {
-            return Ok(blob);
-        }
-        let place = &self.places[usize::try_from(index).expect("an index of memory")];
-        let blob = Arc::new(self.repository.blob(place)?);
-        self.cache.lock().expect("nobody panics with it").put(index, blob.clone());
-        Ok(blob)
+    /// Has read what is worth it after a read of these bytes.
+    fn read_ahead(&self, read: HostSpan) {
+        let Some(ahead) = &self.ahead else { return };
+        let Some((from, to)) = ahead.after(read.start().get(), read.end().get()) else { return };
+        let span = Span::between(HostOffset::new(from), HostOffset::new(to.min(self.len_bytes).max(from)));
+        let numbers = self.parts_in(span).filter_map(|(_, number)| number);
+        let _ = numbers.filter(|number| !self.stored.kept.has(*number)).all(|number| ahead.ask(number));
     }
 
     /// The parts that lie in `span`, each with its own span.
@@ -221,38 +236,6 @@ fn plain_bytes(place: &Place) -> u64 {
     stored.uncompressed_bytes.map_or(sealed, u64::from)
 }
 
-impl Cache {
-    fn get(&mut self, index: u32) -> Option<Arc<Vec<u8>>> {
-        self.clock += 1;
-        let (used, blob) = self.blobs.get_mut(&index)?;
-        *used = self.clock;
-        Some(blob.clone())
-    }
-
-    fn put(&mut self, index: u32, blob: Arc<Vec<u8>>) {
-        self.clock += 1;
-        self.bytes += blob.len();
-        if let Some((_, old)) = self.blobs.insert(index, (self.clock, blob)) {
-            self.bytes -= old.len();
-        }
-        if self.bytes <= CACHE_BYTES_MAX {
-            return;
-        }
-        // Half of them go at once, those that were not used for longest.
-        let mut order: Vec<(u64, u32)> =
-            self.blobs.iter().map(|(index, (used, _))| (*used, *index)).collect();
-        order.sort_unstable();
-        for (_, index) in order {
-            if self.bytes <= CACHE_BYTES_MAX / 2 {
-                break;
-            }
-            if let Some((_, old)) = self.blobs.remove(&index) {
-                self.bytes -= old.len();
-            }
-        }
-    }
-}
-
 impl ReadAt<Host> for SnapshotDisk {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
@@ -269,12 +252,13 @@ impl ReadAt<Host> for SnapshotDisk {
             match place {
                 None => out.fill(0),
                 Some(index) => {
-                    let blob = self.blob(index)?;
+                    let blob = self.stored.blob(index)?;
                     let from = number(inside.start().get() - part.start().get());
                     out.copy_from_slice(&blob[from..from + out.len()]);
                 }
             }
         }
+        self.read_ahead(wanted);
         Ok(())
     }
 }
@@ -290,6 +274,17 @@ impl HostFile for SnapshotDisk {
 
     fn allocated_bytes(&self) -> Result<u64> {
         Ok(self.data_bytes())
+    }
+
+    fn fingerprint(&self) -> Result<Option<Fingerprint>> {
+        Ok(self.fingerprint_when_opened())
+    }
+
+    /// It never changes: what tells it from others is what it holds.
+    fn fingerprint_when_opened(&self) -> Option<Fingerprint> {
+        let half = |from: usize| u64::from_le_bytes(self.hash.0[from..from + 8].try_into().expect("8 bytes"));
+        let identity = (half(0), half(8));
+        Some(Fingerprint { len_bytes: self.len_bytes, modified_ns: 0, changed_ns: 0, identity })
     }
 
     fn host_map(&self, span: HostSpan) -> Result<Vec<Extent<Host, HostState>>> {

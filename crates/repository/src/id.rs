@@ -15,6 +15,18 @@ impl Id {
         Self(Sha256::digest(bytes).into())
     }
 
+    /// What is made of these IDs, one behind the other.
+    pub(crate) fn of_all<'a>(ids: impl Iterator<Item = &'a Self>) -> Self {
+        let mut digest = Sha256::new();
+        ids.for_each(|id| digest.update(id.0));
+        Self(digest.finalize().into())
+    }
+
+    /// The hash itself.
+    pub fn bytes(&self) -> [u8; 32] {
+        self.0
+    }
+
     /// From 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digits = text.as_bytes();

@@ -8,8 +8,12 @@
 //!
 //! Absent on purpose: cutting by content, walking of folders, pruning, which restic does.
 
+mod ahead;
+mod blobs;
 mod crypto;
 mod disk;
+#[cfg(feature = "forging")]
+mod forged;
 mod forget;
 mod id;
 mod index;

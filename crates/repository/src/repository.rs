@@ -103,7 +103,7 @@ impl Repository {
         Self::begin(Unlocked { storage, key, version: config.version, id: config.id })
     }
 
-    fn begin(inner: Unlocked) -> Result<Self> {
+    pub(crate) fn begin(inner: Unlocked) -> Result<Self> {
         let inner = Arc::new(inner);
         let lock = match Lock::take(inner.clone()) {
             Ok(lock) => Some(lock),
@@ -116,6 +116,11 @@ impl Repository {
     /// Where it is, for messages.
     pub fn place(&self) -> String {
         self.inner.storage.place()
+    }
+
+    /// Its own ID, which its copies do not have.
+    pub fn id(&self) -> Id {
+        self.inner.id
     }
 
     /// Whether it can only be read.

@@ -29,6 +29,7 @@ mod compact;
 mod copy;
 mod explore;
 mod faults;
+mod fill;
 mod host;
 mod life;
 mod live;
@@ -44,6 +45,7 @@ pub use compact::{CompactOptions, Compaction, IMAGE_KINDS, Image, ImageKind, exp
 pub use copy::{CopySubject, explore_copies, explore_copy_faults, refuse_copies};
 pub use explore::{Explored, Options, Violation, explore};
 pub use faults::explore_faults;
+pub use fill::{FILL_FORMATS, Filled, explore_fill, explore_killed_flush};
 pub use life::{explore_life, meet_strangers};
 pub use live::{
     BITMAP_KIND, Flushes, LIVE_KINDS, LiveKind, LiveSubject, Used, explore_bitmaps, explore_cuts,

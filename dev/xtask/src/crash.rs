@@ -1,5 +1,5 @@
-//! The long exploration of power cuts: of files that move, of images that are compacted, of copies that are resumed, and of the use
-//! cases as the program runs them. Scenario after scenario, until so many states were compared.
+//! The long exploration of power cuts: of files that move, of images that are compacted, of copies that are resumed, of disks that are
+//! filled while they are used, and of the use cases as the program runs them. Scenario after scenario, until so many states were compared.
 //!
 //! What fails is told with the command that repeats it. Scenarios differ by their seed alone; the real volumes are made
 //! once and kept in `target/fixtures`.
@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use crash::{
-    CompactOptions, Compaction, CopySubject, Explored, IMAGE_KINDS, Image, ImageKind, Options, RESUME_KINDS,
-    Real, ResumeOptions, ResumeSubject, Scenario, Subject, Toy, UseCase, UseCaseKind, UseCaseOptions,
-    Violation, explore, explore_compact, explore_copies, explore_copy_faults, explore_life, explore_resume,
-    explore_use_case, explore_use_case_faults, meet_strangers,
+    CompactOptions, Compaction, CopySubject, Explored, FILL_FORMATS, IMAGE_KINDS, Image, ImageKind, Options,
+    RESUME_KINDS, Real, ResumeOptions, ResumeSubject, Scenario, Subject, Toy, UseCase, UseCaseKind,
+    UseCaseOptions, Violation, explore, explore_compact, explore_copies, explore_copy_faults, explore_fill,
+    explore_life, explore_resume, explore_use_case, explore_use_case_faults, meet_strangers,
 };
 use sim::FileMarks;
 
@@ -52,6 +52,8 @@ enum Kind {
     Ext4,
     Compact,
     Resume,
+    /// Disks that are filled while they are used
+    Fill,
     /// Changes in place as the program runs them
     Program,
     /// Copies as the program runs them
@@ -63,6 +65,7 @@ enum Work {
     Moves(Option<Real>, Box<Subject>),
     Compact(Vec<(ImageKind, Image)>),
     Resume,
+    Fill,
     UseCases,
     Copies,
 }
@@ -94,6 +97,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if is_wanted(Kind::Resume) {
         subjects.push((Kind::Resume, Work::Resume));
+    }
+    if is_wanted(Kind::Fill) {
+        subjects.push((Kind::Fill, Work::Fill));
     }
     if is_wanted(Kind::Program) {
         subjects.push((Kind::Program, Work::UseCases));
@@ -154,7 +160,7 @@ fn work(arguments: &Arguments, subjects: &[(Kind, Work)], shared: &Mutex<Shared>
                         (kind.name, image.bytes())
                     }
                     // The seed makes the disk.
-                    Work::Resume | Work::Copies => ("copy", Vec::new()),
+                    Work::Resume | Work::Copies | Work::Fill => ("copy", Vec::new()),
                     Work::UseCases => ("use case", use_case(seed).bytes()),
                 };
                 let kept = keep(&disk, &kind).unwrap_or_else(|error| format!("{error:#}"));
@@ -185,6 +191,7 @@ fn one(work: &Work, seed: u64, number: u64) -> anyhow::Result<Explored> {
             explore_compact(&Compaction::new(image, seed), options).map_err(failed)
         }
         Work::Resume => resume(seed),
+        Work::Fill => fill(seed),
         Work::Copies => copies(seed),
         Work::UseCases => {
             let use_case = use_case(seed);
@@ -212,6 +219,16 @@ fn resume(seed: u64) -> anyhow::Result<Explored> {
     let options = ResumeOptions { first_stride: 1, second_stride: 1, tries: 1, marks };
     explore_resume(&ResumeSubject::new(kind, seed), seed, options)
         .map_err(|violation| anyhow::Error::msg(format!("{} {marks:?}: {violation}", kind.name)))
+}
+
+/// A small disk that is filled, whose format and host the seed chooses.
+fn fill(seed: u64) -> anyhow::Result<Explored> {
+    const ROUNDS: u64 = 16;
+    let format = FILL_FORMATS[usize::try_from(seed % 2).expect("an index")];
+    let marks = if (seed / 2).is_multiple_of(2) { FileMarks::Marks } else { FileMarks::Numbers };
+    let filled = explore_fill(format, seed.wrapping_mul(ROUNDS), ROUNDS, marks, &|act| act())
+        .map_err(|violation| anyhow::Error::msg(format!("{format} {marks:?}: {violation}")))?;
+    Ok(Explored { states: ROUNDS + filled.deaths, changes: filled.deaths, ..Explored::default() })
 }
 
 /// Small copies as the program makes them, on a host that the seed chooses.

@@ -137,6 +137,9 @@ pub(crate) struct RestoreArguments {
     /// Replace the target if it exists
     #[arg(long, help_heading = TARGET)]
     pub(crate) force: bool,
+    /// Go on with what an interrupted restore of the same disk to this target left
+    #[arg(long, conflicts_with = "in_place", help_heading = TARGET)]
+    pub(crate) resume: bool,
     /// Restore onto the disk that is there, in its format, and write only what differs. Nothing may use it. After an interruption the same
     /// command finishes it
     #[arg(long, conflicts_with_all = ["target_option", "compress", "layout", "provision", "force"], help_heading = TARGET)]

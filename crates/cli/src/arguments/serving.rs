@@ -34,6 +34,15 @@ pub(crate) struct ServeArguments {
     /// Listen on this TCP address and port. Anything but the loopback address needs TLS or --insecure
     #[arg(long, value_name = "ADDR:PORT", help_heading = NETWORK)]
     pub(crate) listen: Option<SocketAddr>,
+    /// Of a disk of a snapshot: write to this QCOW2 image what clients write, and read all else from the repository. It is made if it is
+    /// not there, and belongs to that disk from then on. With several disks: once for each, in their order
+    #[arg(long, value_name = "FILE", conflicts_with = "read_only", help_heading = CHANGE)]
+    pub(crate) overlay: Vec<PathBuf>,
+    /// Of a disk of a snapshot: restore it to this new image while it is served. Clients write to it, and what is not there yet is brought in
+    /// the background; it has its name once it is complete. The format is that of the name's extension. With several disks: once for
+    /// each, in their order
+    #[arg(long, value_name = "TARGET", conflicts_with_all = ["read_only", "overlay", "compact_at_close"], help_heading = CHANGE)]
+    pub(crate) into: Vec<PathBuf>,
     /// Refuse all writes
     #[arg(long, help_heading = CHANGE)]
     pub(crate) read_only: bool,

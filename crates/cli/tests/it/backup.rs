@@ -11,8 +11,8 @@ use tempfile::TempDir;
 use testkit::{Guest, Inside, run, scratch};
 
 use crate::common::{
-    SOURCES, TARGETS, arg, assert_only, assert_same_bytes, document, fail, leandisk, number, output, signal,
-    succeed, wait_until,
+    SOURCES, TARGETS, arg, assert_only, assert_same_bytes, document, fail, kill_and_resume, leandisk, number,
+    output, signal, succeed, wait_until,
 };
 use crate::defrag_common;
 
@@ -28,17 +28,17 @@ impl Repo {
         Self { dir }
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.dir.path().join("repository")
     }
 
-    fn args(&self) -> [String; 4] {
+    pub(crate) fn args(&self) -> [String; 4] {
         let password = self.dir.path().join("password").display().to_string();
         ["--repo".into(), self.path().display().to_string(), "--password-file".into(), password]
     }
 
     /// The program's arguments, with the repository behind them.
-    fn with<'a>(&'a self, of: &'a [String; 4], args: &[&'a str]) -> Vec<&'a str> {
+    pub(crate) fn with<'a>(&'a self, of: &'a [String; 4], args: &[&'a str]) -> Vec<&'a str> {
         args.iter().copied().chain(of.iter().map(String::as_str)).collect()
     }
 
@@ -46,7 +46,7 @@ impl Repo {
         document(schema, &self.with(&self.args(), args))
     }
 
-    fn succeed(&self, args: &[&str]) -> String {
+    pub(crate) fn succeed(&self, args: &[&str]) -> String {
         succeed(&self.with(&self.args(), args))
     }
 
@@ -54,7 +54,7 @@ impl Repo {
         fail(status, &self.with(&self.args(), args))
     }
 
-    fn restic_command(&self) -> Command {
+    pub(crate) fn restic_command(&self) -> Command {
         let mut command = Command::new("restic");
         let [_, repo, _, password] = self.args();
         command.args(["--no-cache", "--quiet", "--repo", &repo, "--password-file", &password]);
@@ -80,7 +80,7 @@ impl Repo {
         assert!(status.success(), "restic dump {snapshot} {path}");
     }
 
-    fn packs(&self) -> Vec<PathBuf> {
+    pub(crate) fn packs(&self) -> Vec<PathBuf> {
         let folders = fs::read_dir(self.path().join("data")).into_iter().flatten().flatten();
         let files = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
         files
@@ -91,7 +91,7 @@ impl Repo {
 }
 
 /// A raw disk without partitions, of bytes that do not compress.
-fn noise(path: &Path, mebibytes: u64, seed: u64) {
+pub(crate) fn noise(path: &Path, mebibytes: u64, seed: u64) {
     let mut file = File::create(path).unwrap();
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for _ in 0..mebibytes {
@@ -412,6 +412,75 @@ fn a_backup_that_is_killed_leaves_a_repository_as_restic_wants_it() {
     let restored = repo.dir.path().join("restored.raw");
     repo.dump("latest", "/disk.raw", &restored);
     assert_same_bytes(&disk, &restored);
+}
+
+/// Files below a folder, some of which may go meanwhile.
+fn file_count(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| if entry.path().is_dir() { file_count(&entry.path()) } else { 1 }).sum()
+}
+
+/// Kills backups of a disk that changes, each once it has made so many files, and looks at what that leaves now and then.
+fn kill_backups(count: u64) {
+    let repo = Repo::new();
+    let [disk, first, restored] =
+        ["disk.raw", "first.raw", "restored.raw"].map(|name| repo.dir.path().join(name));
+    noise(&disk, 2, 1);
+    repo.succeed(&["backup", "--init", arg(&disk)]);
+    fs::copy(&disk, &first).unwrap();
+    let snapshot = repo.document("leandisk.snapshots/1", &["snapshots"])["snapshots"][0]["id"].clone();
+    let mut killed = 0;
+    for moment in 1..=count {
+        noise(&disk, 2, 1 + moment);
+        let files = || file_count(&repo.path());
+        // A lock, a pack, one of trees, an index, a snapshot; and each of them half-written.
+        let wanted = files() + usize::try_from(moment % 6).unwrap();
+        let args = repo.args();
+        let mut command = leandisk();
+        command.args(repo.with(&args, &["backup", arg(&disk)])).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        wait_until(&mut child, || files() >= wanted);
+        signal(&child, "KILL");
+        killed += u64::from(!child.wait().unwrap().success());
+        if moment % 10 == 0 {
+            repo.restic(&["unlock"]);
+            repo.restic(&["check", "--read-data"]);
+            repo.succeed(&["backup", arg(&disk)]);
+            repo.dump("latest", "/disk.raw", &restored);
+            assert_same_bytes(&disk, &restored);
+            repo.dump(snapshot.as_str().unwrap(), "/disk.raw", &restored);
+            assert_same_bytes(&first, &restored);
+        }
+    }
+    println!("{killed} of {count} backups were killed");
+    assert!(killed * 3 > count, "{killed} of {count}");
+}
+
+#[test]
+fn backups_killed_at_twenty_moments_leave_a_whole_repository() {
+    kill_backups(20);
+}
+
+#[test]
+#[ignore = "long: make backup-kills"]
+fn backups_killed_at_two_hundred_moments_leave_a_whole_repository() {
+    kill_backups(200);
+}
+
+#[test]
+fn a_restore_that_is_killed_is_gone_on_with() {
+    let repo = Repo::new();
+    let disk = repo.dir.path().join("disk.raw");
+    noise(&disk, 64, 9);
+    repo.succeed(&["backup", "--init", arg(&disk)]);
+    let restore = |target: &Path| {
+        let args = repo.args();
+        let restore = ["restore", "latest", arg(target), "--threads", "1"];
+        repo.with(&args, &restore).into_iter().map(ToOwned::to_owned).collect()
+    };
+    let targets = TARGETS.iter().filter(|target| ["target.raw", "plain.qcow2"].contains(&target.name));
+    kill_and_resume(targets, restore, &[], |target, image| target.assert_identical(image, &disk));
+    repo.fail(2, &["restore", "latest", arg(&disk), "--in-place", "--resume"]);
 }
 
 /// A small file system in memory, as long as the value lives.

@@ -34,6 +34,7 @@ mod generated;
 mod guard;
 mod guest;
 mod holders;
+mod instant;
 mod interrupted;
 mod load;
 mod log;

@@ -146,7 +146,27 @@ pub(super) mod extension {
     pub(crate) const BITMAPS: u32 = 0x2385_2875;
     /// The external data file's name.
     pub(crate) const DATA_FILE_NAME: u32 = 0x4441_5441;
+    /// Leandisk's own: the disk of a snapshot that the image stands on, see [`super::OverlayHead`]. Others keep it and go on
+    /// ("ignored, can be safely ignored", Header extensions).
+    pub(crate) const OVERLAY: u32 = 0x4c44_534e;
 }
+
+/// What the extension [`extension::OVERLAY`] begins with. The disk's name follows, to the extension's end.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(super) struct OverlayHead {
+    /// The repository's ID.
+    pub(super) repository: [u8; 32],
+    /// The snapshot's ID.
+    pub(super) snapshot: [u8; 32],
+    /// The ID of the snapshot's tree.
+    pub(super) tree: [u8; 32],
+}
+
+const _: () = assert!(size_of::<OverlayHead>() == 96);
+
+/// The longest name of a disk in that extension, so that it fits the cluster.
+pub(super) const SNAPSHOT_DISK_BYTES_MAX: usize = 1023;
 
 /// An entry of the feature name table (Feature name table).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]

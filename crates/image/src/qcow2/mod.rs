@@ -67,11 +67,7 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
     if let Some(data_file) = &header.data_file {
         files.push(resolver.open(&*file, &data_file.name, Purpose::Data)?);
     }
-    let parent = header.backing.as_ref().map(|backing| ParentReference {
-        names: vec![backing.name.clone()],
-        format: backing.format,
-        ids: Vec::new(),
-    });
+    let parent = parent(&header)?;
     Ok(Box::new(Qcow2 {
         facts: facts(&header),
         cluster_bytes: header.cluster_bytes(),
@@ -81,6 +77,23 @@ pub fn open(file: Arc<dyn HostFile>, resolver: &dyn Resolver) -> Result<Box<dyn 
         map: Map::new(header, file, files.get(1).map(|file| &**file)),
         files,
     }))
+}
+
+/// What the image stands on.
+fn parent(header: &Header) -> Result<Option<ParentReference>> {
+    match (&header.backing, &header.snapshot) {
+        (Some(_), Some(snapshot)) => {
+            // Somebody made it stand on a file without knowing of the snapshot.
+            Err(Error::refused(format!("stands on a backing file, and is an overlay of {snapshot}")))
+        }
+        (Some(backing), None) => Ok(Some(parent_named(backing.name.clone(), backing.format))),
+        (None, Some(snapshot)) => Ok(Some(ParentReference {
+            format: Some(Format::Raw),
+            snapshot: Some(snapshot.clone()),
+            ..ParentReference::default()
+        })),
+        (None, None) => Ok(None),
+    }
 }
 
 struct Qcow2 {

@@ -10,11 +10,12 @@ use zerocopy::FromBytes;
 use super::compress::Compression;
 use super::layout::{
     self, BACKING_NAME_BYTES_MAX, CLUSTER_BITS, EXTENDED_CLUSTER_BITS_MIN, ExtensionHead, FeatureName,
-    HEADER_V2_BYTES, HEADER_V3_BYTES_MIN, L1_BYTES_MAX, MAGIC, REFCOUNT_ORDER_16_BITS, REFCOUNT_ORDER_MAX,
-    REFCOUNT_TABLE_BYTES_MAX, SNAPSHOT_BYTES_MIN, SNAPSHOT_COUNT_MAX, autoclear, extension, incompatible,
+    HEADER_V2_BYTES, HEADER_V3_BYTES_MIN, L1_BYTES_MAX, MAGIC, OverlayHead, REFCOUNT_ORDER_16_BITS,
+    REFCOUNT_ORDER_MAX, REFCOUNT_TABLE_BYTES_MAX, SNAPSHOT_BYTES_MIN, SNAPSHOT_COUNT_MAX,
+    SNAPSHOT_DISK_BYTES_MAX, autoclear, extension, incompatible,
 };
-use crate::Format;
 use crate::qcow2::corrupt::Corrupt;
+use crate::{Format, SnapshotReference};
 
 /// A header whose fields agree with each other and with the file's length.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub(super) struct Header {
     pub(super) has_lazy_refcounts: bool,
     pub(super) refcount_bits: u32,
     pub(super) backing: Option<Backing>,
+    /// What the image stands on if that is no file.
+    pub(super) snapshot: Option<SnapshotReference>,
     pub(super) data_file: Option<DataFile>,
     pub(super) snapshot_count: u32,
     /// Where the snapshot table lies, if there are snapshots.
@@ -184,6 +187,7 @@ pub(super) fn read_header(file: &(impl ReadAt<Host> + ?Sized)) -> Result<Header>
         has_lazy_refcounts: raw.compatible_features.get() & layout::COMPATIBLE_LAZY_REFCOUNTS != 0,
         refcount_bits: 1 << raw.refcount_order.get(),
         backing: backing(&raw, &cluster, extensions.backing_format)?,
+        snapshot: extensions.snapshot.map(|told| snapshot(&told)).transpose()?,
         data_file: data_file(&raw, extensions.data_file_name)?,
         snapshot_count: check_snapshots(&raw, file.len_bytes())?,
         snapshots_at: HostOffset::new(raw.snapshots_offset.get()),
@@ -360,6 +364,24 @@ fn backing(raw: &layout::Header, cluster: &[u8], format: Option<Vec<u8>>) -> Res
     Ok(Some(Backing { name, format: format.flatten() }))
 }
 
+/// The disk of a snapshot as the extension tells it.
+fn snapshot(told: &[u8]) -> Result<SnapshotReference> {
+    let corrupt = |field, value: usize, expected: String| {
+        Error::corrupt(Corrupt::HeaderExtension).field(field, value, expected)
+    };
+    let head_bytes = size_of::<OverlayHead>();
+    let (head, name) = OverlayHead::read_from_prefix(told)
+        .map_err(|_| corrupt("length", told.len(), format!("{head_bytes} or more")))?;
+    if name.is_empty() || name.len() > SNAPSHOT_DISK_BYTES_MAX {
+        let expected = format!("1 to {SNAPSHOT_DISK_BYTES_MAX}");
+        return Err(corrupt("length of the disk's name", name.len(), expected));
+    }
+    let disk = String::from_utf8(name.to_vec())
+        .map_err(|_| Error::unsupported("QCOW2 name of a snapshot's disk that is not UTF-8"))?;
+    let OverlayHead { repository, snapshot, tree } = head;
+    Ok(SnapshotReference { repository, snapshot, tree, disk })
+}
+
 /// The bytes of the backing file's name.
 fn backing_name<'a>(raw: &layout::Header, cluster: &'a [u8]) -> Result<Option<&'a [u8]>> {
     let (offset, len) = (raw.backing_file_offset.get(), raw.backing_file_size.get());
@@ -425,6 +447,7 @@ struct Extensions {
     data_file_name: Option<Vec<u8>>,
     feature_names: Vec<FeatureName>,
     bitmaps: Option<layout::BitmapsExtension>,
+    snapshot: Option<Vec<u8>>,
 }
 
 impl Extensions {
@@ -458,6 +481,7 @@ impl Extensions {
     fn take(&mut self, kind: u32, data: &[u8]) {
         match kind {
             extension::BACKING_FORMAT => self.backing_format = Some(data.to_vec()),
+            extension::OVERLAY => self.snapshot = Some(data.to_vec()),
             extension::DATA_FILE_NAME => self.data_file_name = Some(data.to_vec()),
             extension::FEATURE_NAMES => {
                 let entries = data.chunks_exact(size_of::<FeatureName>());

@@ -17,10 +17,13 @@ use zerocopy::IntoBytes;
 use super::compress::{Compression, encoder};
 use super::layout::{
     CLUSTER_BITS, COMPATIBLE_LAZY_REFCOUNTS, ExtensionHead, FeatureName, Header, L1_BYTES_MAX, MAGIC,
-    REFCOUNT_ORDER_16_BITS, REFCOUNT_TABLE_BYTES_MAX, SECTOR_BYTES, autoclear, compressed_offset_bits, entry,
-    extension, incompatible,
+    OverlayHead, REFCOUNT_ORDER_16_BITS, REFCOUNT_TABLE_BYTES_MAX, SECTOR_BYTES, SNAPSHOT_DISK_BYTES_MAX,
+    autoclear, compressed_offset_bits, entry, extension, incompatible,
 };
-use crate::{CreateOptions, Encoder, Finish, Format, Piece, PieceBytes, TargetWrite, WriteBytes, Writer};
+use crate::{
+    CreateOptions, Encoder, Finish, Format, Piece, PieceBytes, SnapshotReference, TargetWrite, WriteBytes,
+    Writer,
+};
 
 const CLUSTER_BYTES_DEFAULT: u64 = 64 << 10;
 /// Bytes of a refcount: 16 bits.
@@ -44,6 +47,8 @@ pub struct Qcow2Writer {
     /// Where the next compressed cluster goes if it fits: the first byte not used in the last cluster of the file
     /// that has compressed data.
     packed_end: Option<u64>,
+    /// The disk of a snapshot that answers where nothing was written.
+    stands_on: Option<SnapshotReference>,
 }
 
 /// Which clusters of the file are given out, and how often each counts.
@@ -140,9 +145,25 @@ impl Qcow2Writer {
             l2_index: 0,
             l2: Vec::new(),
             packed_end: None,
+            stands_on: None,
         };
         writer.check_limits()?;
         Ok(writer)
+    }
+
+    /// The same as an overlay of a disk of a snapshot. `Unsupported` if the disk's name is too long.
+    pub fn standing_on(self, parent: SnapshotReference) -> Result<Self> {
+        let name_bytes = parent.disk.len();
+        if name_bytes == 0
+            || name_bytes > SNAPSHOT_DISK_BYTES_MAX
+            || self.cluster_bytes() < CLUSTER_BYTES_DEFAULT
+        {
+            return Err(Error::unsupported(format!(
+                "an overlay of a disk with a name of {name_bytes} bytes"
+            ))
+            .hint(format!("at most {SNAPSHOT_DISK_BYTES_MAX} can be noted")));
+        }
+        Ok(Self { stands_on: Some(parent), ..self })
     }
 
     pub(super) fn cluster_bits(&self) -> u32 {
@@ -348,6 +369,7 @@ impl Qcow2Writer {
         };
         let mut bytes = header.as_bytes().to_vec();
         bytes.extend(feature_names());
+        bytes.extend(self.stands_on.iter().flat_map(snapshot_extension));
         bytes.extend([0; size_of::<ExtensionHead>()]);
         Ok(bytes)
     }
@@ -543,6 +565,18 @@ fn feature_names() -> Vec<u8> {
         let bit = u8::try_from(mask.trailing_zeros()).expect("below 64");
         bytes.extend_from_slice(FeatureName { kind, bit, name }.as_bytes());
     }
+    bytes
+}
+
+/// The extension that names what an overlay stands on.
+fn snapshot_extension(parent: &SnapshotReference) -> Vec<u8> {
+    let SnapshotReference { repository, snapshot, tree, disk } = parent;
+    let told = OverlayHead { repository: *repository, snapshot: *snapshot, tree: *tree };
+    let len = size_of::<OverlayHead>() + disk.len();
+    let len_bytes = u32::try_from(len).expect("a short name");
+    let head = ExtensionHead { kind: extension::OVERLAY.into(), len_bytes: len_bytes.into() };
+    let mut bytes = [head.as_bytes(), told.as_bytes(), disk.as_bytes()].concat();
+    bytes.resize(size_of::<ExtensionHead>() + len.next_multiple_of(8), 0);
     bytes
 }
 

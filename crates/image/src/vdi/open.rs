@@ -37,7 +37,7 @@ pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentRefer
     }
     let header = parse::header(file)?;
     let ids = vec![header.uuid_linkage.to_string()];
-    let reference = ParentReference { names: Vec::new(), format: Some(Format::Vdi), ids };
+    let reference = ParentReference { format: Some(Format::Vdi), ids, ..ParentReference::default() };
     Ok((header.kind == Kind::Differencing).then_some(reference))
 }
 
@@ -91,6 +91,7 @@ fn find_parent(file: &dyn HostFile, header: &Header, resolver: &dyn Resolver) ->
             names: vec![name],
             format: Some(Format::Vdi),
             ids: vec![uuid.to_string()],
+            snapshot: None,
         });
     }
     Err(Error::refused(format!(

@@ -56,7 +56,7 @@ pub fn open(file: Arc<dyn HostFile>, _resolver: &dyn Resolver) -> Result<Box<dyn
     let is_differencing = footers.footer.kind == Kind::Differencing;
     let parent = if is_differencing {
         let (names, ids) = (dynamic.parent_names(&*file)?, vec![dynamic.parent_id()]);
-        Some(ParentReference { names, format: Some(Format::Vhd), ids })
+        Some(ParentReference { names, format: Some(Format::Vhd), ids, snapshot: None })
     } else {
         None
     };
@@ -71,7 +71,7 @@ pub(crate) fn parent_reference(file: &dyn HostFile) -> Result<Option<ParentRefer
         Some(footers) if footers.footer.kind == Kind::Differencing => {
             let dynamic = parse::read_dynamic(file, &footers)?;
             let (names, ids) = (dynamic.parent_names(file)?, vec![dynamic.parent_id()]);
-            Ok(Some(ParentReference { names, format: Some(Format::Vhd), ids }))
+            Ok(Some(ParentReference { names, format: Some(Format::Vhd), ids, snapshot: None }))
         }
         _ => Ok(None),
     }

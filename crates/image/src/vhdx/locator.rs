@@ -57,7 +57,7 @@ pub(super) fn parse(item: &[u8], at: HostOffset) -> Result<ParentReference> {
     if ids.is_empty() {
         return Err(corrupt().field("parent_linkage", "missing", "the parent's data write GUID"));
     }
-    Ok(ParentReference { names: names.into_vec(), format: Some(Format::Vhdx), ids })
+    Ok(ParentReference { names: names.into_vec(), format: Some(Format::Vhdx), ids, snapshot: None })
 }
 
 fn text(item: &[u8], offset: u32, len: u16) -> Option<String> {

@@ -147,6 +147,7 @@ fn reference(parent: descriptor::Parent) -> ParentReference {
         names: parent.name.as_deref().map(parent_names).unwrap_or_default(),
         format: Some(Format::Vmdk),
         ids: vec![spelled(parent.cid)],
+        snapshot: None,
     }
 }
 

@@ -14,16 +14,19 @@ use block::{Counted, Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, 
 use claims::Act;
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::{Arrangement, LiveOptions};
-use image::{Chain, Format, Purpose, Resolver};
+use image::{Chain, Format, NoFiles, Purpose, Resolver, SnapshotReference};
 use os::{HostMachine, LiveFile, PreallocatedFile, ReadLock, StoragePromise};
 use serve::monitor::Monitor;
 use stack::Stack;
 
-use super::Options;
+use super::filling::{Filler, HeldToFill};
 use super::lean::Lean;
+use super::made::Made;
 use super::rehearsal::Rehearsed;
-use crate::machine::Caching;
+use super::{Options, Served};
+pub(super) use crate::machine::Caching;
 use crate::open::{Location, NtfsLog, OpenOptions, check_claims};
+use crate::stored::open_disk;
 use crate::{Observer, Provision, Unwatched};
 
 /// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
@@ -49,11 +52,19 @@ fn length_max(held_bytes: u64) -> u64 {
 
 /// How a disk is used.
 #[derive(Clone, Copy)]
-struct UseOptions {
+pub(super) struct UseOptions {
     caching: Caching,
     /// What of its storage is not given back.
     kept: StoragePromise,
     arrangement: Arrangement,
+}
+
+impl UseOptions {
+    /// For the image at `path`.
+    pub(super) fn of(path: &Path, options: &Options) -> Self {
+        let kept = options.provision.map_or_else(|| os::kept(path), Provision::kept);
+        Self { caching: Caching::PageCache, kept, arrangement: options.placement.arrangement() }
+    }
 }
 
 /// A disk whose files are locked, and of which no byte was changed.
@@ -62,31 +73,47 @@ pub(super) enum Held {
     ToRead(HeldToRead),
     /// To be taken into use.
     ToWrite(HeldToWrite),
+    /// To be taken into use while it is filled.
+    Filling(Box<HeldToFill>),
 }
 
 impl Held {
-    pub(super) fn of(path: &Path, options: &Options) -> Result<Self> {
+    pub(super) fn of(served: &Served, options: &Options) -> Result<Self> {
+        let path = &*served.disk;
         let location = Location::here(path, &options.open);
         location.check_on_host()?;
-        if !options.read_only && options.open.snapshot(path).is_some() {
-            return Err(Error::refused("a disk of a snapshot cannot be written")
-                .hint("--read-only, or restore it")
-                .path(path.display()));
+        if let Some((place, name)) = options.open.snapshot(path) {
+            if served.overlay.is_none() && served.into.is_none() && !options.read_only {
+                return Err(Error::refused("a disk of a snapshot cannot be written")
+                    .hint("--overlay FILE keeps what is written in an image of its own; --into TARGET restores the disk meanwhile; --read-only writes nothing")
+                    .path(path.display()));
+            }
+            let stored = open_disk(place, &name, path)?;
+            if let Some(overlay) = &served.overlay {
+                return super::overlay::hold(stored, overlay, options);
+            }
+            if let Some(target) = &served.into {
+                return super::filling::hold(stored, target, options);
+            }
+            let disk = Arc::new(stored.disk.reading_ahead());
+            let chain = Chain::open(disk, image::OpenOptions { format: Some(Format::Raw) }, &NoFiles)?;
+            return Self::to_read(&chain, location, options);
         }
         let chain = location.open_chain_at_rest(Caching::PageCache)?;
-        let resolver = location.resolver()?;
         if options.read_only {
-            let mut held = HeldToRead::of(&chain, &*resolver, options.lean)?;
-            held.ntfs_log = options.open.ntfs_log;
-            if options.lean {
-                options.open.with.iter().try_for_each(|other| held.add_other(location, other))?;
-            }
-            return Ok(Self::ToRead(held));
+            return Self::to_read(&chain, location, options);
         }
-        let kept = options.provision.map_or_else(|| os::kept(path), Provision::kept);
-        let how =
-            UseOptions { caching: Caching::PageCache, kept, arrangement: options.placement.arrangement() };
-        Ok(Self::ToWrite(HeldToWrite::of(&chain, resolver, how)?))
+        let resolver = location.resolver()?;
+        Ok(Self::ToWrite(HeldToWrite::of(&chain, resolver, UseOptions::of(path, options))?))
+    }
+
+    fn to_read(chain: &Chain, location: Location<'_>, options: &Options) -> Result<Self> {
+        let mut held = HeldToRead::of(chain, &*location.resolver()?, options.lean)?;
+        held.ntfs_log = options.open.ntfs_log;
+        if options.lean {
+            options.open.with.iter().try_for_each(|other| held.add_other(location, other))?;
+        }
+        Ok(Self::ToRead(held))
     }
 
     /// What would speak against taking it into use. Nothing is written to find that out.
@@ -94,14 +121,16 @@ impl Held {
         match self {
             Self::ToRead(_) => Ok(()),
             Self::ToWrite(held) => held.check_usable(),
+            Self::Filling(held) => held.target().check_usable(),
         }
     }
 
     /// Takes it into use. That may put its image in order: a log is replayed, a last cluster completed.
-    pub(super) fn into_use(self, monitor: &Arc<Monitor>, observer: &dyn Observer) -> Result<OpenForUse> {
+    pub(super) fn into_use(self, monitor: &Arc<Monitor>, observer: &Arc<dyn Observer>) -> Result<OpenForUse> {
         match self {
-            Self::ToRead(held) => held.into_use(observer),
+            Self::ToRead(held) => held.into_use(&**observer),
             Self::ToWrite(held) => held.into_use(monitor),
+            Self::Filling(held) => held.into_use(monitor, observer),
         }
     }
 }
@@ -156,6 +185,7 @@ impl HeldToRead {
             keeps_storage: true,
             is_to_be_short: false,
             writes_zeros: false,
+            filler: None,
             _locks: locks.into_iter().map(|held| held.lock).collect(),
         })
     }
@@ -171,10 +201,17 @@ pub(super) struct HeldToWrite {
     machines: Vec<HostMachine>,
     locks: Vec<LockedFile>,
     how: UseOptions,
+    /// The image was made for this, and goes again unless it is used.
+    made: Option<Made>,
 }
 
 impl HeldToWrite {
-    fn of(chain: &Chain, resolver: Box<dyn Resolver>, how: UseOptions) -> Result<Self> {
+    /// The same, of an image that was made for this.
+    pub(super) fn made(self, made: Option<Made>) -> Self {
+        Self { made, ..self }
+    }
+
+    pub(super) fn of(chain: &Chain, resolver: Box<dyn Resolver>, how: UseOptions) -> Result<Self> {
         check_writable(chain)?;
         check_claims(chain, &*resolver, Act::Change)?;
         let own = chain.links()[0].layer.files();
@@ -184,10 +221,10 @@ impl HeldToWrite {
         check_all_held(&chain, &locks, &files)?;
         check_writable(&chain)?;
         let machines = files.iter().map(|file| HostMachine::of(file.clone())).collect();
-        Ok(Self { resolver, chain, files, machines, locks, how })
+        Ok(Self { resolver, chain, files, machines, locks, how, made: None })
     }
 
-    fn check_usable(&self) -> Result<()> {
+    pub(super) fn check_usable(&self) -> Result<()> {
         let chain = open_again(&self.chain, &*self.resolver, &self.files)?;
         let rehearsed = |file: &Arc<LiveFile>| Arc::new(Rehearsed::new(file.clone())) as Arc<dyn TargetFile>;
         let targets = self.files.iter().map(rehearsed).collect();
@@ -199,9 +236,9 @@ impl HeldToWrite {
         LiveOptions { keeps_places: kept != StoragePromise::Nothing, arrangement, ..LiveOptions::default() }
     }
 
-    fn into_use(self, monitor: &Arc<Monitor>) -> Result<OpenForUse> {
+    pub(super) fn into_use(self, monitor: &Arc<Monitor>) -> Result<OpenForUse> {
         let options = self.live_options();
-        let Self { chain, files: own, machines, locks, how, .. } = self;
+        let Self { chain, files: own, machines, locks, how, made, .. } = self;
         let format = chain.facts().format;
         let provisioned = |(file, machine): (&Arc<LiveFile>, _)| provisioned(file, machine, &chain, monitor);
         let files: Vec<_> = own.iter().zip(machines).map(provisioned).collect();
@@ -209,14 +246,19 @@ impl HeldToWrite {
             Arc::new(Counted::new(file.clone(), monitor.clone()))
         };
         let targets = files.iter().map(counted).collect();
+        let disk = image::live::open(chain, targets, options)?.into();
+        if let Some(made) = made {
+            made.keep();
+        }
         Ok(OpenForUse {
-            disk: image::live::open(chain, targets, options)?.into(),
+            disk,
             files,
             is_to_be_short: how.kept == StoragePromise::Nothing && how.arrangement != Arrangement::Mirror,
             format,
             keeps_storage: how.kept != StoragePromise::Nothing,
             own,
             writes_zeros: how.kept == StoragePromise::Written,
+            filler: None,
             _locks: locks.into_iter().map(|held| held.lock).collect(),
         })
     }
@@ -242,12 +284,29 @@ pub(super) struct OpenForUse {
     is_to_be_short: bool,
     /// Zeros are written, because it keeps that it was.
     pub(super) writes_zeros: bool,
+    /// What brings the rest of a disk that is being filled.
+    filler: Option<Filler>,
     _locks: Vec<ReadLock>,
 }
 
 impl OpenForUse {
+    /// The file of the top layer, if it is written.
+    pub(super) fn top(&self) -> Option<Arc<LiveFile>> {
+        self.own.first().cloned()
+    }
+
+    /// The same behind `disk`, which is being filled.
+    pub(super) fn filled(self, disk: Arc<dyn LiveDisk>, filler: Filler) -> Self {
+        Self { disk, filler: Some(filler), ..self }
+    }
+
     /// Closes the image, and gives back what was reserved for it and not used.
     pub(super) fn close(&self, observer: &dyn Observer) -> Result<()> {
+        let filled = self.filler.as_ref().map_or(Ok(()), |filler| filler.end(observer));
+        self.close_image(observer).and(filled)
+    }
+
+    fn close_image(&self, observer: &dyn Observer) -> Result<()> {
         if let Err(error) = self.shorten() {
             // If the disk failed by it, closing says so.
             observer.note(&format!("the image's file stays longer than it need be: {error}"));
@@ -392,6 +451,10 @@ impl Resolver for OwnFilesFirst<'_> {
         let found = self.others.open(from, name, purpose)?;
         let own = self.files.iter().find(|file| file.identity() == found.identity());
         Ok(own.map_or(found, |file| file.clone() as Arc<dyn HostFile>))
+    }
+
+    fn open_snapshot(&self, from: &dyn HostFile, parent: &SnapshotReference) -> Result<Arc<dyn HostFile>> {
+        self.others.open_snapshot(from, parent)
     }
 
     fn siblings(&self, from: &dyn HostFile) -> Result<Vec<OsString>> {

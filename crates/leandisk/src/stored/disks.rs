@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use block::{Error, HostFile, Result};
-use image::Format;
+use image::{Format, SnapshotReference};
 use repository::{Id, Index, Node, Repository, Snapshot, SnapshotDisk};
 
 use super::place::Place;
@@ -104,11 +104,28 @@ pub(crate) fn find_disk(mut disks: Vec<FoundDisk>, wanted: Option<&str>, snapsho
 
 /// A disk of a snapshot, as a file of the host, for what opens disks.
 pub(crate) fn open_file(place: &Place, name: &SnapshotName, path: &Path) -> Result<Arc<dyn HostFile>> {
+    Ok(Arc::new(open_disk(place, name, path)?.disk))
+}
+
+/// A disk of a snapshot, and what it is known by.
+pub(crate) struct StoredDisk {
+    pub(crate) disk: SnapshotDisk,
+    pub(crate) reference: SnapshotReference,
+}
+
+/// Opens a disk of a snapshot. `path` names it in messages.
+pub(crate) fn open_disk(place: &Place, name: &SnapshotName, path: &Path) -> Result<StoredDisk> {
     let repository = place.open(false)?;
     let index = repository.index()?;
     let (id, snapshot) = repository.find_snapshot(&name.snapshot)?;
     let disk = find_disk(disks_of(&repository, &index, &snapshot)?, name.disk.as_deref(), id)?;
-    Ok(Arc::new(SnapshotDisk::open(repository, &index, &disk.node, path)?))
+    let reference = SnapshotReference {
+        repository: repository.id().bytes(),
+        snapshot: id.bytes(),
+        tree: snapshot.tree.bytes(),
+        disk: disk.node.name.clone(),
+    };
+    Ok(StoredDisk { disk: SnapshotDisk::open(repository, &index, &disk.node, path)?, reference })
 }
 
 #[cfg(test)]

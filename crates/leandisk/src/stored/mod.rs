@@ -4,5 +4,5 @@ mod disks;
 mod place;
 
 pub use disks::SnapshotName;
-pub(crate) use disks::{disks_of, find_disk, node_name, open_file};
+pub(crate) use disks::{StoredDisk, disks_of, find_disk, node_name, open_disk, open_file};
 pub use place::{Password, Place};

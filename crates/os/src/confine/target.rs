@@ -73,7 +73,13 @@ impl Target {
     }
 
     fn check_unpublished(&self, name: TargetName) -> Result<()> {
-        if name == TargetName::Target { Err(self.refused(name)) } else { Ok(()) }
+        match name {
+            TargetName::Partial | TargetName::Checkpoint | TargetName::Draft => Ok(()),
+            // What a guest may have written is no copy's.
+            TargetName::Target | TargetName::Filling | TargetName::Filled | TargetName::FilledDraft => {
+                Err(self.refused(name))
+            }
+        }
     }
 
     fn refused(&self, name: TargetName) -> block::Error {

@@ -190,6 +190,9 @@ enum Name {
     Partial,
     Checkpoint,
     Draft,
+    Filling,
+    Filled,
+    FilledDraft,
 }
 
 /// An error on its way.

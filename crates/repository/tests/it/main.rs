@@ -4,6 +4,7 @@
 
 mod broken;
 mod cuts;
+mod shaky;
 
 use std::sync::Arc;
 

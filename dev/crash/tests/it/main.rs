@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod copies;
+mod fill;
 mod increments;
 mod live;
 mod ova;
