@@ -12,6 +12,7 @@ mod coordinate;
 mod devices;
 mod files;
 mod lvm;
+mod repository;
 pub mod sparse;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use extent::{Offset, Span, Volume};
 use filesystem::{Check, FileSystem, Source};
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
 pub use lvm::lvm;
+pub use repository::repository;
 use sparse::unpack;
 
 /// The most windows that are mapped and read.
