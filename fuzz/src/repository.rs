@@ -50,7 +50,7 @@ fn tree(repository: &Arc<Repository>, data: &[u8]) -> Result<()> {
         packer.add(BlobKind::Data, blob)?;
     }
     let tree = packer.add(BlobKind::Tree, data)?.id;
-    session.finish(vec![packer], Tree::default(), Snapshot::now)?;
+    session.finish(vec![packer], Tree::default(), &[], Snapshot::now)?;
     let index = repository.index()?;
     let tree = repository.tree(&index, tree)?;
     for node in tree.nodes.iter().filter(|node| node.is_file()) {

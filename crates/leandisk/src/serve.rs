@@ -12,6 +12,7 @@
 
 mod compacting;
 mod filling;
+mod held;
 mod lean;
 mod listening;
 mod made;
@@ -36,10 +37,11 @@ use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
 use crate::confine::{Opening, When};
 use crate::open::OpenOptions;
 use crate::{Observer, Provision};
+use held::Held;
 use listening::{Doors, Entrances, Listening};
 use made::Made;
+use opened::OpenForUse;
 pub(crate) use opened::open_direct;
-use opened::{Held, OpenForUse};
 
 /// What is served, and where.
 #[derive(Clone, Debug, Default)]

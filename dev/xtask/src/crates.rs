@@ -179,7 +179,7 @@ mod tests {
 
     /// Whether a file has an example in its documentation that is compiled: a fence that says nothing of another language.
     fn has_example(path: &Path) -> bool {
-        let text = std::fs::read_to_string(path).unwrap();
+        let text = fs::read_to_string(path).unwrap();
         let fences = text.lines().map(str::trim_start).filter(|line| line.starts_with("//"));
         let fences = fences.filter_map(|line| line.trim_start_matches(['/', '!', ' ']).strip_prefix("```"));
         fences.step_by(2).any(|language| {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     fn files_below(folder: &Path) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
     }
 
@@ -196,11 +196,11 @@ mod tests {
     #[test]
     fn examples_are_looked_for_where_there_are_some_and_only_there() {
         for kind in ["crates", "dev"] {
-            for folder in std::fs::read_dir(root().join(kind)).unwrap().map(|entry| entry.unwrap().path()) {
+            for folder in fs::read_dir(root().join(kind)).unwrap().map(|entry| entry.unwrap().path()) {
                 if !folder.join("src/lib.rs").exists() {
                     continue;
                 }
-                let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+                let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
                 let has_some = files_below(&folder.join("src")).iter().any(|path| has_example(path));
                 assert_eq!(!manifest.contains("doctest = false"), has_some, "{}", folder.display());
             }

@@ -17,7 +17,7 @@ use os::{FolderOptions, HostFolder, LiveFile};
 use serve::monitor::Monitor;
 
 use super::Options;
-use super::opened::{Caching, Held, HeldToWrite, OpenForUse, UseOptions};
+use super::opened::{Caching, Filler, HeldToWrite, OpenForUse, UseOptions};
 use crate::open::{Location, OpenOptions};
 use crate::stored::StoredDisk;
 use crate::{Observer, Provision, Unwatched};
@@ -68,7 +68,7 @@ pub(super) struct HeldToFill {
 }
 
 /// Holds the target, which is made if it is not there, and what it is filled from.
-pub(super) fn hold(stored: StoredDisk, target: &Path, options: &Options) -> Result<Held> {
+pub(super) fn hold(stored: StoredDisk, target: &Path, options: &Options) -> Result<HeldToFill> {
     if target.symlink_metadata().is_ok() {
         return Err(Error::refused("is there already")
             .path(target.display())
@@ -99,7 +99,7 @@ pub(super) fn hold(stored: StoredDisk, target: &Path, options: &Options) -> Resu
     let chain = location.open_chain_at_rest(Caching::PageCache)?;
     let held = HeldToWrite::of(&chain, location.resolver()?, UseOptions::of(&path, options))?;
     let record = LiveFile::open(folder.path(TargetName::Filled))?;
-    Ok(Held::Filling(Box::new(HeldToFill { target: held, source, record, identity, folder })))
+    Ok(HeldToFill { target: held, source, record, identity, folder })
 }
 
 /// Lays out an empty image.
@@ -145,13 +145,13 @@ impl HeldToFill {
                 return Err(error);
             }
         };
-        let filler = Filler::start(disk.clone(), folder, opened.top(), observer);
-        Ok(opened.filled(disk, filler))
+        let filler = Threads::start(disk.clone(), folder, opened.top(), observer);
+        Ok(opened.filled(disk, Box::new(filler)))
     }
 }
 
 /// Threads that fill a disk, and what came of it.
-pub(super) struct Filler {
+struct Threads {
     disk: Arc<FillingDisk>,
     ending: Arc<Ending>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -166,7 +166,7 @@ struct Ending {
     observer: Arc<dyn Observer>,
 }
 
-impl Filler {
+impl Threads {
     fn start(
         disk: Arc<FillingDisk>,
         folder: HostFolder,
@@ -186,9 +186,10 @@ impl Filler {
         }
         Self { disk, ending, threads: Mutex::new(threads) }
     }
+}
 
-    /// Has them end, and says what came of it.
-    pub(super) fn end(&self, observer: &dyn Observer) -> Result<()> {
+impl Filler for Threads {
+    fn end(&self, observer: &dyn Observer) -> Result<()> {
         self.disk.stop();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         threads.into_iter().for_each(|thread| drop(thread.join()));

@@ -14,19 +14,17 @@ use block::{Counted, Disk, EditDisk, Error, HostFile, LiveDisk, ReadAt, Result, 
 use claims::Act;
 use extent::{Host, Virtual, VirtualOffset, VirtualSpan};
 use image::live::{Arrangement, LiveOptions};
-use image::{Chain, Format, NoFiles, Purpose, Resolver, SnapshotReference};
+use image::{Chain, Format, Purpose, Resolver, SnapshotReference};
 use os::{HostMachine, LiveFile, PreallocatedFile, ReadLock, StoragePromise};
 use serve::monitor::Monitor;
 use stack::Stack;
 
-use super::filling::{Filler, HeldToFill};
+use super::Options;
 use super::lean::Lean;
 use super::made::Made;
 use super::rehearsal::Rehearsed;
-use super::{Options, Served};
 pub(super) use crate::machine::Caching;
 use crate::open::{Location, NtfsLog, OpenOptions, check_claims};
-use crate::stored::open_disk;
 use crate::{Observer, Provision, Unwatched};
 
 /// Takes a disk that stands on no other into use as `serve` does, but past the page cache where that can be done.
@@ -67,74 +65,6 @@ impl UseOptions {
     }
 }
 
-/// A disk whose files are locked, and of which no byte was changed.
-pub(super) enum Held {
-    /// To be read.
-    ToRead(HeldToRead),
-    /// To be taken into use.
-    ToWrite(HeldToWrite),
-    /// To be taken into use while it is filled.
-    Filling(Box<HeldToFill>),
-}
-
-impl Held {
-    pub(super) fn of(served: &Served, options: &Options) -> Result<Self> {
-        let path = &*served.disk;
-        let location = Location::here(path, &options.open);
-        location.check_on_host()?;
-        if let Some((place, name)) = options.open.snapshot(path) {
-            if served.overlay.is_none() && served.into.is_none() && !options.read_only {
-                return Err(Error::refused("a disk of a snapshot cannot be written")
-                    .hint("--overlay FILE keeps what is written in an image of its own; --into TARGET restores the disk meanwhile; --read-only writes nothing")
-                    .path(path.display()));
-            }
-            let stored = open_disk(place, &name, path)?;
-            if let Some(overlay) = &served.overlay {
-                return super::overlay::hold(stored, overlay, options);
-            }
-            if let Some(target) = &served.into {
-                return super::filling::hold(stored, target, options);
-            }
-            let disk = Arc::new(stored.disk.reading_ahead());
-            let chain = Chain::open(disk, image::OpenOptions { format: Some(Format::Raw) }, &NoFiles)?;
-            return Self::to_read(&chain, location, options);
-        }
-        let chain = location.open_chain_at_rest(Caching::PageCache)?;
-        if options.read_only {
-            return Self::to_read(&chain, location, options);
-        }
-        let resolver = location.resolver()?;
-        Ok(Self::ToWrite(HeldToWrite::of(&chain, resolver, UseOptions::of(path, options))?))
-    }
-
-    fn to_read(chain: &Chain, location: Location<'_>, options: &Options) -> Result<Self> {
-        let mut held = HeldToRead::of(chain, &*location.resolver()?, options.lean)?;
-        held.ntfs_log = options.open.ntfs_log;
-        if options.lean {
-            options.open.with.iter().try_for_each(|other| held.add_other(location, other))?;
-        }
-        Ok(Self::ToRead(held))
-    }
-
-    /// What would speak against taking it into use. Nothing is written to find that out.
-    pub(super) fn check_usable(&self) -> Result<()> {
-        match self {
-            Self::ToRead(_) => Ok(()),
-            Self::ToWrite(held) => held.check_usable(),
-            Self::Filling(held) => held.target().check_usable(),
-        }
-    }
-
-    /// Takes it into use. That may put its image in order: a log is replayed, a last cluster completed.
-    pub(super) fn into_use(self, monitor: &Arc<Monitor>, observer: &Arc<dyn Observer>) -> Result<OpenForUse> {
-        match self {
-            Self::ToRead(held) => held.into_use(&**observer),
-            Self::ToWrite(held) => held.into_use(monitor),
-            Self::Filling(held) => held.into_use(monitor, observer),
-        }
-    }
-}
-
 /// A disk that is only read.
 pub(super) struct HeldToRead {
     chain: Chain,
@@ -147,6 +77,16 @@ pub(super) struct HeldToRead {
 }
 
 impl HeldToRead {
+    /// The disk at `location`, with those that the options name beside it.
+    pub(super) fn at(chain: &Chain, location: Location<'_>, options: &Options) -> Result<Self> {
+        let mut held = Self::of(chain, &*location.resolver()?, options.lean)?;
+        held.ntfs_log = options.open.ntfs_log;
+        if options.lean {
+            options.open.with.iter().try_for_each(|other| held.add_other(location, other))?;
+        }
+        Ok(held)
+    }
+
     fn of(chain: &Chain, resolver: &dyn Resolver, is_lean: bool) -> Result<Self> {
         check_claims(chain, resolver, Act::Read)?;
         let locks = lock_for_reading(chain.files())?;
@@ -166,7 +106,7 @@ impl HeldToRead {
         Ok(())
     }
 
-    fn into_use(self, observer: &dyn Observer) -> Result<OpenForUse> {
+    pub(super) fn into_use(self, observer: &dyn Observer) -> Result<OpenForUse> {
         let Self { chain, others, locks, is_lean, ntfs_log } = self;
         let format = chain.facts().format;
         let disk: Arc<dyn LiveDisk> = match is_lean {
@@ -269,6 +209,12 @@ fn open_again(chain: &Chain, resolver: &dyn Resolver, files: &[Arc<LiveFile>]) -
     Chain::open(files[0].clone(), same_format(chain), &OwnFilesFirst { others: resolver, files })
 }
 
+/// What brings the rest of a disk in the background.
+pub(super) trait Filler: Send + Sync {
+    /// Has it end, and says what came of it.
+    fn end(&self, observer: &dyn Observer) -> Result<()>;
+}
+
 /// A disk with the locks of the files that are only read.
 pub(super) struct OpenForUse {
     pub(super) disk: Arc<dyn LiveDisk>,
@@ -285,7 +231,7 @@ pub(super) struct OpenForUse {
     /// Zeros are written, because it keeps that it was.
     pub(super) writes_zeros: bool,
     /// What brings the rest of a disk that is being filled.
-    filler: Option<Filler>,
+    filler: Option<Box<dyn Filler>>,
     _locks: Vec<ReadLock>,
 }
 
@@ -296,7 +242,7 @@ impl OpenForUse {
     }
 
     /// The same behind `disk`, which is being filled.
-    pub(super) fn filled(self, disk: Arc<dyn LiveDisk>, filler: Filler) -> Self {
+    pub(super) fn filled(self, disk: Arc<dyn LiveDisk>, filler: Box<dyn Filler>) -> Self {
         Self { disk, filler: Some(filler), ..self }
     }
 

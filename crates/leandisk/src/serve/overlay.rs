@@ -16,7 +16,7 @@ use image::{AnyWriter, Chain, CreateOptions, Format, Purpose, Resolver, Snapshot
 use os::NewFile;
 
 use super::made::Made;
-use super::opened::{Caching, Held, HeldToWrite, UseOptions};
+use super::opened::{Caching, HeldToWrite, UseOptions};
 use super::{Options, Served};
 use crate::Unwatched;
 use crate::open::{Location, OpenOptions};
@@ -44,7 +44,7 @@ pub(super) fn check_overlays(options: &Options) -> Result<()> {
 }
 
 /// Holds the disk of a snapshot with its overlay, which is made if it is not there.
-pub(super) fn hold(stored: StoredDisk, path: &Path, options: &Options) -> Result<Held> {
+pub(super) fn hold(stored: StoredDisk, path: &Path, options: &Options) -> Result<HeldToWrite> {
     let StoredDisk { disk, reference } = stored;
     let open = OpenOptions { format: Some(Format::Qcow2), ..options.open.clone() };
     let location = Location::here(path, &open);
@@ -60,7 +60,7 @@ pub(super) fn hold(stored: StoredDisk, path: &Path, options: &Options) -> Result
         return Err(Error::refused("is there, and is no overlay of a snapshot").path(path.display()));
     }
     let how = UseOptions::of(path, options);
-    Ok(Held::ToWrite(HeldToWrite::of(&chain, Box::new(resolver), how)?.made(made)))
+    Ok(HeldToWrite::of(&chain, Box::new(resolver), how)?.made(made))
 }
 
 /// Makes an overlay in which nothing is written yet.

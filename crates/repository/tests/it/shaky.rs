@@ -124,7 +124,7 @@ fn back_up(repository: &Repository, generation: u64) -> Result<Id> {
     let blobs = (0..8).map(|at| noise(if at % 3 == 0 { generation * 100 + at } else { at }, 3000));
     let content = blobs.map(|blob| Ok(packer.add(BlobKind::Data, &blob)?.id)).collect::<Result<_>>()?;
     let tree = Tree { nodes: vec![Node::file("disk".into(), 8 * 3000, content)] };
-    session.finish(vec![packer], tree, Snapshot::now)
+    session.finish(vec![packer], tree, &[], Snapshot::now)
 }
 
 /// Reads all that every snapshot needs; answers how many there are.

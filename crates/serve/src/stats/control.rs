@@ -1,75 +1,26 @@
 //! The control socket: a line of JSON in, a line of JSON out.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use block::{Error, Result};
-use serde::{Deserialize, Serialize};
 
-use super::corrupt::Corrupt;
 use super::csv::vscsi_stats;
 use super::endpoint::{CLIENT_TIME_MAX, Endpoint, Listening, Stream, read_until};
 use super::export_stats::ExportStats;
 use super::moment::hold;
 use super::prometheus::metrics;
+use super::question::{Answer, Question, read_answer};
 use crate::export::Export;
 use crate::nbd::Publisher;
 use crate::socket::{Access, bind};
 
 /// The longest question.
 const QUESTION_BYTES_MAX: usize = 8 << 10;
-/// The longest answer that a client takes.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
-
-/// What may be asked.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Question {
-    /// What was measured of every export, or of one.
-    Snapshot {
-        /// The export's name.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        export: Option<String>,
-    },
-    /// The same as vscsiStats prints it.
-    Csv {
-        /// The export's name.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        export: Option<String>,
-    },
-    /// The same for Prometheus.
-    Metrics {},
-    /// A disk as it is now, under a name that is answered, for as long as the connection lasts. A file is passed along, which takes what
-    /// changes meanwhile.
-    Moment {
-        /// The export's name.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        export: Option<String>,
-    },
-}
-
-/// What is answered.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// To `snapshot`.
-    Exports(Vec<ExportStats>),
-    /// To `csv` and `metrics`.
-    Text(String),
-    /// To `moment`: the name of the export that shows the disk as it was.
-    Moment {
-        /// That name.
-        export: String,
-    },
-    /// To `moment`, where there is no such export, or none of which moments are kept.
-    NoMoment {},
-    /// To what makes no sense.
-    Error(String),
-}
 
 /// Answers questions at a socket. Stops, and removes the socket that it made, when dropped.
 pub struct StatsServer {
@@ -178,13 +129,4 @@ pub fn query(path: &Path, question: &Question) -> Result<Answer> {
     line.push(b'\n');
     stream.write_all(&line).map_err(failed)?;
     read_answer(&stream, path)
-}
-
-/// Reads the line that a server answers.
-pub(super) fn read_answer(stream: &UnixStream, path: &Path) -> Result<Answer> {
-    let failed = |error| Error::io("ask the server", error).path(path.display());
-    let mut answer = Vec::new();
-    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_until(b'\n', &mut answer).map_err(failed)?;
-    serde_json::from_slice(&answer)
-        .map_err(|error| Error::corrupt(Corrupt::Answer(error.to_string())).path(path.display()))
 }

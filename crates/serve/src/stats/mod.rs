@@ -7,10 +7,12 @@ mod endpoint;
 mod export_stats;
 mod moment;
 mod prometheus;
+mod question;
 
-pub use control::{Answer, Question, StatsServer, query, socket_beside};
+pub use control::{StatsServer, query, socket_beside};
 pub use corrupt::Corrupt;
 pub use csv::vscsi_stats;
 pub use export_stats::ExportStats;
 pub use moment::MomentOfServer;
 pub use prometheus::{MetricsServer, metrics};
+pub use question::{Answer, Question};

@@ -15,9 +15,9 @@ use std::time::Duration;
 use block::{Error, Result};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::control::{Answer, Question, read_answer};
 use super::corrupt::Corrupt;
 use super::endpoint::{CLIENT_TIME_MAX, Stream};
+use super::question::{Answer, Question, read_answer};
 use crate::export::Export;
 use crate::moment::{Keep, Moment};
 use crate::nbd::{Published, Publisher};
