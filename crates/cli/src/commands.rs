@@ -16,20 +16,20 @@ use leandisk::{
     defrag, files, folder, guard, increment, info, map, moment, recover, running, serve, stats, worth,
 };
 use report::{
-    ASSUMPTIONS_TOML, DiskEntry, DiskReport, age_text, analyze_full_text, analyze_text, appliance_text,
-    backup_text, check_text, compact_text, copy_text, create_text, defrag_text, first_write_text,
-    folder_text, fragmentation_text, guard_report_text, guard_text, info_text, list_text, map_text,
-    printable, recover_text, restore_text, snapshots_text, stats_text, to_json, to_json_line, vm_text,
-    watch_heading, watch_lines, worth_text,
+    ASSUMPTIONS_TOML, BackupDocument, DiskEntry, DiskReport, age_text, analyze_full_text, analyze_text,
+    appliance_text, backup_text, check_text, compact_text, copy_text, create_text, defrag_text,
+    first_write_text, folder_text, fragmentation_text, guard_report_text, guard_text, info_text, list_text,
+    map_text, printable, recover_text, restore_text, snapshots_text, stats_text, to_json, to_json_line,
+    vm_text, watch_heading, watch_lines, worth_text,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::Failed;
 use crate::arguments::{
-    AnalyzeArguments, BenchCommand, Command, CoordinateArguments, CopyArguments, ExtractArguments,
-    GuardArguments, GuardCommand, InfoArguments, ProgressStyle, ReportArguments, ServeArguments,
-    StatsArguments,
+    AnalyzeArguments, BackupArguments, BenchCommand, Command, CoordinateArguments, CopyArguments,
+    ExtractArguments, GuardArguments, GuardCommand, InfoArguments, ProgressStyle, ReportArguments,
+    ServeArguments, StatsArguments,
 };
 use crate::copying;
 use crate::generate;
@@ -80,7 +80,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
         Command::Copy(arguments) => copy(arguments, command.fills_stdout())?,
         Command::Backup(arguments) => {
-            let document = backup::run(&arguments.options()?, &shown(arguments.progress))?;
+            let document = back_up(arguments, &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { backup_text(&document, palette) })?;
         }
         Command::Snapshots(arguments) => {
@@ -278,26 +278,55 @@ fn at<T>(
     observer: &dyn Observer,
     act: impl FnOnce(&mut Place) -> Result<T>,
 ) -> Result<T> {
-    let Some(address) = Address::of(disk) else {
-        let served = moment::Disk::begin(disk, how.overlay_folder.as_deref())?;
-        let served = served.map(|served| Place::Served(Box::new(served), disk.display().to_string()));
-        return act(&mut served.unwrap_or(Place::Here));
-    };
-    let mut place = Place::Guest(Box::new(running::Disk::begin(&address?, how, observer)?));
+    let mut place = Place::begin(disk, how, observer)?;
     let done = act(&mut place);
-    let ended = match place {
-        Place::Here | Place::Served(..) => Ok(()),
-        Place::Guest(guest) => guest.end(),
-    };
-    let again = format!("something may be left in QEMU: leandisk recover '{}'", disk.display());
-    match (done, ended) {
-        (done, Ok(())) => done,
-        (Ok(_), Err(error)) => Err(error.hint(again)),
-        (Err(error), Err(left)) => {
-            tell(&format!("{left}; {again}"));
-            Err(error)
+    place.end(disk, done)
+}
+
+impl Place {
+    fn begin(disk: &Path, how: &running::Options, observer: &dyn Observer) -> Result<Self> {
+        if let Some(address) = Address::of(disk) {
+            return Ok(Self::Guest(Box::new(running::Disk::begin(&address?, how, observer)?)));
+        }
+        let served = moment::Disk::begin(disk, how.overlay_folder.as_deref())?;
+        Ok(served.map_or(Self::Here, |served| Self::Served(Box::new(served), disk.display().to_string())))
+    }
+
+    /// Removes what was made for it, whatever was done there.
+    fn end<T>(self, disk: &Path, done: Result<T>) -> Result<T> {
+        let ended = match self {
+            Self::Here | Self::Served(..) => Ok(()),
+            Self::Guest(guest) => guest.end(),
+        };
+        let again = format!("something may be left in QEMU: leandisk recover '{}'", disk.display());
+        match (done, ended) {
+            (done, Ok(())) => done,
+            (Ok(_), Err(error)) => Err(error.hint(again)),
+            (Err(error), Err(left)) => {
+                tell(&format!("{left}; {again}"));
+                Err(error)
+            }
         }
     }
+}
+
+/// Backs disks up, wherever they are read.
+fn back_up(arguments: &BackupArguments, observer: &dyn Observer) -> Result<BackupDocument> {
+    let mut options = arguments.options()?;
+    let how = if options.dry_run { looking() } else { running::Options::default() };
+    let begin = |source: &backup::Source| Place::begin(&source.disk, &how, observer);
+    let places = options.sources.iter().map(begin).collect::<Result<Vec<_>>>()?;
+    for (source, place) in options.sources.iter_mut().zip(&places) {
+        let mut shown = OpenOptions::default();
+        let mut read_at = source.disk.clone();
+        place.put_in(&mut read_at, &mut shown);
+        if let Some(shown) = shown.shown_as {
+            source.read_at = Some(read_at);
+            source.disk = shown.into();
+        }
+    }
+    let done = backup::run(&options, observer);
+    places.into_iter().zip(&options.sources).fold(done, |done, (place, source)| place.end(&source.disk, done))
 }
 
 /// Analyses each disk of a folder in a process of its own, so that none is in another's way.
@@ -363,15 +392,33 @@ fn serve(arguments: &ServeArguments) -> Result<()> {
     let _ends_on_second = cancel_on_signal()?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| Error::io("signal handler", error))?;
     let observer: Arc<dyn Observer> = Arc::new(Ending(TERMINAL));
-    let options = arguments.options()?;
-    serve::run_confined(&options, arguments.confine.into(), &observer, |disks| {
+    let mut options = arguments.options()?;
+    let places = places_to_serve(&mut options)?;
+    let served = serve::run_confined(&options, arguments.confine.into(), &observer, |disks| {
         for serve::ServedAt { disk, places } in disks {
             tell(&format!("serving {} at {}", disk.display(), places.join(" and ")));
         }
         manager.notify(service::READY);
         let _ = signals.forever().next();
         manager.notify(service::STOPPING);
-    })
+    });
+    places.into_iter().zip(&options.disks).fold(served, |served, (place, disk)| place.end(&disk.disk, served))
+}
+
+/// Where the disks are read that are served, if they are only read.
+fn places_to_serve(options: &mut serve::Options) -> Result<Vec<Place>> {
+    let mut places = Vec::new();
+    for served in options.disks.iter_mut().filter(|_| options.read_only) {
+        let place = Place::begin(&served.disk, &looking(), &TERMINAL)?;
+        let (mut read_at, mut open) = (served.disk.clone(), OpenOptions::default());
+        place.put_in(&mut read_at, &mut open);
+        if let Some(shown) = open.shown_as {
+            served.read_at = Some(read_at);
+            served.disk = shown.into();
+        }
+        places.push(place);
+    }
+    Ok(places)
 }
 
 fn run_guard(arguments: &GuardArguments) -> Result<()> {

@@ -454,6 +454,7 @@ impl ServeArguments {
         let mut overlays = once_each("--overlay", &self.overlay, self.disks.len())?;
         let served = |disk: &PathBuf| serve::Served {
             disk: disk.clone(),
+            read_at: None,
             name: names.next().cloned(),
             trace: traces.next().cloned(),
             overlay: overlays.next().cloned(),

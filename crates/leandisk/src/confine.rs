@@ -143,7 +143,8 @@ impl Needs {
 /// With [`When::Auto`], what the kernel does not do is left out. With [`When::Always`] it is `Unsupported`.
 pub fn run(when: When, needs: Needs) -> Result<()> {
     if needs.reads_repository {
-        return Opening::of_repository(when)?.close(needs.work);
+        let why = "the files of a repository are not known before it is read";
+        return Opening::not_closed_in(when, why)?.close(needs.work);
     }
     Opening::begin(when, needs.names)?.close(needs.work)
 }
@@ -156,10 +157,10 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
-    /// Of a process that reads a repository, and is not closed in.
-    pub(crate) fn of_repository(when: When) -> Result<Self> {
+    /// Of a process that is not closed in, and why.
+    pub(crate) fn not_closed_in(when: When, why: &str) -> Result<Self> {
         match when {
-            When::Always => Err(cannot("the files of a repository are not known before it is read")),
+            When::Always => Err(cannot(why)),
             When::Auto | When::Never => Ok(Self { when: When::Never, split: None }),
         }
     }

@@ -12,6 +12,21 @@ pub(crate) fn is_address(name: &Path) -> bool {
     Address::is_meant(name)
 }
 
+/// What a disk is called that is no file: an export by its name, a disk of a running guest by its.
+pub(crate) fn disk_name(path: &Path) -> Option<String> {
+    if let Some(Ok(address)) = vm::Address::of(path) {
+        let disk = address.disk.unwrap_or_else(|| "disk".into());
+        return Some(disk.trim_matches('/').replace('/', "-"));
+    }
+    if !is_address(path) {
+        return None;
+    }
+    let text = path.to_string_lossy();
+    let before = text.split('?').next().unwrap_or_default();
+    let export = before.rsplit('/').next().filter(|export| !export.is_empty()).unwrap_or("disk");
+    Some(export.to_owned())
+}
+
 /// The files that TLS to the export at an address reads; none for a path, or an address that is refused later.
 pub(crate) fn tls_files(name: &Path) -> Vec<PathBuf> {
     Address::parse(name).ok().flatten().map(|address| address.tls_files()).unwrap_or_default()

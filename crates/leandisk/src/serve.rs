@@ -36,6 +36,7 @@ use serve::trace::{TraceFacts, TraceOptions, TraceWriter};
 
 use crate::confine::{Opening, When};
 use crate::open::OpenOptions;
+use crate::remote::{disk_name, is_address};
 use crate::{Observer, Provision};
 use held::Held;
 use listening::{Doors, Entrances, Listening};
@@ -100,8 +101,10 @@ impl Placement {
 /// A disk that is served.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Served {
-    /// An image file or a block device that nobody else uses.
+    /// An image file or a block device that nobody else uses; to be read, also an export of a server.
     pub disk: PathBuf,
+    /// Where it is read, if elsewhere: at the export of a running guest's disk.
+    pub read_at: Option<PathBuf>,
     /// The export's name; `None` for the file's.
     pub name: Option<String>,
     /// A new file in which every request is recorded.
@@ -116,7 +119,8 @@ impl Served {
     /// The name under which clients find it.
     pub fn export_name(&self) -> String {
         let of_file = || self.disk.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        self.name.clone().unwrap_or_else(of_file)
+        let named = || disk_name(&self.disk).unwrap_or_else(of_file);
+        self.name.clone().unwrap_or_else(named)
     }
 }
 
@@ -166,8 +170,10 @@ pub fn run_confined(
     overlay::check_overlays(options)?;
     filling::check_targets(options)?;
     let doors = Doors::of(options)?;
-    let opening = match reads_repository(options) {
-        true => Opening::of_repository(when)?,
+    let opening = match reads_as_it_goes(options) {
+        true => {
+            Opening::not_closed_in(when, "what is served is read from a repository or a server as it goes")?
+        }
         false => Opening::begin(when, made_names(options, &doors))?,
     };
     let held = hold_all(options)?;
@@ -187,9 +193,10 @@ pub fn run_confined(
     first_error(results, &**observer)
 }
 
-/// Whether a disk of a snapshot is served, which is read from a repository as it goes.
-fn reads_repository(options: &Options) -> bool {
-    options.disks.iter().any(|served| options.open.snapshot(&served.disk).is_some())
+/// Whether a disk is served that is read from a repository, or from another server, as it goes.
+fn reads_as_it_goes(options: &Options) -> bool {
+    let is_elsewhere = |served: &Served| served.read_at.is_some() || is_address(&served.disk);
+    options.disks.iter().any(|served| is_elsewhere(served) || options.open.snapshot(&served.disk).is_some())
 }
 
 /// `Invalid` unless clients can tell the disks apart, and no two that are written are one.

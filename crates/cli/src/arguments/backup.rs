@@ -28,7 +28,8 @@ pub(crate) struct RepositoryArguments {
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct BackupArguments {
-    /// The disk to back up: an image file or a block device. Several disks make one snapshot. NAME=DISK gives a disk another name than
+    /// The disk to back up: an image file, a block device, an export of a server, or a disk of a running QEMU guest
+    /// (qmp:SOCKET?disk=NAME). Several disks make one snapshot. NAME=DISK gives a disk another name than
     /// its file's
     #[arg(required = true, value_name = "DISK")]
     pub(crate) disks: Vec<OsString>,

@@ -162,10 +162,12 @@ pub(super) const COORDINATE: &str = "\
 Examples:
   leandisk coordinate
   leandisk coordinate --listen-dir /run/storage
+  leandisk coordinate -v                            log who may work when
 
-A guest is given a port to it by QEMU's options
-  -device virtio-serial \\
-  -chardev socket,id=guard,path=/run/leandisk/coordinate/guests.sock,reconnect=2 \\
+A guest is given a port to it by QEMU's options, where SOCKET is guests.sock in
+that folder:
+  -device virtio-serial
+  -chardev socket,id=guard,path=SOCKET,reconnect=2
   -device virtserialport,chardev=guard,name=org.leandisk.guard.0";
 
 pub(super) const GUARD_STATUS: &str = "\

@@ -12,7 +12,8 @@ use super::{
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArguments {
-    /// The disk: an image file or a block device that nothing else is using. Each of several is an export of its own
+    /// The disk: an image file or a block device that nothing else is using. With --read-only also an export of a server, or a disk of a
+    /// running QEMU guest (qmp:SOCKET?disk=NAME) as it is at one moment. Each of several is an export of its own
     #[arg(required = true, value_name = "DISK")]
     pub(crate) disks: Vec<PathBuf>,
     #[command(flatten)]

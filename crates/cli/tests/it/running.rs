@@ -278,6 +278,42 @@ fn files_are_read_from_a_guests_disk() {
 }
 
 #[test]
+fn a_guests_disk_is_served_as_it_was_at_one_moment() {
+    let mut guest = Guest::start(Attached::ByNode);
+    let (address, socket) = (format!("{}?disk=vda", guest.address()), guest.path("served"));
+    let mut serving =
+        guest.leandisk(&["serve", &address, "--read-only", "--socket", arg(&socket)]).spawn().unwrap();
+    let mut said = BufReader::new(serving.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let line = said.find(|line| line.contains("serving ")).unwrap();
+    assert!(line.contains(&address) && line.contains("nbd+unix:///vda?"), "{line}");
+    guest.write(0x77, "20M", "64k");
+    let (served, before) = (guest.path("served.raw"), guest.path("before.raw"));
+    let export = format!("nbd+unix:///vda?socket={}", socket.display());
+    run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &export, arg(&served)]);
+    assert_same_bytes(&served, &before);
+    signal(&serving, "TERM");
+    assert!(serving.wait().unwrap().success());
+    guest.assert_clean();
+    fail(3, &["serve", &address, "--socket", arg(&socket)]);
+}
+
+#[test]
+fn a_guests_disk_is_backed_up_while_it_runs() {
+    let mut guest = Guest::start(Attached::ByNode);
+    let (address, password) = (format!("{}?disk=vda", guest.address()), guest.path("password"));
+    fs::write(&password, "secret").unwrap();
+    let repository = guest.path("repository");
+    let place = ["--repo", arg(&repository), "--password-file", arg(&password)];
+    let stored = document("leandisk.backup/1", &[&["backup", &address, "--init"], &place[..]].concat());
+    assert_eq!((&stored["disks"][0]["name"], &stored["disks"][0]["path"]), (&json!("vda"), &json!(address)));
+    guest.assert_clean();
+    guest.write(0x77, "20M", "64k");
+    let restored = guest.path("restored.raw");
+    succeed(&[&["restore", "latest:vda", arg(&restored)], &place[..]].concat());
+    assert_same_bytes(&restored, &guest.path("before.raw"));
+}
+
+#[test]
 fn what_goes_wrong_has_its_status_and_leaves_nothing() {
     let mut guest = Guest::start(Attached::ByNode);
     let address = guest.address();

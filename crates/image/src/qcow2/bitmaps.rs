@@ -74,7 +74,7 @@ fn corrupt(at: HostOffset) -> Error {
 impl Directory {
     /// Reads and checks the directory; an empty one if there is none, or the image says that it is out of date.
     pub(super) fn read(header: &Header, file: &dyn HostFile) -> Result<Self> {
-        let Some(told) = header.bitmaps.filter(|told| told.is_consistent && told.count > 0) else {
+        let Some(told) = header.bitmaps.filter(|told| told.is_consistent) else {
             return Ok(Self::default());
         };
         let at = told.directory_at;

@@ -90,6 +90,7 @@ pub(super) struct DataFile {
 /// What is said of dirty bitmaps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bitmaps {
+    /// One at least.
     pub(super) count: u32,
     pub(super) is_consistent: bool,
     /// Where the directory lies is not checked here: bitmaps are not needed to read.
@@ -493,7 +494,9 @@ impl Extensions {
                 let mut whole = [0; size_of::<layout::BitmapsExtension>()];
                 let len = data.len().min(whole.len());
                 whole[..len].copy_from_slice(&data[..len]);
-                self.bitmaps = layout::BitmapsExtension::read_from_bytes(&whole).ok().filter(|_| len >= 4);
+                let told = layout::BitmapsExtension::read_from_bytes(&whole).ok();
+                // None are as good as no extension.
+                self.bitmaps = told.filter(|told| len >= 4 && told.nb_bitmaps.get() > 0);
             }
             _ => {}
         }

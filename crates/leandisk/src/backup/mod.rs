@@ -31,6 +31,7 @@ use stack::Stack;
 use crate::copy::plan;
 use crate::machine::{Caching, ThisHost};
 use crate::open::{Location, OpenDisk, OpenOptions, check_claims};
+use crate::remote::disk_name;
 use crate::stored::{disks_of, node_name};
 use crate::{Observer, shadow_copies};
 
@@ -59,15 +60,17 @@ pub struct Source {
     pub name: Option<String>,
     /// The disk.
     pub disk: PathBuf,
+    /// Where it is read, if elsewhere: at the export of a running guest's disk.
+    pub read_at: Option<PathBuf>,
 }
 
 impl Source {
     /// `DISK` or `NAME=DISK`. What has a `/` before the `=`, or is there as it is, is a path.
     pub fn parse(text: &std::ffi::OsStr) -> Self {
-        let whole = Self { name: None, disk: text.into() };
+        let whole = Self { name: None, disk: text.into(), read_at: None };
         match text.to_str().and_then(|text| text.split_once('=')) {
             Some((name, disk)) if is_name(name) && !whole.disk.exists() => {
-                Self { name: Some(name.to_owned()), disk: disk.into() }
+                Self { name: Some(name.to_owned()), disk: disk.into(), read_at: None }
             }
             _ => whole,
         }
@@ -76,7 +79,8 @@ impl Source {
     fn name(&self) -> Result<String> {
         let name = match &self.name {
             Some(name) => name.clone(),
-            None => self.disk.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            None => disk_name(&self.disk)
+                .unwrap_or_else(|| self.disk.file_name().unwrap_or_default().to_string_lossy().into_owned()),
         };
         match is_name(&name) {
             true => Ok(name),
@@ -259,13 +263,15 @@ fn thread_count(options: &Options) -> usize {
 
 /// Facts in, plan out. Nothing is written.
 fn plan_source(source: &Source, options: &Options, observer: &dyn Observer) -> Result<Planned> {
-    let path = &source.disk;
+    let path = source.read_at.as_ref().unwrap_or(&source.disk);
+    let shown_as = source.read_at.as_ref().map(|_| source.disk.display().to_string());
+    let open = OpenOptions { shown_as, ..options.open.clone() };
     let caching = if options.page_cache { Caching::PageCache } else { Caching::Direct };
-    let disk = OpenDisk::open(path, &options.open, caching).map_err(|error| crate::name_disk(error, path))?;
+    let disk = OpenDisk::open(path, &open, caching).map_err(|error| crate::name_disk(error, &source.disk))?;
     let stack = &disk.stack;
     stack.chain().check_readable()?;
     let before = Seen::of(stack.chain());
-    let location = Location { machine: &ThisHost, path, options: &options.open };
+    let location = Location { machine: &ThisHost, path, options: &open };
     let resolver = location.resolver()?;
     if !options.in_use {
         check_claims(stack.chain(), &*resolver, Act::Read).map_err(or_in_use)?;
@@ -277,7 +283,7 @@ fn plan_source(source: &Source, options: &Options, observer: &dyn Observer) -> R
     if block::Disk::sector_bytes(&**stack.chain()) != 512 {
         observer.note(&format!(
             "warning: {} has sectors of {} bytes, which a snapshot does not tell: restore it to vhdx, or attach it with that size",
-            path.display(),
+            source.disk.display(),
             block::Disk::sector_bytes(&**stack.chain())
         ));
     }
@@ -290,7 +296,7 @@ fn plan_source(source: &Source, options: &Options, observer: &dyn Observer) -> R
     let plan = plan(kept, stack, &maps)?;
     let cuts = cuts(stack)?;
     drop(checking);
-    Ok(Planned { name: source.name()?, path: path.clone(), disk, before, plan, cuts, bitmap })
+    Ok(Planned { name: source.name()?, path: source.disk.clone(), disk, before, plan, cuts, bitmap })
 }
 
 fn or_in_use(error: Error) -> Error {

@@ -21,7 +21,7 @@ use crate::appliance::{Appliance, Inside};
 use crate::copy::{self, SourceSeen};
 use crate::machine::{Machine, Named, ThisHost};
 use crate::open::name_disk;
-use crate::remote::is_address;
+use crate::remote::disk_name;
 use crate::{Observer, OpenOptions, Reported};
 use watching::Watching;
 
@@ -156,14 +156,7 @@ fn items(options: &Options, appliances: &[Appliance], paths: &[&Path]) -> Vec<It
 
 /// What the target is called after: an export, a disk of a machine, or a file without its extension.
 fn stem(path: &Path) -> String {
-    if is_address(path) {
-        let text = path.to_string_lossy();
-        let disk = text.split_once("?disk=").map(|(_, disk)| disk.split('&').next().unwrap_or(disk));
-        let before = text.split('?').next().unwrap_or_default();
-        let export = before.rsplit('/').next().filter(|export| !export.is_empty()).unwrap_or("disk");
-        return disk.unwrap_or(export).replace('/', "-");
-    }
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    disk_name(path).unwrap_or_else(|| path.file_stem().unwrap_or_default().to_string_lossy().into_owned())
 }
 
 /// With their targets in a folder: `Invalid` if two are one.

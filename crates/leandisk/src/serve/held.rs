@@ -11,6 +11,7 @@ use super::opened::{Caching, HeldToRead, HeldToWrite, OpenForUse, UseOptions};
 use super::{Options, Served, overlay};
 use crate::Observer;
 use crate::open::Location;
+use crate::remote::is_address;
 use crate::stored::open_disk;
 
 /// A disk whose files are locked, and of which no byte was changed.
@@ -25,9 +26,11 @@ pub(super) enum Held {
 
 impl Held {
     pub(super) fn of(served: &Served, options: &Options) -> Result<Self> {
-        let path = &*served.disk;
+        let path = served.read_at.as_deref().unwrap_or(&served.disk);
         let location = Location::here(path, &options.open);
-        location.check_on_host()?;
+        if !(options.read_only && is_address(path)) {
+            location.check_on_host()?;
+        }
         if let Some((place, name)) = options.open.snapshot(path) {
             if served.overlay.is_none() && served.into.is_none() && !options.read_only {
                 return Err(Error::refused("a disk of a snapshot cannot be written")
