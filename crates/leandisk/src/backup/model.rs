@@ -269,7 +269,16 @@ fn in_use(path: &Path) -> Box<dyn LiveDisk> {
     let location = Location { machine: &ThisHost, path, options: &options };
     let chain = location.open_chain_at_rest(Caching::PageCache).unwrap();
     let mut hold = |file: &dyn block::HostFile| Ok(ThisHost.hold(file.path())? as Arc<dyn EditTarget>);
-    let edit = Edit::open(&chain, &*location.resolver().unwrap(), &mut hold).unwrap();
+    let resolver = location.resolver().unwrap();
+    // A program that another thread starts has this process' files, and their locks, until it is the other program.
+    let edit = (0..1000).find_map(|_| {
+        let opened = Edit::open(&chain, &*resolver, &mut hold).ok();
+        if opened.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        opened
+    });
+    let edit = edit.expect("nobody else has it for long");
     let (chain, files) = edit.into_parts();
     let files = files.into_iter().map(|file| file as Arc<dyn block::TargetFile>).collect();
     image::live::open(chain, files, LiveOptions { reserves_nothing: true, ..LiveOptions::default() }).unwrap()
