@@ -246,15 +246,20 @@ enum Place {
 }
 
 impl Place {
+    /// Where it is opened, if elsewhere than the command line says, and what it is called there.
+    fn elsewhere(&self) -> Option<(PathBuf, String)> {
+        match self {
+            Self::Here => None,
+            Self::Guest(guest) => Some((guest.source().to_owned(), guest.shown().to_owned())),
+            Self::Served(served, shown) => Some((served.source().to_owned(), shown.clone())),
+        }
+    }
+
     /// Has the disk be opened there.
     fn put_in(&self, disk: &mut PathBuf, open: &mut OpenOptions) {
-        let (source, shown) = match self {
-            Self::Here => return,
-            Self::Guest(guest) => (guest.source(), guest.shown()),
-            Self::Served(served, shown) => (served.source(), &**shown),
-        };
-        *disk = source.to_owned();
-        open.shown_as = Some(shown.to_owned());
+        if let Some((source, shown)) = self.elsewhere() {
+            (*disk, open.shown_as) = (source, Some(shown));
+        }
     }
 
     /// What was made, and is removed by a process that is closed in by then.
@@ -317,12 +322,8 @@ fn back_up(arguments: &BackupArguments, observer: &dyn Observer) -> Result<Backu
     let begin = |source: &backup::Source| Place::begin(&source.disk, &how, observer);
     let places = options.sources.iter().map(begin).collect::<Result<Vec<_>>>()?;
     for (source, place) in options.sources.iter_mut().zip(&places) {
-        let mut shown = OpenOptions::default();
-        let mut read_at = source.disk.clone();
-        place.put_in(&mut read_at, &mut shown);
-        if let Some(shown) = shown.shown_as {
-            source.read_at = Some(read_at);
-            source.disk = shown.into();
+        if let Some((read_at, shown)) = place.elsewhere() {
+            (source.read_at, source.disk) = (Some(read_at), shown.into());
         }
     }
     let done = backup::run(&options, observer);
@@ -410,11 +411,8 @@ fn places_to_serve(options: &mut serve::Options) -> Result<Vec<Place>> {
     let mut places = Vec::new();
     for served in options.disks.iter_mut().filter(|_| options.read_only) {
         let place = Place::begin(&served.disk, &looking(), &TERMINAL)?;
-        let (mut read_at, mut open) = (served.disk.clone(), OpenOptions::default());
-        place.put_in(&mut read_at, &mut open);
-        if let Some(shown) = open.shown_as {
-            served.read_at = Some(read_at);
-            served.disk = shown.into();
+        if let Some((read_at, shown)) = place.elsewhere() {
+            (served.read_at, served.disk) = (Some(read_at), shown.into());
         }
         places.push(place);
     }

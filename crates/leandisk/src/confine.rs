@@ -6,7 +6,8 @@
 //!
 //! [`serve::run_confined`](crate::serve::run_confined) does it itself, between opening its files and letting clients in.
 //!
-//! Absent on purpose: commands that change disks in place, and disks of snapshots, whose repository is read as it goes.
+//! Absent on purpose: commands that change disks in place, disks of snapshots, whose repository is read as it goes, and serving what another
+//! server has.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,7 @@
 //! A new, empty disk.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Error, HostFile as _, Result};
@@ -33,6 +34,20 @@ pub struct Options {
     pub force: bool,
 }
 
+/// A new image at `path`, of a disk of `virtual_bytes`, with nothing in it: its identity is drawn, and it is made now.
+pub(crate) fn new_image(path: &Path, virtual_bytes: u64) -> CreateOptions {
+    CreateOptions {
+        virtual_bytes,
+        sector_bytes: 512,
+        compress: false,
+        keys: BTreeMap::new(),
+        identity_seed: uuid::Uuid::new_v4().as_u128(),
+        created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        file_name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        target_is_dirty: false,
+    }
+}
+
 /// Creates the disk. Nothing is under its name before it is complete.
 pub fn run(options: &Options, observer: &dyn Observer) -> Result<CreateDocument> {
     let started = Instant::now();
@@ -43,16 +58,8 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<CreateDocument>
             .hint("name the format with -O, such as -O qcow2")
     })?;
     let provision = options.provision.when();
-    let create = CreateOptions {
-        virtual_bytes: options.size,
-        sector_bytes: 512,
-        compress: false,
-        keys: format_keys(&options.option)?,
-        identity_seed: uuid::Uuid::new_v4().as_u128(),
-        created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        file_name: options.disk.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        target_is_dirty: false,
-    };
+    let keys = format_keys(&options.option)?;
+    let create = CreateOptions { keys, ..new_image(&options.disk, options.size) };
     let writer = image::create(format, create)?;
     if options.disk.metadata().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(Error::refused("only a file is made, or replaced").path(options.disk.display()));

@@ -1,7 +1,7 @@
 //! Serves virtual disks live, and measures what is asked of them.
 //!
 //! [`Export`] is a disk that is served; [`nbd`] serves exports over sockets; [`monitor`] measures; [`stats`] tells what
-//! was measured; [`trace`] records requests.
+//! was measured; [`trace`] records requests. [`stats::MomentOfServer`] has a server keep a disk as it is at one moment.
 //!
 //! Invariants:
 //! - a client, however hostile, costs bounded memory, panics nothing, and does not slow another down;

@@ -209,22 +209,26 @@ fn wait_for_work(child: &mut Child, dir: &Path) {
     }
 }
 
+/// Interrupts it at work, which is its status.
+fn interrupt(mut child: Child, folder: &Path, signal: &str) {
+    wait_for_work(&mut child, folder);
+    run("kill", &["-s", signal, &child.id().to_string()]);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn an_interrupted_run_leaves_nothing() {
     let dir = scratch();
     for (signal, provision) in [("INT", "thin"), ("TERM", "eager")] {
-        let mut child = leandisk()
+        let child = leandisk()
             .args(["bench", "first-write", "--dir", arg(dir.path()), "--size", "256M", "--passes", "100"])
             .args(["--provision", provision])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        wait_for_work(&mut child, dir.path());
-        run("kill", &["-s", signal, &child.id().to_string()]);
-        let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{said}");
+        interrupt(child, dir.path(), signal);
         assert_eq!(names_in(dir.path()), Vec::<String>::new());
     }
 }
@@ -599,17 +603,13 @@ fn interrupted_ageing_leaves_nothing() {
     for (kind, signal) in [("ext4", "INT"), ("ntfs", "TERM")] {
         let _alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
         let image = dir.path().join("aged.raw");
-        let mut child = leandisk()
+        let child = leandisk()
             .args(["bench", "age", arg(&image), "--filesystem", kind, "--size", "64M", "--months", "900"])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        wait_for_work(&mut child, dir.path());
-        run("kill", &["-s", signal, &child.id().to_string()]);
-        let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{kind}: {said}");
+        interrupt(child, dir.path(), signal);
         assert_left_alone(dir.path());
     }
 }

@@ -92,6 +92,26 @@ fn what_the_guest_does_meanwhile_is_not_in_it() {
     }
 }
 
+/// By the socket, while it is served.
+#[test]
+fn a_served_disk_is_backed_up_and_its_files_are_read() {
+    let dir = scratch();
+    let (files, raw) = (dir.path().join("files"), dir.path().join("disk.raw"));
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("a file"), "what is in it").unwrap();
+    run("mkfs.ext4", &["-q", "-d", arg(&files), arg(&raw), "16M"]);
+    let serving = Serving::start(&raw);
+    assert_eq!(succeed(&["cat", arg(&serving.socket), "/a file"]), "what is in it");
+    let (password, repository) = (dir.path().join("password"), dir.path().join("repository"));
+    fs::write(&password, "secret").unwrap();
+    let place = ["--repo", arg(&repository), "--password-file", arg(&password)];
+    let stored =
+        document("leandisk.backup/1", &[&["backup", &serving.address, "--init"], &place[..]].concat());
+    assert_eq!(stored["disks"][0]["name"], "disk", "the export's name");
+    serving.stop();
+    assert_eq!(succeed(&[&["cat", "latest:disk", "/a file"], &place[..]].concat()), "what is in it");
+}
+
 #[test]
 fn a_copy_that_is_killed_leaves_nothing_and_the_guest_goes_on() {
     let dir = scratch();

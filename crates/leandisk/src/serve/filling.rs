@@ -5,19 +5,19 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use block::{Error, ReadAt, Result, TargetFile, TargetName};
 use engine::{
     CreateJob, FillIdentity, FillPlan, FillingDisk, Provision as When, fill_unit_bytes, publish_fill,
 };
 use extent::Virtual;
-use image::{Chain, CreateOptions, Format, NoFiles};
+use image::{Chain, Format, NoFiles};
 use os::{FolderOptions, HostFolder, LiveFile};
 use serve::monitor::Monitor;
 
 use super::Options;
 use super::opened::{Caching, Filler, HeldToWrite, OpenForUse, UseOptions};
+use crate::create::new_image;
 use crate::open::{Location, OpenOptions};
 use crate::stored::StoredDisk;
 use crate::{Observer, Provision, Unwatched};
@@ -110,19 +110,9 @@ fn make(
     virtual_bytes: u64,
     provision: Provision,
 ) -> Result<()> {
-    let create = CreateOptions {
-        virtual_bytes,
-        sector_bytes: 512,
-        compress: false,
-        keys: std::collections::BTreeMap::new(),
-        identity_seed: uuid::Uuid::new_v4().as_u128(),
-        created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        file_name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        target_is_dirty: false,
-    };
     // What keeps its storage finds it now.
     let provision = if provision == Provision::Thin { When::Thin } else { When::Lazy };
-    let writer = image::create(format, create)?;
+    let writer = image::create(format, new_image(path, virtual_bytes))?;
     CreateJob { writer, target: file, virtual_bytes, provision, thread_count: 1 }.run(&Unwatched)?;
     Ok(())
 }

@@ -6,19 +6,19 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use block::{Error, HostFile, ReadAt, Result};
 use engine::{CreateJob, Provision as When};
 use extent::Host;
 use image::qcow2::Qcow2Writer;
-use image::{AnyWriter, Chain, CreateOptions, Format, Purpose, Resolver, SnapshotReference};
+use image::{AnyWriter, Chain, Format, Purpose, Resolver, SnapshotReference};
 use os::NewFile;
 
 use super::made::Made;
 use super::opened::{Caching, HeldToWrite, UseOptions};
 use super::{Options, Served};
 use crate::Unwatched;
+use crate::create::new_image;
 use crate::open::{Location, OpenOptions};
 use crate::stored::StoredDisk;
 
@@ -65,17 +65,8 @@ pub(super) fn hold(stored: StoredDisk, path: &Path, options: &Options) -> Result
 
 /// Makes an overlay in which nothing is written yet.
 fn make(path: &Path, virtual_bytes: u64, stands_on: &SnapshotReference) -> Result<Made> {
-    let create = CreateOptions {
-        virtual_bytes,
-        sector_bytes: 512,
-        compress: false,
-        keys: std::collections::BTreeMap::new(),
-        identity_seed: uuid::Uuid::new_v4().as_u128(),
-        created_unix_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        file_name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        target_is_dirty: false,
-    };
-    let writer = AnyWriter::Qcow2(Qcow2Writer::new(create)?.standing_on(stands_on.clone())?);
+    let writer =
+        AnyWriter::Qcow2(Qcow2Writer::new(new_image(path, virtual_bytes))?.standing_on(stands_on.clone())?);
     let target = NewFile::create(path, false)?;
     target.overwrite_in_place();
     let job = CreateJob { writer, target: &target, virtual_bytes, provision: When::Thin, thread_count: 1 };
