@@ -71,7 +71,9 @@ const ROLE_BYTES: u64 = 16 << 10;
 impl Model {
     fn new(seed: u64, fault: Option<Fault>) -> Self {
         // In memory: each generation flushes some ten times.
-        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        // The image is flushed all the time: in memory, where there is a folder for that.
+        let memory = Path::new("/dev/shm");
+        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
         let image = dir.path().join("disk.qcow2");
         let path = image.to_str().unwrap();
         run("qemu-img", &["create", "-q", "-f", "qcow2", path, &SIZE.to_string()]);
