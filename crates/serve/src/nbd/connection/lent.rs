@@ -1,6 +1,7 @@
 //! Large reads of what lies in the host's cache: the receiving thread sends the pages themselves.
 //!
-//! Nothing is copied and no other thread is woken. A backend that turns out to be slow is asked by workers again.
+//! Nothing is copied and no other thread is woken. A backend that turns out to be slow is asked by workers again, but for requests that come one
+//! by one: those this thread does itself in any case.
 //!
 //! Invariant: the reply's head is sent only when all pages are there; so a read that fails is answered as that.
 
@@ -31,12 +32,16 @@ impl Receiver<'_, '_> {
     ) -> Result<bool, End> {
         let connection = self.connection;
         let len_bytes = span.len_bytes();
-        if len_bytes < LENT_BYTES_MIN || !connection.export.read_speed.is_fast() {
+        let is_fast = connection.export.read_speed.is_fast();
+        if len_bytes < LENT_BYTES_MIN || !(is_fast || self.is_alone()) {
             return Ok(false);
         }
         let (Some(socket), Some(pages)) = (connection.transport.in_the_clear(), self.take_pages()) else {
             return Ok(false);
         };
+        if !is_fast {
+            self.send_batch();
+        }
         let began = Instant::now();
         let head =
             connection.style.data_head(request.cookie, span.start().get(), request.len_bytes() as usize);

@@ -192,8 +192,7 @@ impl Receiver<'_, '_> {
             self.payload(buffer)?;
         }
         let job = Job { request, command, span, buffer, arrived_ns };
-        let is_alone = self.input.waiting() == 0
-            && self.connection.in_flight.load(SeqCst) == self.batch.replies.len() + 1;
+        let is_alone = self.is_alone();
         // What flushes or allocates takes long, and others may come meanwhile.
         let is_short = matches!(
             command,
@@ -210,6 +209,11 @@ impl Receiver<'_, '_> {
             self.hand_over(job);
         }
         Ok(())
+    }
+
+    /// Whether the request in hand is the only one: then this thread does it itself, however slow the backend is.
+    pub(super) fn is_alone(&self) -> bool {
+        self.input.waiting() == 0 && self.connection.in_flight.load(SeqCst) == self.batch.replies.len() + 1
     }
 
     fn hand_over(&mut self, job: Job) {
