@@ -78,8 +78,12 @@ pub(super) fn parse(bytes: &[u8], superblock: &Superblock, number: u64) -> Resul
         true => (raw.big_nextents.get(), u64::from(raw.nextents.get())),
         false => (raw.nextents.get().into(), raw.anextents.get().into()),
     };
-    if attributes.is_empty() && counts.1 != 0 {
-        return Err(wrong(number, "anextents", counts.1, "none without an attribute fork"));
+    if attributes.is_empty() && (counts.1 != 0 || ![0, format::EXTENTS].contains(&raw.aformat)) {
+        return Err(wrong(number, "anextents", counts.1, "none without an attribute fork, as extents"));
+    }
+    let unused = if has_large_counters { raw.anextents.get().into() } else { raw.big_nextents.get() };
+    if superblock.has_checksums && unused != 0 {
+        return Err(wrong(number, "nextents", unused, "0 where its counters are not"));
     }
     let fork = |format, extent_count, bytes: &[u8]| Fork { format, extent_count, bytes: bytes.to_vec() };
     let inode = Inode {
