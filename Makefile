@@ -120,9 +120,10 @@ resume: ## Kill copies at every call that changes something, twice, resume, and 
 	scripts/install-test-tools
 	$(RUN_TESTS) --locked -p leandisk-cli --test it -- resume:: --include-ignored --nocapture
 
-flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same of the copy as of the source
+flips: ## Flip a bit of every field of small ext and XFS volumes; e2fsck and xfs_repair say the same of the copy as of the source
 	scripts/install-test-tools
 	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-engine --test it -- flips:: --nocapture
+	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- xfs_flips:: --include-ignored --nocapture
 
 live-kills: ## Kill LIVE_KILLS copies of running guests' disks, and look for what is left in QEMU
 	LEANDISK_KILLS=$(LIVE_KILLS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running::what_a_killed_copy --nocapture

@@ -247,9 +247,11 @@ static size_t some_len(int bits)
 
 static void put(const char *name, int flags, off_t at, size_t len)
 {
+	/* Another word in each write, and in each of its blocks. */
+	uint64_t word = below(UINT32_MAX) << 32 | below(UINT32_MAX);
 	for (size_t index = 0; index + 8 <= sizeof buffer && index < len + 8; index += 8) {
-		uint64_t word = below(UINT32_MAX) << 32 | below(UINT32_MAX);
-		memcpy(buffer + index, &word, 8);
+		uint64_t here = word + index / 512;
+		memcpy(buffer + index, &here, 8);
 	}
 	int file = open(name, O_WRONLY | flags, 0644);
 	if (file < 0)
@@ -295,6 +297,7 @@ static void step(int can_share)
 		(void)!link(name, other);
 		break;
 	case 23: case 24:
+		memset(buffer, below(256), 2000);
 		if (below(4))
 			setxattr(name, "user.some", buffer, below(2000) + 1, 0);
 		else

@@ -18,6 +18,8 @@ use crate::digest::Digest;
 
 /// Inodes are read in pieces of at most this size.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// How long a file may be (`XFS_MAX_FILEOFF`).
+const FILE_BYTES_MAX: u64 = 1 << 63;
 /// Headers of a group: superblock, `AGF`, `AGI`, `AGFL`.
 const HEADER_SECTORS: u32 = 4;
 
@@ -347,6 +349,9 @@ impl Check<'_> {
     fn fork(&mut self, inode: &Inode, fork: &Fork, is_of_attributes: bool, may_share: bool) -> Result<u64> {
         let (source, superblock, number) = (self.source, self.superblock, inode.number);
         let owner = || format!("inode {number}");
+        // Of regular files any part may be a hole, or unwritten.
+        let is_data = !is_of_attributes && inode.kind == mode::REGULAR;
+        let (mut is_first, end) = (true, FILE_BYTES_MAX / u64::from(superblock.block_bytes));
         fork::walk(source, superblock, inode, fork, &mut |met| match met {
             ForkMet::Node(block) => {
                 self.ledger.own(block, 1, owner)?;
@@ -355,6 +360,12 @@ impl Check<'_> {
             }
             ForkMet::Extent(extent) => {
                 let (first, count) = (extent.first, extent.count);
+                let is_whole = is_data || (!extent.is_unwritten && (extent.logical == 0 || !is_first));
+                is_first = false;
+                if !is_whole || extent.logical.saturating_add(count) > end {
+                    let expected = "a place in the file; 0 of the first of what is no regular file's data, all of which is written";
+                    return Err(inode::wrong(number, "startoff", extent.logical, expected));
+                }
                 match may_share {
                     true => self.ledger.refer(first, count, owner)?,
                     false => self.ledger.own_of_files(first, count, owner)?,

@@ -24,6 +24,9 @@ pub(super) mod mode {
     }
 }
 
+/// What the data fork of a device has in front of an attribute fork (`xfs_dinode_verify_forkoff`).
+const DEVICE_FORK_BYTES: usize = 8;
+
 /// An inode in use.
 #[derive(Clone, Debug)]
 pub(super) struct Inode {
@@ -126,6 +129,15 @@ impl Inode {
             kept.is_none_or(|kept| [format::LOCAL, format::EXTENTS, format::BTREE].contains(&kept));
         if !is_right {
             return Err(wrong(self.number, "aformat", kept.unwrap_or_default(), "inline, extents or a tree"));
+        }
+        let room = self.data.bytes.len();
+        let is_fit = match self.data.format {
+            format::LOCAL => self.size_bytes <= room as u64,
+            format::DEVICE => self.attributes.is_none() || room == DEVICE_FORK_BYTES,
+            _ => true,
+        };
+        if !is_fit {
+            return Err(wrong(self.number, "forkoff", room as u64, "behind what the data fork has"));
         }
         let is_inline = matches!(self.data.format, format::LOCAL | format::DEVICE);
         if is_inline && self.data.extent_count != 0 {

@@ -91,6 +91,10 @@ const _: () = assert!(size_of::<RawSuperblock>() == 264 && offset_of!(RawSuperbl
 /// Bits of `versionnum`.
 pub(super) mod version {
     pub(crate) const NUMBER: u16 = 0xf;
+    /// Some inode has had an extended attribute.
+    pub(crate) const ATTR: u16 = 1 << 4;
+    /// Inodes count links in 32 bits.
+    pub(crate) const NLINK: u16 = 1 << 5;
     /// There are, or were, quotas.
     pub(crate) const QUOTA: u16 = 1 << 6;
     /// Chunks of inodes are aligned.
@@ -99,12 +103,18 @@ pub(super) mod version {
     pub(crate) const DALIGN: u16 = 1 << 8;
     /// Part of the volume is shared with others: never used.
     pub(crate) const SHARED: u16 = 1 << 9;
+    /// Records of the log have a stripe and more than one header.
+    pub(crate) const LOGV2: u16 = 1 << 10;
+    /// Sectors need not be of 512 bytes.
+    pub(crate) const SECTOR: u16 = 1 << 11;
     /// Extents may be unwritten: there since 1999, and demanded by Linux.
     pub(crate) const EXTFLG: u16 = 1 << 12;
     /// Directories of version 2: demanded by Linux.
     pub(crate) const DIRV2: u16 = 1 << 13;
     /// There are bits of [`features2`](super::features2).
     pub(crate) const MOREBITS: u16 = 1 << 15;
+    /// What every volume of version 5 has.
+    pub(crate) const OF_5: u16 = NLINK | ALIGN | LOGV2 | EXTFLG | DIRV2 | MOREBITS;
 }
 
 /// Bits of `features2`, which has a meaning of its own in version 4 alone.
@@ -114,8 +124,9 @@ pub(super) mod features2 {
     pub(crate) const PROJID32: u32 = 1 << 7;
     pub(crate) const FTYPE: u32 = 1 << 9;
     pub(crate) const KNOWN: u32 = LAZYSBCOUNT | ATTR2 | PROJID32 | FTYPE;
-    /// What version 5 may have there besides, where it means nothing (`CRC`, `PARENT`).
-    pub(crate) const OF_5: u32 = 1 << 8 | 1 << 4;
+    /// What version 5 has there (`CRC`), and may have (`PARENT`).
+    pub(crate) const CRC: u32 = 1 << 8;
+    pub(crate) const PARENT: u32 = 1 << 4;
 }
 
 /// Bits of `features_ro_compat`.

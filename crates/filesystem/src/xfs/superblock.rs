@@ -19,6 +19,8 @@ pub(super) type BlockNumber = u64;
 /// The least blocks of a group (`XFS_MIN_AG_BLOCKS`, of a group that is not the last).
 const GROUP_BLOCKS_MIN: u32 = 64;
 
+/// The longest stripe of a log, in bytes (`XLOG_MAX_RECORD_BSIZE`).
+const LOG_STRIPE_MAX: u32 = 256 << 10;
 /// What stands for none.
 const NO_LSN: u64 = u64::MAX;
 
@@ -53,6 +55,10 @@ pub(super) struct Superblock {
     pub(super) has_realtime: bool,
     /// Blocks of an extent of a realtime device, if there were one.
     rt_extent_blocks: u32,
+    /// Of the log's sectors: the logarithm of their size, and their size; and its stripe.
+    log_shape: (u8, u16, u32),
+    /// Bits that say what the volume was made with.
+    version_bits: u16,
     /// What chunks of inodes are aligned to, and those of which a part is missing, in blocks.
     inode_alignments: [u32; 2],
     pub(super) in_progress: bool,
@@ -130,8 +136,14 @@ impl Features {
         if version_of(raw) == 5 {
             let (ro_compat, incompat) = (raw.features_ro_compat.get(), raw.features_incompat.get());
             let old = raw.features2.get();
-            if old & !(features2::KNOWN | features2::OF_5) != 0 || raw.bad_features2.get() != old {
+            let needed = features2::LAZYSBCOUNT | features2::CRC;
+            let is_known = old & !(features2::KNOWN | features2::CRC | features2::PARENT) == 0;
+            if !is_known || old & needed != needed || raw.bad_features2.get() != old {
                 return Err(wrong("features2", old, "known ones, twice the same"));
+            }
+            let bits = raw.versionnum.get();
+            if bits & version::OF_5 != version::OF_5 || bits & version::SHARED != 0 {
+                return Err(wrong("versionnum", bits, "what version 5 has"));
             }
             if raw.features_compat.get() != 0 {
                 let compat = raw.features_compat.get();
@@ -222,6 +234,8 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
         incompat: features.incompat,
         has_realtime: raw.rblocks.get() != 0 || raw.rextents.get() != 0,
         rt_extent_blocks: raw.rextsize.get(),
+        log_shape: (raw.logsectlog, raw.logsectsize.get(), raw.logsunit.get()),
+        version_bits: raw.versionnum.get() & !(version::ATTR | version::QUOTA),
         inode_alignments: [raw.inoalignmt.get(), if has_checksums { raw.spino_align.get() } else { 0 }],
         in_progress: raw.inprogress != 0,
         inode_count: raw.icount.get(),
@@ -245,6 +259,10 @@ fn check_unused(raw: &RawSuperblock) -> Result<()> {
     let has_realtime = raw.rblocks.get() != 0;
     let fields = [
         ("flags", raw.flags.into(), false),
+        ("qflags", raw.qflags.get().into(), has(version::QUOTA)),
+        ("logsectlog", raw.logsectlog.into(), has(version::SECTOR)),
+        ("logsectsize", raw.logsectsize.get().into(), has(version::SECTOR)),
+        ("logsunit", raw.logsunit.get().into(), has(version::LOGV2)),
         ("shared_vn", raw.shared_vn.into(), false),
         ("inoalignmt", raw.inoalignmt.get().into(), has(version::ALIGN)),
         ("unit", raw.unit.get().into(), has(version::DALIGN)),
@@ -255,6 +273,12 @@ fn check_unused(raw: &RawSuperblock) -> Result<()> {
     ];
     if let Some((name, value, _)) = fields.iter().find(|(_, value, is_used)| *value != 0 && !is_used) {
         return Err(wrong(name, value, "0"));
+    }
+    let (log, size, stripe) = (raw.logsectlog, raw.logsectsize.get(), raw.logsunit.get());
+    let is_sector = !has(version::SECTOR) || ((9..=15).contains(&log) && size == 1 << log);
+    let is_stripe = stripe <= 1 || (stripe <= LOG_STRIPE_MAX && stripe.is_multiple_of(raw.blocksize.get()));
+    if !is_sector || !is_stripe || (version_of(raw) == 5 && stripe == 0) {
+        return Err(wrong("logsectsize, logsunit", stripe, "a sector's size, and a stripe of blocks or 1"));
     }
     let of_projects = if version_of(raw) == 5 { raw.pquotino.get() } else { 0 };
     let quotas = [raw.uquotino.get(), raw.gquotino.get(), of_projects];
@@ -403,6 +427,7 @@ pub(super) fn check_copy(source: &Source, superblock: &Superblock, group: GroupN
         } = it;
         let whole = (*block_bytes, *sector_bytes, *blocks, *group_blocks, *group_count, *inode_bytes, *log);
         let more = (it.rt_extent_blocks, it.inode_alignments, it.has_realtime, it.ro_compat, it.incompat);
+        let more = (more, it.log_shape, it.version_bits);
         (whole, it.has_checksums, it.directory_block_bytes, it.meta_uuid, more)
     };
     if shape(&copy) == shape(superblock) { Ok(()) } else { Err(wrong("geometry")) }

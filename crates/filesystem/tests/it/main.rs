@@ -28,4 +28,5 @@ mod signatures;
 mod support;
 mod swap;
 mod xfs;
+mod xfs_flips;
 mod xfs_log;

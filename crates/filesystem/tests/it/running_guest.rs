@@ -2,15 +2,17 @@
 //! snapshot of the image takes it, and when the machine is killed. The kernel recovers a copy of what is used to the same as the whole, and shows
 //! the same of both without recovery. XFS of version 4, which this machine's kernel need not mount, the guest's kernel judges, too.
 //!
-//! How many moments of each: `LEANDISK_MOMENTS`. The seed is printed; `LEANDISK_SEED` takes another one.
+//! How many moments of each: `LEANDISK_MOMENTS`. The seed is printed; `LEANDISK_SEED` takes another one. With `LEANDISK_KEEP=FOLDER` the first disk of each kind of XFS of
+//! version 4 is kept there without its files' contents, and a list of its files as Debian's kernel shows them: so `tests/xfs_4` was made.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::running::{Host, copy_used, number, open, recover_both, show_both};
-use crate::support::text;
-use filesystem::State;
+use crate::support::{spans, text};
+use extent::VolumeSpan;
+use filesystem::{Catalog, Check, FileKind, State, Use};
 use testkit::run;
 use testkit::working_guest::{Work, WorkingGuest, shown_by_debian};
 
@@ -98,6 +100,31 @@ fn shown(host: &Host, kind: &Kind, options: &str, taken: &[PathBuf]) -> Vec<Vec<
     found
 }
 
+/// Keeps the metadata of a volume, and of its files the numbers, sizes and paths.
+fn keep(taken: &Path, shown: &[String], folder: &Path, name: &str) {
+    let name = name.replace(" -", "-").replace([' ', '=', ','], "_");
+    let name = name.trim_start_matches('-');
+    let filesystem = open(taken);
+    let mut bytes = fs::read(taken).unwrap();
+    let mut clear = |span: VolumeSpan| {
+        let index = |at: u64| usize::try_from(at).unwrap();
+        bytes[index(span.start().get())..index(span.end().get())].fill(0);
+    };
+    spans(&*filesystem, Check::Full, VOLUME_BYTES, Use::Free).iter().for_each(&mut clear);
+    let catalog = Catalog::read(&*filesystem).unwrap();
+    for stream in catalog.streams().filter(|stream| stream.stream.kind == FileKind::Regular) {
+        stream.extents().for_each(|extent| clear(extent.span));
+    }
+    let (raw, list) = (taken.with_extension("kept"), folder.join(format!("{name}.list")));
+    fs::write(&raw, bytes).unwrap();
+    run("zstd", &["-q", "-19", "-f", text(&raw), "-o", text(&folder.join(format!("{name}.zst")))]);
+    let files = shown.iter().filter_map(|line| {
+        let words: Vec<_> = line.split(' ').collect();
+        words[2].starts_with("100").then(|| format!("{} {} {}\n", words[1], words[5], words[0]))
+    });
+    fs::write(list, files.collect::<String>()).unwrap();
+}
+
 fn check(kind: &Kind) {
     let (count, seed) = (number("LEANDISK_MOMENTS", 5), number("LEANDISK_SEED", 20_261_126));
     let began = Instant::now();
@@ -126,6 +153,11 @@ fn check(kind: &Kind) {
         for options in [kind.options, kind.without_recovery] {
             for (moment, pair) in shown(&host, kind, options, &taken).chunks(2).enumerate() {
                 let what = format!("{:?}, seed {seed}, moment {moment}, mounted with {options}", kind.make);
+                if let (Ok(folder), 0, true) =
+                    (std::env::var("LEANDISK_KEEP"), moment, options == kind.options)
+                {
+                    keep(&taken[moment], &pair[0], Path::new(&folder), &kind.make[6..].join(" "));
+                }
                 assert!(pair[0].len() > 50, "{what}: {:?}", pair[0]);
                 for (whole, used) in pair[0].iter().zip(&pair[1]) {
                     assert_eq!(whole, used, "{what}");

@@ -5,6 +5,7 @@
 //! record of its log is an end that a loss of power could have left, and one run gives hundreds of them. Of those that leave work to be done `LEANDISK_MOMENTS`
 //! are recovered by the kernel; `LEANDISK_SEED` takes another seed.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,9 +14,9 @@ use std::time::Duration;
 
 use crate::running::{Host, copy_used, number, open, recover_both, show_both};
 use crate::support::{source, text};
-use filesystem::{Check, State};
+use filesystem::{Catalog, Check, FileKind, State};
 use testkit::mounted::Mounted;
-use testkit::run;
+use testkit::{run, scratch};
 
 const VOLUME_BYTES: u64 = 320 << 20;
 const SECTOR: usize = 512;
@@ -138,6 +139,52 @@ fn every_end(options: &[&str], able: &str, work: Duration) {
     println!("{options:?}: {} ends, {pending} of them with work left to be done", records.len());
     assert!(records.len() > 5, "nothing is shown");
     assert!(pending > 0 || work < Duration::from_secs(2), "no end has work left to be done");
+}
+
+/// Volumes of version 4 with a log that must be replayed, as a Debian kernel left them when it was killed (`running_guest.rs`), without their files'
+/// contents: what is read of them is what that kernel shows after its recovery.
+#[test]
+fn logs_of_version_4_by_debian_are_replayed() {
+    let (dir, mut count) = (scratch(), 0);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/xfs_4");
+    for entry in fs::read_dir(folder).unwrap() {
+        let packed = entry.unwrap().path();
+        if packed.extension().is_none_or(|kind| kind != "zst") {
+            continue;
+        }
+        let volume = dir.path().join("volume");
+        run("zstd", &["-q", "-d", "-f", "--sparse", text(&packed), "-o", text(&volume)]);
+        let filesystem = open(&volume);
+        let (facts, what) = (filesystem.facts(), packed.display());
+        assert!(matches!(facts.state, State::JournalPending(_)), "{what}: {:?}", facts.state);
+        assert_eq!(facts.details.iter().find(|(name, _)| *name == "version").unwrap().1, "4");
+        if let Err(error) = filesystem.used_map(Check::Full) {
+            panic!("{what}: {error}");
+        }
+        let catalog = Catalog::read(&*filesystem).unwrap();
+        let regular = catalog.streams().filter(|stream| stream.stream.kind == FileKind::Regular);
+        // Numbers, sizes and paths; a file may have several.
+        let list = fs::read_to_string(packed.with_extension("list")).unwrap();
+        let mut shown: BTreeMap<u64, (u64, Vec<&str>)> = BTreeMap::new();
+        for line in list.lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            let file = shown.entry(words[0].parse().unwrap()).or_default();
+            file.0 = words[1].parse().unwrap();
+            file.1.push(words[2]);
+        }
+        let mut found = 0;
+        for stream in regular {
+            let path = format!(".{}", String::from_utf8(stream.path()).unwrap().replace(' ', "\\x20"));
+            let file = shown.get(&stream.stream.file.0);
+            let (size, paths) = file.unwrap_or_else(|| panic!("{what}: {path} is not shown"));
+            assert_eq!(*size, stream.stream.size_bytes, "{what}: {path}");
+            assert!(paths.contains(&path.as_str()), "{what}: {path} is one of {paths:?}");
+            found += 1;
+        }
+        assert!(found == shown.len() && found > 50, "{what}: {found} of {} files", shown.len());
+        count += 1;
+    }
+    assert!(count > 1, "volumes are there");
 }
 
 #[test]
