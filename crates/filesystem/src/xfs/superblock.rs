@@ -274,6 +274,9 @@ fn check_unused(raw: &RawSuperblock) -> Result<()> {
     if let Some((name, value, _)) = fields.iter().find(|(_, value, is_used)| *value != 0 && !is_used) {
         return Err(wrong(name, value, "0"));
     }
+    if raw.imax_pct > 100 {
+        return Err(wrong("imax_pct", raw.imax_pct, "at most 100"));
+    }
     let (log, size, stripe) = (raw.logsectlog, raw.logsectsize.get(), raw.logsunit.get());
     let is_sector = !has(version::SECTOR) || ((9..=15).contains(&log) && size == 1 << log);
     let is_stripe = stripe <= 1 || (stripe <= LOG_STRIPE_MAX && stripe.is_multiple_of(raw.blocksize.get()));

@@ -66,6 +66,13 @@ fn mount(volume: &Path, options: &str) -> Mounted {
     Mounted::kernel("xfs", volume, &format!("nouuid,{options}"))
 }
 
+/// A line without what xfs_repair says of the groups that it looks at, which comes at any time, also within other lines.
+fn without_progress(line: &str) -> String {
+    let mut parts = line.split("        - agno = ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |before, part| before + part.trim_start_matches(|it: char| it.is_ascii_digit()))
+}
+
 /// What xfs_repair says of it, and whether it is content.
 pub(crate) fn repair(volume: &Path) -> (String, bool) {
     let output =
@@ -74,8 +81,9 @@ pub(crate) fn repair(volume: &Path) -> (String, bool) {
     // Groups are looked at in any order, and at any time; and a place in the program is another one each time.
     let said = said
         .lines()
-        .map(|line| line.split_once("detected at 0x").map_or(line, |(before, _)| before))
-        .filter(|line| !line.contains("- agno = ") && !line.contains(" done"))
+        .map(without_progress)
+        .filter(|line| !line.is_empty() && !line.contains(" done"))
+        .map(|line| line.split("detected at 0x").next().unwrap_or_default().to_owned())
         .collect::<Vec<_>>()
         .join("\n");
     (said, output.status.success())

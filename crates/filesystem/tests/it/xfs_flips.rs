@@ -163,9 +163,9 @@ impl Volume {
     }
 }
 
-/// Bytes of an inode that say nothing of its blocks: of permissions, owners, times, links, hints, versions and lists.
+/// Bytes of an inode that say nothing of its blocks: of kinds, permissions, owners, times, links, hints, versions and lists.
 fn owns_no_blocks(structure: &Structure, byte: u64) -> bool {
-    let harmless: [std::ops::Range<u64>; 7] = [3..4, 6..24, 32..64, 72..76, 84..100, 104..112, 120..152];
+    let harmless: [std::ops::Range<u64>; 7] = [2..4, 6..24, 32..64, 72..76, 84..100, 104..112, 120..152];
     let mut harmless = harmless.iter().chain(&structure.inline);
     structure.what.starts_with("inode of") && harmless.any(|range| range.contains(&byte))
 }

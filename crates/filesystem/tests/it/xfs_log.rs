@@ -60,7 +60,8 @@ fn left(state: &State) -> Option<&str> {
     why.split_once(", and leaves ").map(|(_, left)| left)
 }
 
-fn every_end(options: &[&str], able: &str, work: Duration) {
+/// Answers at how many ends work was left to be done.
+fn every_end(options: &[&str], able: &str, work: Duration) -> usize {
     let (count, seed) = (number("LEANDISK_MOMENTS", 3), number("LEANDISK_SEED", 20_261_125));
     let host = Host::new();
     let at = |name: &str| host.path(name);
@@ -138,7 +139,7 @@ fn every_end(options: &[&str], able: &str, work: Duration) {
     }
     println!("{options:?}: {} ends, {pending} of them with work left to be done", records.len());
     assert!(records.len() > 5, "nothing is shown");
-    assert!(pending > 0 || work < Duration::from_secs(2), "no end has work left to be done");
+    pending
 }
 
 /// Volumes of version 4 with a log that must be replayed, as a Debian kernel left them when it was killed (`running_guest.rs`), without their files'
@@ -196,8 +197,9 @@ fn any_record_may_be_the_last() {
 #[ignore = "the same for longer, and of other layouts: make running"]
 fn any_record_of_long_logs_may_be_the_last() {
     let long = Duration::from_secs(3);
-    every_end(&["-m", "reflink=1,rmapbt=1"], "reflink", long);
-    every_end(&["-m", "reflink=1"], "reflink", long);
-    every_end(&["-m", "rmapbt=1,reflink=0"], "", long);
-    every_end(&["-m", "reflink=0", "-b", "size=1024"], "", long);
+    let pending = every_end(&["-m", "reflink=1,rmapbt=1"], "reflink", long)
+        + every_end(&["-m", "reflink=1"], "reflink", long)
+        + every_end(&["-m", "rmapbt=1,reflink=0"], "", long)
+        + every_end(&["-m", "reflink=0", "-b", "size=1024"], "", long);
+    assert!(pending > 0, "no end has work left to be done");
 }
