@@ -30,7 +30,7 @@ COORDINATE_SEEDS ?= 1000000
 # Copies of running guests' disks that `make live-kills` kills.
 LIVE_KILLS ?= 100
 
-.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills resume flips running live-kills demo picture static static-test deb deb-test clean
+.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills resume flips running running-guests live-kills demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -120,9 +120,10 @@ resume: ## Kill copies at every call that changes something, twice, resume, and 
 	scripts/install-test-tools
 	$(RUN_TESTS) --locked -p leandisk-cli --test it -- resume:: --include-ignored --nocapture
 
-flips: ## Flip a bit of every field of small ext volumes; e2fsck says the same of the copy as of the source
+flips: ## Flip a bit of every field of small ext and XFS volumes; e2fsck and xfs_repair say the same of the copy as of the source
 	scripts/install-test-tools
 	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-engine --test it -- flips:: --nocapture
+	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- xfs_flips:: --include-ignored --nocapture
 
 live-kills: ## Kill LIVE_KILLS copies of running guests' disks, and look for what is left in QEMU
 	LEANDISK_KILLS=$(LIVE_KILLS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running::what_a_killed_copy --nocapture
@@ -130,7 +131,13 @@ live-kills: ## Kill LIVE_KILLS copies of running guests' disks, and look for wha
 running: ## Take the disks of busy file systems at MOMENTS random moments, and have the kernel recover copies
 	scripts/install-test-tools
 	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- running:: --nocapture
+	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- xfs_log:: --include-ignored --nocapture
 	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running_lvm:: --nocapture
+
+running-guests: ## Have a Debian kernel work on disks until it is killed, taken at MOMENTS random moments, and copies recovered (Debian, qemu-system-x86, xz-utils)
+	scripts/install-test-tools
+	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- running_guest:: --ignored --nocapture
+	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running_lvm:: --ignored --nocapture
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo

@@ -17,6 +17,7 @@ pub mod mounted;
 pub mod ntfs_log;
 pub mod ntfs_volume;
 mod tools;
+pub mod working_guest;
 mod writing;
 
 pub use conformance::check_disk;

@@ -6,7 +6,10 @@ use super::corrupt::Corrupt;
 use super::fork::{self, Met as ForkMet};
 use super::group::{self, Free, Inodes};
 use super::inode::{self, Fork, Inode, mode};
-use super::ledger::Ledger;
+use super::layout::{reverse, ro_compat};
+use super::ledger::{Ledger, merged};
+use super::log::Unfinished;
+use super::reverse::{Comparison, Owner, parse as parse_reverse};
 use super::space::{self, Blocks, Chunk, Met};
 use super::superblock::{self, BlockNumber, GroupBlock, GroupNumber, Superblock};
 use super::tree::{self, Root, Step};
@@ -15,28 +18,34 @@ use crate::digest::Digest;
 
 /// Inodes are read in pieces of at most this size.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// How long a file may be (`XFS_MAX_FILEOFF`).
+const FILE_BYTES_MAX: u64 = 1 << 63;
 /// Headers of a group: superblock, `AGF`, `AGI`, `AGFL`.
 const HEADER_SECTORS: u32 = 4;
 
 /// Fails with the first contradiction.
 ///
 /// Of a volume whose log was `replayed` the superblock's counters are not what is there: the kernel counts anew. What is to be freed has
-/// no other owner yet.
-pub(super) fn check(
-    source: &Source,
-    superblock: &Superblock,
-    replayed: Option<&[(BlockNumber, u64)]>,
-) -> Result<()> {
-    let mut ledger = Ledger::new(superblock)?;
-    for (first, count) in replayed.unwrap_or_default() {
-        ledger.own(*first, *count, || "what is to be freed".into())?;
-    }
-    let mut check = Check { source, superblock, ledger, sums: Sums::default(), chunks: Vec::new() };
+/// no other owner yet, and what else the log has not finished any number of them.
+pub(super) fn check(source: &Source, superblock: &Superblock, replayed: Option<&Unfinished>) -> Result<()> {
+    superblock.check_own_files()?;
+    let unfinished = replayed.unwrap_or(&NOTHING);
+    let left_out = unfinished.freed.iter().chain(&unfinished.changing).copied();
+    let mut check = Check {
+        source,
+        superblock,
+        is_replayed: replayed.is_some(),
+        ledger: Ledger::new(superblock, unfinished)?,
+        reverse: superblock.has_ro(ro_compat::RMAPBT).then(|| Comparison::new(merged(left_out))),
+        sums: Sums::default(),
+        chunks: Vec::new(),
+    };
     for group in 0..superblock.group_count {
         check.group(group)?;
     }
     if let Some((first, count)) = superblock.log {
         check.ledger.own(first, count.into(), || "the log".into())?;
+        check.meet(first, count.into(), Owner::of_volume(reverse::LOG));
     }
     if replayed.is_none() {
         check.sums.check(superblock)?;
@@ -44,8 +53,11 @@ pub(super) fn check(
     for (group, chunk) in std::mem::take(&mut check.chunks) {
         check.inodes(group, chunk)?;
     }
-    check.ledger.check()
+    check.ledger.check()?;
+    check.reverse.map_or(Ok(()), |reverse| reverse.check())
 }
+
+static NOTHING: Unfinished = Unfinished { freed: Vec::new(), changing: Vec::new() };
 
 /// What all groups have.
 #[derive(Default)]
@@ -75,6 +87,9 @@ struct Check<'a> {
     source: &'a Source,
     superblock: &'a Superblock,
     ledger: Ledger,
+    is_replayed: bool,
+    /// If the volume has reverse maps.
+    reverse: Option<Comparison>,
     sums: Sums,
     chunks: Vec<(GroupNumber, Chunk)>,
 }
@@ -90,10 +105,10 @@ impl Check<'_> {
             superblock::check_copy(source, superblock, group)?;
         }
         let headers = (HEADER_SECTORS * superblock.sector_bytes).div_ceil(superblock.block_bytes);
-        self.own(group, Blocks { first: 0, count: headers }, "the headers")?;
+        self.own(group, Blocks { first: 0, count: headers }, "the headers", reverse::HEADERS)?;
         let free = group::read_free(source, superblock, group)?;
         for block in &free.kept {
-            self.own(group, Blocks { first: *block, count: 1 }, "the free list")?;
+            self.own(group, Blocks { first: *block, count: 1 }, "the free list", reverse::FREE_TREES)?;
         }
         let by_place = self.free(group, free.by_place, true)?;
         let by_length = self.free(group, free.by_length, false)?;
@@ -106,15 +121,30 @@ impl Check<'_> {
         self.inode_trees(group, &group::read_inodes(source, superblock, group)?)
     }
 
-    fn own(&mut self, group: GroupNumber, blocks: Blocks, what: &str) -> Result<()> {
+    /// Where blocks of a group are, all of them.
+    fn place(&self, group: GroupNumber, blocks: Blocks) -> Result<BlockNumber> {
         let first = self.superblock.in_group(group, blocks.first);
         let first = first.filter(|first| self.superblock.holds(*first, blocks.count.into()));
-        let first = first.ok_or_else(|| disagree(group, "blocks past its end", blocks.end().into(), 0))?;
-        self.ledger.own(first, blocks.count.into(), || format!("{what} of group {group}"))
+        first.ok_or_else(|| disagree(group, "blocks past its end", blocks.end().into(), 0))
+    }
+
+    /// Enters who was met as the owner of blocks.
+    fn meet(&mut self, first: BlockNumber, count: u64, owner: Owner) {
+        if let Some(reverse) = &mut self.reverse {
+            reverse.meet(first, count, owner);
+        }
+    }
+
+    /// Claims blocks for what they are, which has a number in the reverse map.
+    fn own(&mut self, group: GroupNumber, blocks: Blocks, what: &str, number: u64) -> Result<()> {
+        let first = self.place(group, blocks)?;
+        self.ledger.own(first, blocks.count.into(), || format!("{what} of group {group}"))?;
+        self.meet(first, blocks.count.into(), Owner::of_volume(number));
+        Ok(())
     }
 
     fn own_node(&mut self, group: GroupNumber, block: GroupBlock, root: Root) -> Result<()> {
-        self.own(group, Blocks { first: block, count: 1 }, root.kind.name)
+        self.own(group, Blocks { first: block, count: 1 }, root.kind.name, root.kind.owner)
     }
 
     /// A tree of free space. What is free is claimed once.
@@ -130,7 +160,11 @@ impl Check<'_> {
                 sums.digest.add((blocks.first, blocks.count));
                 sums.blocks += u64::from(blocks.count);
                 sums.longest = sums.longest.max(blocks.count);
-                if claims { self.own(group, blocks, "the free space") } else { Ok(()) }
+                if !claims {
+                    return Ok(());
+                }
+                let first = self.place(group, blocks)?;
+                self.ledger.own(first, blocks.count.into(), || format!("the free space of group {group}"))
             }
         })?;
         Ok(sums)
@@ -145,7 +179,12 @@ impl Check<'_> {
     ) -> Result<()> {
         let mut nodes = by_place.nodes + by_length.nodes - 2;
         if let Some(root) = free.reverse_map {
-            nodes += self.reverse_map(group, root)? - 1;
+            let found = self.reverse_map(group, root)?;
+            if found != u64::from(free.reverse_map_blocks) {
+                let what = "rmap_blocks is not what its tree has";
+                return Err(disagree(group, what, free.reverse_map_blocks.into(), found));
+            }
+            nodes += found - 1;
         }
         for (what, found, expected) in [
             ("freeblks is not what its tree has", u64::from(free.free_blocks), by_place.blocks),
@@ -162,11 +201,20 @@ impl Check<'_> {
 
     /// Answers how many blocks the tree has.
     fn reverse_map(&mut self, group: GroupNumber, root: Root) -> Result<u64> {
-        let mut nodes = 0;
-        tree::walk(self.source, self.superblock, group, root, &mut |step| {
-            let Step::Node(block) = step else { return Ok(()) };
-            nodes += 1;
-            self.own_node(group, block, root)
+        let (mut nodes, mut before) = (0, None);
+        tree::walk(self.source, self.superblock, group, root, &mut |step| match step {
+            Step::Node(block) => {
+                nodes += 1;
+                self.own_node(group, block, root)
+            }
+            Step::Record(record) => {
+                let (blocks, owner) = parse_reverse(self.superblock, group, record, &mut before)?;
+                let first = self.place(group, blocks)?;
+                if let Some(reverse) = &mut self.reverse {
+                    reverse.record(first, blocks.count.into(), owner);
+                }
+                Ok(())
+            }
         })?;
         Ok(nodes)
     }
@@ -181,7 +229,10 @@ impl Check<'_> {
                 self.own_node(group, block, root)
             }
             Met::Record(found) if found.is_staging => {
-                self.own(group, found.blocks, "what is staged for writes")
+                let (first, count) = (self.place(group, found.blocks)?, found.blocks.count.into());
+                self.ledger.own_of_files(first, count, || "what is staged for writes".into())?;
+                self.meet(first, count, Owner::of_volume(reverse::STAGED));
+                Ok(())
             }
             Met::Record(found) => {
                 let first = superblock.in_group(group, found.blocks.first).unwrap_or_default();
@@ -198,8 +249,10 @@ impl Check<'_> {
 
     fn inode_trees(&mut self, group: GroupNumber, inodes: &Inodes) -> Result<()> {
         let all = self.inode_tree(group, inodes.all)?;
+        self.check_nodes(group, inodes.all_blocks, all.nodes)?;
         if let Some(root) = inodes.with_free {
             let with_free = self.inode_tree(group, root)?;
+            self.check_nodes(group, inodes.with_free_blocks, with_free.nodes)?;
             if with_free.free != all.free {
                 let what = "the trees of inodes and of free inodes differ";
                 return Err(disagree(group, what, with_free.free.count(), all.free.count()));
@@ -213,16 +266,33 @@ impl Check<'_> {
                 return Err(disagree(group, what, found.into(), expected));
             }
         }
+        // Recovery frees such inodes. Where there is nothing to recover there are none.
+        if inodes.has_unlinked && !self.is_replayed {
+            return Err(disagree(group, "inodes without names on a volume that was unmounted", 1, 0));
+        }
         self.sums.inodes += all.inodes;
         self.sums.free_inodes += all.free_inodes;
         Ok(())
+    }
+
+    /// Holds how many blocks a tree of inodes has against how many were counted, if they are.
+    fn check_nodes(&self, group: GroupNumber, counted: Option<u32>, nodes: u64) -> Result<()> {
+        match counted.map(u64::from).filter(|counted| *counted != nodes) {
+            Some(counted) => {
+                Err(disagree(group, "iblocks or fblocks is not what its tree has", counted, nodes))
+            }
+            None => Ok(()),
+        }
     }
 
     fn inode_tree(&mut self, group: GroupNumber, root: Root) -> Result<InodeSums> {
         let (source, superblock) = (self.source, self.superblock);
         let mut sums = InodeSums::default();
         space::each_chunk(source, superblock, group, root, &mut |met| match met {
-            Met::Node(block) => self.own_node(group, block, root),
+            Met::Node(block) => {
+                sums.nodes += 1;
+                self.own_node(group, block, root)
+            }
             Met::Record(chunk) => {
                 sums.inodes += u64::from(chunk.there.count_ones());
                 sums.free_inodes += u64::from(chunk.free.count_ones());
@@ -239,7 +309,7 @@ impl Check<'_> {
     fn chunk(&mut self, group: GroupNumber, chunk: Chunk) -> Result<()> {
         self.chunks.push((group, chunk));
         blocks_of(self.superblock, chunk).try_for_each(|block| match block {
-            Some(first) => self.own(group, Blocks { first, count: 1 }, "inodes"),
+            Some(first) => self.own(group, Blocks { first, count: 1 }, "inodes", reverse::INODES),
             None => {
                 let first = chunk.first.into();
                 Err(disagree(group, "a part of a block of inodes is missing", first, first))
@@ -261,9 +331,9 @@ impl Check<'_> {
 
     fn inode(&mut self, inode: &Inode) -> Result<()> {
         let may_share = inode.kind == mode::REGULAR;
-        let mut blocks = self.fork(inode, &inode.data, may_share)?;
+        let mut blocks = self.fork(inode, &inode.data, false, may_share)?;
         if let Some(fork) = &inode.attributes {
-            blocks += self.fork(inode, fork, false)?;
+            blocks += self.fork(inode, fork, true, false)?;
         }
         if blocks == inode.blocks {
             return Ok(());
@@ -276,13 +346,34 @@ impl Check<'_> {
         ))
     }
 
-    fn fork(&mut self, inode: &Inode, fork: &Fork, may_share: bool) -> Result<u64> {
-        let Self { source, superblock, ledger, .. } = self;
-        let owner = || format!("inode {}", inode.number);
+    fn fork(&mut self, inode: &Inode, fork: &Fork, is_of_attributes: bool, may_share: bool) -> Result<u64> {
+        let (source, superblock, number) = (self.source, self.superblock, inode.number);
+        let owner = || format!("inode {number}");
+        // Of regular files any part may be a hole, or unwritten.
+        let is_data = !is_of_attributes && inode.kind == mode::REGULAR;
+        let (mut is_first, end) = (true, FILE_BYTES_MAX / u64::from(superblock.block_bytes));
         fork::walk(source, superblock, inode, fork, &mut |met| match met {
-            ForkMet::Node(block) => ledger.own(block, 1, owner),
-            ForkMet::Extent(extent) if may_share => ledger.refer(extent.first, extent.count, owner),
-            ForkMet::Extent(extent) => ledger.own(extent.first, extent.count, owner),
+            ForkMet::Node(block) => {
+                self.ledger.own(block, 1, owner)?;
+                self.meet(block, 1, Owner::fork_tree(number, is_of_attributes));
+                Ok(())
+            }
+            ForkMet::Extent(extent) => {
+                let (first, count) = (extent.first, extent.count);
+                let is_whole = is_data || (!extent.is_unwritten && (extent.logical == 0 || !is_first));
+                is_first = false;
+                if !is_whole || extent.logical.saturating_add(count) > end {
+                    let expected = "a place in the file; 0 of the first of what is no regular file's data, all of which is written";
+                    return Err(inode::wrong(number, "startoff", extent.logical, expected));
+                }
+                match may_share {
+                    true => self.ledger.refer(first, count, owner)?,
+                    false => self.ledger.own_of_files(first, count, owner)?,
+                }
+                let owner = Owner::extent(number, is_of_attributes, extent.logical, extent.is_unwritten);
+                self.meet(first, count, owner);
+                Ok(())
+            }
         })
     }
 }
@@ -297,6 +388,7 @@ struct FreeSums {
 
 #[derive(Default)]
 struct InodeSums {
+    nodes: u64,
     inodes: u64,
     free_inodes: u64,
     /// The chunks with free inodes.

@@ -76,6 +76,9 @@ pub enum Corrupt {
         /// Counted over all groups without gaps.
         block: u64,
     },
+    /// The reverse maps of all groups, and the owners of their blocks.
+    #[error("XFS reverse map")]
+    ReverseMap,
     /// Blocks that are not shared as often as the tree of reference counts says.
     #[error("XFS blocks from {block} are shared otherwise than counted")]
     Shared {

@@ -34,7 +34,8 @@ pub(super) enum Met {
     Extent(Mapping),
 }
 
-/// Calls `each` with the blocks of a fork's tree, and its extents in the file's order. Answers how many blocks all of that is.
+/// Calls `each` with the blocks of a fork's tree, and its extents in the file's order. Answers how many blocks all of that is. That a block says
+/// something else of those below than these hold is told once all were met.
 pub(super) fn walk(
     source: &Source,
     superblock: &Superblock,
@@ -52,6 +53,7 @@ pub(super) fn walk(
         blocks: 0,
         nodes: 0,
         before: Vec::new(),
+        wrong_key: None,
     };
     match fork.format {
         format::EXTENTS => {
@@ -65,11 +67,24 @@ pub(super) fn walk(
         format::BTREE => walk.root(&fork.bytes)?,
         _ => return Ok(0),
     }
+    if let Some(key) = walk.wrong_key {
+        return Err(wrong(
+            inode.number,
+            "key in its tree of extents",
+            key,
+            "what the block below begins with",
+        ));
+    }
     if walk.extents != fork.extent_count {
         let expected = format!("{}, as many as there are", walk.extents);
         return Err(wrong(inode.number, "nextents", fork.extent_count, &expected));
     }
     Ok(walk.blocks + walk.nodes)
+}
+
+/// Where an extent is in the file, by its first word.
+fn logical_of(high: u64) -> u64 {
+    high << 1 >> 10
 }
 
 struct Walk<'a, 'b> {
@@ -84,6 +99,8 @@ struct Walk<'a, 'b> {
     nodes: u64,
     /// Of each level, from the leaves up: the block that was met last, and which it says comes next.
     before: Vec<Option<(u64, u64)>>,
+    /// The first key of a block that begins with something else.
+    wrong_key: Option<u64>,
 }
 
 impl Walk<'_, '_> {
@@ -102,17 +119,30 @@ impl Walk<'_, '_> {
             return Err(bad(level));
         }
         self.before = vec![None; usize::from(level)];
-        let pointers = &rest[count_max * WORD_BYTES..];
-        for pointer in pointers.chunks_exact(WORD_BYTES).take(count) {
-            self.node(U64::read_from_bytes(pointer).expect("8 bytes").get(), level - 1)?;
-        }
+        self.below(rest.split_at(count_max * WORD_BYTES), count, level)?;
         match self.before.iter().flatten().find(|(_, right)| *right != NONE) {
             Some((_, right)) => Err(self.wrong("rightsib", *right, "none of the last block of a level")),
             None => Ok(()),
         }
     }
 
-    fn node(&mut self, name: u64, level: u16) -> Result<()> {
+    /// Walks blocks below one of this level, of which these are the keys and the pointers. Answers where they begin in the file.
+    fn below(&mut self, (keys, pointers): (&[u8], &[u8]), count: usize, level: u16) -> Result<u64> {
+        let word = |bytes: &[u8]| U64::read_from_bytes(bytes).expect("8 bytes").get();
+        let mut start = None;
+        for (key, pointer) in keys.chunks_exact(WORD_BYTES).zip(pointers.chunks_exact(WORD_BYTES)).take(count)
+        {
+            let first = self.node(word(pointer), level - 1)?;
+            if word(key) != first {
+                self.wrong_key.get_or_insert(word(key));
+            }
+            start.get_or_insert(first);
+        }
+        Ok(start.unwrap_or_default())
+    }
+
+    /// Answers where what lies below begins in the file.
+    fn node(&mut self, name: u64, level: u16) -> Result<u64> {
         let (source, superblock) = (self.source, self.superblock);
         let block = superblock.block_of(name).filter(|_| self.nodes < superblock.blocks);
         let block = block.ok_or_else(|| self.wrong("block of its tree", name, "a block of the volume"))?;
@@ -123,13 +153,11 @@ impl Walk<'_, '_> {
         (self.each)(Met::Node(block))?;
         let body = &bytes[self.header_bytes()..];
         if level == 0 {
-            return self.records(&body[..count * RECORD_BYTES]);
+            let first = U64::read_from_prefix(body).map_or(0, |(high, _)| high.get());
+            self.records(&body[..count * RECORD_BYTES])?;
+            return Ok(logical_of(first));
         }
-        let pointers = &body[body.len() / (2 * WORD_BYTES) * WORD_BYTES..];
-        for pointer in pointers.chunks_exact(WORD_BYTES).take(count) {
-            self.node(U64::read_from_bytes(pointer).expect("8 bytes").get(), level - 1)?;
-        }
-        Ok(())
+        self.below(body.split_at(body.len() / (2 * WORD_BYTES) * WORD_BYTES), count, level)
     }
 
     fn header_bytes(&self) -> usize {
@@ -171,6 +199,13 @@ impl Walk<'_, '_> {
         if raw.magic != *b"BMA3" || !crc_holds(bytes, offset_of!(RawLongNode, crc)) {
             return Err(self.wrong("crc of a block of its tree", raw.crc.get(), "that of the block"));
         }
+        if !self.superblock.is_past(raw.lsn.get()) {
+            return Err(self.wrong(
+                "lsn of a block of its tree",
+                raw.lsn.get(),
+                "a place before the log's end",
+            ));
+        }
         let is_its = raw.uuid == self.superblock.meta_uuid && raw.owner.get() == self.number;
         if is_its && raw.blkno.get() == self.superblock.daddr_of(block) {
             return Ok(());
@@ -189,7 +224,7 @@ impl Walk<'_, '_> {
 
     /// Bit 127 is the state, 54 bits are the place in the file, 52 the place on the volume, 21 the length.
     fn record(&mut self, high: u64, low: u64) -> Result<()> {
-        let (logical, count) = (high << 1 >> 10, low & 0x1f_ffff);
+        let (logical, count) = (logical_of(high), low & 0x1f_ffff);
         let name = (high & 0x1ff) << 43 | low >> 21;
         let first = self.superblock.block_of(name).filter(|first| self.superblock.holds(*first, count));
         let Some(first) = first.filter(|_| count > 0 && logical >= self.end) else {

@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 use zerocopy::big_endian::U32;
 
 use super::corrupt::Corrupt;
-use super::layout::{RawFree, RawFreeList, RawInodes};
+use super::layout::{NO_INODE, RawFree, RawFreeList, RawInodes};
 use super::seal::crc_holds;
 use super::superblock::{GroupBlock, GroupNumber, Superblock};
 use super::tree::Root;
@@ -27,6 +27,7 @@ pub(super) struct Free {
     /// Blocks of the trees of free space and of the reverse map, but for their roots. `None` if that is not counted.
     pub(super) tree_blocks: Option<u32>,
     pub(super) reference_blocks: u32,
+    pub(super) reverse_map_blocks: u32,
     /// Blocks that are kept for the trees: free, but in none of them.
     pub(super) kept: Vec<GroupBlock>,
 }
@@ -35,8 +36,13 @@ pub(super) struct Free {
 pub(super) struct Inodes {
     pub(super) all: Root,
     pub(super) with_free: Option<Root>,
+    /// How many blocks either tree has, if that is counted.
+    pub(super) all_blocks: Option<u32>,
+    pub(super) with_free_blocks: Option<u32>,
     pub(super) count: u32,
     pub(super) free_count: u32,
+    /// Whether there are inodes without names.
+    pub(super) has_unlinked: bool,
 }
 
 /// A header of which magic number, number and what its version has of checksum and UUID were checked.
@@ -55,7 +61,7 @@ impl Sector<'_> {
     fn check(
         &self,
         magic: &[u8; 4],
-        number: u32,
+        (number, lsn): (u32, u64),
         uuid: [u8; 16],
         crc_at: usize,
         superblock: &Superblock,
@@ -65,6 +71,9 @@ impl Sector<'_> {
         }
         if superblock.has_checksums && !crc_holds(self.bytes, crc_at) {
             return Err(self.wrong("crc", 0, "that of the sector"));
+        }
+        if superblock.has_checksums && !superblock.is_past(lsn) {
+            return Err(self.wrong("lsn", lsn, "a place before the log's end"));
         }
         if superblock.has_checksums && uuid != superblock.meta_uuid {
             return Err(self.wrong("uuid", 0, "that of the volume"));
@@ -98,7 +107,13 @@ pub(super) fn read_free(source: &Source, superblock: &Superblock, group: GroupNu
     let bytes = read_vec(&**source, at, superblock.sector_bytes.into(), "XFS AGF")?;
     let sector = Sector { what: "AGF", group, bytes: &bytes };
     let (raw, _) = RawFree::read_from_prefix(&bytes).expect("a sector is longer");
-    sector.check(b"XAGF", raw.seqno.get(), raw.uuid, offset_of!(RawFree, crc), superblock)?;
+    sector.check(
+        b"XAGF",
+        (raw.seqno.get(), raw.lsn.get()),
+        raw.uuid,
+        offset_of!(RawFree, crc),
+        superblock,
+    )?;
     if raw.versionnum.get() != 1 || raw.length.get() != superblock.blocks_of(group) {
         return Err(sector.wrong("length", raw.length.get().into(), "that of the group").at(at));
     }
@@ -119,6 +134,7 @@ pub(super) fn read_free(source: &Source, superblock: &Superblock, group: GroupNu
         longest: raw.longest.get(),
         tree_blocks: superblock.counts_tree_blocks.then_some(raw.btreeblks.get()),
         reference_blocks: raw.refcount_blocks.get(),
+        reverse_map_blocks: raw.rmap_blocks.get(),
         kept: read_kept(source, superblock, group, &raw)?,
     })
 }
@@ -136,7 +152,13 @@ fn read_kept(
     let (raw, rest) = RawFreeList::read_from_prefix(&bytes).expect("a sector is longer");
     // In version 4 it is numbers and nothing else.
     let numbers = if superblock.has_checksums {
-        sector.check(b"XAFL", raw.seqno.get(), raw.uuid, offset_of!(RawFreeList, crc), superblock)?;
+        sector.check(
+            b"XAFL",
+            (raw.seqno.get(), raw.lsn.get()),
+            raw.uuid,
+            offset_of!(RawFreeList, crc),
+            superblock,
+        )?;
         rest
     } else {
         &bytes
@@ -160,13 +182,19 @@ fn read_kept(
 
 /// Reads the third sector of a group.
 pub(super) fn read_inodes(source: &Source, superblock: &Superblock, group: GroupNumber) -> Result<Inodes> {
-    use super::layout::ro_compat::FINOBT;
+    use super::layout::ro_compat::{FINOBT, INOBTCNT};
     use super::tree::{INODES, INODES_WITH_FREE};
     let at = superblock.header_at(group, 2);
     let bytes = read_vec(&**source, at, superblock.sector_bytes.into(), "XFS AGI")?;
     let sector = Sector { what: "AGI", group, bytes: &bytes };
     let (raw, _) = RawInodes::read_from_prefix(&bytes).expect("a sector is longer");
-    sector.check(b"XAGI", raw.seqno.get(), raw.uuid, offset_of!(RawInodes, crc), superblock)?;
+    sector.check(
+        b"XAGI",
+        (raw.seqno.get(), raw.lsn.get()),
+        raw.uuid,
+        offset_of!(RawInodes, crc),
+        superblock,
+    )?;
     if raw.versionnum.get() != 1 || raw.length.get() != superblock.blocks_of(group) {
         return Err(sector.wrong("length", raw.length.get().into(), "that of the group").at(at));
     }
@@ -177,7 +205,10 @@ pub(super) fn read_inodes(source: &Source, superblock: &Superblock, group: Group
     Ok(Inodes {
         all: sector.root(superblock, all, "root")?,
         with_free: with_free.transpose()?,
+        all_blocks: superblock.has_ro(INOBTCNT).then_some(raw.iblocks.get()),
+        with_free_blocks: superblock.has_ro(INOBTCNT).then_some(raw.fblocks.get()),
         count: raw.count.get(),
         free_count: raw.freecount.get(),
+        has_unlinked: raw.unlinked.iter().any(|first| first.get() != NO_INODE),
     })
 }

@@ -24,6 +24,9 @@ pub(super) mod mode {
     }
 }
 
+/// What the data fork of a device has in front of an attribute fork (`xfs_dinode_verify_forkoff`).
+const DEVICE_FORK_BYTES: usize = 8;
+
 /// An inode in use.
 #[derive(Clone, Debug)]
 pub(super) struct Inode {
@@ -78,8 +81,14 @@ pub(super) fn parse(bytes: &[u8], superblock: &Superblock, number: u64) -> Resul
         true => (raw.big_nextents.get(), u64::from(raw.nextents.get())),
         false => (raw.nextents.get().into(), raw.anextents.get().into()),
     };
-    if attributes.is_empty() && counts.1 != 0 {
-        return Err(wrong(number, "anextents", counts.1, "none without an attribute fork"));
+    // Of inodes of version 4 that were never written to their places it may be 0.
+    let is_empty = raw.aformat == format::EXTENTS || (!superblock.has_checksums && raw.aformat == 0);
+    if attributes.is_empty() && (counts.1 != 0 || !is_empty) {
+        return Err(wrong(number, "anextents", counts.1, "none without an attribute fork, as extents"));
+    }
+    let unused = if has_large_counters { raw.anextents.get().into() } else { raw.big_nextents.get() };
+    if superblock.has_checksums && unused != 0 {
+        return Err(wrong(number, "nextents", unused, "0 where its counters are not"));
     }
     let fork = |format, extent_count, bytes: &[u8]| Fork { format, extent_count, bytes: bytes.to_vec() };
     let inode = Inode {
@@ -122,6 +131,15 @@ impl Inode {
             kept.is_none_or(|kept| [format::LOCAL, format::EXTENTS, format::BTREE].contains(&kept));
         if !is_right {
             return Err(wrong(self.number, "aformat", kept.unwrap_or_default(), "inline, extents or a tree"));
+        }
+        let room = self.data.bytes.len();
+        let is_fit = match self.data.format {
+            format::LOCAL => self.size_bytes <= room as u64,
+            format::DEVICE => self.attributes.is_none() || room == DEVICE_FORK_BYTES,
+            _ => true,
+        };
+        if !is_fit {
+            return Err(wrong(self.number, "forkoff", room as u64, "behind what the data fork has"));
         }
         let is_inline = matches!(self.data.format, format::LOCAL | format::DEVICE);
         if is_inline && self.data.extent_count != 0 {

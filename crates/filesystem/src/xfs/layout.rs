@@ -14,6 +14,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What stands for no block of a group.
 pub(super) const NO_BLOCK: u32 = u32::MAX;
+/// What stands for no inode of a group.
+pub(super) const NO_INODE: u32 = u32::MAX;
 /// What stands for no inode, and for no block of the volume.
 pub(super) const NONE: u64 = u64::MAX;
 
@@ -89,14 +91,30 @@ const _: () = assert!(size_of::<RawSuperblock>() == 264 && offset_of!(RawSuperbl
 /// Bits of `versionnum`.
 pub(super) mod version {
     pub(crate) const NUMBER: u16 = 0xf;
+    /// Some inode has had an extended attribute.
+    pub(crate) const ATTR: u16 = 1 << 4;
+    /// Inodes count links in 32 bits.
+    pub(crate) const NLINK: u16 = 1 << 5;
+    /// There are, or were, quotas.
+    pub(crate) const QUOTA: u16 = 1 << 6;
+    /// Chunks of inodes are aligned.
+    pub(crate) const ALIGN: u16 = 1 << 7;
+    /// There are a stripe's unit and width.
+    pub(crate) const DALIGN: u16 = 1 << 8;
     /// Part of the volume is shared with others: never used.
     pub(crate) const SHARED: u16 = 1 << 9;
+    /// Records of the log have a stripe and more than one header.
+    pub(crate) const LOGV2: u16 = 1 << 10;
+    /// Sectors need not be of 512 bytes.
+    pub(crate) const SECTOR: u16 = 1 << 11;
     /// Extents may be unwritten: there since 1999, and demanded by Linux.
     pub(crate) const EXTFLG: u16 = 1 << 12;
     /// Directories of version 2: demanded by Linux.
     pub(crate) const DIRV2: u16 = 1 << 13;
     /// There are bits of [`features2`](super::features2).
     pub(crate) const MOREBITS: u16 = 1 << 15;
+    /// What every volume of version 5 has.
+    pub(crate) const OF_5: u16 = NLINK | ALIGN | LOGV2 | EXTFLG | DIRV2 | MOREBITS;
 }
 
 /// Bits of `features2`, which has a meaning of its own in version 4 alone.
@@ -106,6 +124,9 @@ pub(super) mod features2 {
     pub(crate) const PROJID32: u32 = 1 << 7;
     pub(crate) const FTYPE: u32 = 1 << 9;
     pub(crate) const KNOWN: u32 = LAZYSBCOUNT | ATTR2 | PROJID32 | FTYPE;
+    /// What version 5 has there (`CRC`), and may have (`PARENT`).
+    pub(crate) const CRC: u32 = 1 << 8;
+    pub(crate) const PARENT: u32 = 1 << 4;
 }
 
 /// Bits of `features_ro_compat`.
@@ -221,6 +242,45 @@ const _: () = assert!(size_of::<RawShortNode>() == 56 && offset_of!(RawShortNode
 
 /// Of [`RawShortNode`] in version 4.
 pub(super) const SHORT_NODE_4_BYTES: usize = offset_of!(RawShortNode, blkno);
+
+/// A record of a group's reverse map (`struct xfs_rmap_rec`).
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawReverse {
+    pub(super) startblock: U32,
+    pub(super) blockcount: U32,
+    /// An inode, or one of [`reverse`].
+    pub(super) owner: U64,
+    /// In the fork, in blocks, with bits of [`reverse`].
+    pub(super) offset: U64,
+}
+
+const _: () = assert!(size_of::<RawReverse>() == 24);
+
+/// Owners that are no inodes (`XFS_RMAP_OWN_...`), and bits of `offset` (`XFS_RMAP_OFF_...`).
+pub(super) mod reverse {
+    /// Of these, which are all above.
+    pub(crate) const FIRST: u64 = 1 << 63;
+    /// The headers of a group.
+    pub(crate) const HEADERS: u64 = 3_u64.wrapping_neg();
+    pub(crate) const LOG: u64 = 4_u64.wrapping_neg();
+    /// The trees of free space, the reverse map, and what is kept for them.
+    pub(crate) const FREE_TREES: u64 = 5_u64.wrapping_neg();
+    pub(crate) const INODE_TREES: u64 = 6_u64.wrapping_neg();
+    pub(crate) const INODES: u64 = 7_u64.wrapping_neg();
+    /// The tree of reference counts.
+    pub(crate) const REFERENCES: u64 = 8_u64.wrapping_neg();
+    /// What is staged for writes to what is shared.
+    pub(crate) const STAGED: u64 = 9_u64.wrapping_neg();
+    /// It is of the attribute fork.
+    pub(crate) const ATTRIBUTES: u64 = 1 << 63;
+    /// It is a block of the tree of the fork's extents.
+    pub(crate) const TREE: u64 = 1 << 62;
+    pub(crate) const UNWRITTEN: u64 = 1 << 61;
+    pub(crate) const FLAGS: u64 = ATTRIBUTES | TREE | UNWRITTEN;
+    /// The place in the fork.
+    pub(crate) const LOGICAL: u64 = (1 << 54) - 1;
+}
 
 /// The header of a block of an inode's tree of extents (`struct xfs_btree_block_lhdr`).
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

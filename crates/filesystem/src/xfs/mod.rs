@@ -1,15 +1,15 @@
 //! XFS: what most guests with Red Hat's Linux have.
 //!
 //! Layers, each on the one before: [`layout`] (what is on the disk) and [`seal`] (checksums), [`superblock`] (geometry), [`log`] (whether it
-//! was unmounted), [`group`] (headers) and [`tree`] (blocks of trees) with [`space`] (their records), [`inode`] and [`fork`] (extents); then
-//! what is made of them: [`map`], [`check`] with [`ledger`], [`files`] with [`directory`], [`contents`] and [`attributes`], and [`browse`], which
+//! was unmounted), [`group`] (headers) and [`tree`] (blocks of trees) with [`key`] and [`space`] (their records), [`inode`] and [`fork`] (extents); then
+//! what is made of them: [`map`], [`check`] with [`ledger`] and [`reverse`], [`files`] with [`directory`], [`contents`] and [`attributes`], and [`browse`], which
 //! reads them one by one.
 //!
 //! Invariants:
 //! - in version 5 every block has a checksum, and none is believed without it; version 4 has none, so that all rests on what follows;
 //! - a block is free only if the tree by place says so, and then nobody owns it.
 //!
-//! Deliberately absent: the replay of a log of version 4; realtime devices and logs on other devices. These make the volume whole.
+//! Deliberately absent: realtime devices and logs on other devices. These make the volume whole.
 
 use std::sync::Arc;
 
@@ -34,10 +34,12 @@ mod files;
 mod fork;
 mod group;
 mod inode;
+mod key;
 mod layout;
 mod ledger;
 mod log;
 mod map;
+mod reverse;
 mod seal;
 mod space;
 mod superblock;
@@ -47,8 +49,8 @@ mod unreplayed;
 pub use corrupt::Corrupt;
 
 use layout::incompat;
-use log::{Replayed, Unclean};
-use superblock::{BlockNumber, Superblock};
+use log::{Replayed, Unclean, Unfinished};
+use superblock::Superblock;
 
 /// A volume that was understood: what is read of it from now on, with its log replayed.
 struct Volume {
@@ -83,10 +85,10 @@ pub(crate) fn has_superblock(source: &Source) -> Result<bool> {
     Ok(superblock::read_raw(source)?.is_some())
 }
 
-/// A volume as it was before its log was replayed, and what is to be freed after it.
+/// A volume as it was before its log was replayed, and what is to be done after it.
 struct Pending {
     unreplayed: Source,
-    freed: Vec<(BlockNumber, u64)>,
+    unfinished: Unfinished,
 }
 
 /// Replays the log if that is due, and fills in the facts.
@@ -94,12 +96,19 @@ fn understand(source: &Source, superblock: Superblock, facts: &mut Facts) -> Res
     if let Some(why) = superblock.unsupported() {
         return Err(Error::unsupported(why));
     }
+    let mut superblock = superblock;
+    if let Some(lsn) = log::end_lsn(source, &superblock)? {
+        superblock.lsn_max = lsn;
+    }
     let mut volume = Volume { source: Arc::clone(source), superblock: Arc::new(superblock), replayed: None };
     facts.state = match unclean(source, &volume.superblock)? {
         Some(Unclean::Whole(why)) => State::Dirty(why.into()),
         Some(Unclean::Pending) => {
             let count = volume.replay()?;
-            State::JournalPending(format!("its log of {count} transactions must be replayed"))
+            let left = volume.replayed.as_ref().map(|pending| pending.unfinished.to_string());
+            let left = left.filter(|left| !left.is_empty()).map(|left| format!(", and leaves {left}"));
+            let left = left.unwrap_or_default();
+            State::JournalPending(format!("its log of {count} transactions must be replayed{left}"))
         }
         None => State::Clean,
     };
@@ -110,7 +119,8 @@ fn understand(source: &Source, superblock: Superblock, facts: &mut Facts) -> Res
 /// The superblock once the log was replayed: of what counts nothing may have changed.
 fn reread(source: &Source, before: &Superblock) -> Result<Superblock> {
     let raw = superblock::read_raw(source)?.ok_or_else(|| Error::corrupt(Corrupt::Superblock))?;
-    let after = superblock::read(source, &raw)?;
+    let mut after = superblock::read(source, &raw)?;
+    after.lsn_max = before.lsn_max;
     let shape = |it: &Superblock| (it.blocks, it.group_count, it.log, it.ro_compat, it.incompat);
     if shape(&after) == shape(before) {
         Ok(after)
@@ -126,18 +136,16 @@ fn unclean(source: &Source, superblock: &Superblock) -> Result<Option<Unclean>> 
     if superblock.has(incompat::NEEDSREPAIR) {
         return Ok(Some(Unclean::Whole("it says that xfs_repair must run first")));
     }
-    let why = log::why_unclean(source, superblock)?;
-    let is_replayed = why != Some(Unclean::Pending) || superblock.has_checksums;
-    Ok(if is_replayed { why } else { Some(Unclean::Whole("its log must be replayed, and is of version 4")) })
+    log::why_unclean(source, superblock)
 }
 
 impl Volume {
     /// Replays the log in memory, and answers how many transactions it had.
     fn replay(&mut self) -> Result<usize> {
-        let Replayed { source, freed, transactions } = log::replay(&self.source, &self.superblock)?;
+        let Replayed { source, unfinished, transactions } = log::replay(&self.source, &self.superblock)?;
         self.superblock = Arc::new(reread(&source, &self.superblock)?);
         let unreplayed = std::mem::replace(&mut self.source, source);
-        self.replayed = Some(Pending { unreplayed, freed });
+        self.replayed = Some(Pending { unreplayed, unfinished });
         Ok(transactions)
     }
 
@@ -160,7 +168,7 @@ impl FileSystem for Opened<Volume> {
     fn used_map(&self, check: Check) -> Result<Box<dyn UsedMap>> {
         let Volume { source, superblock, replayed } = self.believed()?;
         if check == Check::Full {
-            check::check(source, superblock, replayed.as_ref().map(|pending| &pending.freed[..]))?;
+            check::check(source, superblock, replayed.as_ref().map(|pending| &pending.unfinished))?;
         }
         let kept = match (replayed, check) {
             (None, _) => None,

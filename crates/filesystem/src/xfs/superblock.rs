@@ -5,7 +5,7 @@ use extent::{Span, VolumeOffset, VolumeSpan};
 use zerocopy::FromBytes;
 
 use super::corrupt::Corrupt;
-use super::layout::{RawSuperblock, SUPERBLOCK_MAGIC, features2, incompat, ro_compat, version};
+use super::layout::{NONE, RawSuperblock, SUPERBLOCK_MAGIC, features2, incompat, ro_compat, version};
 use super::seal::crc_holds;
 use crate::Source;
 
@@ -18,6 +18,11 @@ pub(super) type BlockNumber = u64;
 
 /// The least blocks of a group (`XFS_MIN_AG_BLOCKS`, of a group that is not the last).
 const GROUP_BLOCKS_MIN: u32 = 64;
+
+/// The longest stripe of a log, in bytes (`XLOG_MAX_RECORD_BSIZE`).
+const LOG_STRIPE_MAX: u32 = 256 << 10;
+/// What stands for none.
+const NO_LSN: u64 = u64::MAX;
 
 /// What of the superblock counts, checked.
 #[derive(Clone, Debug)]
@@ -48,10 +53,20 @@ pub(super) struct Superblock {
     pub(super) ro_compat: u32,
     pub(super) incompat: u32,
     pub(super) has_realtime: bool,
+    /// Blocks of an extent of a realtime device, if there were one.
+    rt_extent_blocks: u32,
+    /// Of the log's sectors: the logarithm of their size, and their size; and its stripe.
+    log_shape: (u8, u16, u32),
+    /// Bits that say what the volume was made with.
+    version_bits: u16,
+    /// What chunks of inodes are aligned to, and those of which a part is missing, in blocks.
+    inode_alignments: [u32; 2],
     pub(super) in_progress: bool,
     pub(super) inode_count: u64,
     pub(super) free_inode_count: u64,
     pub(super) free_blocks: u64,
+    /// Where the log ends: nothing of version 5 was written later.
+    pub(super) lsn_max: u64,
 }
 
 /// Whether a superblock is there, of whatever version. `None` if not.
@@ -82,7 +97,7 @@ pub(super) fn read(source: &Source, raw: &RawSuperblock) -> Result<Superblock> {
     let superblock = parse(raw)?;
     let sector = read_vec(&**source, VolumeOffset::ZERO, superblock.sector_bytes.into(), "XFS superblock")?;
     if superblock.has_checksums {
-        check_sector(&sector).map_err(|error| error.at(VolumeOffset::ZERO))?;
+        check_sector(&sector, &superblock).map_err(|error| error.at(VolumeOffset::ZERO))?;
     }
     let len_bytes = superblock.blocks.saturating_mul(superblock.block_bytes.into());
     if len_bytes > source.len_bytes() {
@@ -92,11 +107,20 @@ pub(super) fn read(source: &Source, raw: &RawSuperblock) -> Result<Superblock> {
     Ok(superblock)
 }
 
-fn check_sector(sector: &[u8]) -> Result<()> {
-    if crc_holds(sector, std::mem::offset_of!(RawSuperblock, crc)) {
-        return Ok(());
+/// Checks the sector of a superblock of version 5: nothing is behind what its features have there.
+fn check_sector(sector: &[u8], superblock: &Superblock) -> Result<()> {
+    use std::mem::offset_of;
+    if !crc_holds(sector, offset_of!(RawSuperblock, crc)) {
+        return Err(wrong("crc", "another", "that of the sector"));
     }
-    Err(wrong("crc", "another", "that of the sector"))
+    let end = match superblock.has(incompat::META_UUID) {
+        true => size_of::<RawSuperblock>(),
+        false => offset_of!(RawSuperblock, meta_uuid),
+    };
+    match sector[end..].iter().find(|byte| **byte != 0) {
+        Some(found) => Err(wrong("what follows the superblock", found, "zeros")),
+        None => Ok(()),
+    }
 }
 
 /// The features of a volume, as version 5 has them.
@@ -111,6 +135,20 @@ impl Features {
     fn of(raw: &RawSuperblock) -> Result<Self> {
         if version_of(raw) == 5 {
             let (ro_compat, incompat) = (raw.features_ro_compat.get(), raw.features_incompat.get());
+            let old = raw.features2.get();
+            let needed = features2::LAZYSBCOUNT | features2::CRC;
+            let is_known = old & !(features2::KNOWN | features2::CRC | features2::PARENT) == 0;
+            if !is_known || old & needed != needed || raw.bad_features2.get() != old {
+                return Err(wrong("features2", old, "known ones, twice the same"));
+            }
+            let bits = raw.versionnum.get();
+            if bits & version::OF_5 != version::OF_5 || bits & version::SHARED != 0 {
+                return Err(wrong("versionnum", bits, "what version 5 has"));
+            }
+            if raw.features_compat.get() != 0 {
+                let compat = raw.features_compat.get();
+                return Err(Error::unsupported(format!("XFS with unknown features (compat {compat:#x})")));
+            }
             return Ok(Self { ro_compat, incompat, counts_tree_blocks: true });
         }
         let bits = raw.versionnum.get();
@@ -171,6 +209,7 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
     if u32::from(raw.dirblklog) + u32::from(raw.blocklog) > 16 {
         return Err(wrong("dirblklog", raw.dirblklog, "at most 64 KiB"));
     }
+    check_unused(raw)?;
     let meta_uuid = if features.incompat & incompat::META_UUID != 0 { raw.meta_uuid } else { raw.uuid };
     // In version 4 one inode is for groups or for projects.
     let of_projects = if has_checksums { raw.pquotino.get() } else { 0 };
@@ -194,10 +233,15 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
         ro_compat: features.ro_compat,
         incompat: features.incompat,
         has_realtime: raw.rblocks.get() != 0 || raw.rextents.get() != 0,
+        rt_extent_blocks: raw.rextsize.get(),
+        log_shape: (raw.logsectlog, raw.logsectsize.get(), raw.logsunit.get()),
+        version_bits: raw.versionnum.get() & !(version::ATTR | version::QUOTA),
+        inode_alignments: [raw.inoalignmt.get(), if has_checksums { raw.spino_align.get() } else { 0 }],
         in_progress: raw.inprogress != 0,
         inode_count: raw.icount.get(),
         free_inode_count: raw.ifree.get(),
         free_blocks: raw.fdblocks.get(),
+        lsn_max: NO_LSN,
     };
     if raw.logstart.get() != 0 {
         let (start, count) = (raw.logstart.get(), raw.logblocks.get());
@@ -207,6 +251,44 @@ fn parse(raw: &RawSuperblock) -> Result<Superblock> {
         superblock.log = Some((first, count));
     }
     Ok(superblock)
+}
+
+/// Fields that mean nothing without their feature are zero.
+fn check_unused(raw: &RawSuperblock) -> Result<()> {
+    let has = |bit: u16| raw.versionnum.get() & bit != 0;
+    let has_realtime = raw.rblocks.get() != 0;
+    let fields = [
+        ("flags", raw.flags.into(), false),
+        ("qflags", raw.qflags.get().into(), has(version::QUOTA)),
+        ("logsectlog", raw.logsectlog.into(), has(version::SECTOR)),
+        ("logsectsize", raw.logsectsize.get().into(), has(version::SECTOR)),
+        ("logsunit", raw.logsunit.get().into(), has(version::LOGV2)),
+        ("shared_vn", raw.shared_vn.into(), false),
+        ("inoalignmt", raw.inoalignmt.get().into(), has(version::ALIGN)),
+        ("unit", raw.unit.get().into(), has(version::DALIGN)),
+        ("width", raw.width.get().into(), has(version::DALIGN)),
+        ("rbmblocks", raw.rbmblocks.get().into(), has_realtime),
+        ("rextslog", raw.rextslog.into(), has_realtime),
+        ("frextents", raw.frextents.get(), has_realtime),
+    ];
+    if let Some((name, value, _)) = fields.iter().find(|(_, value, is_used)| *value != 0 && !is_used) {
+        return Err(wrong(name, value, "0"));
+    }
+    if raw.imax_pct > 100 {
+        return Err(wrong("imax_pct", raw.imax_pct, "at most 100"));
+    }
+    let (log, size, stripe) = (raw.logsectlog, raw.logsectsize.get(), raw.logsunit.get());
+    let is_sector = !has(version::SECTOR) || ((9..=15).contains(&log) && size == 1 << log);
+    let is_stripe = stripe <= 1 || (stripe <= LOG_STRIPE_MAX && stripe.is_multiple_of(raw.blocksize.get()));
+    if !is_sector || !is_stripe || (version_of(raw) == 5 && stripe == 0) {
+        return Err(wrong("logsectsize, logsunit", stripe, "a sector's size, and a stripe of blocks or 1"));
+    }
+    let of_projects = if version_of(raw) == 5 { raw.pquotino.get() } else { 0 };
+    let quotas = [raw.uquotino.get(), raw.gquotino.get(), of_projects];
+    match quotas.iter().find(|inode| !has(version::QUOTA) && ![0, NONE].contains(inode)) {
+        Some(inode) => Err(wrong("uquotino, gquotino, pquotino", inode, "none, without quotas")),
+        None => Ok(()),
+    }
 }
 
 impl Superblock {
@@ -294,9 +376,24 @@ impl Superblock {
         Some(self.offset_of(block).plus(within * u64::from(self.inode_bytes)))
     }
 
+    /// Fails unless the files of a realtime device follow the root directory, as `mkfs.xfs` makes them whether there is such a device or not.
+    pub(super) fn check_own_files(&self) -> Result<()> {
+        let [bitmap, summary, ..] = self.own_files;
+        let follow = |inode: u64, by| self.root_inode.checked_add(by) == Some(inode);
+        if follow(bitmap, 1) && follow(summary, 2) {
+            return Ok(());
+        }
+        Err(wrong("rootino, rbmino, rsumino", self.root_inode, "three inodes in a row"))
+    }
+
     /// Whether an inode is a file that the volume keeps for itself.
     pub(super) fn is_own_file(&self, inode: u64) -> bool {
         inode != 0 && self.own_files.contains(&inode)
+    }
+
+    /// Whether something may have been written as of this place of the log.
+    pub(super) fn is_past(&self, lsn: u64) -> bool {
+        lsn == NO_LSN || lsn <= self.lsn_max
     }
 
     /// Whether directories tell what each entry is.
@@ -320,9 +417,11 @@ pub(super) fn check_copy(source: &Source, superblock: &Superblock, group: GroupN
             .at(at)
     };
     let (raw, _) = RawSuperblock::read_from_prefix(&sector).expect("a sector is longer");
-    let is_sealed = !superblock.has_checksums || crc_holds(&sector, std::mem::offset_of!(RawSuperblock, crc));
-    if raw.magicnum != SUPERBLOCK_MAGIC || !is_sealed {
-        return Err(wrong("crc"));
+    if raw.magicnum != SUPERBLOCK_MAGIC {
+        return Err(wrong("magicnum"));
+    }
+    if superblock.has_checksums {
+        check_sector(&sector, superblock).map_err(|error| wrong("sector").because(error))?;
     }
     let copy = parse(&raw).map_err(|error| wrong("geometry").because(error))?;
     let shape = |it: &Superblock| {
@@ -330,7 +429,9 @@ pub(super) fn check_copy(source: &Source, superblock: &Superblock, group: GroupN
             block_bytes, sector_bytes, blocks, group_blocks, group_count, inode_bytes, log, ..
         } = it;
         let whole = (*block_bytes, *sector_bytes, *blocks, *group_blocks, *group_count, *inode_bytes, *log);
-        (whole, it.has_checksums, it.directory_block_bytes, it.meta_uuid)
+        let more = (it.rt_extent_blocks, it.inode_alignments, it.has_realtime, it.ro_compat, it.incompat);
+        let more = (more, it.log_shape, it.version_bits);
+        (whole, it.has_checksums, it.directory_block_bytes, it.meta_uuid, more)
     };
     if shape(&copy) == shape(superblock) { Ok(()) } else { Err(wrong("geometry")) }
 }

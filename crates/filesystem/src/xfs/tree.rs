@@ -1,7 +1,7 @@
 //! The trees of a group: B+trees whose records have a fixed length.
 //!
 //! Invariants: a walk meets no more blocks than the group has, whatever they say; records come in the order of the tree, and each
-//! block was checked for its neighbours, and in version 5 for its checksum, its place and its owner.
+//! block was checked for its neighbours and for what the block above says of it, and in version 5 for its checksum, its place and its owner.
 
 use std::mem::offset_of;
 
@@ -10,7 +10,8 @@ use zerocopy::FromBytes;
 use zerocopy::big_endian::U32;
 
 use super::corrupt::Corrupt;
-use super::layout::{NO_BLOCK, RawShortNode, SHORT_NODE_4_BYTES};
+use super::key::{Keys, Order};
+use super::layout::{NO_BLOCK, RawShortNode, SHORT_NODE_4_BYTES, reverse};
 use super::seal::crc_holds;
 use super::superblock::{GroupBlock, GroupNumber, Superblock};
 use crate::Source;
@@ -27,19 +28,34 @@ pub(super) struct Kind {
     record_bytes: usize,
     /// Of all keys that a block has for another one.
     key_bytes: usize,
+    order: Order,
+    /// Whose its blocks are in the reverse map.
+    pub(super) owner: u64,
 }
 
-const fn kind(name: &'static str, magics: [[u8; 4]; 2], record_bytes: usize, key_bytes: usize) -> Kind {
+const fn kind(
+    name: &'static str,
+    magics: [[u8; 4]; 2],
+    [record_bytes, key_bytes]: [usize; 2],
+    order: Order,
+    owner: u64,
+) -> Kind {
     let [magic, magic_4] = magics;
-    Kind { name, magic, magic_4, record_bytes, key_bytes }
+    Kind { name, magic, magic_4, record_bytes, key_bytes, order, owner }
 }
 
-pub(super) static BY_PLACE: Kind = kind("tree of free space by place", [*b"AB3B", *b"ABTB"], 8, 8);
-pub(super) static BY_LENGTH: Kind = kind("tree of free space by length", [*b"AB3C", *b"ABTC"], 8, 8);
-pub(super) static REVERSE_MAP: Kind = kind("reverse map", [*b"RMB3"; 2], 24, 40);
-pub(super) static REFERENCES: Kind = kind("tree of reference counts", [*b"R3FC"; 2], 12, 4);
-pub(super) static INODES: Kind = kind("tree of inodes", [*b"IAB3", *b"IABT"], 16, 4);
-pub(super) static INODES_WITH_FREE: Kind = kind("tree of free inodes", [*b"FIB3"; 2], 16, 4);
+pub(super) static BY_PLACE: Kind =
+    kind("tree of free space by place", [*b"AB3B", *b"ABTB"], [8, 8], Order::Start, reverse::FREE_TREES);
+pub(super) static BY_LENGTH: Kind =
+    kind("tree of free space by length", [*b"AB3C", *b"ABTC"], [8, 8], Order::Length, reverse::FREE_TREES);
+pub(super) static REVERSE_MAP: Kind =
+    kind("reverse map", [*b"RMB3"; 2], [24, 40], Order::Reverse, reverse::FREE_TREES);
+pub(super) static REFERENCES: Kind =
+    kind("tree of reference counts", [*b"R3FC"; 2], [12, 4], Order::Start, reverse::REFERENCES);
+pub(super) static INODES: Kind =
+    kind("tree of inodes", [*b"IAB3", *b"IABT"], [16, 4], Order::Start, reverse::INODE_TREES);
+pub(super) static INODES_WITH_FREE: Kind =
+    kind("tree of free inodes", [*b"FIB3"; 2], [16, 4], Order::Start, reverse::INODE_TREES);
 
 /// Where a tree begins.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +74,8 @@ pub(super) enum Step<'a> {
     Record(&'a [u8]),
 }
 
-/// Calls `each` with every block of a tree and every record, in order.
+/// Calls `each` with every block of a tree and every record, in order. That blocks say something else of those below them than these hold
+/// is told once all were met.
 pub(super) fn walk(
     source: &Source,
     superblock: &Superblock,
@@ -67,14 +84,27 @@ pub(super) fn walk(
     each: &mut dyn FnMut(Step<'_>) -> Result<()>,
 ) -> Result<()> {
     let levels = usize::try_from(root.levels).expect("at most 9");
-    let mut walk =
-        Walk { source, superblock, group, kind: root.kind, each, before: vec![None; levels], met: 0 };
+    let mut walk = Walk {
+        source,
+        superblock,
+        group,
+        kind: root.kind,
+        each,
+        before: vec![None; levels],
+        met: 0,
+        wrong_key: None,
+    };
     walk.node(root.block, root.levels - 1)?;
     match walk.before.iter().flatten().find(|(_, right)| *right != NO_BLOCK) {
         Some((block, right)) => {
             Err(walk.wrong(*block, "rightsib", *right, "none of the last block of a level"))
         }
-        None => Ok(()),
+        None => match walk.wrong_key {
+            Some((block, below)) => {
+                Err(walk.wrong(block, "key of a block below", below, "that of what the block holds"))
+            }
+            None => Ok(()),
+        },
     }
 }
 
@@ -87,6 +117,8 @@ struct Walk<'a, 'b> {
     /// Of each level, from the leaves up: the block that was met last, and which it says comes next.
     before: Vec<Option<(GroupBlock, GroupBlock)>>,
     met: u32,
+    /// The first block that says something else of a block below it than that one holds, and the latter.
+    wrong_key: Option<(GroupBlock, GroupBlock)>,
 }
 
 impl Walk<'_, '_> {
@@ -95,7 +127,8 @@ impl Walk<'_, '_> {
         Error::corrupt(what).field(name, found.into(), expected)
     }
 
-    fn node(&mut self, block: GroupBlock, level: u32) -> Result<()> {
+    /// Answers the keys of what lies below.
+    fn node(&mut self, block: GroupBlock, level: u32) -> Result<Keys> {
         let Self { source, superblock, group, kind, .. } = *self;
         let at = superblock.in_group(group, block).filter(|_| self.met < superblock.blocks_of(group));
         let at =
@@ -106,16 +139,23 @@ impl Walk<'_, '_> {
         (self.each)(Step::Node(block))?;
         let body = &bytes[self.header_bytes()..];
         if level == 0 {
-            return body
-                .chunks_exact(kind.record_bytes)
-                .take(count)
-                .try_for_each(|record| (self.each)(Step::Record(record)));
+            let records = body.chunks_exact(kind.record_bytes).take(count);
+            records.clone().try_for_each(|record| (self.each)(Step::Record(record)))?;
+            return Ok(Keys::joined(kind.order, records.map(|record| Keys::of_record(kind.order, record))));
         }
-        let pointers = &body[self.count_max(level) * kind.key_bytes..];
-        for pointer in pointers.chunks_exact(POINTER_BYTES).take(count) {
-            self.node(U32::read_from_bytes(pointer).expect("4 bytes").get(), level - 1)?;
+        let (keys, pointers) = body.split_at(self.count_max(level) * kind.key_bytes);
+        let mut found = Vec::with_capacity(count);
+        for (key, pointer) in
+            keys.chunks_exact(kind.key_bytes).zip(pointers.chunks_exact(POINTER_BYTES)).take(count)
+        {
+            let below = U32::read_from_bytes(pointer).expect("4 bytes").get();
+            let keys = self.node(below, level - 1)?;
+            if keys != Keys::said(kind.order, key) {
+                self.wrong_key.get_or_insert((block, below));
+            }
+            found.push(keys);
         }
-        Ok(())
+        Ok(Keys::joined(kind.order, found.into_iter()))
     }
 
     fn header_bytes(&self) -> usize {
@@ -167,6 +207,9 @@ impl Walk<'_, '_> {
         }
         if raw.uuid != self.superblock.meta_uuid || raw.owner.get() != self.group {
             return Err(self.wrong(block, "owner", raw.owner.get(), "the group, and the volume's UUID"));
+        }
+        if !self.superblock.is_past(raw.lsn.get()) {
+            return Err(self.wrong(block, "lsn", raw.lsn.get(), "a place before the log's end"));
         }
         if raw.blkno.get() != self.superblock.daddr_of(number) {
             return Err(self.wrong(block, "blkno", raw.blkno.get(), "its own place"));

@@ -19,12 +19,12 @@ const VOLUME_BYTES: u64 = 200 << 20;
 const FILLER: u8 = 0x5a;
 
 /// A file system whose files are taken all at once, by reflinks, mounted for as long as the value lives.
-struct Host {
+pub(crate) struct Host {
     dir: tempfile::TempDir,
 }
 
 impl Host {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = scratch();
         let (image, at) = (dir.path().join("host"), dir.path().join("mounted"));
         File::create(&image).unwrap().set_len(4 << 30).unwrap();
@@ -34,7 +34,7 @@ impl Host {
         Self { dir }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join("mounted").join(name)
     }
 }
@@ -65,14 +65,15 @@ struct Guest {
     without_recovery: &'static str,
 }
 
-fn open(path: &Path) -> Box<dyn FileSystem> {
+pub(crate) fn open(path: &Path) -> Box<dyn FileSystem> {
     filesystem::open(&source(path)).unwrap().expect("a superblock")
 }
 
-fn copy_used(taken: &Path, copy: &Path) -> u64 {
+/// A copy of what is used alone, by a reflink; answers how many bytes are free.
+pub(crate) fn copy_used(taken: &Path, copy: &Path) -> u64 {
     run("cp", &["--reflink=always", text(taken), text(copy)]);
     let target = OpenOptions::new().write(true).open(copy).unwrap();
-    let free = spans(&*open(taken), Check::Full, VOLUME_BYTES, Use::Free);
+    let free = spans(&*open(taken), Check::Full, fs::metadata(taken).unwrap().len(), Use::Free);
     for part in free.iter().flat_map(|span| span.split(1 << 20)) {
         let bytes = vec![FILLER; usize::try_from(part.len_bytes()).unwrap()];
         target.write_all_at(&bytes, part.start().get()).unwrap();
@@ -80,8 +81,31 @@ fn copy_used(taken: &Path, copy: &Path) -> u64 {
     free.total_bytes()
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
+pub(crate) fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// The kernel recovers both to the same. Answers how many files there are.
+pub(crate) fn recover_both(kind: &str, whole: &Path, used: &Path, what: &str) -> usize {
+    let options = if kind == "xfs" { "noatime,nouuid" } else { "noatime" };
+    let expected = Mounted::kernel(kind, whole, options).tree();
+    let found = Mounted::kernel(kind, used, options).tree();
+    // Recovery sets times to its own.
+    let is_time = |line: &String| line.contains(": changed at: ") || line.contains(": written at: ");
+    let differences: Vec<_> =
+        expected.differences(&found).into_iter().filter(|line| !is_time(line)).collect();
+    assert!(differences.is_empty(), "{what}: {differences:?}");
+    expected.len()
+}
+
+/// The kernel shows the same of both without recovery. Answers how many files there are.
+pub(crate) fn show_both(kind: &str, options: &str, whole: &Path, used: &Path, what: &str) -> usize {
+    let expected = shown(Mounted::kernel(kind, whole, options).path());
+    let found = shown(Mounted::kernel(kind, used, options).path());
+    for path in expected.keys().chain(found.keys()) {
+        assert_eq!(expected.get(path), found.get(path), "{what}, without recovery: {}", path.display());
+    }
+    expected.len()
 }
 
 /// Takes the disk at random moments, and holds a copy of what is used against the whole.
@@ -124,21 +148,10 @@ fn take(guest: &Guest) {
             run("cp", &["--reflink=always", text(&taken), text(&whole)]);
         };
         copies();
-        let expected = Mounted::kernel(guest.kind, &whole, "noatime").tree();
-        let recovered = expected.len();
-        let found = Mounted::kernel(guest.kind, &used, "noatime").tree();
-        // Recovery sets times to its own.
-        let is_time = |line: &String| line.contains(": changed at: ") || line.contains(": written at: ");
-        let differences: Vec<_> =
-            expected.differences(&found).into_iter().filter(|line| !is_time(line)).collect();
-        assert!(differences.is_empty(), "{what}: {differences:?}");
+        let recovered = recover_both(guest.kind, &whole, &used, &what);
         copies();
-        let expected = shown(Mounted::kernel(guest.kind, &whole, guest.without_recovery).path());
-        let found = shown(Mounted::kernel(guest.kind, &used, guest.without_recovery).path());
-        for path in expected.keys().chain(found.keys()) {
-            assert_eq!(expected.get(path), found.get(path), "{what}, without recovery: {}", path.display());
-        }
-        println!("{what}: {recovered} files, {} without recovery", expected.len());
+        let shown = show_both(guest.kind, guest.without_recovery, &whole, &used, &what);
+        println!("{what}: {recovered} files, {shown} without recovery");
     }
     println!("{}: {count} moments, {pending} with something to recover", guest.kind);
     assert!(pending > 0);

@@ -50,16 +50,22 @@ fn changed(item: &Item) -> Result<Bits> {
     Ok(Bits::from_bytes(map, u32::try_from(map.len() * 8).map_err(|_| short("item"))?))
 }
 
-/// Puts what an item says into the `bytes` of its buffer: a region for each run of chunks.
+/// Puts what an item says into the `bytes` of its buffer: a region for each run of chunks, or several where the buffer's pages did not follow each
+/// other in memory.
 pub(super) fn put(bytes: &mut [u8], item: &Item) -> Result<()> {
     let changed = changed(item)?;
     let mut regions = item.regions[1..].iter();
     for run in changed.runs(0, changed.len(), true) {
-        let region = regions.next().ok_or_else(|| short("regions"))?;
-        let len = region.len().min(run.len() * BUFFER_CHUNK_BYTES);
-        let target =
-            bytes.get_mut(run.start as usize * BUFFER_CHUNK_BYTES..).and_then(|rest| rest.get_mut(..len));
-        target.ok_or_else(|| short("buffer"))?.copy_from_slice(&region[..len]);
+        let (mut at, end) = (run.start as usize, run.end as usize);
+        while at < end {
+            let region = regions.next().ok_or_else(|| short("regions"))?;
+            let count = (region.len() / BUFFER_CHUNK_BYTES).min(end - at);
+            let len = count * BUFFER_CHUNK_BYTES;
+            let target = bytes.get_mut(at * BUFFER_CHUNK_BYTES..).and_then(|rest| rest.get_mut(..len));
+            let target = target.filter(|_| count > 0).ok_or_else(|| short("buffer"))?;
+            target.copy_from_slice(&region[..len]);
+            at += count;
+        }
     }
     Ok(())
 }
@@ -112,4 +118,39 @@ pub(super) fn lsn_of(bytes: &[u8], superblock: &Superblock) -> Option<u64> {
     let is_own = bytes.get(uuid_at..)?.starts_with(&superblock.meta_uuid);
     let (lsn, _) = U64::read_from_prefix(bytes.get(lsn_at..)?).ok()?;
     Some(lsn.get()).filter(|_| is_own)
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::super::layout::{RawItem, item as kind};
+    use super::*;
+
+    /// An item of a buffer of 512 bytes whose chunks 1, 2 and 3 were changed, in these regions.
+    fn item(regions: &[Vec<u8>]) -> Item {
+        let raw = RawBufferItem {
+            item: RawItem { type_: kind::BUF.into(), size: 2.into() },
+            flags: 0.into(),
+            len: 1.into(),
+            blkno: 0.into(),
+            map_size: 1.into(),
+        };
+        let head = [raw.as_bytes(), &[0b1110, 0, 0, 0]].concat();
+        Item { regions: [&[head], regions].concat() }
+    }
+
+    #[test]
+    fn a_run_of_chunks_may_be_in_several_regions() {
+        let (part, rest) = (vec![1; 128], vec![2; 256]);
+        for regions in [vec![[&part[..], &rest[..]].concat()], vec![part.clone(), rest.clone()]] {
+            let mut bytes = vec![9; 512];
+            put(&mut bytes, &item(&regions)).unwrap();
+            assert_eq!(bytes, [&[9; 128][..], &[1; 128], &[2; 256]].concat());
+        }
+        for regions in [vec![part.clone()], vec![part, vec![2; 100]], vec![]] {
+            assert!(put(&mut vec![9; 512], &item(&regions)).is_err());
+        }
+        assert!(put(&mut vec![9; 400], &item(&[vec![1; 384]])).is_err(), "a buffer that is too short");
+    }
 }

@@ -15,7 +15,9 @@ pub(super) const SECTOR_BYTES: usize = 512;
 pub(super) const LOG_MAGIC: u32 = 0xfeed_babe;
 /// `XFS_TRANS_HEADER_MAGIC`, as it lies there.
 pub(super) const TRANSACTION_MAGIC: [u8; 4] = *b"NART";
-/// Of `version`: the log may have more than one sector of headers (`XLOG_VERSION_2`).
+/// Of `version`: a record has one sector of headers (`XLOG_VERSION_1`), as many volumes of version 4 of the format have it.
+pub(super) const VERSION_1: u32 = 1;
+/// Of `version`: a record may have more than one sector of headers (`XLOG_VERSION_2`).
 pub(super) const VERSION_2: u32 = 2;
 /// Of `fmt`: items are little-endian (`XLOG_FMT_LINUX_LE`).
 pub(super) const LITTLE_ENDIAN: u32 = 1;
@@ -113,11 +115,14 @@ pub(super) mod item {
     pub(in super::super) const DQUOT: u16 = 0x123d;
     pub(in super::super) const QUOTAOFF: u16 = 0x123e;
     pub(in super::super) const ICREATE: u16 = 0x123f;
-    /// Intents for the reverse map.
+    /// Changes of the reverse map. Intents and what is done of them take turns from here on.
     pub(in super::super) const RUI: u16 = 0x1240;
-    pub(in super::super) const RUD: u16 = 0x1241;
-    /// Intents and what is done of them take turns from here on: references, maps, attributes, exchanges.
-    pub(in super::super) const INTENTS: std::ops::RangeInclusive<u16> = 0x1242..=0x1249;
+    /// Of reference counts.
+    pub(in super::super) const CUI: u16 = 0x1242;
+    /// Of extents of inodes.
+    pub(in super::super) const BUI: u16 = 0x1244;
+    /// The last of them: of attributes and of files that exchange extents, and what was done of the latter.
+    pub(in super::super) const XMD: u16 = 0x1249;
 }
 
 /// `struct xfs_buf_log_format` without its map, of which each bit stands for [`BUFFER_CHUNK_BYTES`].
@@ -217,6 +222,11 @@ pub(super) struct RawLogInode {
 
 const _: () = assert!(size_of::<RawLogInode>() == 176 && offset_of!(RawLogInode, forkoff) == 82);
 
+/// Of [`RawLogInode`] of versions 1 and 2.
+pub(super) const LOG_INODE_2_BYTES: usize = offset_of!(RawLogInode, next_unlinked);
+
+const _: () = assert!(LOG_INODE_2_BYTES == 96);
+
 /// What all intents begin with, and what is done of them: `struct xfs_efi_log_format_64` and `xfs_efd_log_format_64` without their
 /// extents, for one.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -230,7 +240,7 @@ pub(super) struct RawIntent {
 
 const _: () = assert!(size_of::<RawIntent>() == 16);
 
-/// `struct xfs_extent_64`, of what is to be freed.
+/// `struct xfs_extent_64`, of what is to be freed, and `struct xfs_phys_extent`, of what is counted, with its flags for padding.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawExtent {
@@ -240,6 +250,19 @@ pub(super) struct RawExtent {
 }
 
 const _: () = assert!(size_of::<RawExtent>() == 16);
+
+/// `struct xfs_map_extent`, of what is mapped or recorded.
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct RawMapping {
+    pub(super) owner: U64,
+    pub(super) start: U64,
+    pub(super) startoff: U64,
+    pub(super) len: U32,
+    pub(super) flags: U32,
+}
+
+const _: () = assert!(size_of::<RawMapping>() == 32 && offset_of!(RawMapping, len) == 24);
 
 /// `struct xfs_icreate_log`: inodes that are made. All but its beginning is big-endian.
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

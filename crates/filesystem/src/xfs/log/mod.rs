@@ -1,7 +1,8 @@
 //! The log: whether it ends with the record that is written when a volume is unmounted.
 //!
 //! Only then is all that the volume says in its place. Else the records before its end are read ([`record`], of the structs in
-//! [`layout`]) and replayed in memory ([`mod@replay`], with [`buffer`] and [`inode`] for what that changes). Where the log ends is found as
+//! [`layout`]) and replayed in memory ([`mod@replay`], with [`buffer`] and [`inode`] for what that changes, and [`intent`] for
+//! what is left to be done). Where the log ends is found as
 //! the kernel finds it (`xlog_find_head`): each sector bears the number of the turn in which it was written, and the log ends where that
 //! goes down by one. What would have the kernel look further makes the volume whole.
 
@@ -14,10 +15,12 @@ use zerocopy::big_endian::U32;
 
 mod buffer;
 mod inode;
+mod intent;
 mod layout;
 mod record;
 mod replay;
 
+pub(super) use intent::Unfinished;
 pub(super) use replay::{Replayed, replay};
 
 use super::superblock::Superblock;
@@ -52,6 +55,13 @@ pub(super) fn why_unclean(source: &Source, superblock: &Superblock) -> Result<Op
         return Ok(Some(Unclean::Whole("where its log ends is not certain")));
     };
     log.why_not_unmounted(head, superblock)
+}
+
+/// Where the log ends, as a number that what is written as of then bears; `None` if that is not certain.
+pub(super) fn end_lsn(source: &Source, superblock: &Superblock) -> Result<Option<u64>> {
+    let Some(log) = Log::open(source, superblock) else { return Ok(None) };
+    let Some(head) = log.head()? else { return Ok(None) };
+    Ok(Some(u64::from(log.turn(0)?) << 32 | head))
 }
 
 struct Log<'a> {
@@ -132,11 +142,7 @@ impl<'a> Log<'a> {
         let is_header = |sector: &&[u8]| sector.starts_with(&LOG_MAGIC.to_be_bytes());
         let Some(at) = sectors.iter().rposition(is_header) else { return Ok(MUST) };
         let (raw, _) = RawLogRecord::read_from_prefix(sectors[at]).expect("a sector is longer");
-        let headers = match raw.version.get() & VERSION_2 != 0 {
-            true => raw.size.get().div_ceil(HEADER_COVERS_BYTES).max(1),
-            false => 1,
-        };
-        let (headers, len) = (headers as usize, raw.len.get() as usize);
+        let (headers, len) = (headers_of(&raw) as usize, raw.len.get() as usize);
         let is_last = len > 0
             && at.checked_add(headers).and_then(|data| data.checked_add(len.div_ceil(layout::SECTOR_BYTES)))
                 == Some(sectors.len());
@@ -155,8 +161,16 @@ impl<'a> Log<'a> {
     }
 }
 
+/// How many sectors of headers a record has.
+fn headers_of(raw: &RawLogRecord) -> u32 {
+    match raw.version.get() & VERSION_2 != 0 {
+        true => raw.size.get().div_ceil(HEADER_COVERS_BYTES).max(1),
+        false => 1,
+    }
+}
+
 /// Whether a record's checksum is right: that of its header, which is longer on machines of 64 bits than on others, of the further headers that
-/// the data need, and of the data. `mkfs.xfs` writes none.
+/// the data need, and of the data. `mkfs.xfs` and Linux before 3.8 write none.
 fn crc_holds(headers: &[&[u8]], data: &[u8], crc: u32) -> bool {
     const AT: usize = offset_of!(RawLogRecord, crc);
     const LEN: usize = size_of::<RawLogRecord>();

@@ -8,9 +8,9 @@ use zerocopy::FromBytes;
 
 use super::layout::{
     LITTLE_ENDIAN, LOG_MAGIC, RawFurtherHeader, RawItem, RawLogRecord, RawOperation, RawTransactionHeader,
-    SECTOR_BYTES as SECTOR, TRANSACTION_MAGIC, VERSION_2, operation,
+    SECTOR_BYTES as SECTOR, TRANSACTION_MAGIC, VERSION_1, VERSION_2, operation,
 };
-use super::{HEADER_COVERS_BYTES, Log, RECORD_SECTORS_MAX, SECTOR_BYTES, crc_holds};
+use super::{HEADER_COVERS_BYTES, Log, RECORD_SECTORS_MAX, SECTOR_BYTES, crc_holds, headers_of};
 use crate::xfs::corrupt::Corrupt;
 use crate::xfs::superblock::Superblock;
 
@@ -147,7 +147,7 @@ impl Log<'_> {
         let (mut at, mut found) = (tail, Transactions::default());
         while left > 0 {
             let (raw, len) = self.header(superblock, at, left, found.lsn)?;
-            let data = self.record(&raw, at, len)?;
+            let data = self.record(superblock, &raw, at, len)?;
             found.record(at, &raw, &data)?;
             (at, left) = ((at + len) % self.sectors, left - len);
         }
@@ -167,7 +167,7 @@ impl Log<'_> {
         let lsn = raw.lsn.get();
         let is_right = raw.magicno.get() == LOG_MAGIC
             && raw.fs_uuid == superblock.uuid
-            && raw.version.get() == VERSION_2
+            && [VERSION_1, VERSION_2].contains(&raw.version.get())
             && lsn & u64::from(u32::MAX) == at
             && lsn > before;
         if !is_right {
@@ -177,31 +177,31 @@ impl Log<'_> {
             return Err(Error::unsupported("XFS with a log in the order of another machine"));
         }
         let len = u64::from(raw.len.get());
-        let sectors = headers_of(&raw) + len.div_ceil(SECTOR_BYTES);
-        if sectors > left || sectors > RECORD_SECTORS_MAX {
-            return Err(wrong(at, "h_len", len, "a record that ends before the log does"));
+        let headers = u64::from(headers_of(&raw));
+        let sectors = headers + len.div_ceil(SECTOR_BYTES);
+        let is_covered = len <= headers * u64::from(HEADER_COVERS_BYTES);
+        if sectors > left || sectors > RECORD_SECTORS_MAX || !is_covered {
+            let expected = "a record that ends before the log does, as long as its headers cover";
+            return Err(wrong(at, "h_len", len, expected));
         }
         Ok((raw, sectors))
     }
 
-    /// Reads the data of the record at `at`, which has so many sectors.
-    fn record(&self, raw: &RawLogRecord, at: u64, sectors: u64) -> Result<Vec<u8>> {
+    /// Reads the data of the record at `at`, which has so many sectors. Without a checksum it may be in version 4 of the format, as the kernel
+    /// takes it: Linux before 3.8 wrote none.
+    fn record(&self, superblock: &Superblock, raw: &RawLogRecord, at: u64, sectors: u64) -> Result<Vec<u8>> {
         let bytes = self.read_around(at, sectors)?;
         let (heads, data) = bytes.split_at(usize::try_from(headers_of(raw)).expect("few") * SECTOR);
         let heads: Vec<_> = heads.chunks_exact(SECTOR).collect();
         let len = usize::try_from(raw.len.get()).expect("at most the log");
-        if raw.crc.get() == 0 || !crc_holds(&heads, &data[..len], raw.crc.get()) {
+        if (superblock.has_checksums && raw.crc.get() == 0) || !crc_holds(&heads, &data[..len], raw.crc.get())
+        {
             return Err(wrong(at, "h_crc", raw.crc.get(), "that of the record"));
         }
         let mut data = unpack(raw, &heads, data);
         data.truncate(len);
         Ok(data)
     }
-}
-
-/// How many sectors of headers a record has.
-fn headers_of(raw: &RawLogRecord) -> u64 {
-    raw.size.get().div_ceil(HEADER_COVERS_BYTES).max(1).into()
 }
 
 /// Puts the first word of each sector back, where the number of the turn was written over it.

@@ -1,7 +1,7 @@
 //! Replaying the log in memory, as the kernel does when it mounts: what transactions say of buffers and inodes is laid over the volume,
 //! unless what is there is newer.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::buffer::{self, Buffer, Place};
 use super::inode;
-use super::layout::{RawExtent, RawInodeItem, RawIntent, RawNewInodes, item as kind};
+use super::intent::{Intents, Unfinished, of_32_bits};
+use super::layout::{RawInodeItem, RawNewInodes, item as kind};
 use super::record::{Item, Transaction, short, wrong};
 use super::{Log, SECTOR_BYTES};
 use crate::Source;
 use crate::xfs::layout::{INODE_MAGIC, RawInode};
 use crate::xfs::seal::seal;
-use crate::xfs::superblock::{BlockNumber, Superblock};
+use crate::xfs::superblock::Superblock;
 
 /// The most inodes that are made at once: those of a block of 64 KiB, and many of a smaller one.
 const NEW_INODES_BYTES_MAX: u64 = 1 << 20;
@@ -27,8 +28,8 @@ const CLUSTER_SECTORS_MAX: u64 = 1 << 10;
 /// A volume whose log was replayed.
 pub(in crate::xfs) struct Replayed {
     pub(in crate::xfs) source: Source,
-    /// What is to be freed, and is in no tree of free space yet, nor anyone's.
-    pub(in crate::xfs) freed: Vec<(BlockNumber, u64)>,
+    /// What recovery goes on with once that is done.
+    pub(in crate::xfs) unfinished: Unfinished,
     pub(in crate::xfs) transactions: usize,
 }
 
@@ -43,15 +44,14 @@ pub(in crate::xfs) fn replay(source: &Source, superblock: &Superblock) -> Result
         overlay: Overlay::new(Arc::clone(source)),
         cancelled: cancelled(&transactions)?,
         touched: BTreeMap::new(),
-        intents: HashMap::new(),
-        done: HashSet::new(),
+        intents: Intents::default(),
     };
     for transaction in &transactions {
         replay.transaction(transaction)?;
     }
-    let freed = replay.freed()?;
+    let unfinished = replay.intents.unfinished(superblock)?;
     replay.seal()?;
-    Ok(Replayed { source: Arc::new(replay.overlay), freed, transactions: transactions.len() })
+    Ok(Replayed { source: Arc::new(replay.overlay), unfinished, transactions: transactions.len() })
 }
 
 /// Buffers that were freed, and how often.
@@ -80,9 +80,7 @@ struct Replay<'a> {
     cancelled: HashMap<Place, u64>,
     /// Buffers that were changed, by place: their lengths in sectors.
     touched: BTreeMap<u64, u64>,
-    /// Extents that are to be freed, and other intents (without any), by number.
-    intents: HashMap<(u16, u64), Vec<(u64, u64)>>,
-    done: HashSet<(u16, u64)>,
+    intents: Intents,
 }
 
 impl Replay<'_> {
@@ -123,43 +121,9 @@ impl Replay<'_> {
         match item.kind().ok_or_else(|| short("item"))? {
             kind::INODE => self.inode(item, lsn),
             kind::DQUOT | kind::QUOTAOFF | kind::IUNLINK => Ok(()),
-            // Reverse maps are not read.
-            kind::RUI | kind::RUD => Ok(()),
-            kind @ (kind::EFI | kind::EFD) => self.intent(kind, item),
-            kind if kind::INTENTS.contains(&kind) => self.intent(kind, item),
+            kind @ (kind::EFI | kind::EFD | kind::RUI..=kind::XMD) => self.intents.take(kind, item),
             kind => Err(Error::unsupported(format!("XFS with items of type {kind:#x} in its log"))),
         }
-    }
-
-    /// An intent, whose type is even, or what was done of one, whose type is the next.
-    fn intent(&mut self, kind: u16, item: &Item) -> Result<()> {
-        let (raw, rest) = RawIntent::read_from_prefix(item.head()).map_err(|_| short("item"))?;
-        if !kind.is_multiple_of(2) {
-            self.done.insert((kind - 1, raw.id.get()));
-            return Ok(());
-        }
-        let extents = if kind == kind::EFI { extents_of(&raw, rest)? } else { Vec::new() };
-        self.intents.insert((kind, raw.id.get()), extents);
-        Ok(())
-    }
-
-    /// What intents are left with. Others than to free are not understood.
-    fn freed(&self) -> Result<Vec<(BlockNumber, u64)>> {
-        let mut freed = Vec::new();
-        for ((kind, id), extents) in &self.intents {
-            if self.done.contains(&(*kind, *id)) {
-                continue;
-            }
-            if *kind != kind::EFI {
-                return Err(Error::unsupported("XFS with work in its log that was not finished"));
-            }
-            for (name, count) in extents {
-                let first = self.superblock.block_of(*name);
-                let first = first.filter(|first| self.superblock.holds(*first, *count));
-                freed.push((first.ok_or_else(|| short("extents"))?, *count));
-            }
-        }
-        Ok(freed)
     }
 
     /// A buffer as it is so far.
@@ -182,7 +146,9 @@ impl Replay<'_> {
             return Ok(());
         }
         let mut bytes = self.read(place)?;
-        let stored = buffer::lsn_of(&bytes, self.superblock);
+        // In version 4 nothing says when it was written. All is replayed: what is newer comes later in the log.
+        let stored = Some(&bytes).filter(|_| self.superblock.has_checksums);
+        let stored = stored.and_then(|bytes| buffer::lsn_of(bytes, self.superblock));
         if stored.is_some_and(|stored| stored == lsn || is_newer(stored, lsn)) {
             return Ok(());
         }
@@ -195,6 +161,9 @@ impl Replay<'_> {
     /// Inodes that were made, none of them in use.
     fn new_inodes(&mut self, item: &Item) -> Result<()> {
         let superblock = self.superblock;
+        if !superblock.has_checksums {
+            return Err(Error::unsupported("XFS of version 4 whose log makes inodes as version 5 does"));
+        }
         let (raw, _) = RawNewInodes::read_from_prefix(item.head()).map_err(|_| short("item"))?;
         let (group, block, len) = (raw.ag.get(), raw.agbno.get(), u64::from(raw.length.get()));
         let first = superblock.in_group(group, block).filter(|first| superblock.holds(*first, len));
@@ -244,17 +213,24 @@ impl Replay<'_> {
         if stored.magic != INODE_MAGIC {
             return Err(wrong(0, "di_magic", raw.ino.get(), "an inode where the log has one"));
         }
-        if is_newer(stored.lsn.get(), lsn) {
+        let core = inode::core_of(item, self.superblock)?;
+        let is_newer = match self.superblock.has_checksums {
+            true => is_newer(stored.lsn.get(), lsn),
+            false => inode::was_flushed_since(&stored, &core),
+        };
+        if is_newer {
             return Ok(());
         }
-        inode::put(bytes, item, &raw, lsn)?;
-        seal(bytes, offset_of!(RawInode, crc));
+        inode::put(bytes, item, (&raw, &core), self.superblock, lsn)?;
         self.patch(place, cluster);
         Ok(())
     }
 
     /// Puts checksums right of all buffers that were changed.
     fn seal(&mut self) -> Result<()> {
+        if !self.superblock.has_checksums {
+            return Ok(());
+        }
         for place in std::mem::take(&mut self.touched) {
             let mut bytes = self.read(place)?;
             if let Some(crc_at) = buffer::crc_at(&bytes) {
@@ -264,18 +240,4 @@ impl Replay<'_> {
         }
         Ok(())
     }
-}
-
-/// The extents behind an intent to free them: what names their first blocks, and their lengths.
-fn extents_of(raw: &RawIntent, rest: &[u8]) -> Result<Vec<(u64, u64)>> {
-    let extents = <[RawExtent]>::ref_from_bytes(rest).map_err(|_| of_32_bits())?;
-    if extents.len() as u64 != u64::from(raw.nextents.get()) {
-        return Err(of_32_bits());
-    }
-    Ok(extents.iter().map(|extent| (extent.start.get(), extent.len.get().into())).collect())
-}
-
-/// The error of an item that is as long as none is on machines of 64 bits.
-fn of_32_bits() -> Error {
-    Error::unsupported("XFS with a log of a machine of 32 bits")
 }
