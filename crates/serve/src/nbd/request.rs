@@ -125,12 +125,14 @@ impl Request {
                 if header.magic.get() != EXTENDED_REQUEST_MAGIC {
                     return Err(NotARequest);
                 }
-                let (flags, len_bytes) = (header.flags.get(), header.len_bytes.get());
-                let has_payload = flags & cmd_flag::PAYLOAD_LEN != 0;
+                let (kind, flags) = (header.kind.get(), header.flags.get());
+                let len_bytes = header.len_bytes.get();
+                // QEMU's client (10.0) sends writes without the flag, and their payload all the same, as QEMU's server takes them.
+                let has_payload = flags & cmd_flag::PAYLOAD_LEN != 0 || kind == cmd::WRITE;
                 let payload_bytes = if has_payload { len_bytes } else { 0 };
                 Self {
                     cookie: header.cookie.get(),
-                    kind: header.kind.get(),
+                    kind,
                     flags,
                     offset: header.offset.get(),
                     len_bytes,
@@ -214,14 +216,11 @@ impl Request {
     }
 
     fn command(&self, session: &Session) -> Result<Command, Errno> {
-        // A write's bytes are its payload with either header; no other command has one here.
+        // No other command has one here.
         let payload = match session.headers {
             Headers::Extended if self.kind == cmd::WRITE => cmd_flag::PAYLOAD_LEN,
             _ => 0,
         };
-        if self.flags & cmd_flag::PAYLOAD_LEN != payload {
-            return Err(Errno::Inval);
-        }
         // FUA is valid with every command, though it means something to those that write alone.
         let allowed = cmd_flag::FUA
             | payload
