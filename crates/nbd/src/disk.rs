@@ -88,7 +88,7 @@ impl RemoteDisk {
         let step = usize::try_from(step).expect("small");
         let mut offset = start;
         for part in buf.chunks_mut(step) {
-            self.lanes.run(|connection| match connection.read(offset, part) {
+            self.lanes.run_at(offset, |connection| match connection.read(offset, part) {
                 Err(Failure::Lost(_)) if self.takes_broken => Ok(()),
                 read => read,
             })?;

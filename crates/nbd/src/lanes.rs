@@ -58,6 +58,9 @@ impl Default for Patience {
 /// How long a further connection may take until it is done without: some servers let one client in at a time, and have the others wait.
 const FURTHER_NEGOTIATION_MAX: Duration = Duration::from_secs(3);
 
+/// How much of the disk is read over one connection before the next one has its turn.
+const STRETCH_BYTES: u64 = 16 << 20;
+
 /// The connections to an export.
 pub(crate) struct Lanes {
     name: String,
@@ -109,8 +112,24 @@ impl Lanes {
     }
 
     /// Has a request done that can be done twice: where its connection is lost, it is done on another.
-    pub(crate) fn run<T>(&self, mut request: impl FnMut(&Connection) -> Result<T, Failure>) -> Result<T> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn run<T>(&self, request: impl FnMut(&Connection) -> Result<T, Failure>) -> Result<T> {
+        self.run_on(self.next.fetch_add(1, Ordering::Relaxed), request)
+    }
+
+    /// The same of a request at this place of the disk. What lies together goes over one connection: many servers read ahead for each by itself.
+    pub(crate) fn run_at<T>(
+        &self,
+        offset: u64,
+        request: impl FnMut(&Connection) -> Result<T, Failure>,
+    ) -> Result<T> {
+        self.run_on(usize::try_from(offset / STRETCH_BYTES).unwrap_or(0), request)
+    }
+
+    fn run_on<T>(
+        &self,
+        index: usize,
+        mut request: impl FnMut(&Connection) -> Result<T, Failure>,
+    ) -> Result<T> {
         let mut retry_count = 0;
         loop {
             let (lane, connection) = self.connection(index)?;
