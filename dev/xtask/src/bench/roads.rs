@@ -50,7 +50,7 @@ folder = tempfile.mkdtemp()
 path = folder + "/qmp"
 qemu = subprocess.Popen(["qemu-system-x86_64", "-machine", "pc", "-accel", "tcg", "-m", "32", "-display", "none", "-nodefaults", "-S",
     "-blockdev", f"driver=raw,node-name=disk,file.driver=file,file.filename={disk}",
-    "-device", "virtio-blk-pci,drive=disk,id=vda", "-qmp", f"unix:{path},server=on,wait=off"], stdin=subprocess.DEVNULL)
+    "-device", "virtio-blk-pci,drive=disk,id=vda", "-qmp", f"unix:{path},server=on,wait=off"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 def connected():
     while True:
         try:
