@@ -30,7 +30,7 @@ COORDINATE_SEEDS ?= 1000000
 # Copies of running guests' disks that `make live-kills` kills.
 LIVE_KILLS ?= 100
 
-.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills resume flips running running-guests live-kills demo picture static static-test deb deb-test clean
+.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -127,6 +127,11 @@ flips: ## Flip a bit of every field of small ext and XFS volumes; e2fsck and xfs
 
 live-kills: ## Kill LIVE_KILLS copies of running guests' disks, and look for what is left in QEMU
 	LEANDISK_KILLS=$(LIVE_KILLS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running::what_a_killed_copy --nocapture
+
+newer-nbd: ## Speak NBD's extended headers with QEMU and libnbd of Debian 13 (root, debootstrap)
+	scripts/install-test-tools package
+	$(CARGO) build --locked -p leandisk-cli
+	scripts/as-root scripts/newer-nbd target/debug/leandisk
 
 running: ## Take the disks of busy file systems at MOMENTS random moments, and have the kernel recover copies
 	scripts/install-test-tools

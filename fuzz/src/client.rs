@@ -64,13 +64,17 @@ fn negotiate<'data>(
 }
 
 fn requests(session: &Session, mut data: &[u8]) {
-    while let Some((header, rest)) = data.split_first_chunk() {
-        let Ok(request) = Request::parse(header) else { return };
+    while let Ok(Some(request)) = Request::parse(data, session.headers) {
         assert!(request.payload_bytes() <= PAYLOAD_BYTES_MAX, "bounded before memory is taken");
-        if let Ok((_, span)) = request.check(session) {
+        let rest = &data[session.headers.request_bytes()..];
+        let Some((payload, rest)) = rest.split_at_checked(request.payload_bytes() as usize) else { return };
+        let request = match request.is_filtered(session) {
+            true => request.with_payload(payload),
+            false => Ok(request),
+        };
+        if let Ok((_, span)) = request.and_then(|request| request.check(session)) {
             assert!(span.end().get() <= session.len_bytes, "within the export");
         }
-        let Some(rest) = rest.get(request.payload_bytes() as usize..) else { return };
         data = rest;
     }
 }

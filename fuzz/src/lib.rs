@@ -12,6 +12,7 @@ mod coordinate;
 mod devices;
 mod files;
 mod lvm;
+mod remote;
 mod repository;
 pub mod sparse;
 
@@ -26,6 +27,7 @@ use extent::{Offset, Span, Volume};
 use filesystem::{Check, FileSystem, Source};
 use image::{Chain, Format, OpenOptions, Purpose, Resolver};
 pub use lvm::lvm;
+pub use remote::remote;
 pub use repository::repository;
 use sparse::unpack;
 

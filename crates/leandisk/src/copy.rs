@@ -134,6 +134,8 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
     let most_bytes = least.stored_bytes.saturating_add(planned_bytes);
     target.warn_of_room(most_bytes, writer.encoder().is_some(), observer);
     let identity = JobIdentity { source: source_state, how: how(options, &plan, target_format) };
+    // Asked of a server as well, which may be gone once the target has its name.
+    let source_allocated_bytes = disk.allocated_bytes()?;
     let done = if options.dry_run {
         target.tell_left(&identity, observer)?;
         None
@@ -149,7 +151,7 @@ pub fn run_on(machine: &dyn Machine, options: &Options, observer: &dyn Observer)
         stack,
         maps: &maps,
         plan: &plan,
-        source_allocated_bytes: disk.allocated_bytes()?,
+        source_allocated_bytes,
         target_path: &options.target.display().to_string(),
         target_format: target_format.name(),
         provision: options.provision.word(),

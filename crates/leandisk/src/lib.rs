@@ -143,7 +143,7 @@ pub mod worth;
 pub use block::{Error, ErrorKind, Result};
 pub use image::Format;
 /// What a [`Machine`] is asked and answers about the target of a copy.
-pub use os::{Cloning, FolderOptions, StoragePromise, TargetSpace};
+pub use os::{Cloning, FolderOptions, Outlet, OutputStream, StoragePromise, TargetSpace};
 pub use report::to_json;
 /// The rooms below, for those who look at a disk layer by layer, or write an [`Observer`].
 pub use {block, engine, extent, filesystem, image, report, stack};

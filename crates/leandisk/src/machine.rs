@@ -17,8 +17,8 @@ use extent::Virtual;
 use image::{EditTarget, Purpose, Resolver};
 use journal::{Claim, DiskName, Header, Names, Standing};
 use os::{
-    Cloning, DeviceTarget, FolderOptions, Granted, HostFolder, LiveFile, SourceFile, StoragePromise,
-    TargetSpace,
+    Cloning, DeviceTarget, FolderOptions, Granted, HostFolder, LiveFile, OutputStream, SourceFile,
+    StoragePromise, TargetSpace,
 };
 
 /// How bulk data is read and written.
@@ -133,6 +133,9 @@ pub trait Machine: Send + Sync {
     /// A block device that a copy is written to, for nobody else; or the export at an address.
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>>;
 
+    /// Standard output, of which nothing was written yet.
+    fn output(&self) -> Result<OutputStream>;
+
     /// What is promised of the storage of the file at `path`.
     fn kept(&self, path: &Path) -> StoragePromise;
 
@@ -220,6 +223,10 @@ impl Machine for ThisHost {
             return Ok(Box::new(remote::open_target(path)?));
         }
         Ok(Box::new(DeviceTarget::open_direct(path)?))
+    }
+
+    fn output(&self) -> Result<OutputStream> {
+        OutputStream::standard()
     }
 
     fn kept(&self, path: &Path) -> StoragePromise {

@@ -94,7 +94,7 @@ fn reach(name: &Path) -> Result<(String, Box<dyn Dial>, Wanted)> {
     let text = name.display().to_string();
     let tls =
         address.tls.as_ref().map(|tls| credentials(tls).map_err(|error| error.path(&text))).transpose()?;
-    let wanted = Wanted { export: address.export.clone(), context: None, tls };
+    let wanted = Wanted { export: address.export.clone(), tls, ..Wanted::default() };
     let name = name.to_owned();
     Ok((text, Box::new(move || os::connect(&name, &address)), wanted))
 }

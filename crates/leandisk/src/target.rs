@@ -42,7 +42,7 @@ impl<'a> Target<'a> {
             Named::BlockDevice => Self::open_device(machine, path, wanted),
             Named::Export => Self::open_export(machine, path, wanted),
             Named::Stream if wanted.is_rehearsal => Ok(Self::Stream(None)),
-            Named::Stream => Ok(Self::Stream(Some(OutputStream::standard()?))),
+            Named::Stream => Ok(Self::Stream(Some(machine.output()?))),
             _ => Self::open_folder(machine, path, wanted),
         }
     }

@@ -3,10 +3,19 @@
 use block::HostState;
 use extent::{Extent, Host, HostOffset, Offset, Span};
 
+use crate::handshake::Facts;
 use crate::layout::allocation;
 
-/// What is asked at once: as much as a request can name in whole blocks of any server.
-pub(crate) const STEP_BYTES: u32 = 1 << 31;
+/// What is asked at once without extended headers: as much as a request can name in whole blocks of any server.
+const STEP_BYTES: u64 = 1 << 31;
+
+/// How much is asked about at once, of what is left up to the export's end: all of it with extended headers.
+pub(crate) fn asked_bytes(facts: &Facts, left_bytes: u64) -> u64 {
+    if facts.is_extended { left_bytes } else { left_bytes.min(STEP_BYTES) }
+}
+
+/// The flags of which any says that an extent reads as zeros. What is a hole, but not said to, may read as anything.
+pub(crate) const ZEROS: u64 = allocation::ZERO as u64;
 
 /// The extents that were told last: consecutive, none like the one before it.
 #[derive(Debug, Default)]
@@ -15,17 +24,16 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// What a reply about the bytes from `at` on says, up to the export's end.
-    pub(crate) fn new(at: u64, found: &[(u32, u32)], end: u64) -> Self {
+    /// What a reply about the bytes from `at` on says, up to the export's end; `zeros` is [`ZEROS`].
+    pub(crate) fn new(at: u64, found: &[(u64, u64)], end: u64, zeros: u64) -> Self {
         let mut extents: Vec<Extent<Host, HostState>> = Vec::new();
         let mut start = at;
         for (len_bytes, state) in found {
-            let stop = start.saturating_add((*len_bytes).into()).min(end);
+            let stop = start.saturating_add(*len_bytes).min(end);
             if stop == start {
                 break;
             }
-            // What is a hole, but not said to read as zeros, may read as anything.
-            let state = if state & allocation::ZERO != 0 { HostState::Hole } else { HostState::Data };
+            let state = if state & zeros != 0 { HostState::Hole } else { HostState::Data };
             let span = Span::between(Offset::new(start), Offset::new(stop));
             match extents.last_mut() {
                 Some(last) if last.state == state => last.span = Span::between(last.span.start(), span.end()),
@@ -49,7 +57,7 @@ mod tests {
 
     #[test]
     fn extents_are_joined_and_cut_at_the_end() {
-        let told = Told::new(100, &[(50, 0), (50, 1), (100, 3), (100, 2), (u32::MAX, 0)], 1000);
+        let told = Told::new(100, &[(50, 0), (50, 1), (100, 3), (100, 2), (u64::MAX, 0)], 1000, ZEROS);
         let at = |at| {
             told.at(Offset::new(at)).map(|extent| {
                 (extent.span.start().get(), extent.span.end().get(), extent.state == HostState::Hole)

@@ -20,10 +20,11 @@ use crate::corrupt::Corrupt;
 use crate::handshake::{Facts, Wanted, negotiate};
 use crate::inbox::Inbox;
 use crate::layout::{
-    ChunkHeader, REQUEST_MAGIC, RequestHeader, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply, cmd,
+    ChunkHeader, EXTENDED_REPLY_MAGIC, EXTENDED_REQUEST_MAGIC, ExtendedChunkHeader, ExtendedRequestHeader,
+    REQUEST_MAGIC, RequestHeader, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, SimpleReply, cmd, cmd_flag,
 };
 use crate::lock;
-use crate::reply::{Brings, Expected, Failure, broken};
+use crate::reply::{Brings, Chunk, Expected, Failure, broken};
 use crate::transport::{Socket, Transport};
 
 /// A connection to an export, after the negotiation.
@@ -58,14 +59,14 @@ enum Receiving {
 #[derive(Clone, Copy, Debug)]
 enum Start {
     Simple(SimpleReply),
-    Chunk(ChunkHeader),
+    Chunk(Chunk),
 }
 
 impl Start {
     fn cookie(&self) -> u64 {
         match self {
             Self::Simple(reply) => reply.cookie.get(),
-            Self::Chunk(header) => header.cookie.get(),
+            Self::Chunk(chunk) => chunk.cookie,
         }
     }
 }
@@ -102,7 +103,7 @@ impl Connection {
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
         let len_bytes = buf.len() as u64;
         let expected = Expected::new(offset, len_bytes, Brings::Data(buf));
-        self.run(cmd::READ, 0, &[], expected).map(drop)
+        self.run(cmd::READ, &[], expected).map(drop)
     }
 
     /// Lengths and states of what follows `offset`, as far as the server tells at once.
@@ -110,11 +111,11 @@ impl Connection {
         &self,
         id: u32,
         offset: u64,
-        len_bytes: u32,
-    ) -> Result<Vec<(u32, u32)>, Failure> {
+        len_bytes: u64,
+    ) -> Result<Vec<(u64, u64)>, Failure> {
         let brings = Brings::Extents { id, found: Vec::new() };
-        let expected = Expected::new(offset, len_bytes.into(), brings);
-        match self.run(cmd::BLOCK_STATUS, 0, &[], expected)? {
+        let expected = Expected::new(offset, len_bytes, brings);
+        match self.run(cmd::BLOCK_STATUS, &[], expected)? {
             Brings::Extents { found, .. } => Ok(found),
             Brings::Nothing | Brings::Data(_) => unreachable!("extents were asked for"),
         }
@@ -123,25 +124,24 @@ impl Connection {
     /// Writes `buf` from `offset` on. Both must suit the server's block sizes.
     pub(crate) fn write(&self, offset: u64, buf: &[u8]) -> Result<(), Failure> {
         let expected = Expected::new(offset, buf.len() as u64, Brings::Nothing);
-        self.run(cmd::WRITE, 0, buf, expected).map(drop)
+        self.run(cmd::WRITE, buf, expected).map(drop)
     }
 
     /// Makes `len_bytes` from `offset` on zero. The server may give their storage back.
     pub(crate) fn zero(&self, offset: u64, len_bytes: u32) -> Result<(), Failure> {
         let expected = Expected::new(offset, len_bytes.into(), Brings::Nothing);
-        self.run(cmd::WRITE_ZEROES, 0, &[], expected).map(drop)
+        self.run(cmd::WRITE_ZEROES, &[], expected).map(drop)
     }
 
     /// Has all that was written be on stable storage.
     pub(crate) fn flush(&self) -> Result<(), Failure> {
-        self.run(cmd::FLUSH, 0, &[], Expected::new(0, 0, Brings::Nothing)).map(drop)
+        self.run(cmd::FLUSH, &[], Expected::new(0, 0, Brings::Nothing)).map(drop)
     }
 
     /// Sends a request and waits for its reply.
     fn run<'buf>(
         &self,
         kind: u16,
-        flags: u16,
         payload: &[u8],
         mut expected: Expected<'buf>,
     ) -> Result<Brings<'buf>, Failure> {
@@ -154,17 +154,10 @@ impl Connection {
             state.waiting.insert(cookie, woken.clone());
             cookie
         };
-        let header = RequestHeader {
-            magic: REQUEST_MAGIC.into(),
-            flags: flags.into(),
-            kind: kind.into(),
-            cookie: cookie.into(),
-            offset: expected.offset.into(),
-            len_bytes: u32::try_from(expected.len_bytes).expect("within a server's bounds").into(),
-        };
+        let header = self.header(kind, cookie, expected.offset, expected.len_bytes);
         let sent = {
             let _alone = lock(&self.sending);
-            self.transport.send(&mut [IoSlice::new(header.as_bytes()), IoSlice::new(payload)])
+            self.transport.send(&mut [IoSlice::new(&header), IoSlice::new(payload)])
         };
         let done = match sent {
             Ok(()) => self.receive(cookie, &woken, &mut expected),
@@ -177,6 +170,31 @@ impl Connection {
         done.map(|()| expected.brings)
     }
 
+    /// The header of a request, as it was agreed on.
+    fn header(&self, kind: u16, cookie: u64, offset: u64, len_bytes: u64) -> Vec<u8> {
+        if !self.facts.is_extended {
+            let header = RequestHeader {
+                magic: REQUEST_MAGIC.into(),
+                flags: 0.into(),
+                kind: kind.into(),
+                cookie: cookie.into(),
+                offset: offset.into(),
+                len_bytes: u32::try_from(len_bytes).expect("within a server's bounds").into(),
+            };
+            return header.as_bytes().to_vec();
+        }
+        let flags = if kind == cmd::WRITE { cmd_flag::PAYLOAD_LEN } else { 0 };
+        let header = ExtendedRequestHeader {
+            magic: EXTENDED_REQUEST_MAGIC.into(),
+            flags: flags.into(),
+            kind: kind.into(),
+            cookie: cookie.into(),
+            offset: offset.into(),
+            len_bytes: len_bytes.into(),
+        };
+        header.as_bytes().to_vec()
+    }
+
     /// Receives until the reply to `cookie` is whole, or waits while others receive.
     fn receive(&self, cookie: u64, woken: &Condvar, expected: &mut Expected<'_>) -> Result<(), Failure> {
         loop {
@@ -184,6 +202,7 @@ impl Connection {
             loop {
                 let next = match start.take() {
                     Some(start) => start,
+                    None if self.facts.is_extended => read_extended(&self.transport, &mut inbox)?,
                     None => read_start(&self.transport, &mut inbox)?,
                 };
                 if next.cookie() != cookie {
@@ -194,7 +213,7 @@ impl Connection {
                     Start::Simple(reply) => {
                         expected.simple(&reply, &self.transport, &mut inbox).map(|()| true)
                     }
-                    Start::Chunk(header) => expected.chunk(&header, &self.transport, &mut inbox),
+                    Start::Chunk(chunk) => expected.chunk(&chunk, &self.transport, &mut inbox),
                 };
                 match done {
                     Ok(false) => {}
@@ -275,15 +294,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         let is_going = lock(&self.state).ended.is_none();
         if is_going {
-            let header = RequestHeader {
-                magic: REQUEST_MAGIC.into(),
-                flags: 0.into(),
-                kind: cmd::DISC.into(),
-                cookie: 0.into(),
-                offset: 0.into(),
-                len_bytes: 0.into(),
-            };
-            let _ = self.transport.send_bytes(header.as_bytes());
+            let _ = self.transport.send_bytes(&self.header(cmd::DISC, 0, 0, 0));
         }
         self.transport.close();
     }
@@ -306,10 +317,20 @@ fn read_start(transport: &Transport, inbox: &mut Inbox) -> Result<Start, Failure
         }
         STRUCTURED_REPLY_MAGIC => {
             inbox.fill(transport, &mut bytes[simple_len..], None)?;
-            Ok(Start::Chunk(ChunkHeader::read_from_bytes(&bytes).expect("its size")))
+            Ok(Start::Chunk(Chunk::of(&ChunkHeader::read_from_bytes(&bytes).expect("its size"))))
         }
         other => Err(broken(Corrupt::Reply, "it", block::FieldValue::hex(other), "that of a reply")),
     }
+}
+
+/// With extended headers there is one kind of reply alone.
+fn read_extended(transport: &Transport, inbox: &mut Inbox) -> Result<Start, Failure> {
+    let header: ExtendedChunkHeader = inbox.value(transport, None)?;
+    let magic = header.magic.get();
+    if magic != EXTENDED_REPLY_MAGIC {
+        return Err(broken(Corrupt::Reply, "it", block::FieldValue::hex(magic), "that of an extended reply"));
+    }
+    Chunk::of_extended(&header).map(Start::Chunk)
 }
 
 /// What a socket calls a timeout.

@@ -5,11 +5,14 @@ use std::sync::Mutex;
 
 use block::{HostFile, HostState, ReadAt, Result, check_bounds};
 use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
+use mutants::broken;
 
-use crate::allocation::{STEP_BYTES, Told};
+use crate::allocation::{Told, ZEROS, asked_bytes};
 use crate::handshake::{Facts, Wanted};
 use crate::lanes::{Dial, Lanes, Patience};
+use crate::layout::allocation;
 use crate::lock;
+use crate::reply::Failure;
 
 /// The most that one request reads: more have replies wait for each other.
 const READ_BYTES_MAX: u64 = 4 << 20;
@@ -20,6 +23,10 @@ const COUNTING_QUESTIONS_MAX: usize = 100_000;
 pub struct RemoteDisk {
     lanes: Lanes,
     told: Mutex<Told>,
+    /// [`ZEROS`], but for a mutant.
+    zeros: u64,
+    /// Whether a reply that breaks off is one: only of a mutant.
+    takes_broken: bool,
 }
 
 impl RemoteDisk {
@@ -31,7 +38,9 @@ impl RemoteDisk {
         patience: Patience,
     ) -> Result<Self> {
         let lanes = Lanes::connect(name.into(), dial, wanted, patience)?;
-        Ok(Self { lanes, told: Mutex::default() })
+        // Asked here: a mutant is one on its own thread alone.
+        let zeros = if broken!(HoleTakenForZeros) { ZEROS | u64::from(allocation::HOLE) } else { ZEROS };
+        Ok(Self { lanes, told: Mutex::default(), zeros, takes_broken: broken!(BrokenReplyTaken) })
     }
 
     /// What the server says of the export.
@@ -54,7 +63,7 @@ impl RemoteDisk {
     pub(crate) fn extent_told_by(
         &self,
         at: HostOffset,
-        ask: impl Fn(u32, u64, u32) -> Result<Vec<(u32, u32)>>,
+        ask: impl Fn(u32, u64, u64) -> Result<Vec<(u64, u64)>>,
     ) -> Result<Extent<Host, HostState>> {
         let whole = Span::between(at, Offset::new(self.len_bytes()));
         let Facts { allocation_id: Some(id), minimum_bytes, .. } = *self.facts() else {
@@ -65,9 +74,8 @@ impl RemoteDisk {
             return Ok(extent);
         }
         let start = at.get() / u64::from(minimum_bytes) * u64::from(minimum_bytes);
-        let asked = u32::try_from(self.len_bytes() - start).unwrap_or(STEP_BYTES).min(STEP_BYTES);
-        let found = ask(id, start, asked)?;
-        *told = Told::new(start, &found, self.len_bytes());
+        let found = ask(id, start, asked_bytes(self.facts(), self.len_bytes() - start))?;
+        *told = Told::new(start, &found, self.len_bytes(), self.zeros);
         // A server whose blocks are larger than what it tells of is not helped.
         Ok(told.at(at).unwrap_or(Extent::new(whole, HostState::Data)))
     }
@@ -80,7 +88,10 @@ impl RemoteDisk {
         let step = usize::try_from(step).expect("small");
         let mut offset = start;
         for part in buf.chunks_mut(step) {
-            self.lanes.run(|connection| connection.read(offset, part))?;
+            self.lanes.run_at(offset, |connection| match connection.read(offset, part) {
+                Err(Failure::Lost(_)) if self.takes_broken => Ok(()),
+                read => read,
+            })?;
             offset += part.len() as u64;
         }
         Ok(())

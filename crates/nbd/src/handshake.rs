@@ -40,6 +40,8 @@ pub struct Wanted {
     pub export: String,
     /// The metadata context that is asked for; `None` for `base:allocation`.
     pub context: Option<String>,
+    /// Go without extended headers, as if the server did not know them.
+    pub is_compact: bool,
     /// Begin with TLS, or go without.
     #[cfg(feature = "tls")]
     pub tls: Option<crate::ClientTls>,
@@ -60,6 +62,8 @@ pub struct Facts {
     pub maximum_bytes: u32,
     /// Whether replies are structured.
     pub is_structured: bool,
+    /// Whether requests and replies have extended headers, whose lengths have 64 bits.
+    pub is_extended: bool,
     /// The number that stands for the metadata context (as a rule `base:allocation`) in replies, if that may be asked.
     pub allocation_id: Option<u32>,
 }
@@ -89,14 +93,16 @@ pub(crate) fn negotiate(
     if let Some(tls) = &wanted.tls {
         talk.start_tls(tls)?;
     }
-    let is_structured = talk.ask(option::STRUCTURED_REPLY, &[])?.is_ack();
+    // They bring structured replies with them.
+    let is_extended = !wanted.is_compact && talk.ask(option::EXTENDED_HEADERS, &[])?.is_ack();
+    let is_structured = is_extended || talk.ask(option::STRUCTURED_REPLY, &[])?.is_ack();
     let allocation_id = if is_structured {
         talk.agree_on_context(&wanted.export, wanted.context.as_deref().unwrap_or(ALLOCATION))?
     } else {
         None
     };
     let facts = talk.go(&wanted.export)?;
-    Ok(Facts { is_structured, allocation_id, ..facts })
+    Ok(Facts { is_structured, is_extended, allocation_id, ..facts })
 }
 
 struct Talk<'a> {
@@ -297,6 +303,7 @@ fn facts(answer: &Answer) -> Result<Facts> {
         preferred_bytes,
         maximum_bytes: maximum_bytes.max(minimum_bytes),
         is_structured: false,
+        is_extended: false,
         allocation_id: None,
     })
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use block::{Error, Result};
+use mutants::broken;
 use tracing::{debug, warn};
 
 use crate::connection::Connection;
@@ -57,6 +58,9 @@ impl Default for Patience {
 /// How long a further connection may take until it is done without: some servers let one client in at a time, and have the others wait.
 const FURTHER_NEGOTIATION_MAX: Duration = Duration::from_secs(3);
 
+/// How much of the disk is read over one connection before the next one has its turn.
+const STRETCH_BYTES: u64 = 16 << 20;
+
 /// The connections to an export.
 pub(crate) struct Lanes {
     name: String,
@@ -68,6 +72,8 @@ pub(crate) struct Lanes {
     /// How many of them are used.
     used_count: AtomicUsize,
     next: AtomicUsize,
+    /// Whether connections are made at any time: only of a mutant. Asked when it connects: a mutant is one on its own thread alone.
+    connects_late: bool,
 }
 
 impl Lanes {
@@ -93,6 +99,7 @@ impl Lanes {
             lanes: (0..count).map(|_| Mutex::new(first.take())).collect(),
             used_count: AtomicUsize::new(count),
             next: AtomicUsize::new(0),
+            connects_late: broken!(TargetConnectedLate),
         })
     }
 
@@ -105,8 +112,24 @@ impl Lanes {
     }
 
     /// Has a request done that can be done twice: where its connection is lost, it is done on another.
-    pub(crate) fn run<T>(&self, mut request: impl FnMut(&Connection) -> Result<T, Failure>) -> Result<T> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn run<T>(&self, request: impl FnMut(&Connection) -> Result<T, Failure>) -> Result<T> {
+        self.run_on(self.next.fetch_add(1, Ordering::Relaxed), request)
+    }
+
+    /// The same of a request at this place of the disk. What lies together goes over one connection: many servers read ahead for each by itself.
+    pub(crate) fn run_at<T>(
+        &self,
+        offset: u64,
+        request: impl FnMut(&Connection) -> Result<T, Failure>,
+    ) -> Result<T> {
+        self.run_on(usize::try_from(offset / STRETCH_BYTES).unwrap_or(0), request)
+    }
+
+    fn run_on<T>(
+        &self,
+        index: usize,
+        mut request: impl FnMut(&Connection) -> Result<T, Failure>,
+    ) -> Result<T> {
         let mut retry_count = 0;
         loop {
             let (lane, connection) = self.connection(index)?;
@@ -126,9 +149,31 @@ impl Lanes {
         }
     }
 
-    /// Has a request done on a connection that was not lost before: one that is, stays lost, and so is all that comes after it on its lane.
+    /// Makes every connection that will be used, so that [`Self::run_once`] makes none.
+    pub(crate) fn connect_all(&self) -> Result<()> {
+        if self.connects_late {
+            return Ok(());
+        }
+        let mut lane = 0;
+        while lane < self.used_count.load(Ordering::Relaxed) {
+            self.connection(lane)?;
+            lane += 1;
+        }
+        Ok(())
+    }
+
+    /// Has a request done on a connection that is there: none is made. One that is lost stays lost, and so is all that falls to its lane.
     pub(crate) fn run_once<T>(&self, request: impl FnOnce(&Connection) -> Result<T, Failure>) -> Result<T> {
-        let (_, connection) = self.connection(self.next.fetch_add(1, Ordering::Relaxed))?;
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        let lane = index % self.used_count.load(Ordering::Relaxed).max(1);
+        let made = match self.connects_late {
+            true => Some(self.connection(index)?.1),
+            false => lock(&self.lanes[lane]).clone(),
+        };
+        let Some(connection) = made else {
+            let lost = Error::io("the connection is lost", std::io::ErrorKind::NotConnected.into());
+            return Err(lost.path(&self.name));
+        };
         request(&connection).map_err(|failure| match failure {
             Failure::Answered(error) | Failure::Broken(error) | Failure::Lost(error) => {
                 error.path(&self.name)
@@ -195,6 +240,7 @@ impl Lanes {
         if (was.len_bytes, was.is_read_only()) == (is.len_bytes, is.is_read_only())
             && (was.minimum_bytes >= is.minimum_bytes && was.maximum_bytes <= is.maximum_bytes)
             && was.allocation_id.is_some() <= is.allocation_id.is_some()
+            && was.is_extended <= is.is_extended
         {
             return Ok(());
         }

@@ -3,7 +3,8 @@
 //! The names of constants are the specification's, and so is what they mean.
 #![allow(missing_docs)]
 //!
-//! Source: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; the constants bear its names.
+//! Source: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; the constants bear its names. What begins with `Extended` is in that file's
+//! branch `extension-ext-header`.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,6 +21,11 @@ pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// The start of a structured reply's chunk.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+
+/// The start of every request, if extended headers were agreed on.
+pub const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// The start of every chunk of a reply, if extended headers were agreed on.
+pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Handshake flags, of the server and of the client.
 pub mod handshake_flag {
@@ -41,6 +47,7 @@ pub mod export_flag {
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     pub const SEND_CACHE: u16 = 1 << 10;
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
+    pub const BLOCK_STATUS_PAYLOAD: u16 = 1 << 12;
 }
 
 /// Options of the negotiation.
@@ -54,6 +61,7 @@ pub mod option {
     pub const STRUCTURED_REPLY: u32 = 8;
     pub const LIST_META_CONTEXT: u32 = 9;
     pub const SET_META_CONTEXT: u32 = 10;
+    pub const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Types of replies to options.
@@ -67,6 +75,7 @@ pub mod rep {
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
     pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
+    pub const ERR_EXT_HEADER_REQD: u32 = (1 << 31) + 10;
 }
 
 /// Kinds of information in a reply of type `INFO`.
@@ -96,6 +105,7 @@ pub mod cmd_flag {
     pub const DF: u16 = 1 << 2;
     pub const REQ_ONE: u16 = 1 << 3;
     pub const FAST_ZERO: u16 = 1 << 4;
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Chunks of structured replies.
@@ -105,6 +115,7 @@ pub mod chunk {
     pub const OFFSET_DATA: u16 = 1;
     pub const OFFSET_HOLE: u16 = 2;
     pub const BLOCK_STATUS: u16 = 5;
+    pub const BLOCK_STATUS_EXT: u16 = 6;
     pub const ERROR_BIT: u16 = 1 << 15;
     pub const ERROR: u16 = (1 << 15) + 1;
     pub const ERROR_OFFSET: u16 = (1 << 15) + 2;
@@ -205,6 +216,22 @@ wire! {
         len_bytes: U32,
     }
 
+    /// A request, if extended headers were agreed on. A payload follows if the flags say so.
+    struct ExtendedRequestHeader[32] {
+        /// [`EXTENDED_REQUEST_MAGIC`].
+        magic: U32,
+        /// [`cmd_flag`].
+        flags: U16,
+        /// [`cmd`].
+        kind: U16,
+        /// The client's own; it comes back with the reply.
+        cookie: U64,
+        /// Where on the disk, in bytes.
+        offset: U64,
+        /// How many bytes: of the payload with [`cmd_flag::PAYLOAD_LEN`], of the disk without.
+        len_bytes: U64,
+    }
+
     /// A simple reply. What was read follows if there is no error.
     struct SimpleReply[16] {
         /// [`SIMPLE_REPLY_MAGIC`].
@@ -227,6 +254,22 @@ wire! {
         cookie: U64,
         /// Bytes that follow.
         len_bytes: U32,
+    }
+
+    /// The start of a chunk of a reply, if extended headers were agreed on.
+    struct ExtendedChunkHeader[32] {
+        /// [`EXTENDED_REPLY_MAGIC`].
+        magic: U32,
+        /// [`chunk::FLAG_DONE`] on a reply's last.
+        flags: U16,
+        /// [`chunk`].
+        kind: U16,
+        /// The request's.
+        cookie: U64,
+        /// The request's.
+        offset: U64,
+        /// Bytes that follow.
+        len_bytes: U64,
     }
 
     /// An `OFFSET_HOLE` chunk's payload.
@@ -252,7 +295,25 @@ wire! {
         /// [`allocation`].
         state: U32,
     }
+
+    /// The start of a `BLOCK_STATUS_EXT` chunk's payload. Extents follow.
+    struct ExtendedStatus[8] {
+        /// The metadata context's number.
+        context: U32,
+        /// How many extents follow.
+        count: U32,
+    }
+
+    /// An extent of a `BLOCK_STATUS_EXT` chunk.
+    struct ExtendedStatusExtent[16] {
+        /// How many bytes.
+        len_bytes: U64,
+        /// [`allocation`].
+        state: U64,
+    }
 }
 
 /// Bytes of a request's header.
 pub const REQUEST_BYTES: usize = size_of::<RequestHeader>();
+/// The same, if extended headers were agreed on.
+pub const EXTENDED_REQUEST_BYTES: usize = size_of::<ExtendedRequestHeader>();

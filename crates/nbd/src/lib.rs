@@ -23,6 +23,8 @@ mod handshake;
 mod inbox;
 mod lanes;
 mod marks;
+#[cfg(feature = "mutants")]
+mod mutant;
 mod reply;
 mod target;
 #[cfg(feature = "tls")]
@@ -37,6 +39,8 @@ pub use disk::RemoteDisk;
 pub use handshake::{Facts, Wanted};
 pub use lanes::{Dial, Patience};
 pub use marks::dirty;
+#[cfg(feature = "mutants")]
+pub use mutant::{MUTANTS, Mutant};
 pub use target::RemoteTarget;
 #[cfg(feature = "tls")]
 pub use tls::ClientTls;

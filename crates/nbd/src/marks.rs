@@ -3,12 +3,12 @@
 use block::{Error, Result};
 use extent::{ExtentSet, Host, Offset, Span};
 
-use crate::allocation::STEP_BYTES;
+use crate::allocation::asked_bytes;
 use crate::handshake::{Facts, Wanted};
 use crate::lanes::{Dial, Lanes, Patience};
 
 /// In QEMU's `docs/interop/nbd.txt`: bit 0 of a dirty bitmap's context says that the extent is dirty.
-const DIRTY: u32 = 1;
+const DIRTY: u64 = 1;
 /// The most questions that are asked: a server that tells a little at a time is not listened to for ever.
 const QUESTION_COUNT_MAX: usize = 10_000_000;
 
@@ -25,10 +25,10 @@ pub fn dirty(name: &str, dial: Box<dyn Dial>, wanted: Wanted, patience: Patience
         if at >= len_bytes {
             return Ok(marked);
         }
-        let asked = u32::try_from(len_bytes - at).unwrap_or(STEP_BYTES).min(STEP_BYTES);
+        let asked = asked_bytes(lanes.facts(), len_bytes - at);
         let before = at;
         for (span_bytes, flags) in lanes.run(|connection| connection.allocation(id, at, asked))? {
-            let end = at.saturating_add(span_bytes.into()).min(len_bytes);
+            let end = at.saturating_add(span_bytes).min(len_bytes);
             if flags & DIRTY != 0 && end > at {
                 marked.push(Span::between(Offset::new(at), Offset::new(end)));
             }

@@ -10,11 +10,18 @@ use zerocopy::FromBytes;
 use crate::corrupt::Corrupt;
 use crate::handshake::printable;
 use crate::inbox::Inbox;
-use crate::layout::{ChunkError, ChunkHeader, ChunkHole, SimpleReply, StatusExtent, chunk};
+use crate::layout::{
+    ChunkError, ChunkHeader, ChunkHole, ExtendedChunkHeader, ExtendedStatus, ExtendedStatusExtent,
+    SimpleReply, StatusExtent, chunk,
+};
 use crate::transport::Transport;
 
-/// The most bytes of a chunk that tells of extents: a million of them, which is what servers stop at.
-pub(crate) const STATUS_BYTES_MAX: u32 = 4 + (8 << 20);
+/// The most extents of a chunk, which is what servers stop at (doc/proto.md, "NBD_CMD_BLOCK_STATUS").
+const EXTENT_COUNT_MAX: u32 = 1 << 20;
+/// The most bytes of a chunk that tells of extents.
+const STATUS_BYTES_MAX: u32 = 4 + 8 * EXTENT_COUNT_MAX;
+/// The same with extended headers.
+const EXTENDED_STATUS_BYTES_MAX: u32 = 8 + 16 * EXTENT_COUNT_MAX;
 /// The most bytes of a chunk that tells of an error.
 const ERROR_BYTES_MAX: u32 = 64 << 10;
 /// The most pieces of what was read that may be out of order at any moment.
@@ -39,6 +46,43 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// The start of a chunk of a reply, with either header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    flags: u16,
+    kind: u16,
+    pub(crate) cookie: u64,
+    len_bytes: u32,
+    /// Where the request begins, of an extended header.
+    offset: Option<u64>,
+}
+
+impl Chunk {
+    pub(crate) fn of(header: &ChunkHeader) -> Self {
+        Self {
+            flags: header.flags.get(),
+            kind: header.kind.get(),
+            cookie: header.cookie.get(),
+            len_bytes: header.len_bytes.get(),
+            offset: None,
+        }
+    }
+
+    /// Its length has 64 bits, and no payload as many bytes.
+    pub(crate) fn of_extended(header: &ExtendedChunkHeader) -> Result<Self, Failure> {
+        let len_bytes = header.len_bytes.get();
+        Ok(Self {
+            flags: header.flags.get(),
+            kind: header.kind.get(),
+            cookie: header.cookie.get(),
+            len_bytes: u32::try_from(len_bytes).map_err(|_| {
+                broken(Corrupt::Chunk, "length", FieldValue::hex(len_bytes), "less than 4 GiB")
+            })?,
+            offset: Some(header.offset.get()),
+        })
+    }
+}
+
 /// A request under way, as far as its reply must fit it.
 #[derive(Debug)]
 pub(crate) struct Expected<'buf> {
@@ -59,7 +103,7 @@ pub(crate) enum Brings<'buf> {
     /// The request's bytes.
     Data(&'buf mut [u8]),
     /// Lengths and states of `base:allocation`, which this number stands for.
-    Extents { id: u32, found: Vec<(u32, u32)> },
+    Extents { id: u32, found: Vec<(u64, u64)> },
 }
 
 impl<'buf> Expected<'buf> {
@@ -87,12 +131,16 @@ impl<'buf> Expected<'buf> {
     /// Takes what follows a chunk's header; true at the end of the reply.
     pub(crate) fn chunk(
         &mut self,
-        header: &ChunkHeader,
+        header: &Chunk,
         transport: &Transport,
         inbox: &mut Inbox,
     ) -> Result<bool, Failure> {
-        let len_bytes = header.len_bytes.get();
-        match header.kind.get() {
+        let Chunk { flags, kind, len_bytes, offset, .. } = *header;
+        if let Some(offset) = offset.filter(|offset| *offset != self.offset) {
+            let expected = format!("{:#x}, where the request begins", self.offset);
+            return Err(broken(Corrupt::Chunk, "offset", FieldValue::hex(offset), expected));
+        }
+        match kind {
             chunk::NONE => check_len(len_bytes, 0..=0)?,
             chunk::OFFSET_DATA => self.data(len_bytes, transport, inbox)?,
             chunk::OFFSET_HOLE => {
@@ -100,14 +148,17 @@ impl<'buf> Expected<'buf> {
                 let hole: ChunkHole = inbox.value(transport, None)?;
                 self.take(hole.offset.get(), u64::from(hole.len_bytes.get()))?.fill(0);
             }
-            chunk::BLOCK_STATUS => self.extents(len_bytes, transport, inbox)?,
+            chunk::BLOCK_STATUS if offset.is_none() => self.extents(len_bytes, transport, inbox)?,
+            chunk::BLOCK_STATUS_EXT if offset.is_some() => {
+                self.extended_extents(len_bytes, transport, inbox)?;
+            }
             kind if kind & chunk::ERROR_BIT != 0 => self.error(kind, len_bytes, transport, inbox)?,
             kind => return Err(broken(Corrupt::Chunk, "kind", FieldValue::hex(kind), "a known one")),
         }
-        if header.flags.get() & chunk::FLAG_DONE != 0 {
+        if flags & chunk::FLAG_DONE != 0 {
             return self.done().map(|()| true);
         }
-        if matches!(header.kind.get(), chunk::NONE | chunk::ERROR | chunk::ERROR_OFFSET) {
+        if matches!(kind, chunk::NONE | chunk::ERROR | chunk::ERROR_OFFSET) {
             self.empty_count += 1;
             if self.empty_count > EMPTY_COUNT_MAX {
                 return Err(Failure::Broken(Error::corrupt(Corrupt::Endless)));
@@ -164,31 +215,61 @@ impl<'buf> Expected<'buf> {
     }
 
     fn extents(&mut self, len_bytes: u32, transport: &Transport, inbox: &mut Inbox) -> Result<(), Failure> {
+        check_len(len_bytes, 12..=STATUS_BYTES_MAX)?;
+        let bytes = inbox.vec(transport, len_bytes as usize, None)?;
+        let (id, entries) = bytes.split_first_chunk::<4>().expect("12 bytes or more");
+        let (entries, rest) = entries.as_chunks::<{ size_of::<StatusExtent>() }>();
+        if !rest.is_empty() {
+            return Err(broken(Corrupt::Chunk, "length", len_bytes, "4 and a multiple of 8"));
+        }
+        let extents = entries.iter().map(|entry| {
+            let extent = StatusExtent::read_from_bytes(entry).expect("its size");
+            (u64::from(extent.len_bytes.get()), u64::from(extent.state.get()))
+        });
+        self.told(u32::from_be_bytes(*id), extents)
+    }
+
+    fn extended_extents(
+        &mut self,
+        len_bytes: u32,
+        transport: &Transport,
+        inbox: &mut Inbox,
+    ) -> Result<(), Failure> {
+        check_len(len_bytes, 24..=EXTENDED_STATUS_BYTES_MAX)?;
+        let bytes = inbox.vec(transport, len_bytes as usize, None)?;
+        let (head, entries) = ExtendedStatus::read_from_prefix(&bytes).expect("24 bytes or more");
+        let (entries, rest) = entries.as_chunks::<{ size_of::<ExtendedStatusExtent>() }>();
+        if !rest.is_empty() || u32::try_from(entries.len()) != Ok(head.count.get()) {
+            let expected = format!("8 and 16 for each of {} extents", head.count.get());
+            return Err(broken(Corrupt::Chunk, "length", len_bytes, expected));
+        }
+        let extents = entries.iter().map(|entry| {
+            let extent = ExtendedStatusExtent::read_from_bytes(entry).expect("its size");
+            (extent.len_bytes.get(), extent.state.get())
+        });
+        self.told(head.context.get(), extents)
+    }
+
+    /// Takes lengths and states of a context.
+    fn told(&mut self, told_id: u32, extents: impl Iterator<Item = (u64, u64)>) -> Result<(), Failure> {
         let Brings::Extents { id, found } = &mut self.brings else {
             return Err(broken(Corrupt::Chunk, "kind", "extents", "what was asked for"));
         };
-        check_len(len_bytes, 12..=STATUS_BYTES_MAX)?;
-        let bytes = inbox.vec(transport, len_bytes as usize, None)?;
-        let (told_id, entries) = bytes.split_first_chunk::<4>().expect("12 bytes or more");
-        if entries.len() % size_of::<StatusExtent>() != 0 {
-            return Err(broken(Corrupt::Chunk, "length", len_bytes, "4 and a multiple of 8"));
-        }
-        if u32::from_be_bytes(*told_id) != *id {
+        if told_id != *id {
             // No other context was asked for.
-            return Err(broken(Corrupt::Allocation, "context", u32::from_be_bytes(*told_id), *id));
+            return Err(broken(Corrupt::Allocation, "context", told_id, *id));
         }
         if !found.is_empty() {
             return Err(broken(Corrupt::Allocation, "chunks", "several", "one"));
         }
         let mut told_bytes = 0_u64;
-        for entry in entries.chunks_exact(size_of::<StatusExtent>()) {
-            let extent = StatusExtent::read_from_bytes(entry).expect("its size");
-            if extent.len_bytes.get() == 0 || told_bytes >= self.len_bytes {
+        for (len_bytes, state) in extents {
+            if len_bytes == 0 || told_bytes >= self.len_bytes {
                 let expected = format!("some, within {} bytes", self.len_bytes);
-                return Err(broken(Corrupt::Allocation, "length", extent.len_bytes.get(), expected));
+                return Err(broken(Corrupt::Allocation, "length", len_bytes, expected));
             }
-            told_bytes += u64::from(extent.len_bytes.get());
-            found.push((extent.len_bytes.get(), extent.state.get()));
+            told_bytes = told_bytes.saturating_add(len_bytes);
+            found.push((len_bytes, state));
         }
         Ok(())
     }

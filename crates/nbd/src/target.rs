@@ -2,15 +2,22 @@
 //!
 //! A connection that is lost once something was written is not taken up again: a server that was started anew may have lost what it had taken
 //! and not stored, and there is no telling. So the copy ends with an error, and begins anew.
+//!
+//! Invariants, explored in `crash` with a simulated server:
+//! - every connection is made before the first write, so that none leads to a server that was started after it;
+//! - a flush was answered before anything is said to be whole;
+//! - what a server answers with an error is not done.
 
 use block::{Error, HostState, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Span};
+use mutants::broken;
 
 use crate::connection::Connection;
 use crate::disk::RemoteDisk;
 use crate::handshake::{Facts, Wanted};
 use crate::lanes::{Dial, Patience};
 use crate::layout::export_flag;
+use crate::reply::Failure;
 
 /// The most that one request writes.
 const WRITE_BYTES_MAX: u64 = 4 << 20;
@@ -27,6 +34,30 @@ const _: () = assert!(
 /// An export, written.
 pub struct RemoteTarget {
     disk: RemoteDisk,
+    rules: Rules,
+}
+
+/// What is held to, but for mutants. Asked when it connects: a mutant is one on its own thread alone.
+struct Rules {
+    /// Lost is lost.
+    stays_lost: bool,
+    /// What a server refuses is an error.
+    minds_refusals: bool,
+    /// What is skipped becomes zeros.
+    zeroes: bool,
+    /// What was written is flushed.
+    flushes: bool,
+}
+
+impl Rules {
+    fn new() -> Self {
+        Self {
+            stays_lost: !broken!(TargetTakenUpAgain),
+            minds_refusals: !broken!(RefusalTakenForDone),
+            zeroes: !broken!(SkippedNotZeroed),
+            flushes: !broken!(TargetNotFlushed),
+        }
+    }
 }
 
 impl RemoteTarget {
@@ -47,11 +78,24 @@ impl RemoteTarget {
             let what = format!("an export that is written in blocks of {} bytes", facts.minimum_bytes);
             return Err(Error::unsupported(what).path(name));
         }
-        Ok(Self { disk })
+        disk.lanes().connect_all()?;
+        Ok(Self { disk, rules: Rules::new() })
     }
 
     fn facts(&self) -> &Facts {
         self.disk.facts()
+    }
+
+    /// Has the server change something, on a connection that was not lost.
+    fn change(&self, request: impl Fn(&Connection) -> Result<(), Failure>) -> Result<()> {
+        let minded = |connection: &Connection| match request(connection) {
+            Err(Failure::Answered(_)) if !self.rules.minds_refusals => Ok(()),
+            done => done,
+        };
+        match self.rules.stays_lost {
+            true => self.disk.lanes().run_once(minded),
+            false => self.disk.lanes().run(minded),
+        }
     }
 
     fn check_fits(&self, end: u64) -> Result<()> {
@@ -67,7 +111,7 @@ impl RemoteTarget {
         let step = WRITE_BYTES_MAX.min(self.facts().maximum_bytes.into()) / unit * unit;
         let mut offset = at;
         for part in buf.chunks(usize::try_from(step).expect("small")) {
-            self.disk.lanes().run_once(|connection| connection.write(offset, part))?;
+            self.change(|connection| connection.write(offset, part))?;
             offset += part.len() as u64;
         }
         Ok(())
@@ -79,7 +123,7 @@ impl RemoteTarget {
         for step in span.split(if can_zero { ZERO_BYTES_MAX } else { ZEROS_BYTES as u64 }) {
             let len_bytes = u32::try_from(step.len_bytes()).expect("at most a step");
             if can_zero {
-                self.disk.lanes().run_once(|connection| connection.zero(step.start().get(), len_bytes))?;
+                self.change(|connection| connection.zero(step.start().get(), len_bytes))?;
             } else {
                 self.write(step.start().get(), &vec![0; len_bytes as usize])?;
             }
@@ -118,11 +162,12 @@ impl TargetFile for RemoteTarget {
         self.check_fits(span.end().get())?;
         let mut at = span.start();
         while at < span.end() {
-            let found = self.disk.extent_told_by(at, |id, start, asked| {
-                self.disk.lanes().run_once(|connection| connection.allocation(id, start, asked))
+            let found = self.disk.extent_told_by(at, |id, start, asked| match self.rules.stays_lost {
+                true => self.disk.lanes().run_once(|connection| connection.allocation(id, start, asked)),
+                false => self.disk.lanes().run(|connection| connection.allocation(id, start, asked)),
             })?;
             let end = found.span.end().min(span.end());
-            if found.state == HostState::Data {
+            if found.state == HostState::Data && self.rules.zeroes {
                 self.make_zero(Span::between(at, end))?;
             }
             at = end;
@@ -132,9 +177,9 @@ impl TargetFile for RemoteTarget {
 
     /// Covers what was written on any connection: there are several only where the server promises that.
     fn flush(&self) -> Result<()> {
-        if !self.facts().has(export_flag::SEND_FLUSH) {
+        if !self.facts().has(export_flag::SEND_FLUSH) || !self.rules.flushes {
             return Ok(());
         }
-        self.disk.lanes().run_once(Connection::flush)
+        self.change(Connection::flush)
     }
 }

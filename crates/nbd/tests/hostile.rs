@@ -35,9 +35,12 @@ struct Told {
     flags: u16,
     blocks: Option<[u32; 3]>,
     is_structured: bool,
+    is_extended: bool,
 }
 
-const PLAIN: Told = Told { len_bytes: LEN_BYTES, flags: 0b11, blocks: None, is_structured: true };
+const PLAIN: Told =
+    Told { len_bytes: LEN_BYTES, flags: 0b11, blocks: None, is_structured: true, is_extended: false };
+const EXTENDED: Told = Told { is_extended: true, ..PLAIN };
 
 impl Peer {
     fn send(&mut self, parts: &[&[u8]]) -> io::Result<()> {
@@ -75,6 +78,7 @@ impl Peer {
             let code = self.option()?;
             match code {
                 8 if told.is_structured => self.reply(code, 1, &[])?,
+                11 if told.is_extended => self.reply(code, 1, &[])?,
                 10 => {
                     self.reply(code, 4, &[&[0, 0, 0, 7], &b"base:allocation"[..]].concat())?;
                     self.reply(code, 1, &[])?;
@@ -102,6 +106,25 @@ impl Peer {
             offset: u64::from_be_bytes(header[16..24].try_into().unwrap()),
             len_bytes: u32::from_be_bytes(header[24..].try_into().unwrap()),
         })
+    }
+
+    fn extended_request(&mut self) -> io::Result<Asked> {
+        let header: [u8; 32] = self.take()?;
+        assert_eq!(header[..4], [0x21, 0xe4, 0x1c, 0x71]);
+        Ok(Asked {
+            kind: u16::from_be_bytes(header[6..8].try_into().unwrap()),
+            cookie: u64::from_be_bytes(header[8..16].try_into().unwrap()),
+            offset: u64::from_be_bytes(header[16..24].try_into().unwrap()),
+            len_bytes: u64::from_be_bytes(header[24..].try_into().unwrap()) as u32,
+        })
+    }
+
+    /// A last chunk with an extended header.
+    fn extended_chunk(&mut self, kind: u16, asked: &Asked, len: u64, data: &[u8]) -> io::Result<()> {
+        let magic = 0x6e8a_278c_u32.to_be_bytes();
+        let start = [&magic[..], &1_u16.to_be_bytes(), &kind.to_be_bytes()].concat();
+        let numbers = [asked.cookie, asked.offset, len].map(u64::to_be_bytes).concat();
+        self.send(&[&start, &numbers, data])
     }
 
     fn chunk(&mut self, flags: u16, kind: u16, cookie: u64, len: u32, data: &[u8]) -> io::Result<()> {
@@ -381,6 +404,94 @@ fn lies_about_allocation_are_errors_or_cut_at_the_end() {
         "a hole that is not said to be zeros is data"
     );
     assert_eq!(disk.allocated_bytes().unwrap(), 4096);
+}
+
+/// What comes of an answer with extended headers.
+fn extended_error(
+    answer: impl Fn(&mut Peer, &Asked) -> io::Result<()> + Send + Sync + 'static,
+    ask: impl Fn(&RemoteDisk) -> Result<()>,
+) -> Error {
+    let disk = connect(move |_, peer| {
+        peer.negotiate(EXTENDED)?;
+        loop {
+            let asked = peer.extended_request()?;
+            answer(peer, &asked)?;
+        }
+    });
+    ask(&disk.unwrap()).unwrap_err()
+}
+
+/// The payload of a chunk about allocation with 64 bits: this many extents are said to be there.
+fn long_status(count: u32, entries: &[(u64, u64)]) -> Vec<u8> {
+    let entries = entries.iter().map(|(len, state)| [len.to_be_bytes(), state.to_be_bytes()].concat());
+    [&[0, 0, 0, 7][..], &count.to_be_bytes(), &entries.collect::<Vec<_>>().concat()].concat()
+}
+
+#[test]
+fn extended_headers_are_read_and_what_does_not_fit_them_is_an_error() {
+    let simple = |peer: &mut Peer, asked: &Asked| {
+        peer.send(&[&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0], &asked.cookie.to_be_bytes(), &[0; 64]])
+    };
+    assert_corrupt(&extended_error(simple, read), Corrupt::Reply);
+    let compact = |peer: &mut Peer, asked: &Asked| peer.chunk(1, 1, asked.cookie, 12, &[0; 64]);
+    assert_corrupt(&extended_error(compact, read), Corrupt::Reply);
+    let elsewhere = |peer: &mut Peer, asked: &Asked| {
+        let other = Asked { offset: asked.offset + 1, ..*asked };
+        peer.extended_chunk(1, &other, 8192 + 8, &[&asked.offset.to_be_bytes()[..], &[1; 8192]].concat())
+    };
+    assert_corrupt(&extended_error(elsewhere, read), Corrupt::Chunk);
+    for len in [u64::MAX, 1 << 32, 8192 + 9] {
+        let long = move |peer: &mut Peer, asked: &Asked| {
+            peer.extended_chunk(1, asked, len, &[&asked.offset.to_be_bytes()[..], &[1; 8193]].concat())
+        };
+        assert_corrupt(&extended_error(long, read), Corrupt::Chunk);
+    }
+    let answers = |kind: u16, payload: Vec<u8>| {
+        move |peer: &mut Peer, asked: &Asked| peer.extended_chunk(kind, asked, payload.len() as u64, &payload)
+    };
+    let whole = [(LEN_BYTES, 0)];
+    assert_corrupt(&extended_error(answers(5, vec![0; 12]), map), Corrupt::Chunk);
+    for (count, kept) in [(0, 24), (2, 24), (u32::MAX, 24), (1, 23), (1, 8)] {
+        let payload = long_status(count, &whole)[..kept].to_vec();
+        assert_corrupt(&extended_error(answers(6, payload), map), Corrupt::Chunk);
+    }
+    let after_all = long_status(2, &[(u64::MAX, 0), (1, 3)]);
+    for wrong in [long_status(1, &[(0, 0)]), long_status(2, &[(4096, 0), (0, 3)]), after_all] {
+        assert_corrupt(&extended_error(answers(6, wrong), map), Corrupt::Allocation);
+    }
+    let huge = |peer: &mut Peer, asked: &Asked| peer.extended_chunk(6, asked, 1 << 31, &[]);
+    assert_corrupt(&extended_error(huge, map), Corrupt::Chunk);
+    // What belongs to extended headers, without them.
+    let unagreed = |peer: &mut Peer, asked: &Asked| peer.chunk(1, 6, asked.cookie, 24, &[0; 24]);
+    assert_corrupt(&error_of(PLAIN, unagreed, map), Corrupt::Chunk);
+
+    let disk = connect(move |_, peer| {
+        peer.negotiate(EXTENDED)?;
+        let asked = peer.extended_request()?;
+        peer.extended_chunk(6, &asked, 40, &long_status(2, &[(4096, 3), (u64::MAX, 0)]))?;
+        let asked = peer.extended_request()?;
+        let payload = [&asked.offset.to_be_bytes()[..], &[5; 8192]].concat();
+        peer.extended_chunk(1, &asked, payload.len() as u64, &payload)
+    })
+    .unwrap();
+    let found = disk.host_map(Span::from_zero(LEN_BYTES)).unwrap();
+    assert_eq!(
+        found.iter().map(|extent| extent.span.len_bytes()).collect::<Vec<_>>(),
+        [4096, LEN_BYTES - 4096]
+    );
+    let mut buf = vec![0; 8192];
+    disk.read_at(Offset::new(4096), &mut buf).unwrap();
+    assert_eq!(buf, [5; 8192]);
+}
+
+#[test]
+fn a_server_that_comes_back_without_extended_headers_is_another() {
+    let disk = connect(|index, peer| {
+        peer.negotiate(Told { is_extended: index == 0, ..PLAIN })?;
+        peer.extended_request().map(drop)
+    })
+    .unwrap();
+    assert_eq!(read(&disk).unwrap_err().kind(), ErrorKind::Io);
 }
 
 #[test]

@@ -29,6 +29,8 @@ mod live_file;
 mod lock_bytes;
 mod locks;
 mod memory;
+#[cfg(feature = "mutants")]
+mod mutant;
 mod named;
 mod new_file;
 mod output_stream;
@@ -70,9 +72,11 @@ pub use journal_file::{
 pub use kept::{Kept, Names as ExtractedNames, Of as ExtractedOf, SpecialFile};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
+#[cfg(feature = "mutants")]
+pub use mutant::{MUTANTS, Mutant};
 pub use named::{make_folder, move_for_good, names_in, open_input, remove_folder, remove_made};
 pub use new_file::NewFile;
-pub use output_stream::OutputStream;
+pub use output_stream::{Outlet, OutputStream};
 pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};
 pub use process::{end_with_parent, hide_mounts, host_name, processor_count, stay_on_one_processor};

@@ -3,32 +3,53 @@
 //! Writes come from many threads, each for a place of its own. Each waits until all before it was written; what is to be zeros is noted, and written
 //! when its place comes, so that noting it never waits.
 //!
-//! Invariant: whoever asks for a write has asked for no later one before, and what lies before it was asked for already. The turnstile of a copy
-//! sees to both.
+//! Invariants: whoever asks for a write has asked for no later one before, and what lies before it was asked for already (the turnstile of a copy
+//! sees to both); once a write failed, nothing more is written, and all that is asked fails. What it writes to is a trait, of which the exploration of
+//! copies has one that takes a little at a time, and fails.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use block::{Error, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan};
+use mutants::broken;
 use rustix::io::Errno;
 
 /// What zeros are written from.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Standard output.
+/// Where a stream goes to.
+pub trait Outlet: Send + Sync {
+    /// Writes some of `bytes`, and says how many: as write(2).
+    fn write(&self, bytes: &[u8]) -> io::Result<usize>;
+}
+
+struct StandardOutput;
+
+impl Outlet for StandardOutput {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(rustix::stdio::stdout(), bytes)?)
+    }
+}
+
+/// A stream, as a rule standard output.
 pub struct OutputStream {
     state: Mutex<State>,
     advanced: Condvar,
 }
 
 struct State {
+    outlet: Box<dyn Outlet>,
     /// Bytes written so far.
     position: u64,
     /// Zeros that are to come, by where they begin: their ends.
     zeros: BTreeMap<u64, u64>,
     /// Why nothing more is written.
     failed: Option<Errno>,
+    /// What is held to, but for mutants. Asked when it is made: a mutant is one on its own thread alone.
+    goes_on_after_some: bool,
+    remembers_failures: bool,
 }
 
 impl OutputStream {
@@ -39,8 +60,20 @@ impl OutputStream {
                 .path("standard output")
                 .hint("send it to a file or a program: > FILE, | PROGRAM"));
         }
-        let state = State { position: 0, zeros: BTreeMap::new(), failed: None };
-        Ok(Self { state: Mutex::new(state), advanced: Condvar::new() })
+        Ok(Self::to(Box::new(StandardOutput)))
+    }
+
+    /// A stream to somewhere else, of which nothing was written yet.
+    pub fn to(outlet: Box<dyn Outlet>) -> Self {
+        let state = State {
+            outlet,
+            position: 0,
+            zeros: BTreeMap::new(),
+            failed: None,
+            goes_on_after_some: !broken!(StreamCutShort),
+            remembers_failures: !broken!(StreamFailureForgotten),
+        };
+        Self { state: Mutex::new(state), advanced: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -56,18 +89,26 @@ impl State {
         }
     }
 
+    fn fail(&mut self, errno: Errno) -> Result<()> {
+        self.failed = Some(errno);
+        self.check()
+    }
+
     fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            match rustix::io::write(rustix::stdio::stdout(), bytes) {
+            match self.outlet.write(bytes) {
+                Ok(0) => return self.fail(Errno::IO),
                 Ok(written) => {
-                    self.position += written as u64;
-                    bytes = &bytes[written..];
+                    let counted = if self.goes_on_after_some { written } else { bytes.len() };
+                    self.position += counted as u64;
+                    bytes = &bytes[counted..];
                 }
-                Err(Errno::INTR) => {}
-                Err(errno) => {
-                    self.failed = Some(errno);
-                    return self.check();
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if !self.remembers_failures => {
+                    self.position += bytes.len() as u64;
+                    return Ok(());
                 }
+                Err(error) => return self.fail(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
             }
         }
         Ok(())

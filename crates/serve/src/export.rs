@@ -43,7 +43,7 @@ pub enum FaultKind {
 }
 
 impl Fault {
-    fn new(kind: FaultKind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: FaultKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
@@ -72,6 +72,9 @@ pub struct Allocation {
 const ALLOCATION_COUNT_MAX: usize = 4096;
 /// What is mapped at first; more while little was found.
 const MAP_BYTES: u64 = 64 << 20;
+/// What is mapped at once at the most, and how often for one answer: a question may be about a whole disk.
+const MAP_BYTES_MAX: u64 = 2 << 30;
+const MAP_COUNT_MAX: usize = 256;
 
 /// Longer requests are worth another thread, even if nothing waits for the storage. These are seldom stopped within, so one that is
 /// slow was waiting for the backend, and the next would wait behind it: it counts for four, which is enough to make the backend slow.
@@ -387,14 +390,17 @@ impl Export {
         let mut found: Vec<Allocation> = Vec::new();
         let mut at = span.start();
         let mut step_bytes = MAP_BYTES;
-        while at < span.end() && found.len() < ALLOCATION_COUNT_MAX {
+        for _ in 0..MAP_COUNT_MAX {
+            if at >= span.end() || found.len() >= ALLOCATION_COUNT_MAX {
+                break;
+            }
             let end = VirtualOffset::new(at.get().saturating_add(step_bytes)).min(span.end());
             let window = VirtualSpan::between(at, end);
             for run in self.guarded(|| self.disk.map(window))? {
                 push_allocation(&mut found, &run, &window);
             }
             at = end;
-            step_bytes = step_bytes.saturating_mul(2);
+            step_bytes = step_bytes.saturating_mul(2).min(MAP_BYTES_MAX);
         }
         found.truncate(ALLOCATION_COUNT_MAX);
         Ok(found)

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use common::Served;
 use common::client::*;
 use proptest::prelude::*;
-use serve::nbd::protocol::{ExportFacts, Negotiation, Next, Request, Session, TlsState, parse_option};
+use serve::nbd::protocol::{
+    ExportFacts, Headers, Negotiation, Next, Request, Session, TlsState, parse_option,
+};
 use serve::nbd::{Event, Options};
 
 const MIB: u64 = 1 << 20;
@@ -39,6 +41,17 @@ fn slowest(client: &mut Client, count: u64) -> Duration {
         .unwrap()
 }
 
+fn session(headers: Headers) -> Session {
+    Session {
+        export_index: 0,
+        len_bytes: 1 << 20,
+        is_read_only: false,
+        is_structured: true,
+        headers,
+        has_allocation: true,
+    }
+}
+
 fn short() -> Options {
     Options { handshake: Duration::from_millis(500), stall: Duration::from_secs(2), ..Options::default() }
 }
@@ -49,7 +62,8 @@ fn garbage_at_every_step_ends_that_connection_alone() {
     let mut good = Client::ready(&served.socket, "disk");
     let mut random = sim::Random::new(11);
     for round in 0..60u64 {
-        let mut bad = match round % 4 {
+        let mut bad = match round % 5 {
+            4 => Client::extended(&served.socket, "disk"),
             0 => Client::connect(&served.socket),
             1 => Client::greeted(&served.socket, 3),
             2 => Client::ready(&served.socket, "disk"),
@@ -250,11 +264,37 @@ proptest! {
         header[6..8].copy_from_slice(&kind.to_be_bytes());
         header[16..24].copy_from_slice(&offset.to_be_bytes());
         header[24..].copy_from_slice(&len.to_be_bytes());
-        let session = Session { export_index: 0, len_bytes: 1 << 20, is_read_only: false, is_structured: true, has_allocation: true };
-        let Ok(request) = Request::parse(&header) else { return Ok(()) };
+        let session = session(Headers::Compact);
+        prop_assert_eq!(Request::parse(&header[..27], Headers::Compact), Ok(None));
+        let Ok(Some(request)) = Request::parse(&header, Headers::Compact) else { return Ok(()) };
         prop_assert!(request.payload_bytes() <= 32 << 20);
         if let Ok((_, span)) = request.check(&session) {
             prop_assert!(span.end().get() <= 1 << 20);
+        }
+    }
+
+    #[test]
+    fn an_extended_request_that_is_accepted_lies_within_the_export(
+        flags in 0u16..64, kind in 0u16..9, offset in prop_oneof![0u64..(1 << 21), any::<u64>()],
+        len in prop_oneof![0u64..(1 << 21), any::<u64>()], asked in prop_oneof![0u64..(1 << 21), any::<u64>()]
+    ) {
+        let header = extended_request(kind, flags, 7, offset, len);
+        let session = session(Headers::Extended);
+        prop_assert_eq!(Request::parse(&header[..31], Headers::Extended), Ok(None));
+        let Ok(Some(request)) = Request::parse(&header, Headers::Extended) else {
+            prop_assert!((flags & PAYLOAD_LEN != 0 || kind == WRITE) && len > 32 << 20);
+            return Ok(());
+        };
+        prop_assert_eq!(u64::from(request.payload_bytes()), if flags & PAYLOAD_LEN != 0 || kind == WRITE { len } else { 0 });
+        if let Ok((_, span)) = request.check(&session) {
+            prop_assert!(span.end().get() <= 1 << 20);
+            prop_assert!(kind == WRITE || flags & PAYLOAD_LEN == 0);
+        }
+        let payload = [&asked.to_be_bytes()[..], &1u32.to_be_bytes()].concat();
+        if let Ok(Ok((_, span))) = request.with_payload(&payload).map(|request| request.check(&session))
+            && kind == BLOCK_STATUS
+        {
+            prop_assert_eq!(span.len_bytes(), asked);
         }
     }
 

@@ -1,5 +1,7 @@
 //! A machine for use cases, with folders and files that lose power. Copies go to a folder of their own.
 //!
+//! A server may be on another machine ([`EXPORT`]): it fails by itself.
+//!
 //! Absent on purpose: other users of a file, locks, holes of the host (`preallocate` and the live disks have simulations of their own).
 
 use std::io;
@@ -14,13 +16,19 @@ use image::{NoFiles, Resolver};
 use journal::{DiskName, FileId, Header, JournalFile, Names, Places, Standing, check_free, find, standing};
 use leandisk::{
     Caching, Cloning, CopyFolder, FolderOptions, FoundJournal, HeldFile, HeldJournal, Machine, Named,
-    StoragePromise, TargetSpace,
+    OutputStream, StoragePromise, TargetSpace,
 };
-use sim::{FileMarks, Pages, SimDisk, SimFile, SimFolder, SimFolders, SimMachine};
+use nbd::{Patience, RemoteDisk, RemoteTarget, Wanted};
+use sim::{FileMarks, Pages, SimDisk, SimFile, SimFolder, SimFolders, SimMachine, SimServer};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::outlet::Received;
 
 /// Where copies go: a folder of its own.
 pub(crate) const TARGET: &str = "/copies/target";
+
+/// The address of an export, if a server is there.
+pub(crate) const EXPORT: &str = "nbd+unix:///disk?socket=/servers/socket";
 
 /// The device that the target's folder lies on.
 const TARGET_DEVICE: u64 = 2;
@@ -34,6 +42,10 @@ pub(crate) struct SimHost {
     has_times: bool,
     /// Whether a target shares storage with its source.
     has_clones: bool,
+    /// What answers at [`EXPORT`].
+    server: Option<SimServer>,
+    /// What standard output leads to.
+    outlet: Option<Received>,
 }
 
 impl SimHost {
@@ -42,7 +54,7 @@ impl SimHost {
         let machine = Arc::new(SimMachine::new());
         let folders = SimFolders::new(&machine).with_file(&machine, path, bytes);
         let target = SimFolder::new(machine.clone(), 1, FileMarks::Marks);
-        Self { machine, folders, target, has_times: false, has_clones: false }
+        Self { machine, folders, target, has_times: false, has_clones: false, server: None, outlet: None }
     }
 
     /// Whose files tell when they were changed, and with a folder for copies that tells files apart by these marks.
@@ -56,6 +68,16 @@ impl SimHost {
         Self { has_clones, ..self }
     }
 
+    /// With a server on another machine.
+    pub(crate) fn with_server(self, server: SimServer) -> Self {
+        Self { server: Some(server), ..self }
+    }
+
+    /// With a standard output that is no terminal.
+    pub(crate) fn with_outlet(self, outlet: Received) -> Self {
+        Self { outlet: Some(outlet), ..self }
+    }
+
     /// With one more file on stable storage, or with another one under that name.
     pub(crate) fn with_file(self, path: &str, bytes: Pages) -> Self {
         let folders = self.folders.with_file(&self.machine, path, bytes);
@@ -67,7 +89,7 @@ impl SimHost {
         let machine = Arc::new(SimMachine::new());
         let folders = self.folders.cut(&machine, seed);
         let target = self.target.after_cut(machine.clone(), seed);
-        Self { machine, folders, target, ..*self }
+        Self { machine, folders, target, server: self.server.clone(), outlet: None, ..*self }
     }
 
     /// The process is gone, the machine goes on.
@@ -75,7 +97,7 @@ impl SimHost {
         let machine = Arc::new(SimMachine::new());
         let folders = self.folders.copy_to(&machine);
         let target = self.target.after_kill(machine.clone());
-        Self { machine, folders, target, ..*self }
+        Self { machine, folders, target, server: self.server.clone(), outlet: None, ..*self }
     }
 
     /// The contents of a file.
@@ -89,9 +111,18 @@ impl SimHost {
         Ok(Arc::new(OpenFile::new(path, (device, inode), file, self.has_times)))
     }
 
+    fn server_at(&self, path: &Path) -> Option<&SimServer> {
+        self.server.as_ref().filter(|_| path == Path::new(EXPORT))
+    }
+
     fn places(&self, path: &Path, stated: Option<&Path>) -> Places {
         Places::new(self.journal_path(path), stated.map(Path::to_owned))
     }
+}
+
+/// A server that comes back is there at once.
+fn patience() -> Patience {
+    Patience { pauses: vec![Duration::ZERO; 2], ..Patience::default() }
 }
 
 /// What the making of a target calls the file at this path.
@@ -117,6 +148,12 @@ impl Machine for SimHost {
     }
 
     fn named(&self, path: &Path) -> Named {
+        if self.server_at(path).is_some() {
+            return Named::Export;
+        }
+        if path == Path::new("-") {
+            return Named::Stream;
+        }
         let is_of_target = target_name(path).is_some_and(|name| self.target.file(name).is_some());
         if is_of_target || self.folders.file(path).is_some() { Named::File } else { Named::Nothing }
     }
@@ -141,7 +178,16 @@ impl Machine for SimHost {
     }
 
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
+        if let Some(server) = self.server_at(path) {
+            let dial = Box::new(server.clone());
+            return Ok(Box::new(RemoteTarget::connect(EXPORT, dial, Wanted::default(), patience())?));
+        }
         Err(Error::refused("is no block device").path(path.display()))
+    }
+
+    fn output(&self) -> Result<OutputStream> {
+        let outlet = self.outlet.clone().ok_or_else(|| Error::invalid("standard output is a terminal"))?;
+        Ok(OutputStream::to(Box::new(outlet)))
     }
 
     fn kept(&self, _path: &Path) -> StoragePromise {
@@ -157,6 +203,10 @@ impl Machine for SimHost {
     }
 
     fn open(&self, path: &Path, _caching: Caching) -> Result<Arc<dyn HostFile>> {
+        if let Some(server) = self.server_at(path) {
+            let dial = Box::new(server.clone());
+            return Ok(Arc::new(RemoteDisk::connect(EXPORT, dial, Wanted::default(), patience())?));
+        }
         match target_name(path).and_then(|name| self.target.file(name)) {
             None => Ok(self.file(path)?),
             Some(file) => {

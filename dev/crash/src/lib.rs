@@ -14,6 +14,10 @@
 //! `defrag`, `compact` and `recover` as the program runs them are what [`explore_use_case()`] cuts, and `copy` is what
 //! [`explore_copies()`] does; an OVA in the making is [`explore_ova()`]'s.
 //!
+//! Copies to exports of NBD servers and from them meet the servers' faults in [`explore_export_target()`] and [`explore_export_source()`].
+//!
+//! Copies to streams that fail are [`explore_streams()`]'s.
+//!
 //! A file whose storage is reserved ahead is what [`explore_reserving()`] lets several threads write, by turns that a seed decides.
 //!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
@@ -28,22 +32,26 @@ mod choose;
 mod compact;
 mod copy;
 mod explore;
+mod export;
 mod faults;
 mod fill;
 mod host;
 mod life;
 mod live;
+mod outlet;
 mod ova;
 mod real;
 mod reserve;
 mod resume;
 mod scenario;
+mod stream;
 mod toy;
 mod use_case;
 
 pub use compact::{CompactOptions, Compaction, IMAGE_KINDS, Image, ImageKind, explore_compact};
 pub use copy::{CopySubject, explore_copies, explore_copy_faults, refuse_copies};
 pub use explore::{Explored, Options, Violation, explore};
+pub use export::{ExportSubject, explore_export_source, explore_export_target};
 pub use faults::explore_faults;
 pub use fill::{FILL_FORMATS, Filled, explore_fill, explore_killed_flush};
 pub use life::{explore_life, meet_strangers};
@@ -56,6 +64,7 @@ pub use real::Real;
 pub use reserve::{InThread, Reserved, explore_reserving};
 pub use resume::{RESUME_KINDS, ResumeKind, ResumeOptions, ResumeSubject, explore_resume};
 pub use scenario::{Guest, Scenario, Subject};
+pub use stream::explore_streams;
 pub use toy::Toy;
 pub use use_case::{
     Asked, UseCase, UseCaseKind, UseCaseOptions, explore_use_case, explore_use_case_faults, run_undisturbed,

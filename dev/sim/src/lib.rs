@@ -8,6 +8,8 @@
 //! Invariants, asserted in every build: what was flushed survives every cut; each sector of a cut is one of its versions, or
 //! torn between two.
 //!
+//! [`SimServer`] puts such a disk behind the NBD protocol, and breaks off, refuses and loses power at a request that is chosen.
+//!
 //! A second model, [`SimRoom`], is a file with holes on a host with little room, used by threads that [`Turns`] lets go on one at a
 //! time, in an order that a seed decides.
 //!
@@ -22,6 +24,7 @@ mod names;
 mod pages;
 mod random;
 mod room;
+mod server;
 mod turns;
 
 pub use disk::{Counters, SECTOR_BYTES, SimDisk, Tears};
@@ -32,4 +35,5 @@ pub use machine::SimMachine;
 pub use pages::Pages;
 pub use random::Random;
 pub use room::{BLOCK_BYTES, SimRoom};
+pub use server::{SERVER_FAULTS, ServerFault, SimExport, SimServer};
 pub use turns::Turns;

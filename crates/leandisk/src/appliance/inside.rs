@@ -8,7 +8,7 @@ use appliance::Window;
 use block::{HostFile, Result, TargetFile};
 use image::{Purpose, Resolver};
 use journal::{DiskName, Header, Standing};
-use os::{FolderOptions, StoragePromise};
+use os::{FolderOptions, OutputStream, StoragePromise};
 
 use super::{Appliance, Disk, Members};
 use crate::machine::{Caching, CopyFolder, FoundJournal, HeldFile, HeldJournal, Machine, Named};
@@ -94,6 +94,10 @@ impl Machine for Inside<'_> {
 
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         self.base.copy_device(path)
+    }
+
+    fn output(&self) -> Result<OutputStream> {
+        self.base.output()
     }
 
     fn kept(&self, path: &Path) -> StoragePromise {

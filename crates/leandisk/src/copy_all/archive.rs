@@ -19,7 +19,7 @@ use extent::{Host, HostOffset, HostSpan, Offset, Span};
 use image::{Format, Resolver};
 use journal::{DiskName, Header, Standing};
 use mutants::broken;
-use os::{Cloning, FolderOptions, StoragePromise, TargetSpace};
+use os::{Cloning, FolderOptions, OutputStream, StoragePromise, TargetSpace};
 use report::{CopyAllEntry, CopyDocument, human_bytes};
 
 use super::watching::Watching;
@@ -418,6 +418,10 @@ impl Machine for Packing<'_> {
 
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         self.base.copy_device(path)
+    }
+
+    fn output(&self) -> Result<OutputStream> {
+        self.base.output()
     }
 
     fn kept(&self, _path: &Path) -> StoragePromise {

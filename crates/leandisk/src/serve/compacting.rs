@@ -14,7 +14,7 @@ use block::{Error, ErrorKind, Fingerprint, HostFile, Memory, ReadAt, Result, Tar
 use extent::Host;
 use image::{Format, Purpose, Resolver};
 use journal::{DiskName, Header, Standing};
-use os::{FolderOptions, LiveFile, StoragePromise};
+use os::{FolderOptions, LiveFile, OutputStream, StoragePromise};
 use report::human_bytes;
 
 use crate::compact::{self, Move};
@@ -118,6 +118,10 @@ impl Machine for FilesInHand {
 
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         Err(beyond(path))
+    }
+
+    fn output(&self) -> Result<OutputStream> {
+        Err(beyond(Path::new("-")))
     }
 
     fn kept(&self, _path: &Path) -> StoragePromise {

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::layout::REQUEST_BYTES;
+use super::headers::Headers;
 use super::request::Request;
 use super::transport::Transport;
 
@@ -48,11 +48,12 @@ pub(crate) struct Input {
     has_news: bool,
     is_malformed: bool,
     has_goodbye: bool,
+    headers: Headers,
 }
 
 impl Input {
     /// Goes on behind what was received with the negotiation.
-    pub(crate) fn new(received: &[u8]) -> Self {
+    pub(crate) fn new(received: &[u8], headers: Headers) -> Self {
         let mut bytes = vec![0; INPUT_BYTES.max(received.len())];
         bytes[..received.len()].copy_from_slice(received);
         Self {
@@ -64,6 +65,7 @@ impl Input {
             has_news: !received.is_empty(),
             is_malformed: false,
             has_goodbye: false,
+            headers,
         }
     }
 
@@ -71,8 +73,9 @@ impl Input {
     /// more.
     pub(crate) fn pop(&mut self) -> Option<(Request, u64)> {
         let request = self.arrived.pop_front()?;
-        self.start = self.end.min(self.start + REQUEST_BYTES);
-        self.looked = self.looked.saturating_sub(REQUEST_BYTES);
+        let header_bytes = self.headers.request_bytes();
+        self.start = self.end.min(self.start + header_bytes);
+        self.looked = self.looked.saturating_sub(header_bytes);
         Some(request)
     }
 
@@ -97,11 +100,11 @@ impl Input {
         self.has_news = false;
         while !self.is_malformed && !self.has_goodbye {
             let rest = self.bytes[self.start..self.end].get(self.looked..);
-            let Some(header) = rest.and_then(<[u8]>::first_chunk::<REQUEST_BYTES>) else { break };
-            match Request::parse(header) {
-                Ok(request) => {
+            match Request::parse(rest.unwrap_or_default(), self.headers) {
+                Ok(None) => break,
+                Ok(Some(request)) => {
                     self.has_goodbye = request.is_disconnect();
-                    self.looked += REQUEST_BYTES + request.payload_bytes() as usize;
+                    self.looked += self.headers.request_bytes() + request.payload_bytes() as usize;
                     self.arrived.push_back((request, now_ns));
                 }
                 Err(_) => self.is_malformed = true,

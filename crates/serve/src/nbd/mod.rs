@@ -5,6 +5,7 @@
 
 mod connection;
 mod exports;
+mod headers;
 mod input;
 mod memory;
 mod negotiate;
@@ -34,9 +35,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The protocol without I/O, for front ends of one's own and for fuzzing.
 pub mod protocol {
+    pub use super::headers::Headers;
     pub use super::negotiate::{
         Answer, ExportFacts, Negotiation, Next, NotAnOption, OPTION_BYTES_MAX, Session, TlsState,
         parse_option,
     };
-    pub use super::request::{Command, Errno, NotARequest, Request};
+    pub use super::request::{Command, Errno, NotARequest, Request, RequestId};
 }

@@ -7,6 +7,7 @@ use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::PAYLOAD_BYTES_MAX;
+use super::headers::Headers;
 use super::layout::{
     ExportNameReply, Greeting, IHAVEOPT, InfoBlockSize, InfoExport, NBDMAGIC, OptionHeader,
     OptionReplyHeader, REP_MAGIC, export_flag, handshake_flag, info, option, rep,
@@ -40,10 +41,11 @@ pub struct ExportFacts {
 }
 
 impl ExportFacts {
-    fn flags(&self, is_structured: bool) -> u16 {
+    /// The transmission flags, as far as these depend on what was agreed on.
+    fn flags(&self, is_structured: bool, has_status_payload: bool) -> u16 {
         use export_flag::{
-            CAN_MULTI_CONN, HAS_FLAGS, READ_ONLY, SEND_CACHE, SEND_DF, SEND_FAST_ZERO, SEND_FLUSH, SEND_FUA,
-            SEND_TRIM, SEND_WRITE_ZEROES,
+            BLOCK_STATUS_PAYLOAD, CAN_MULTI_CONN, HAS_FLAGS, READ_ONLY, SEND_CACHE, SEND_DF, SEND_FAST_ZERO,
+            SEND_FLUSH, SEND_FUA, SEND_TRIM, SEND_WRITE_ZEROES,
         };
         let writing = if self.is_read_only {
             READ_ONLY
@@ -51,7 +53,8 @@ impl ExportFacts {
             SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO
         };
         let reading = if is_structured { SEND_DF } else { 0 };
-        HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE | writing | reading
+        let status = if has_status_payload { BLOCK_STATUS_PAYLOAD } else { 0 };
+        HAS_FLAGS | SEND_FLUSH | CAN_MULTI_CONN | SEND_CACHE | writing | reading | status
     }
 }
 
@@ -77,6 +80,8 @@ pub struct Session {
     pub is_read_only: bool,
     /// Whether replies are structured.
     pub is_structured: bool,
+    /// Which headers requests and replies have. Extended ones have structured replies.
+    pub headers: Headers,
     /// Whether `base:allocation` may be asked.
     pub has_allocation: bool,
 }
@@ -115,6 +120,7 @@ pub struct Negotiation<'exports> {
     tls: TlsState,
     has_no_zeroes: bool,
     is_structured: bool,
+    headers: Headers,
     /// The export for which `base:allocation` was agreed on.
     allocation_of: Option<usize>,
     /// What was asked for last and is not there.
@@ -147,6 +153,7 @@ impl<'exports> Negotiation<'exports> {
             tls,
             has_no_zeroes: flags & no_zeroes != 0,
             is_structured: false,
+            headers: Headers::Compact,
             allocation_of: None,
             unknown: None,
         })
@@ -161,6 +168,7 @@ impl<'exports> Negotiation<'exports> {
     pub fn tls_began(&mut self) {
         self.tls = TlsState::Active;
         self.is_structured = false;
+        self.headers = Headers::Compact;
         self.allocation_of = None;
     }
 
@@ -184,11 +192,20 @@ impl<'exports> Negotiation<'exports> {
             option::LIST => self.list(out, data),
             option::STARTTLS => self.start_tls(out, data),
             option::INFO | option::GO => self.info(out, data),
+            option::STRUCTURED_REPLY if self.headers == Headers::Extended => {
+                out.error(rep::ERR_EXT_HEADER_REQD, "extended headers were agreed on")
+            }
+            option::EXTENDED_HEADERS if data.is_empty() => {
+                (self.is_structured, self.headers) = (true, Headers::Extended);
+                out.ack()
+            }
             option::STRUCTURED_REPLY if data.is_empty() => {
                 self.is_structured = true;
                 out.ack()
             }
-            option::STRUCTURED_REPLY => out.error(rep::ERR_INVALID, "this option has no data"),
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => {
+                out.error(rep::ERR_INVALID, "this option has no data")
+            }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(out, data),
             _ => out.error(rep::ERR_UNSUP, "unknown option"),
         }
@@ -214,18 +231,21 @@ impl<'exports> Negotiation<'exports> {
             len_bytes: export.len_bytes,
             is_read_only: export.is_read_only,
             is_structured: self.is_structured,
+            headers: self.headers,
             has_allocation: self.is_structured && self.allocation_of == Some(index),
         }
     }
 
     fn export_name(&mut self, name: &[u8]) -> Answer {
-        let Some((index, export)) = self.find(name) else {
+        // After extended headers a client must not ask like this, and errors cannot be told.
+        let found = self.find(name).filter(|_| self.headers == Headers::Compact);
+        let Some((index, export)) = found else {
             self.unknown = Some(name.to_vec());
             return (Vec::new(), Next::Close);
         };
         let reply = ExportNameReply {
             len_bytes: U64::new(export.len_bytes),
-            flags: U16::new(export.flags(self.is_structured)),
+            flags: U16::new(export.flags(self.is_structured, false)),
         };
         let mut bytes = reply.as_bytes().to_vec();
         if !self.has_no_zeroes {
@@ -266,10 +286,11 @@ impl<'exports> Negotiation<'exports> {
             self.unknown = Some(name.to_vec());
             return out.error(rep::ERR_UNKNOWN, why_unknown(name));
         };
+        let has_status_payload = self.headers == Headers::Extended && self.allocation_of == Some(index);
         let export_info = InfoExport {
             kind: U16::new(info::EXPORT),
             len_bytes: U64::new(export.len_bytes),
-            flags: U16::new(export.flags(self.is_structured)),
+            flags: U16::new(export.flags(self.is_structured, has_status_payload)),
         };
         out.push(rep::INFO, export_info.as_bytes());
         if wanted.contains(&info::NAME) {

@@ -5,6 +5,7 @@
 
 mod clients;
 mod common;
+mod extended;
 mod load;
 mod own_client;
 mod protocol;

@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod copies;
+mod exports;
 mod fill;
 mod increments;
 mod live;
 mod ova;
 mod reserve;
 mod resume;
+mod streams;
 mod use_cases;

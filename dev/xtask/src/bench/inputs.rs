@@ -86,6 +86,14 @@ with_ntfs() { # MiB of the disk
 done_with_ntfs() { sync -f "$mnt"; release; chmod a+r "$disk"; }
 "#;
 
+/// A folder of `$1` copies of the disk `$2`.
+const FOLDER: &str = r#"
+rm -rf "$disk"
+mkdir "$disk"
+for i in $(seq "$1"); do cp --sparse=always "$2" "$disk/disk $i.raw"; done
+chmod -R a+rX "$disk"
+"#;
+
 /// No file system, and no two bytes that tell anything of each other.
 const RANDOM_BYTES: &str = r#"
 rm -f "$disk"
@@ -536,6 +544,14 @@ impl Inputs {
         let mut input = self.many("ext4", self.scale.mib(8192, 192), files, 4096);
         input.needs = Some(Box::new(self.small_ext4()));
         input
+    }
+
+    /// 200 disks of 64 MiB with ext4 and 1000 files each.
+    pub(super) fn folder(&self) -> Input {
+        let one = self.many("ext4", 64, 1000, 4096);
+        let args = vec![self.scale.mib(200, 8).to_string(), one.path.display().to_string()];
+        let path = self.dir.join(format!("folder-{}", args[0]));
+        Input { path, script: FOLDER, args, needs: Some(Box::new(one)) }
     }
 
     /// Files of the volumes with many.

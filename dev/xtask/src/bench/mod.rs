@@ -11,6 +11,7 @@ mod measure;
 mod moving;
 mod planning;
 mod processor;
+mod roads;
 mod serving;
 mod volumes;
 
@@ -118,10 +119,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Every case.
 fn all_cases(program: &Path, inputs: &Inputs) -> Vec<Case> {
-    [cases::all, moving::all, planning::all, serving::all, processor::all, compacting::all, volumes::all]
-        .into_iter()
-        .flat_map(|all| all(program, inputs))
-        .collect()
+    [
+        cases::all,
+        moving::all,
+        planning::all,
+        serving::all,
+        processor::all,
+        compacting::all,
+        volumes::all,
+        roads::all,
+    ]
+    .into_iter()
+    .flat_map(|all| all(program, inputs))
+    .collect()
 }
 
 /// The median of the ratios of `one` to `other`, run by run: what the machine did meanwhile hit both of a pair alike.

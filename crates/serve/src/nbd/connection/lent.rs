@@ -43,8 +43,8 @@ impl Receiver<'_, '_> {
             self.send_batch();
         }
         let began = Instant::now();
-        let head =
-            connection.style.data_head(request.cookie, span.start().get(), request.len_bytes() as usize);
+        let Ok(len) = usize::try_from(len_bytes) else { return Ok(false) };
+        let head = connection.style.data_head(request.id(), span.start().get(), len);
         let mut room = Room::No;
         let mut fill = |file: BorrowedFd<'_>, at| {
             room = pages.room_for(at, len_bytes);
@@ -67,7 +67,7 @@ impl Receiver<'_, '_> {
             };
             sent.map_err(|_| End::Broken)?;
             connection.count(&[Reply {
-                message: connection.style.done(request.cookie),
+                message: connection.style.done(request.id()),
                 ended: Some(Ended { request, op: Some((Op::Read, false)), arrived_ns, is_ok: true }),
             }]);
             connection.end(1);

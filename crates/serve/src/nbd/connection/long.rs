@@ -34,8 +34,8 @@ impl Receiver<'_, '_> {
         }
         let is_ok = result.is_ok();
         let message = match result {
-            Ok(()) => self.connection.style.done(request.cookie),
-            Err(fault) => self.connection.fault(request.cookie, &fault),
+            Ok(()) => self.connection.style.done(request.id()),
+            Err(fault) => self.connection.fault(request.id(), &fault),
         };
         let op = Some((Op::Write, fua));
         self.push(Reply { message, ended: Some(Ended { request, op, arrived_ns, is_ok }) });
@@ -55,8 +55,7 @@ impl Receiver<'_, '_> {
         if whole {
             self.send_batch();
             let is_ok = self.whole_read(request, span)?;
-            connection
-                .count(&[Reply { message: connection.style.done(request.cookie), ended: ended(is_ok) }]);
+            connection.count(&[Reply { message: connection.style.done(request.id()), ended: ended(is_ok) }]);
             connection.end(1);
             return Ok(());
         }
@@ -66,8 +65,8 @@ impl Receiver<'_, '_> {
             let result = connection.export.do_read(at, &mut buffer);
             let is_ok = result.is_ok();
             let message = match result {
-                Ok(()) => connection.style.data(request.cookie, at.get(), buffer, is_last),
-                Err(fault) => connection.fault(request.cookie, &fault),
+                Ok(()) => connection.style.data(request.id(), at.get(), buffer, is_last),
+                Err(fault) => connection.fault(request.id(), &fault),
             };
             let ended = if is_last || !is_ok { ended(is_ok) } else { None };
             self.push(Reply { message, ended });
@@ -88,15 +87,15 @@ impl Receiver<'_, '_> {
             let result = connection.export.do_read(at, &mut buffer[..len]);
             let sent = match result {
                 Err(fault) if is_first => {
-                    let message = connection.fault(request.cookie, &fault);
+                    let message = connection.fault(request.id(), &fault);
                     let mut slices = [IoSlice::new(message.head()), IoSlice::new(message.body())];
                     connection.transport.send(&mut slices).map_err(|_| End::Broken)?;
                     return Ok(false);
                 }
                 Err(fault) => Err(io::Error::other(fault.message)),
                 Ok(()) if is_first => {
-                    let len_bytes = request.len_bytes() as usize;
-                    let head = connection.style.data_head(request.cookie, span.start().get(), len_bytes);
+                    let len_bytes = usize::try_from(span.len_bytes()).map_err(|_| End::Broken)?;
+                    let head = connection.style.data_head(request.id(), span.start().get(), len_bytes);
                     connection.transport.send(&mut [IoSlice::new(&head), IoSlice::new(&buffer[..len])])
                 }
                 Ok(()) => connection.transport.send_bytes(&buffer[..len]),

@@ -127,7 +127,7 @@ impl Connection {
     fn new(transport: Transport, session: Session, export: Arc<Export>, setting: &Setting) -> Self {
         Self {
             memory: Memory::new(setting.pool.clone()),
-            style: Style { is_structured: session.is_structured },
+            style: Style { is_structured: session.is_structured, headers: session.headers },
             transport,
             session,
             export,

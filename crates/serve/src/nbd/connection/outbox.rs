@@ -137,7 +137,7 @@ impl Connection {
                     fua,
                     is_failed: !ended.is_ok,
                     offset: if is_flush { 0 } else { ended.request.offset() },
-                    len_bytes: if is_flush { 0 } else { u64::from(ended.request.len_bytes()) },
+                    len_bytes: if is_flush { 0 } else { ended.request.len_bytes() },
                     at_us,
                     latency_us: now_us.saturating_sub(at_us),
                 });

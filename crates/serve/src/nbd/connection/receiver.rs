@@ -16,6 +16,9 @@ use crate::nbd::memory::{Buffer, PIECE_BYTES};
 use crate::nbd::pages::Lending;
 use crate::nbd::request::{Command, Errno, Request};
 
+/// The payload of a question about allocation: how much of the disk it is about, and the one context that there is.
+const STATUS_PAYLOAD_BYTES: usize = 8 + 4;
+
 /// Replies that wait to be sent together.
 #[derive(Default)]
 struct Batch {
@@ -33,7 +36,7 @@ pub(super) struct Asked {
 
 impl Asked {
     fn count(&mut self, request: &Request) {
-        let len_bytes = u64::from(request.len_bytes());
+        let len_bytes = counted_bytes(request);
         self.requests += 1;
         match request.direction() {
             Some(true) => self.written_bytes += len_bytes,
@@ -41,6 +44,11 @@ impl Asked {
             None => {}
         }
     }
+}
+
+/// Bytes of a request as they are counted, before anything of it is checked: no more than any request moves or could without extended headers.
+fn counted_bytes(request: &Request) -> u64 {
+    request.len_bytes().min(u32::MAX.into())
 }
 
 /// The receiving thread.
@@ -58,7 +66,7 @@ impl<'scope, 'env> Receiver<'scope, 'env> {
         Self {
             connection,
             scope,
-            input: Input::new(&[]),
+            input: Input::new(&[], connection.session.headers),
             batch: Batch::default(),
             asked: Asked::default(),
             lending: Lending::default(),
@@ -102,7 +110,7 @@ impl Receiver<'_, '_> {
         let now_ns = self.connection.now_ns();
         let ios = self.input.look(now_ns).filter_map(|request| {
             let direction = direction(request)?;
-            Some(Io { direction, offset: request.offset(), len_bytes: u64::from(request.len_bytes()) })
+            Some(Io { direction, offset: request.offset(), len_bytes: counted_bytes(request) })
         });
         if let Some(monitor) = self.connection.export.monitor() {
             monitor.arrived(ios, now_ns);
@@ -161,6 +169,32 @@ impl Receiver<'_, '_> {
 
     /// Does a request or hands it over. An error is one of the connection.
     fn take(&mut self, request: Request, arrived_ns: u64) -> Result<(), End> {
+        if request.is_filtered(&self.connection.session) {
+            return self.filtered_status(request, arrived_ns);
+        }
+        self.take_plain(request, arrived_ns)
+    }
+
+    /// Takes a question about allocation whose payload says how much of the disk it is about, and which contexts.
+    fn filtered_status(&mut self, request: Request, arrived_ns: u64) -> Result<(), End> {
+        let mut payload = [0; STATUS_PAYLOAD_BYTES];
+        let len = request.payload_bytes() as usize;
+        if len != payload.len() {
+            self.skip(len)?;
+            self.refuse(request, Errno::Inval, arrived_ns);
+            return Ok(());
+        }
+        self.payload(&mut payload)?;
+        match request.with_payload(&payload) {
+            Ok(request) => self.take_plain(request, arrived_ns),
+            Err(errno) => {
+                self.refuse(request, errno, arrived_ns);
+                Ok(())
+            }
+        }
+    }
+
+    fn take_plain(&mut self, request: Request, arrived_ns: u64) -> Result<(), End> {
         let payload_len = request.payload_bytes() as usize;
         let (command, span) = match request.check(&self.connection.session) {
             Ok(checked) => checked,
@@ -170,7 +204,7 @@ impl Receiver<'_, '_> {
                 return Ok(());
             }
         };
-        let len = request.len_bytes() as usize;
+        let len = usize::try_from(request.len_bytes()).unwrap_or(usize::MAX);
         let is_long = len > PIECE_BYTES;
         match command {
             Command::Read { whole } if is_long => return self.long_read(request, span, whole, arrived_ns),
@@ -254,7 +288,7 @@ impl Receiver<'_, '_> {
             Errno::NoSpc => "past the end of the export",
             _ => "the request is malformed or past the end of the export",
         };
-        let message = self.connection.style.error(request.cookie, errno, why);
+        let message = self.connection.style.error(request.id(), errno, why);
         self.push(Reply { message, ended: Some(Ended { request, op: None, arrived_ns, is_ok: false }) });
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 use extent::VirtualSpan;
@@ -15,8 +16,11 @@ use crate::export::{Fault, FaultKind, SMALL_BYTES_MAX, Speed};
 use crate::nbd::lock;
 use crate::nbd::memory::{Buffer, PIECE_BYTES};
 use crate::nbd::reply::Message;
-use crate::nbd::request::{Command, Errno, Request};
+use crate::nbd::request::{Command, Errno, Request, RequestId};
 use crate::trace::Op;
+
+/// What is made zero or forgotten at once: as much as a request without extended headers can name.
+const STEP_BYTES: u64 = 1 << 32;
 
 /// A request to be done.
 pub(super) struct Job {
@@ -102,10 +106,10 @@ impl Connection {
 
     pub(super) fn perform(&self, job: Job) -> Reply {
         let Job { request, command, span, buffer, arrived_ns } = job;
-        let cookie = request.cookie;
-        let result = self.carry_out(command, span, buffer, cookie);
+        let id = request.id();
+        let result = self.carry_out(command, span, buffer, id);
         let is_ok = result.is_ok();
-        let message = result.unwrap_or_else(|fault| self.fault(cookie, &fault));
+        let message = result.unwrap_or_else(|fault| self.fault(id, &fault));
         Reply { message, ended: Some(Ended { request, op: Some(op_of(command)), arrived_ns, is_ok }) }
     }
 
@@ -114,7 +118,7 @@ impl Connection {
         command: Command,
         span: VirtualSpan,
         buffer: Option<Buffer>,
-        cookie: u64,
+        id: RequestId,
     ) -> Result<Message, Fault> {
         let export = &self.export;
         let len_bytes = span.len_bytes();
@@ -123,9 +127,9 @@ impl Connection {
             (Command::Read { .. }, Some(mut buffer)) => {
                 export.do_read(span.start(), &mut buffer)?;
                 export.read_speed.add(began.elapsed(), len_bytes);
-                return Ok(self.style.data(cookie, span.start().get(), buffer, true));
+                return Ok(self.style.data(id, span.start().get(), buffer, true));
             }
-            (Command::Read { .. }, None) => return Ok(self.style.no_data(cookie)),
+            (Command::Read { .. }, None) => return Ok(self.style.no_data(id)),
             (Command::Write { fua }, buffer) => {
                 export.do_write(span.start(), buffer.as_deref().unwrap_or(&[]), fua)?;
                 if !fua {
@@ -133,9 +137,11 @@ impl Connection {
                 }
             }
             (Command::Flush, _) => export.flush()?,
-            (Command::Trim { fua }, _) => export.trim(span, fua)?,
+            (Command::Trim { fua }, _) => {
+                self.in_steps(span, fua, |step, fua| export.trim(step, fua))?;
+            }
             (Command::WriteZeroes { fua, may_free, must_be_fast }, _) => {
-                export.write_zeroes(span, fua, may_free, must_be_fast)?;
+                self.in_steps(span, fua, |step, fua| export.write_zeroes(step, fua, may_free, must_be_fast))?;
             }
             (Command::Cache, Some(mut buffer)) => {
                 for piece in span.split(PIECE_BYTES as u64) {
@@ -147,13 +153,32 @@ impl Connection {
             (Command::BlockStatus { only_one }, _) => {
                 let found = export.allocation(span)?;
                 let count = if only_one { found.len().min(1) } else { found.len() };
-                return Ok(self.style.status(cookie, &found[..count]));
+                return Ok(self.style.status(id, &found[..count]));
             }
         }
-        Ok(self.style.done(cookie))
+        Ok(self.style.done(id))
     }
 
-    pub(super) fn fault(&self, cookie: u64, fault: &Fault) -> Message {
+    /// Does what needs no bytes a step at a time, the last of them with `fua`. A client that leaves does not have the rest done.
+    fn in_steps(
+        &self,
+        span: VirtualSpan,
+        fua: bool,
+        mut step: impl FnMut(VirtualSpan, bool) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        if span.len_bytes() <= STEP_BYTES {
+            return step(span, fua);
+        }
+        for part in span.split(STEP_BYTES) {
+            if self.is_draining.load(SeqCst) {
+                return Err(Fault::new(FaultKind::Io, "the client left"));
+            }
+            step(part, fua && part.end() == span.end())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn fault(&self, id: RequestId, fault: &Fault) -> Message {
         let errno = match fault.kind {
             FaultKind::Io => Errno::Io,
             FaultKind::NoSpace => Errno::NoSpc,
@@ -161,12 +186,12 @@ impl Connection {
             FaultKind::Invalid => Errno::Inval,
             FaultKind::NotFast => Errno::NotSup,
         };
-        self.style.error(cookie, errno, &fault.message)
+        self.style.error(id, errno, &fault.message)
     }
 
     /// Whether it will probably be done sooner than handed over.
-    pub(super) fn is_quick(&self, command: Command, len_bytes: u32) -> bool {
-        let is_quick = |speed: &Speed| u64::from(len_bytes) <= SMALL_BYTES_MAX && speed.is_fast();
+    pub(super) fn is_quick(&self, command: Command, len_bytes: u64) -> bool {
+        let is_quick = |speed: &Speed| len_bytes <= SMALL_BYTES_MAX && speed.is_fast();
         match command {
             Command::Read { .. } => is_quick(&self.export.read_speed),
             Command::Write { fua: false } => is_quick(&self.export.write_speed),

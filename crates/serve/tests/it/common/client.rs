@@ -1,5 +1,5 @@
 //! An NBD client by hand, which can also say what no client would. The numbers are written out here once more, from
-//! doc/proto.md, so that a wrong one in the server is found.
+//! doc/proto.md and its branch extension-ext-header, so that a wrong one in the server is found.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,6 +15,7 @@ pub const GO: u32 = 7;
 pub const STRUCTURED_REPLY: u32 = 8;
 pub const LIST_META_CONTEXT: u32 = 9;
 pub const SET_META_CONTEXT: u32 = 10;
+pub const EXTENDED_HEADERS: u32 = 11;
 
 pub const ACK: u32 = 1;
 pub const SERVER: u32 = 2;
@@ -25,6 +26,7 @@ pub const ERR_POLICY: u32 = 0x8000_0002;
 pub const ERR_INVALID: u32 = 0x8000_0003;
 pub const ERR_TLS_REQD: u32 = 0x8000_0005;
 pub const ERR_UNKNOWN: u32 = 0x8000_0006;
+pub const ERR_EXT_HEADER_REQD: u32 = 0x8000_000a;
 
 pub const READ: u16 = 0;
 pub const WRITE: u16 = 1;
@@ -40,6 +42,7 @@ pub const NO_HOLE: u16 = 2;
 pub const DF: u16 = 4;
 pub const REQ_ONE: u16 = 8;
 pub const FAST_ZERO: u16 = 16;
+pub const PAYLOAD_LEN: u16 = 32;
 
 pub const EPERM: u32 = 1;
 pub const EIO: u32 = 5;
@@ -62,6 +65,8 @@ pub struct Reply {
     pub data: Vec<u8>,
     /// Lengths and states.
     pub extents: Vec<(u32, u32)>,
+    /// The same of extended replies.
+    pub long_extents: Vec<(u64, u64)>,
 }
 
 impl Client {
@@ -91,6 +96,63 @@ impl Client {
         assert_eq!(replies.len(), 2, "{replies:?}");
         client.go(name);
         client
+    }
+
+    /// Negotiates extended headers and base:allocation, and goes.
+    pub fn extended(path: &Path, name: &str) -> Self {
+        let mut client = Self::greeted(path, 3);
+        assert_eq!(client.option(EXTENDED_HEADERS, &[]), [(ACK, vec![])]);
+        let context = [named(name).as_slice(), &1u32.to_be_bytes(), &named("base:allocation")].concat();
+        assert_eq!(client.option(SET_META_CONTEXT, &context).len(), 2);
+        client.go(name);
+        client
+    }
+
+    /// The next reply with extended headers to a request at `offset`.
+    pub fn extended_reply(&mut self, offset: u64) -> Reply {
+        let mut reply = Reply::default();
+        loop {
+            assert_eq!(self.u32(), 0x6e8a_278c);
+            let (flags, kind) = (self.u16(), self.u16());
+            reply.cookie = self.u64();
+            assert_eq!(self.u64(), offset, "the request's offset comes back");
+            let len = self.u64() as usize;
+            match kind {
+                0 => assert_eq!(len, 0),
+                1 => {
+                    let offset = self.u64();
+                    reply.chunks.push((offset, len - 8));
+                    reply.data.extend(self.take(len - 8));
+                }
+                6 => {
+                    assert_eq!(self.u32(), 1, "the context's number");
+                    let count = self.u32() as usize;
+                    assert_eq!(len, 8 + 16 * count);
+                    for _ in 0..count {
+                        reply.long_extents.push((self.u64(), self.u64()));
+                    }
+                }
+                0x8001 => {
+                    reply.error = self.u32();
+                    let message_len = self.u16() as usize;
+                    assert_eq!(len, 6 + message_len);
+                    reply.message = String::from_utf8(self.take(message_len)).unwrap();
+                }
+                other => panic!("chunk of type {other}"),
+            }
+            if flags & 1 != 0 {
+                return reply;
+            }
+        }
+    }
+
+    /// One request with an extended header, and its reply.
+    pub fn ask_extended(&mut self, kind: u16, flags: u16, offset: u64, len: u64, payload: &[u8]) -> Reply {
+        let cookie = 0x1234_5678_9abc_def0 ^ offset;
+        self.send(&[&extended_request(kind, flags, cookie, offset, len)[..], payload].concat());
+        let reply = self.extended_reply(offset);
+        assert_eq!(reply.cookie, cookie);
+        reply
     }
 
     /// Goes with simple replies.
@@ -240,6 +302,19 @@ pub fn request(kind: u16, flags: u16, cookie: u64, offset: u64, len: u32, payloa
         &len.to_be_bytes(),
     ];
     [head.concat().as_slice(), payload].concat()
+}
+
+/// Without what follows it.
+pub fn extended_request(kind: u16, flags: u16, cookie: u64, offset: u64, len: u64) -> Vec<u8> {
+    [
+        &0x21e4_1c71u32.to_be_bytes()[..],
+        &flags.to_be_bytes(),
+        &kind.to_be_bytes(),
+        &cookie.to_be_bytes(),
+        &offset.to_be_bytes(),
+        &len.to_be_bytes(),
+    ]
+    .concat()
 }
 
 /// A name with its length before it.
