@@ -12,7 +12,7 @@ CARGO ?= cargo
 RUN_TESTS = CARGO="$(CARGO)" scripts/run-tests
 # Seconds that each parser is fuzzed.
 FUZZ_SECONDS ?= 300
-FUZZ_SMOKE_SECONDS ?= 3
+FUZZ_SMOKE_SECONDS ?= 2
 # Share of the full size of the benchmark's disks.
 BENCH_SCALE ?= 1
 # Disks that `make crash` recovers and compares.

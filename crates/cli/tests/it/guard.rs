@@ -286,13 +286,13 @@ fn in_pieces(filesystem: &str) -> (HostMount, PathBuf) {
             }
             files.push(file);
         }
-        run("sync", &[]);
+        run("sync", &["-f", arg(host.path())]);
         files.iter().step_by(2).for_each(|file| fs::remove_file(file).unwrap());
-        run("sync", &[]);
+        run("sync", &["-f", arg(host.path())]);
         fs::write(&path, &contents).unwrap();
-        run("sync", &[]);
+        run("sync", &["-f", arg(host.path())]);
         files.iter().skip(1).step_by(2).for_each(|file| fs::remove_file(file).unwrap());
-        run("sync", &[]);
+        run("sync", &["-f", arg(host.path())]);
     } else {
         // From its end to its beginning, with something else between.
         let file = File::create(&path).unwrap();
@@ -350,7 +350,7 @@ fn what_was_closed_in_pieces_is_put_together_unless_it_is_shared_or_open() {
             let said = run("filefrag", &["-v", arg(&path)]);
             assert!(said.contains("shared") && extents(&path) == before, "{filesystem}: {said}");
             fs::remove_file(&copy).unwrap();
-            run("sync", &[]);
+            run("sync", &["-f", arg(host.path())]);
             // XFS frees what is removed behind everybody's back.
             until("it is not shared any more", || !run("filefrag", &["-v", arg(&path)]).contains("shared"));
         }

@@ -118,7 +118,7 @@ fn create(image: &Path, format: &str) {
         run("qemu-img", &["create", "-q", "-f", format, arg(image), &DISK_BYTES.to_string()]);
     }
     // What was given up while it was made can be used again only then.
-    run("sync", &[]);
+    run("sync", &["-f", arg(image)]);
 }
 
 fn pattern(number: u64) -> Vec<u8> {
@@ -178,7 +178,7 @@ fn grow(
         }
     }
     servers.into_iter().for_each(Server::stop);
-    run("sync", &[]);
+    images.iter().for_each(|image| drop(run("sync", &["-f", arg(image)])));
     let mut outcome = Outcome { pieces: 0, made_pieces, allocated_bytes: 0, len_bytes: Vec::new() };
     for image in &images {
         outcome.pieces += host_extents(image);
@@ -237,7 +237,7 @@ const OWN_PIECES: u64 = 2;
 fn on_an_aged_host_images_lie_as_if_they_were_reserved_at_once() {
     let create = |image: &Path, format: &str| {
         succeed(&["create", arg(image), &DISK_BYTES.to_string(), "-O", format]);
-        run("sync", &[]);
+        run("sync", &["-f", arg(image)]);
     };
     // With much room, and with little more than both take.
     for (filesystem, format, host_bytes) in [("ext4", "vhdx", 600 * MIB), ("xfs", "qcow2", 400 * MIB)] {
@@ -249,7 +249,7 @@ fn on_an_aged_host_images_lie_as_if_they_were_reserved_at_once() {
         for (file, len_bytes) in at_once.iter().zip(&ours.len_bytes) {
             run("fallocate", &["-l", &len_bytes.to_string(), arg(file)]);
         }
-        run("sync", &[]);
+        run("sync", &["-f", arg(mount.path())]);
         let at_once: u64 = at_once.iter().map(|file| host_extents(file)).sum();
         let said = format!("{filesystem}, {format}, aged: {} pieces, {at_once} at once", ours.pieces);
         println!("{said}");
