@@ -17,9 +17,9 @@ use std::process::Command;
 const GIVEN: [&str; 9] = ["git", "make", "cc", "gcc", "cargo", "rustc", "rustup", "sudo", "awk"];
 
 /// Words that stand where programs do and are none there.
-const WORDS: [&str; 15] = [
-    "GET", "as", "curl", "file", "free", "less", "man", "mdadm", "modprobe", "node", "open", "size",
-    "syslinux", "w", "write",
+const WORDS: [&str; 16] = [
+    "GET", "as", "curl", "file", "free", "less", "man", "mdadm", "modprobe", "node", "open", "shutdown",
+    "size", "syslinux", "w", "write",
 ];
 
 /// Functions whose first argument is a program.

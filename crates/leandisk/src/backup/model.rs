@@ -210,7 +210,11 @@ impl Model {
         let location = Location { machine: &ThisHost, path: &path, options: &options };
         let chain = location.open_chain_at_rest(Caching::PageCache).unwrap();
         let (seen, resolver) = (Seen::of(&chain), location.resolver().unwrap());
-        let mut bitmap = Bitmap::find(&chain, &seen, &*resolver, NAME, Hold::Yes).unwrap()?;
+        let find = || match Bitmap::find(&chain, &seen, &*resolver, NAME, Hold::Yes).unwrap() {
+            Err(why) if why.contains("is in use") => None,
+            found => Some(found),
+        };
+        let mut bitmap = patiently(find)?;
         let index = self.repository.index().unwrap();
         let newest = self.snapshots.first();
         let newest = newest.and_then(|(_, snapshot)| self.repository.record(&index, snapshot, DISK).unwrap());
@@ -266,21 +270,26 @@ fn range(span: VirtualSpan) -> std::ops::Range<usize> {
     usize::try_from(span.start().get()).unwrap()..usize::try_from(span.end().get()).unwrap()
 }
 
+/// What opens the disk to change it: `None` while somebody else has it. A program that another thread starts has this process' files, and their
+/// locks, until it is the other program.
+fn patiently<T>(mut open: impl FnMut() -> Option<T>) -> T {
+    let opened = (0..1000).find_map(|_| {
+        let opened = open();
+        if opened.is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        opened
+    });
+    opened.expect("nobody else has it for long")
+}
+
 fn in_use(path: &Path) -> Box<dyn LiveDisk> {
     let options = OpenOptions::default();
     let location = Location { machine: &ThisHost, path, options: &options };
     let chain = location.open_chain_at_rest(Caching::PageCache).unwrap();
     let mut hold = |file: &dyn block::HostFile| Ok(ThisHost.hold(file.path())? as Arc<dyn EditTarget>);
     let resolver = location.resolver().unwrap();
-    // A program that another thread starts has this process' files, and their locks, until it is the other program.
-    let edit = (0..1000).find_map(|_| {
-        let opened = Edit::open(&chain, &*resolver, &mut hold).ok();
-        if opened.is_none() {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        opened
-    });
-    let edit = edit.expect("nobody else has it for long");
+    let edit = patiently(|| Edit::open(&chain, &*resolver, &mut hold).ok());
     let (chain, files) = edit.into_parts();
     let files = files.into_iter().map(|file| file as Arc<dyn block::TargetFile>).collect();
     image::live::open(chain, files, LiveOptions { reserves_nothing: true, ..LiveOptions::default() }).unwrap()

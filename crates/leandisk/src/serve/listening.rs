@@ -77,10 +77,13 @@ impl Doors {
         }
         match self.socket.take() {
             Some(path) => {
+                // Who finds the disk's socket finds that of its statistics, too, and by it the moments of the disk. Where neither can be, the
+                // error is about the disk's.
+                let stats = made_socket(&socket_beside(&path), self.access);
                 let (socket, made) = made_socket(&path, self.access)?;
                 entrances.add((Listener::from_unix(socket), Place::Unix(path.clone())));
                 entrances.made.push(made);
-                entrances.add_stats(made_socket(&socket_beside(&path), self.access)?);
+                entrances.add_stats(stats?);
             }
             None => entrances.add_stats_beside_passed(observer),
         }
