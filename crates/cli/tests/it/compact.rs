@@ -663,19 +663,36 @@ fn of_a_raw_disk_little_is_read() {
     let before = digest(&volume);
     let host = testkit::HostMount::new("ext4", 320 * MIB);
     let disk = host.path().join("disk.raw");
-    run("cp", &["--sparse=never", arg(&volume), arg(&disk)]);
-    // Nothing of it stays in memory.
-    run(
-        "dd",
-        &[&format!("of={}", arg(&disk)), "oflag=nocache", "conv=notrunc,fdatasync", "count=0", "status=none"],
-    );
-    let read_before = device_read_bytes(host.path());
-    let done = document("leandisk.compact/1", &["compact", arg(&disk)]);
-    let read = device_read_bytes(host.path()) - read_before;
+    let compact = || {
+        run("cp", &["--sparse=never", arg(&volume), arg(&disk)]);
+        // Nothing of it stays in memory.
+        run(
+            "dd",
+            &[
+                &format!("of={}", arg(&disk)),
+                "oflag=nocache",
+                "conv=notrunc,fdatasync",
+                "count=0",
+                "status=none",
+            ],
+        );
+        let read_before = device_read_bytes(host.path());
+        let done = document("leandisk.compact/1", &["compact", arg(&disk)]);
+        (device_read_bytes(host.path()) - read_before, done)
+    };
+    let (mut read, mut done) = compact();
     let used = number(&done, "/volumes/0/used_bytes");
-    println!("{read} bytes read of {used}");
     // 1500 inodes of 256 bytes are read at least, and what the host has to say of its file.
-    assert!(read > 1500 * 256 && read * 50 <= used, "{read} bytes read of {used}");
+    let bounds = 1500 * 256 + 1..=used / 50;
+    // What other programs read of the device counts as well, and some look at all devices.
+    for _ in 0..3 {
+        println!("{read} bytes read of {used}");
+        if bounds.contains(&read) {
+            break;
+        }
+        (read, done) = compact();
+    }
+    assert!(bounds.contains(&read), "{read} bytes read of {used}");
     assert!(number(&done, "/freed_bytes") > 50 * MIB, "{done:#}");
     run("e2fsck", &["-fn", arg(&disk)]);
     run("cp", &[arg(&disk), arg(&volume)]);

@@ -82,7 +82,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut documents = Vec::new();
     let mut missed = 0;
     let mut ratios = Vec::new();
-    for mut case in all_cases(&program, &inputs).into_iter().filter(|case| wanted(&case.name)) {
+    let mut cases = all_cases(&program, &inputs);
+    cases.retain(|case| wanted(&case.name));
+    if arguments.smoke {
+        one_of_each_kind(&mut cases);
+    }
+    for mut case in cases {
         if arguments.smoke {
             one_of_each(&mut case.contenders);
         }
@@ -165,6 +170,30 @@ impl Measured {
     fn seconds(&self) -> f64 {
         self.median(|sample| sample.seconds)
     }
+}
+
+/// Leaves the first case of those that differ in formats, file systems and numbers alone.
+fn one_of_each_kind(cases: &mut Vec<Case>) {
+    let mut seen = Vec::new();
+    cases.retain(|case| {
+        let kind = kind(&case.name);
+        let is_new = !seen.contains(&kind);
+        seen.push(kind);
+        is_new
+    });
+}
+
+/// A case's name without formats, file systems and numbers.
+fn kind(name: &str) -> String {
+    const VARIANTS: [&str; 12] =
+        ["raw", "qcow2", "vhd", "vhdx", "vmdk", "vdi", "ntfs", "ext4", "xfs", "btrfs", "fat", "exfat"];
+    name.split([' ', ',', ':'])
+        .map(str::to_lowercase)
+        .filter(|word| {
+            !VARIANTS.contains(&word.as_str()) && !word.starts_with(|first: char| first.is_ascii_digit())
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Leaves ours, and each peer with one of its settings.
@@ -283,4 +312,17 @@ fn document(case: &Case, results: &[Measured], verdicts: &[Verdict]) -> Value {
         .map(|verdict| json!({ "what": verdict.what, "value": verdict.value, "bar": verdict.bar, "met": verdict.met() }))
         .collect();
     json!({ "name": case.name, "contenders": contenders, "verdicts": verdicts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kind;
+
+    #[test]
+    fn formats_file_systems_and_numbers_make_no_kind() {
+        assert_eq!(kind("no waste, qcow2 to vhdx"), kind("no waste, raw to vmdk"));
+        assert_eq!(kind("aged NTFS, 80 % full, in place"), kind("aged ext4, 95 % full, in place"));
+        assert_ne!(kind("served raw: reads, 1 at a time"), kind("served raw: writes, 1 at a time"));
+        assert_ne!(kind("copy of aged ext4 that packs"), kind("aged ext4, 95 % full, in place"));
+    }
 }
