@@ -102,6 +102,7 @@ impl BackupArguments {
             in_use: self.in_use,
             bitmap: self.bitmap.clone(),
             keep: self.keep(),
+            metrics: self.metrics.clone(),
             verify: self.verify,
             dry_run: self.dry_run,
             page_cache: self.page_cache,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::copy::CopyDocument;
-use crate::text::{Palette, counted, human_bytes, printable, wrapped};
+use crate::text::{Palette, counted, human_bytes, metric_label, printable, wrapped};
 
 /// How a backup knows what changed since the last one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -129,6 +129,59 @@ pub fn backup_document(subject: BackupSubject<'_>) -> BackupDocument {
         verified: subject.verified,
         elapsed_seconds: subject.elapsed_seconds,
     }
+}
+
+/// What each file of [`backup_metrics`] begins with.
+pub const BACKUP_METRICS_START: &str = "# HELP leandisk_backup_";
+
+/// The figures of a backup as Prometheus reads them (its text format, version 0.0.4), with the time at which it ended, in seconds since 1970.
+pub fn backup_metrics(document: &BackupDocument, unix_seconds: u64) -> String {
+    type Metric = (&'static str, &'static str, fn(&DiskEntry) -> u64);
+    const METRICS: [Metric; 4] = [
+        ("virtual_bytes", "Size of the disk.", |disk| disk.virtual_bytes),
+        ("used_bytes", "What the guest uses of the disk.", |disk| disk.used_bytes),
+        ("read_bytes", "What the last backup read of the disk.", |disk| disk.read_bytes),
+        ("new_bytes", "What of it the repository did not have, before compression.", |disk| disk.new_bytes),
+    ];
+    let repository = metric_label(&document.repository);
+    let mut text = String::new();
+    for (name, help, value) in METRICS {
+        push_metric(&mut text, name, help);
+        for disk in &document.disks {
+            let label = metric_label(&disk.name);
+            let value = value(disk);
+            let _ = writeln!(
+                text,
+                "leandisk_backup_{name}{{repository=\"{repository}\",disk=\"{label}\"}} {value}"
+            );
+        }
+    }
+    let names: Vec<_> = document.disks.iter().map(|disk| disk.name.as_str()).collect();
+    let disks = metric_label(&names.join(","));
+    let of_all = [
+        (
+            "last_success_timestamp_seconds",
+            "When the last backup that succeeded ended.",
+            unix_seconds.to_string(),
+        ),
+        ("duration_seconds", "How long it took.", format!("{:.3}", document.elapsed_seconds)),
+        (
+            "stored_bytes",
+            "Bytes of the files that it made in the repository.",
+            document.stored_bytes.to_string(),
+        ),
+        ("verified", "Whether it was read back and compared.", u8::from(document.verified).to_string()),
+    ];
+    for (name, help, value) in of_all {
+        push_metric(&mut text, name, help);
+        let _ =
+            writeln!(text, "leandisk_backup_{name}{{repository=\"{repository}\",disks=\"{disks}\"}} {value}");
+    }
+    text
+}
+
+fn push_metric(text: &mut String, name: &str, help: &str) {
+    let _ = writeln!(text, "# HELP leandisk_backup_{name} {help}\n# TYPE leandisk_backup_{name} gauge");
 }
 
 /// The first eight digits of an ID.

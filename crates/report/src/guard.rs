@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::{Palette, grouped, human_bytes, printable};
+use crate::text::{Palette, grouped, human_bytes, metric_label, printable};
 
 /// The name and version of the document.
 const SCHEMA: &str = "leandisk.guard/1";
@@ -142,12 +142,11 @@ pub fn guard_metrics(document: &GuardDocument) -> String {
         ("reserved_bytes", "gauge", |path| path.reserved_bytes),
         ("shared_skipped_total", "counter", |path| path.shared_skipped),
     ];
-    let label = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let mut text = String::new();
     for (name, kind, value) in METRICS {
         let _ = writeln!(text, "# TYPE leandisk_guard_{name} {kind}");
         for path in &document.paths {
-            let (at, filesystem) = (label(&path.path), label(&path.filesystem));
+            let (at, filesystem) = (metric_label(&path.path), metric_label(&path.filesystem));
             let _ = writeln!(
                 text,
                 "leandisk_guard_{name}{{path=\"{at}\",filesystem=\"{filesystem}\"}} {}",

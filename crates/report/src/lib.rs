@@ -43,9 +43,10 @@ pub use analyze::{
 };
 pub use appliance::{ApplianceDisk, ApplianceDocument, appliance_text};
 pub use backup::{
-    BackupDocument, BackupSubject, CheckDocument, CheckedDisk, DiskBackup, InPlace, RestoreDocument,
-    SnapshotDiskEntry, SnapshotEntry, SnapshotsDocument, Tracking, backup_document, backup_text, check_text,
-    restore_document, restore_text, restored_in_place, snapshots_text,
+    BACKUP_METRICS_START, BackupDocument, BackupSubject, CheckDocument, CheckedDisk, DiskBackup, InPlace,
+    RestoreDocument, SnapshotDiskEntry, SnapshotEntry, SnapshotsDocument, Tracking, backup_document,
+    backup_metrics, backup_text, check_text, restore_document, restore_text, restored_in_place,
+    snapshots_text,
 };
 pub use compact::{
     CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text,

@@ -23,6 +23,11 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// A label's value as Prometheus reads it (its text format, version 0.0.4).
+pub(crate) fn metric_label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 /// `text` in lines of at most [`WIDTH`] columns where its words allow it. The first line begins with `first`, the others with as
 /// many blanks, or with `rest` if there is one. Blanks are taken as one; words are not parted.
 pub(crate) fn wrapped(first: &str, rest: Option<&str>, text: &str) -> String {

@@ -93,6 +93,9 @@ pub(crate) struct BackupArguments {
     /// Number of worker threads [default: two per core, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=8), help_heading = TUNING)]
     pub(crate) threads: Option<u16>,
+    /// Also write the figures of the backup, once it succeeded, to this file for Prometheus' node exporter
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) metrics: Option<PathBuf>,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,

@@ -517,6 +517,58 @@ fn a_full_storage_is_an_error_and_the_repository_stays_whole() {
 }
 
 #[test]
+fn figures_for_prometheus_are_of_the_last_backup_that_succeeded() {
+    let repo = Repo::new();
+    let (disk, figures) = (repo.dir.path().join("a \"disk\".raw"), repo.dir.path().join("backup.prom"));
+    noise(&disk, 1, 3);
+    let named = format!("vm={}", arg(&disk));
+    let metrics = ["--init", "--metrics", arg(&figures)];
+    let backup = |disk: &str, more: &[&str]| {
+        repo.document("leandisk.backup/1", &[&["backup", disk], &metrics[..], more].concat())
+    };
+    backup(&named, &["--dry-run"]);
+    assert!(!figures.exists());
+    let done = backup(&named, &[]);
+    let text = fs::read_to_string(&figures).unwrap();
+    let value = |name: &str| {
+        let start = format!("leandisk_backup_{name}{{repository=\"{}\",disk", arg(&repo.path()));
+        let line =
+            text.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("{name}: {text}"));
+        assert!(text.contains(&format!("# TYPE leandisk_backup_{name} gauge\n")));
+        line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+    };
+    let bytes = [
+        ("read_bytes", "/disks/0/read_bytes"),
+        ("new_bytes", "/disks/0/new_bytes"),
+        ("stored_bytes", "/stored_bytes"),
+    ];
+    for (name, pointer) in bytes {
+        assert_eq!(value(name), number(&done, pointer) as f64, "{name}");
+    }
+    assert_eq!((value("virtual_bytes"), value("verified")), (fs::metadata(&disk).unwrap().len() as f64, 0.0));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((now - 600.0..=now).contains(&value("last_success_timestamp_seconds")), "{text}");
+
+    // One that fails leaves it, and one that succeeds replaces it.
+    repo.fail(5, &["backup", arg(&repo.dir.path().join("none.raw")), "--metrics", arg(&figures)]);
+    assert_eq!(fs::read_to_string(&figures).unwrap(), text);
+    backup(&named, &["--verify"]);
+    let again = fs::read_to_string(&figures).unwrap();
+    assert!(again.contains("leandisk_backup_verified{") && again.contains(",disks=\"vm\"} 1\n"), "{again}");
+
+    // No other file is replaced, and no snapshot is made then.
+    let count = |repo: &Repo| {
+        repo.document("leandisk.snapshots/1", &["snapshots"])["snapshots"].as_array().unwrap().len()
+    };
+    let before = (count(&repo), fs::read(&disk).unwrap());
+    for other in [disk.clone(), repo.path().join("config"), repo.path()] {
+        repo.fail(3, &["backup", &named, "--metrics", arg(&other)]);
+        repo.fail(3, &["backup", &named, "--dry-run", "--metrics", arg(&other)]);
+    }
+    assert_eq!((count(&repo), fs::read(&disk).unwrap()), before);
+}
+
+#[test]
 fn what_is_kept_is_what_restic_keeps() {
     let repo = Repo::new();
     let disk = repo.dir.path().join("disk.raw");

@@ -8,6 +8,7 @@ mod check;
 mod earlier;
 mod in_place;
 mod layers;
+mod metrics;
 #[cfg(test)]
 mod model;
 mod restore;
@@ -125,6 +126,8 @@ pub struct Options {
     pub bitmap: Option<String>,
     /// Which snapshots of the same disks are kept afterwards; all if nothing is set.
     pub keep: Keep,
+    /// Where figures of the backup go for Prometheus' node exporter.
+    pub metrics: Option<PathBuf>,
     /// Whether what was stored is read back and compared.
     pub verify: bool,
     /// Whether nothing is read or stored: everything is checked and planned.
@@ -177,6 +180,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     check_names(&options.sources)?;
     let planned = options.sources.iter().map(|source| plan_source(source, options, observer));
     let planned = planned.collect::<Result<Vec<_>>>()?;
+    let metrics = options.metrics.as_deref().map(|path| metrics::prepare(path, &planned)).transpose()?;
     if options.dry_run {
         return rehearse(options, planned, started);
     }
@@ -227,7 +231,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     forgotten.iter().try_for_each(|id| repository.forget(*id)).map_err(|error| {
         error.hint(format!("snapshot {} is stored; older ones were not all forgotten", id.short()))
     })?;
-    Ok(report::backup_document(BackupSubject {
+    let document = report::backup_document(BackupSubject {
         repository: &repository.place(),
         forgotten: forgotten.iter().map(Id::to_string).collect(),
         dry_run: false,
@@ -237,7 +241,12 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
         stored_bytes,
         elapsed_seconds: started.elapsed().as_secs_f64(),
         verified: options.verify,
-    }))
+    });
+    if let Some(file) = metrics {
+        metrics::write(&file, &document, observer)
+            .map_err(|error| error.hint(format!("snapshot {} is stored all the same", id.short())))?;
+    }
+    Ok(document)
 }
 
 fn not_rotated(error: Error, snapshot: Id) -> Error {
