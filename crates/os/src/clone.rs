@@ -9,12 +9,12 @@ use block::HOST_BLOCK_BYTES;
 use extent::{HostSpan, Span};
 use rustix::io::Errno;
 
+use crate::ioctl::ioctl;
 use crate::raw_file::is_unsupported;
 use crate::target_options::Cloning;
 
-/// `_IOW(0x94, 13, struct file_clone_range)`. The C libraries differ in how wide it is; the kernel sees 32 bits.
-#[allow(clippy::cast_lossless, clippy::cast_possible_wrap)]
-const FICLONERANGE: libc::Ioctl = 0x4020_940d_u32 as libc::Ioctl;
+/// `_IOW(0x94, 13, struct file_clone_range)`.
+const FICLONERANGE: u32 = 0x4020_940d;
 
 /// The largest blocks that are cloned: larger ones than any file system on Linux has.
 const BLOCK_BYTES_MAX: u64 = 1 << 20;
@@ -72,22 +72,16 @@ fn is_impossible(error: Errno) -> bool {
 }
 
 fn ask(target: &File, source: BorrowedFd<'_>, span: HostSpan) -> Result<(), Errno> {
-    let request = Request {
+    let mut request = Request {
         source: i64::from(source.as_raw_fd()),
         source_offset: span.start().get(),
         source_length: span.len_bytes(),
         target_offset: span.start().get(),
     };
     loop {
-        // SAFETY: the ioctl reads the request, which is laid out as the kernel's and borrowed for the call, and writes no memory of this
-        // process. Both descriptors are open as long as they are borrowed.
-        #[allow(unsafe_code)]
-        let result = unsafe { libc::ioctl(target.as_fd().as_raw_fd(), FICLONERANGE, &raw const request) };
-        if result == 0 {
-            return Ok(());
-        }
-        let errno =
-            std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+        // The source's descriptor in the request is open as long as `source` is borrowed.
+        let Err(error) = ioctl(&target.as_fd(), FICLONERANGE, &mut request) else { return Ok(()) };
+        let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
         if errno != Errno::INTR {
             return Err(errno);
         }

@@ -5,17 +5,16 @@
 //! wait there have no place yet. That changes nothing of what the file reads as.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
 
 use block::{Error, HostExtent, Result};
 use extent::{ExtentSet, Host, HostSpan, Offset, Span};
 use rustix::io::Errno;
 
+use crate::ioctl::ioctl;
 use crate::raw_file::is_unsupported;
 
-/// `_IOWR('f', 11, struct fiemap)`. The C libraries differ in how wide it is and in whether it has a sign; the kernel sees 32 bits.
-#[allow(clippy::cast_lossless, clippy::cast_possible_wrap)]
-const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;
+/// `_IOWR('f', 11, struct fiemap)`.
+const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 
 const FLAG_SYNC: u32 = 0x1;
 
@@ -185,15 +184,8 @@ fn ask(file: &File, name: &str, start: u64, length: u64, flags: u32) -> Result<O
             reserved: [0; 3],
         }; EXTENTS_AT_ONCE],
     });
-    // SAFETY: the ioctl reads the request's head and writes the head and at most `extent_count` extents behind
-    // it, all of which lie in the box, exclusively borrowed for the call; both structs are laid out as the
-    // kernel's. The descriptor is open as long as `file` is borrowed.
-    #[allow(unsafe_code)]
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP, &raw mut *request) };
-    if result == 0 {
-        return Ok(Some(request));
-    }
-    let error = std::io::Error::last_os_error();
+    // The kernel reads the head and writes it and at most `extent_count` extents behind it, all of which lie in the box.
+    let Err(error) = ioctl(file, FS_IOC_FIEMAP, &mut *request) else { return Ok(Some(request)) };
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(errno) if is_unsupported(errno) || errno == Errno::NOTTY => Ok(None),
         _ => Err(Error::io("ask for the extents of", error).path(name)),

@@ -23,6 +23,7 @@ mod grant;
 mod group;
 mod guard;
 mod input_stream;
+mod ioctl;
 mod journal_file;
 mod kept;
 mod live_file;

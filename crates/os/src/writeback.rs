@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use extent::HostSpan;
 
 use crate::LiveFile;
+use crate::ioctl::ioctl;
 
 /// So many spans wait at most. If the device has more to do anyhow, the rest is left to the kernel.
 const WAITING_COUNT_MAX: usize = 16;
@@ -94,10 +95,7 @@ pub fn finish_removals(folder: &std::fs::File) {
         min_file_size: 0,
         pad64: [0; 12],
     };
-    // SAFETY: the descriptor is open as long as `folder` is borrowed; the kernel reads a structure of the length that is a part of the
-    // request's number, which lives through the call.
-    #[allow(unsafe_code)]
-    let _ = unsafe { libc::ioctl(folder.as_raw_fd(), XFS_IOC_FREE_EOFBLOCKS.into(), &raw mut all) };
+    let _ = ioctl(folder, XFS_IOC_FREE_EOFBLOCKS, &mut all);
 }
 
 fn begin(file: &LiveFile, span: HostSpan) {

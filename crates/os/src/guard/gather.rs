@@ -10,8 +10,9 @@ use block::Result;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fsync};
 
 use super::room::copy;
-use super::{GuardedKind, HeldFile, ioctl, xfs};
+use super::{GuardedKind, HeldFile, xfs};
 use crate::fiemap::{RawPiece, pieces};
+use crate::ioctl::ioctl;
 
 /// `_IOWR('f', 15, struct move_extent)` (`fs/ext4/ext4.h`).
 const EXT4_IOC_MOVE_EXT: u32 = 0xc028_660f;

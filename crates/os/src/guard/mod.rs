@@ -32,6 +32,7 @@ pub use room::{FileFacts, LeftAlone, Outcome};
 pub use storage::{DeviceCounters, DeviceNumber, DiskFacts, devices_below, devices_below_system};
 
 use crate::fiemap::{filesystem_magic, filesystem_name};
+use crate::ioctl::ioctl;
 
 /// File systems that can be guarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,19 +132,6 @@ fn uuid_of(root: &File, kind: GuardedKind) -> io::Result<[u8; 16]> {
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&answer[at..at + 16]);
     Ok(uuid)
-}
-
-/// One ioctl on what `argument` holds.
-fn ioctl<T>(file: &impl AsRawFd, request: u32, argument: &mut T) -> io::Result<i32> {
-    // The C libraries differ in how wide it is and in whether it has a sign; the kernel sees 32 bits.
-    #[allow(clippy::cast_lossless, clippy::cast_possible_wrap)]
-    let request = request as libc::Ioctl;
-    // SAFETY: every request that is passed here has the size of its argument in it, and `T` is at least as large and laid out as the
-    // kernel's; it is exclusively borrowed for the call. Pointers within it are to memory that its maker keeps for the call. The
-    // descriptor is open as long as `file` is borrowed.
-    #[allow(unsafe_code)]
-    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(argument)) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// A descriptor that a call returned.

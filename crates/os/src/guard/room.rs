@@ -9,8 +9,9 @@ use extent::{Offset, Span};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::{GuardedKind, GuardedSystem, Handle, ioctl, xfs};
+use super::{GuardedKind, GuardedSystem, Handle, xfs};
 use crate::fiemap;
+use crate::ioctl::ioctl;
 
 /// A file as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::null_mut;
 
-use super::{ioctl, owned};
+use super::owned;
+use crate::ioctl::ioctl;
 
 /// A request with the size of its argument in it.
 #[allow(clippy::cast_possible_truncation, reason = "the arguments here have less than 300 bytes")]
