@@ -86,7 +86,7 @@ pub(crate) fn output_beside(
 }
 
 /// Refuses to write over a file of the disk that was asked about.
-fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
+pub(crate) fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let identity = Some((metadata.dev(), metadata.ino()));
     if metadata.file_type().is_block_device()

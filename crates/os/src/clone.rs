@@ -3,7 +3,7 @@
 //! What is asked for depends on the file system alone, so it is tried: with a file that has no name, and one block of the source.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use block::HOST_BLOCK_BYTES;
 use extent::{HostSpan, Span};
@@ -80,7 +80,7 @@ fn ask(target: &File, source: BorrowedFd<'_>, span: HostSpan) -> Result<(), Errn
     };
     loop {
         // The source's descriptor in the request is open as long as `source` is borrowed.
-        let Err(error) = ioctl(&target.as_fd(), FICLONERANGE, &mut request) else { return Ok(()) };
+        let Err(error) = ioctl(target, FICLONERANGE, &mut request) else { return Ok(()) };
         let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
         if errno != Errno::INTR {
             return Err(errno);

@@ -561,7 +561,9 @@ fn figures_for_prometheus_are_of_the_last_backup_that_succeeded() {
         repo.document("leandisk.snapshots/1", &["snapshots"])["snapshots"].as_array().unwrap().len()
     };
     let before = (count(&repo), fs::read(&disk).unwrap());
-    for other in [disk.clone(), repo.path().join("config"), repo.path()] {
+    let empty = repo.dir.path().join("empty");
+    File::create(&empty).unwrap();
+    for other in [disk.clone(), repo.path().join("config"), repo.path(), empty] {
         repo.fail(3, &["backup", &named, "--metrics", arg(&other)]);
         repo.fail(3, &["backup", &named, "--dry-run", "--metrics", arg(&other)]);
     }

@@ -12,26 +12,43 @@ use report::{BACKUP_METRICS_START, BackupDocument, backup_metrics};
 
 use super::Planned;
 use crate::Observer;
-use crate::output::{OutputFile, output_beside};
+use crate::output::{OutputFile, check_is_no_part_of};
 
-/// Looks, before the work begins, whether the file can be written.
-pub(super) fn prepare(path: &Path, disks: &[Planned]) -> Result<OutputFile> {
-    if path.is_file() && !is_ours(path).map_err(|error| Error::io("read", error).path(path.display()))? {
-        let what = "is not a file with the figures of a backup, so it is not replaced";
-        return Err(Error::refused(what).path(path.display()));
+/// The file, which may be written.
+pub(super) struct Metrics<'a> {
+    path: &'a Path,
+    file: OutputFile,
+}
+
+impl<'a> Metrics<'a> {
+    /// Looks, before the work begins, whether the file can be written.
+    pub(super) fn prepare(path: &'a Path, disks: &[Planned]) -> Result<Self> {
+        disks.iter().try_for_each(|disk| check_is_no_part_of(&disk.disk.stack, path))?;
+        check_is_ours(path)?;
+        Ok(Self { path, file: OutputFile::prepare(path, true, &[])? })
     }
-    disks.iter().try_for_each(|disk| output_beside(&disk.disk.stack, path, true, &[]).map(drop))?;
-    OutputFile::prepare(path, true, &[])
+
+    /// Replaces what an earlier backup left there.
+    pub(super) fn write(&self, document: &BackupDocument, observer: &dyn Observer) -> Result<()> {
+        // A backup takes long: another file may be there by now.
+        check_is_ours(self.path)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        self.file.write_text(&backup_metrics(document, now), observer)
+    }
 }
 
-fn is_ours(path: &Path) -> std::io::Result<bool> {
+/// `Refused` if another file is there than one that a backup wrote.
+fn check_is_ours(path: &Path) -> Result<()> {
+    if !path.is_file() {
+        return Ok(());
+    }
     let mut start = Vec::new();
-    File::open(path)?.take(BACKUP_METRICS_START.len() as u64).read_to_end(&mut start)?;
-    Ok(start.is_empty() || start == BACKUP_METRICS_START.as_bytes())
-}
-
-/// Replaces what an earlier backup left there.
-pub(super) fn write(file: &OutputFile, document: &BackupDocument, observer: &dyn Observer) -> Result<()> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    file.write_text(&backup_metrics(document, now), observer)
+    File::open(path)
+        .and_then(|file| file.take(BACKUP_METRICS_START.len() as u64).read_to_end(&mut start))
+        .map_err(|error| Error::io("read", error).path(path.display()))?;
+    if start == BACKUP_METRICS_START.as_bytes() {
+        return Ok(());
+    }
+    let what = "is not a file with the figures of a backup, so it is not replaced";
+    Err(Error::refused(what).path(path.display()))
 }

@@ -44,6 +44,7 @@ pub use snapshots::{Options as SnapshotsOptions, run as snapshots};
 
 use bitmap::{Bitmap, Hold};
 use earlier::{Earlier, Known};
+use metrics::Metrics;
 
 /// Why everything is read where there is nothing to compare with.
 const FIRST_BACKUP: &str = "it is the first backup of these disks";
@@ -180,7 +181,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     check_names(&options.sources)?;
     let planned = options.sources.iter().map(|source| plan_source(source, options, observer));
     let planned = planned.collect::<Result<Vec<_>>>()?;
-    let metrics = options.metrics.as_deref().map(|path| metrics::prepare(path, &planned)).transpose()?;
+    let metrics = options.metrics.as_deref().map(|path| Metrics::prepare(path, &planned)).transpose()?;
     if options.dry_run {
         return rehearse(options, planned, started);
     }
@@ -242,8 +243,9 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
         elapsed_seconds: started.elapsed().as_secs_f64(),
         verified: options.verify,
     });
-    if let Some(file) = metrics {
-        metrics::write(&file, &document, observer)
+    if let Some(metrics) = metrics {
+        metrics
+            .write(&document, observer)
             .map_err(|error| error.hint(format!("snapshot {} is stored all the same", id.short())))?;
     }
     Ok(document)

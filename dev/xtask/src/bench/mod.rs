@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// Size of the disks, as a share of the full size
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Tiny disks, one run each: shows that the benchmark runs, and says nothing of speed
+    /// Tiny disks, one case of each kind, one run each: shows that the benchmark runs, and says nothing of speed
     #[arg(long)]
     smoke: bool,
     /// Runs of each contender
@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let path = arguments.dir.join("bench.json");
     fs::write(&path, serde_json::to_string_pretty(&document)?)?;
     match arguments.smoke {
-        true => println!("\nall cases ran; figures of a smoke run mean nothing"),
+        true => println!("\none case of each kind ran; figures of a smoke run mean nothing"),
         false => println!("\n{missed} bars missed; all figures in {}", path.display()),
     }
     if !ratios.is_empty() {
