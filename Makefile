@@ -35,8 +35,9 @@ LIVE_KILLS ?= 100
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-# The gate builds everything once: what speeds up the next build would take 6 GB of the disk.
+# The gate builds everything once: what speeds up the next build, or helps a debugger, would take time and 6 GB of the disk.
 test: export CARGO_INCREMENTAL = 0
+test: export CARGO_PROFILE_DEV_DEBUG = 0
 test: ## The gate: all checks, all tests, and how long each took
 	scripts/gate tools format lint deny packages docs fuzz-smoke bench-smoke unit
 
@@ -63,7 +64,7 @@ docs: ## Build the documentation, warnings are errors
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace --document-private-items
 
 unit: ## All tests
-	$(RUN_TESTS) --locked --workspace --no-fail-fast
+	$(RUN_TESTS) --beside --locked --workspace
 
 fuzz: ## Fuzz each parser for FUZZ_SECONDS
 	scripts/fuzz $(FUZZ_SECONDS)

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 mod conformance;
+mod content;
 pub mod ext_volume;
 mod files;
 mod guest;
@@ -21,6 +22,7 @@ pub mod working_guest;
 mod writing;
 
 pub use conformance::check_disk;
+pub use content::{noise, pattern};
 pub use files::{TestFile, TestResolver};
 pub use guest::{Guest, Inside, STALE, SWAPPED, as_root, digest, file_contains};
 pub use host_mount::{AgedHost, HostMount};

@@ -1,6 +1,6 @@
 //! Developer tasks. `bench` compares Leandisk with the tools that people use today; `kill` shows that a change in place
 //! survives being killed, `crash` that it survives power cuts, `durability` that disks in use lose nothing that was flushed;
-//! `crates` holds the layers of the code against ARCHITECTURE.md.
+//! `crates` holds the layers of the code against ARCHITECTURE.md; `test` runs all tests.
 
 #![allow(clippy::print_stdout)]
 
@@ -11,6 +11,7 @@ mod durability;
 mod kill;
 mod modules;
 mod overhead;
+mod test_programs;
 
 use clap::Parser;
 
@@ -30,6 +31,8 @@ enum Task {
     /// What parts of serving take of the processors, for `bench`
     #[command(hide = true)]
     Overhead(overhead::Arguments),
+    /// Run all test programs, several at a time
+    Test(test_programs::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -40,5 +43,6 @@ fn main() -> anyhow::Result<()> {
         Task::Durability(arguments) => durability::run(&arguments),
         Task::Kill(arguments) => kill::run(&arguments),
         Task::Overhead(arguments) => overhead::run(&arguments),
+        Task::Test(arguments) => test_programs::run(&arguments),
     }
 }

@@ -1,7 +1,6 @@
 //! Backups, judged by restic: it checks the repository, and what it restores is what a copy of the disk holds.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -92,18 +91,7 @@ impl Repo {
 
 /// A raw disk without partitions, of bytes that do not compress.
 pub(crate) fn noise(path: &Path, mebibytes: u64, seed: u64) {
-    let mut file = File::create(path).unwrap();
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    for _ in 0..mebibytes {
-        let mut bytes = Vec::with_capacity(1 << 20);
-        while bytes.len() < 1 << 20 {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            bytes.extend_from_slice(&state.to_le_bytes());
-        }
-        file.write_all(&bytes).unwrap();
-    }
+    fs::write(path, testkit::noise(seed, usize::try_from(mebibytes << 20).unwrap())).unwrap();
 }
 
 #[test]

@@ -167,9 +167,7 @@ impl Scene {
 /// Files, a snapshot, and gaps of what was deleted.
 pub(crate) fn fill(mounted: &Mounted, mib: u64) {
     let at = |name: String| mounted.path().join(name);
-    let bytes = |len: u64, index: u64| -> Vec<u8> {
-        (0..len).map(|byte| ((byte / 7 + 31 * index) % 151 + 1) as u8).collect()
-    };
+    let bytes = |len: u64, index: u64| testkit::pattern(index, usize::try_from(len).unwrap());
     fs::create_dir(at("many".into())).unwrap();
     for index in 0..400 {
         fs::write(at(format!("many/file {index}")), bytes(index * 41, index)).unwrap();

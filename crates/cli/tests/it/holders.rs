@@ -8,7 +8,7 @@ use crate::common::{Untouched, arg, document, fail, succeed};
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::holders::{md_0_90, md_1, planted};
-use testkit::{run, scratch};
+use testkit::{noise, run, scratch};
 
 const MIB: u64 = 1 << 20;
 
@@ -17,22 +17,10 @@ struct Scene {
     disk: PathBuf,
 }
 
-/// What is free holds something, too: only a copy of everything is equal.
-fn noise(len_bytes: u64) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let words = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.take(usize::try_from(len_bytes / 8).unwrap()).flatten().collect()
-}
-
-/// A file system of ext whose free space is full of stale data.
+/// A file system of ext whose free space is full of stale data: only a copy of everything is equal.
 fn ext(dir: &Path, len_bytes: u64) -> Vec<u8> {
     let path = dir.join("ext");
-    fs::write(&path, noise(len_bytes)).unwrap();
+    fs::write(&path, noise(1, usize::try_from(len_bytes).unwrap())).unwrap();
     run("mkfs.ext4", &["-q", "-F", "-E", "nodiscard", arg(&path)]);
     let volume = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();

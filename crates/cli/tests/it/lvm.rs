@@ -30,8 +30,8 @@ pub(crate) struct Scene {
 fn contents(dir: &Path) {
     let files = dir.join("files");
     fs::create_dir(&files).unwrap();
-    for index in 1..30_u32 {
-        let bytes: Vec<_> = (0..index * 20_011).map(|at| (at.wrapping_mul(at ^ index) >> 7) as u8).collect();
+    for index in 1..30_u16 {
+        let bytes = testkit::noise(index.into(), usize::from(index) * 20_011);
         fs::write(files.join(format!("file {index}")), bytes).unwrap();
     }
     for (name, mib) in [("root", 72), ("data", 48), ("striped", 64)] {

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::ntfs_volumes::{
-    AsVolume, Made, Mounted, attribute_at, fragment_mft, make, noise, open, open_bytes, record_at, text,
-    u16_at, u32_at,
+    AsVolume, Made, Mounted, attribute_at, fragment_mft, make, open, open_bytes, record_at, text, u16_at,
+    u32_at,
 };
 use block::{Error, ErrorKind, Memory, Result};
 use extent::{Volume, VolumeOffset, VolumeSpan};
 use filesystem::ntfs::Corrupt;
 use filesystem::{Check, FileSystem, Source, State, Use};
-use testkit::{check_hostile, run, scratch};
+use testkit::{check_hostile, noise, run, scratch};
 
 /// Fills a mounted volume with every kind of file that ntfs-3g can make.
 fn populate(root: &Path, unit: usize) {

@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use crate::ntfs_volumes::info::check_runs;
-use crate::ntfs_volumes::{Made, make, noise, open, text};
+use crate::ntfs_volumes::{Made, make, open, text};
 use extent::VolumeSpan;
 use filesystem::{Catalog, FileKind, FileStream, PieceState, State, StreamName};
-use testkit::{as_root, run};
+use testkit::{as_root, noise, run};
 
 /// What a mount shows of a name.
 #[derive(PartialEq, Eq, Debug)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::ntfs_volumes::{
-    AsVolume, Made, attribute_at, fragment_mft, make, noise, open, open_bytes, open_source, record_at,
-    u16_at, u32_at,
+    AsVolume, Made, attribute_at, fragment_mft, make, open, open_bytes, open_source, record_at, u16_at,
+    u32_at,
 };
 use block::{Error, ErrorKind, Memory, ReadAt, Result, TargetFile};
 use extent::{Volume, VolumeOffset, VolumeSpan};
@@ -17,7 +17,7 @@ use filesystem::{
     Catalog, FileExtent, FileId, FileKind, FileName, FileStream, FileSystem, FileVisitor, PieceState, Source,
     State, StreamName,
 };
-use testkit::{check_hostile, run, scratch};
+use testkit::{check_hostile, noise, run, scratch};
 
 /// Sees to it that what a scan shows is as it promises.
 struct Strict {

@@ -9,10 +9,10 @@ use extent::{ExtentSet, Offset, Span, Volume, VolumeSpan};
 use filesystem::ntfs::Corrupt;
 use filesystem::{Check, FileId, FileSystem, Source, State, StreamName, Use};
 
-use crate::ntfs_volumes::{AsVolume, attribute_at, make, noise, open_bytes, record_at, text, u16_at, u32_at};
+use crate::ntfs_volumes::{AsVolume, attribute_at, make, open_bytes, record_at, text, u16_at, u32_at};
 use crate::support::spans;
 use testkit::ntfs_log::{Entry, Log, place, place_of, put_page};
-use testkit::{check_hostile, run, scratch};
+use testkit::{check_hostile, noise, run, scratch};
 
 const CLUSTER: u64 = 4096;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::ntfs_volumes;
 use crate::ntfs_volumes::info::check_runs;
-use crate::ntfs_volumes::{attribute_at, noise, open_source, text, u16_at, u32_at};
+use crate::ntfs_volumes::{attribute_at, open_source, text, u16_at, u32_at};
 use block::{Error, ErrorKind, Memory, ReadAt, TargetFile};
 use extent::{HostOffset, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::ntfs::Corrupt;
@@ -20,7 +20,7 @@ use filesystem::{
 };
 use tempfile::TempDir;
 use testkit::ntfs_volume::{self, Mounted, tree_digest};
-use testkit::{run, scratch};
+use testkit::{noise, run, scratch};
 
 /// A stream as it was shown.
 #[derive(Clone, PartialEq, Eq, Debug)]

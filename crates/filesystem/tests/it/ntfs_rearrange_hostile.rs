@@ -5,14 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::ntfs_volumes::{AsVolume, Made, attribute_at, make, noise, open_source, record_at, u16_at};
+use crate::ntfs_volumes::{AsVolume, Made, attribute_at, make, open_source, record_at, u16_at};
 use block::{Error, ErrorKind, HostFile, Memory, ReadAt, Result, TargetFile};
 use extent::{HostOffset, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::ntfs::Corrupt;
 use filesystem::{
     FileExtent, FileId, FileStream, Mobility, Rearrange, Relocation, Relocations, Source, StreamVisitor,
 };
-use testkit::check_hostile;
+use testkit::{check_hostile, noise};
 
 /// Takes the first extents that may move to the first room there is.
 #[derive(Default)]

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support;
-use crate::support::{noise, source, text};
+use crate::support::{source, text};
 use block::ErrorKind;
 use testkit::mounted::Mounted;
-use testkit::{run, scratch};
+use testkit::{noise, run, scratch};
 
 const KINDS: &[&str] = &[
     "-t ext4 -b 4096",

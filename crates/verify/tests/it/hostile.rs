@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::support::{noise, source_of, text};
+use crate::support::{source_of, text};
 use block::{ErrorKind, Result};
 use proptest::prelude::*;
 use testkit::mounted::Mounted;
-use testkit::{run, scratch};
+use testkit::{noise, run, scratch};
 use verify::volume::{Contents, Snapshot};
 
 /// A small volume, and where its metadata are: blocks that are not zeros and not noise.

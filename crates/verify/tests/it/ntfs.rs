@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support;
-use crate::support::{noise, source, source_of, text};
+use crate::support::{source, source_of, text};
 use block::ErrorKind;
 use tempfile::TempDir;
 use testkit::mounted::Mounted;
-use testkit::{run, scratch};
+use testkit::{noise, run, scratch};
 
 struct Made {
     _dir: TempDir,

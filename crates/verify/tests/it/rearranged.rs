@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::{noise, open, source, source_of, text};
+use crate::support::{open, source, source_of, text};
 use extent::{Span, VolumeSpan};
 use filesystem::{
     FileExtent, FileId, FileStream, FileSystem, Mobility, Rearrange, Relocation, Relocations, StreamVisitor,
 };
-use testkit::{ext_volume, ntfs_volume, run, scratch};
+use testkit::{ext_volume, noise, ntfs_volume, run, scratch};
 use verify::volume::{Contents, Snapshot};
 
 #[derive(Default)]

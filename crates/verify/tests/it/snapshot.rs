@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::support::{noise, open, source, text};
+use crate::support::{open, source, text};
 use block::{ErrorKind, Result};
 use extent::VolumeOffset;
 use filesystem::{Catalog, FileKind};
 use testkit::mounted::Mounted;
-use testkit::{run, scratch};
+use testkit::{noise, run, scratch};
 use verify::volume::{Contents, Snapshot};
 
 fn take(volume: &Path, contents: Contents<'_>) -> Snapshot {

@@ -17,7 +17,7 @@ use block::{Error, Memory, ReadAt, Result};
 use extent::{Volume, VolumeOffset};
 use filesystem::{FileSystem, Source};
 use tempfile::TempDir;
-use testkit::{run, scratch};
+use testkit::{noise, run, scratch};
 
 /// A volume in a file.
 pub(crate) struct InFile(pub(crate) File);
@@ -108,18 +108,6 @@ impl Made {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         fs::read(&self.volume).unwrap()
     }
-}
-
-/// Bytes that do not compress and differ from file to file.
-pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let step = std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    step.flatten().take(len).collect()
 }
 
 /// Fills the volume mounted at `dir` with files of one kilobyte, `f0`, `f1` and so on; every other one goes, and small ones

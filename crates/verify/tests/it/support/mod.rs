@@ -50,15 +50,3 @@ pub(crate) fn judge_owners(source: &Source, what: &str, wanted: &str, others: &[
         (found, _) => Some(format!("{what}: of owners {found:?}")),
     }
 }
-
-/// Bytes that do not compress, and differ by seed.
-pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let step = std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    step.flatten().take(len).collect()
-}

@@ -1,0 +1,294 @@
+//! Runs all test programs, several at a time, each with its output in one piece.
+//!
+//! `cargo test` runs one program after the other. Most tests wait for other programs and for the disk half of the time, so the processors
+//! idle while the last tests of a program end. What measures time runs by itself at the end.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+/// These take longest, so they begin first: package and program.
+const LONG: [(&str, &str); 6] = [
+    ("leandisk-cli", "it"),
+    ("leandisk-crash", "it"),
+    ("leandisk-filesystem", "it"),
+    ("leandisk-image", "it"),
+    ("leandisk-serve", "it"),
+    ("leandisk-verify", "it"),
+];
+/// These measure time, so they run by themselves.
+const ALONE: [(&str, &str); 2] = [("leandisk-os", "storage_timing"), ("leandisk-report", "browser")];
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Programs that run at a time
+    #[arg(long, default_value_t = 2)]
+    programs: usize,
+    /// What starts a program, and gets it as its arguments
+    #[arg(long)]
+    runner: Option<PathBuf>,
+    /// For `cargo test`
+    #[arg(last = true)]
+    cargo: Vec<String>,
+}
+
+/// A program of tests, or the examples in documentation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    package: String,
+    name: String,
+    /// Of the package, where it runs.
+    folder: PathBuf,
+    /// None for the examples in documentation, which cargo runs.
+    path: Option<PathBuf>,
+}
+
+impl Program {
+    fn is_of(&self, names: &[(&str, &str)]) -> Option<usize> {
+        names.iter().position(|(package, name)| self.package == *package && self.name == *name)
+    }
+
+    fn command(&self, arguments: &Arguments) -> Command {
+        match (&self.path, &arguments.runner) {
+            (None, _) => cargo(arguments, &["--doc"]),
+            (Some(path), None) => Command::new(path),
+            (Some(path), Some(runner)) => {
+                let mut command = Command::new(runner);
+                command.arg(path);
+                command
+            }
+        }
+    }
+}
+
+/// How a program ended.
+struct Ended {
+    program: Program,
+    is_success: bool,
+    took: Duration,
+    output: String,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let began = Instant::now();
+    let mut programs = built(arguments)?;
+    let of_documentation = Program {
+        package: "examples in documentation".into(),
+        name: String::new(),
+        folder: env::current_dir()?,
+        path: None,
+    };
+    programs.push(of_documentation);
+    let (alone, beside): (Vec<_>, Vec<_>) =
+        programs.into_iter().partition(|program| program.is_of(&ALONE).is_some());
+    let mut ended = run_all(ordered(beside), arguments.programs, arguments)?;
+    ended.extend(run_all(alone, 1, arguments)?);
+    summarize(&ended, began.elapsed())
+}
+
+fn cargo(arguments: &Arguments, more: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.arg("test").args(&arguments.cargo).args(more);
+    command
+}
+
+/// Builds all test programs, and finds them in what cargo says of it.
+fn built(arguments: &Arguments) -> Result<Vec<Program>> {
+    let mut command = cargo(arguments, &["--no-run", "--message-format", "json-render-diagnostics"]);
+    let output = command.stderr(Stdio::inherit()).output().context("start cargo")?;
+    ensure!(output.status.success(), "cargo built no tests: {}", output.status);
+    let messages = String::from_utf8(output.stdout)?;
+    let programs: Vec<_> = messages.lines().map(program).collect::<Result<_>>()?;
+    let programs: Vec<_> = programs.into_iter().flatten().collect();
+    ensure!(!programs.is_empty(), "there is no test");
+    Ok(programs)
+}
+
+/// The test program that this line of cargo's is of, if it is of one.
+fn program(line: &str) -> Result<Option<Program>> {
+    let message: Value = serde_json::from_str(line).with_context(|| format!("what cargo says: {line}"))?;
+    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+    let Some(path) = message["executable"].as_str().filter(|_| is_test) else { return Ok(None) };
+    let folder = message["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
+    let folder = folder.context("a package without a folder")?.to_owned();
+    let name = message["target"]["name"].as_str().context("a program without a name")?.to_owned();
+    Ok(Some(Program { package: package(&message)?, name, folder, path: Some(path.into()) }))
+}
+
+/// The name of a message's package: behind the last `#` of `path+file:///FOLDER#NAME@VERSION`, or the folder's name, if that is the same.
+fn package(message: &Value) -> Result<String> {
+    let id = message["package_id"].as_str().context("a program without a package")?;
+    let (folder, name) = id.rsplit_once('#').context("a package without a version")?;
+    let name = name.split_once('@').map(|(name, _)| name);
+    Ok(name.or_else(|| folder.rsplit('/').next()).unwrap_or(folder).to_owned())
+}
+
+/// The long ones first, in their order.
+fn ordered(mut programs: Vec<Program>) -> VecDeque<Program> {
+    programs.sort_by_key(|program| program.is_of(&LONG).unwrap_or(LONG.len()));
+    programs.into()
+}
+
+/// Runs all programs, `count` at a time, and prints what each said when it has ended.
+fn run_all(
+    programs: impl Into<VecDeque<Program>>,
+    count: usize,
+    arguments: &Arguments,
+) -> Result<Vec<Ended>> {
+    let (queue, ended) = (Mutex::new(programs.into()), Mutex::new(Vec::new()));
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..count).map(|_| scope.spawn(|| work(&queue, &ended, arguments))).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
+    })?;
+    Ok(ended.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn work(queue: &Mutex<VecDeque<Program>>, ended: &Mutex<Vec<Ended>>, arguments: &Arguments) -> Result<()> {
+    loop {
+        let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let Some(program) = next else { return Ok(()) };
+        let end = run_one(program, arguments)?;
+        let mut all = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        println!("\n     Running {} {}\n{}", end.program.package, end.program.name, end.output);
+        all.push(end);
+    }
+}
+
+fn run_one(program: Program, arguments: &Arguments) -> Result<Ended> {
+    let began = Instant::now();
+    let mut output: File = tempfile::tempfile()?;
+    let mut command = program.command(arguments);
+    command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+    let status = command.status().with_context(|| format!("start {} {}", program.package, program.name))?;
+    output.rewind()?;
+    let mut text = Vec::new();
+    output.read_to_end(&mut text)?;
+    let output = String::from_utf8_lossy(&text).into_owned();
+    Ok(Ended { program, is_success: status.success(), took: began.elapsed(), output })
+}
+
+/// How many tests a program's last lines say had this outcome.
+fn counted(output: &str, outcome: &str) -> usize {
+    let of_line = |line: &str| -> Option<usize> {
+        let rest = line.strip_prefix("test result: ")?;
+        let part = rest.split([';', '.']).find(|part| part.trim_end().ends_with(outcome))?;
+        part.split_whitespace().next()?.parse().ok()
+    };
+    output.lines().filter_map(of_line).sum()
+}
+
+/// Says how long each program took, and fails if one has failed, or says nothing of its tests.
+fn summarize(ended: &[Ended], took: Duration) -> Result<()> {
+    for end in ended {
+        let Ended { program, output, .. } = end;
+        let (passed, ignored) = (counted(output, "passed"), counted(output, "ignored"));
+        println!(
+            "{:>5} s {passed:>5} passed {ignored:>3} ignored  {} {}",
+            end.took.as_secs(),
+            program.package,
+            program.name
+        );
+    }
+    let passed: usize = ended.iter().map(|end| counted(&end.output, "passed")).sum();
+    println!("{passed} tests passed in {} s", took.as_secs());
+    let silent = |end: &&Ended| !end.is_success || !end.output.contains("test result: ");
+    let failed: Vec<_> = ended.iter().filter(silent).collect();
+    for end in &failed {
+        println!("FAILED: {} {}", end.program.package, end.program.name);
+        let names = end.output.lines().filter(|line| line.ends_with("... FAILED"));
+        names.for_each(|line| println!("  {line}"));
+    }
+    ensure!(failed.is_empty(), "{} of {} programs failed", failed.len(), ended.len());
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+
+    fn line(reason: &str, is_test: bool, executable: &str) -> String {
+        format!(
+            r#"{{"reason":"{reason}","package_id":"path+file:///a/crates/image#leandisk-image@0.1.0","manifest_path":"/a/crates/image/Cargo.toml",
+            "target":{{"name":"it"}},"profile":{{"test":{is_test}}},"executable":{executable}}}"#
+        )
+    }
+
+    fn named(package: &str, name: &str) -> Program {
+        Program {
+            package: package.into(),
+            name: name.into(),
+            folder: "/".into(),
+            path: Some("/bin/true".into()),
+        }
+    }
+
+    fn ended(is_success: bool, output: &str) -> Ended {
+        let program = named("leandisk", "it");
+        Ended { program, is_success, took: Duration::ZERO, output: output.into() }
+    }
+
+    #[test]
+    fn programs_of_tests_are_found_in_what_cargo_says() {
+        let found = program(&line("compiler-artifact", true, r#""/t/it-1""#)).unwrap().unwrap();
+        assert_eq!((found.package.as_str(), found.name.as_str()), ("leandisk-image", "it"));
+        assert_eq!((found.folder, found.path), ("/a/crates/image".into(), Some("/t/it-1".into())));
+        for other in [
+            line("compiler-artifact", true, "null"),
+            line("compiler-artifact", false, r#""/t/leandisk""#),
+            line("build-finished", true, r#""/t/it-1""#),
+        ] {
+            assert_eq!(program(&other).unwrap(), None);
+        }
+        program("what is no JSON").unwrap_err();
+    }
+
+    #[test]
+    fn a_package_named_as_its_folder_is_found() {
+        let of = |id: &str| package(&serde_json::json!({ "package_id": id })).unwrap();
+        assert_eq!(of("path+file:///a/crates/leandisk#0.1.0"), "leandisk");
+        assert_eq!(of("path+file:///a/crates/cli#leandisk-cli@0.1.0"), "leandisk-cli");
+    }
+
+    #[test]
+    fn long_ones_begin_first() {
+        let programs =
+            vec![named("leandisk", "leandisk"), named("leandisk-crash", "it"), named("leandisk-cli", "it")];
+        let names: Vec<_> = ordered(programs).into_iter().map(|program| program.package).collect();
+        assert_eq!(names, ["leandisk-cli", "leandisk-crash", "leandisk"]);
+    }
+
+    #[test]
+    fn all_of_them_run_and_each_ends_as_it_ends() {
+        let arguments = Arguments { programs: 2, runner: None, cargo: Vec::new() };
+        let of = |path: &str| Program { path: Some(path.into()), ..named(path, "it") };
+        let queue: Vec<_> = ["/bin/true", "/bin/false", "/bin/true"].map(of).into();
+        let mut ends = run_all(queue, 2, &arguments).unwrap();
+        ends.sort_by_key(|end| end.program.package.clone());
+        let ends: Vec<_> = ends.iter().map(|end| (end.program.package.as_str(), end.is_success)).collect();
+        assert_eq!(ends, [("/bin/false", false), ("/bin/true", true), ("/bin/true", true)]);
+    }
+
+    #[test]
+    fn a_failed_program_and_a_silent_one_fail() {
+        let said =
+            "test result: ok. 7 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+        assert_eq!((counted(said, "passed"), counted(said, "ignored")), (7, 2));
+        assert_eq!(counted(&format!("{said}{said}"), "passed"), 14);
+        summarize(&[ended(true, said)], Duration::ZERO).unwrap();
+        summarize(&[ended(true, said), ended(false, said)], Duration::ZERO).unwrap_err();
+        summarize(&[ended(true, "")], Duration::ZERO).unwrap_err();
+    }
+}
