@@ -1,9 +1,10 @@
 //! What each kind of place can do in one attempt, and the attempts that make a [`Storage`] of it.
 //!
-//! Invariants: attempts are bounded, and the last one's error is told; a file that is to be made again, since nobody knows whether it was made, is
+//! Invariants: there are no more requests at a time than a place takes; attempts are bounded, and the last one's error is told; a file that is to be made again, since nobody knows whether it was made, is
 //! compared first with what is there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -83,11 +84,34 @@ pub(crate) struct Retrying<B> {
     backend: B,
     limits: Limits,
     has_answered: AtomicBool,
+    /// How many more requests the place takes at this moment.
+    free: Mutex<usize>,
+    is_free: Condvar,
+}
+
+/// One of the requests that a place takes at a time.
+struct Turn<'a, B>(&'a Retrying<B>);
+
+impl<B> Drop for Turn<'_, B> {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.is_free.notify_one();
+    }
 }
 
 impl<B: Backend> Retrying<B> {
     pub(crate) fn new(backend: B, limits: Limits) -> Self {
-        Self { backend, limits, has_answered: AtomicBool::new(false) }
+        let free = Mutex::new(backend.connection_count().max(1));
+        Self { backend, limits, has_answered: AtomicBool::new(false), free, is_free: Condvar::new() }
+    }
+
+    fn turn(&self) -> Turn<'_, B> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        while *free == 0 {
+            free = self.is_free.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
+        *free -= 1;
+        Turn(self)
     }
 
     fn attempt_count(&self) -> u32 {
@@ -102,7 +126,10 @@ impl<B: Backend> Retrying<B> {
         let mut pause = self.limits.first_pause;
         let mut count = 1;
         loop {
-            match attempt(count > 1) {
+            let turn = self.turn();
+            let attempted = attempt(count > 1);
+            drop(turn);
+            match attempted {
                 Ok(answer) => {
                     self.has_answered.store(true, Ordering::Relaxed);
                     return Ok(answer);

@@ -30,6 +30,7 @@ mod snapshot;
 mod storage;
 mod time;
 mod unlocked;
+mod uploads;
 
 pub use disk::{Held, SnapshotDisk, ZeroBlobs};
 pub use forget::Keep;
