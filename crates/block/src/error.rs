@@ -124,6 +124,17 @@ impl Error {
         Self::new(ErrorKind::Interrupted, "interrupted")
     }
 
+    /// The same once more, for another who needs to be told.
+    pub fn again(error: &Arc<Self>) -> Self {
+        let Inner { kind, what, path, offset, field: _, hint, source, because: _ } = &*error.0;
+        let mut again = Self::new(*kind, what.to_string());
+        again.0.path.clone_from(path);
+        again.0.offset = *offset;
+        again.0.hint.clone_from(hint);
+        again.0.source = source.as_ref().map(|source| io::Error::new(source.kind(), source.to_string()));
+        again.because(error.clone())
+    }
+
     /// Adds where it happened.
     #[must_use]
     pub fn at<S: Space>(mut self, offset: Offset<S>) -> Self {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use image::Format;
 use leandisk::defrag;
 
@@ -42,6 +42,25 @@ pub(crate) struct Arguments {
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) messages: MessageArguments,
+}
+
+impl Arguments {
+    /// The command line as it is parsed and told: options of a repository are short where `-o` means nothing else.
+    pub(crate) fn whole() -> clap::Command {
+        let short = |command: clap::Command| {
+            let has_option = command.get_arguments().any(|argument| argument.get_id() == "option");
+            match has_option && !command.get_arguments().any(|argument| argument.get_short() == Some('o')) {
+                true => command.mut_arg("option", |option| option.short('o')),
+                false => command,
+            }
+        };
+        Self::command().mut_subcommands(short)
+    }
+
+    /// What this process was called with.
+    pub(crate) fn of_this_process() -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&Self::whole().try_get_matches()?)
+    }
 }
 
 /// What is told on standard error.

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use block::{Error, Result};
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
@@ -23,13 +23,13 @@ pub(crate) fn completions(shell: Shell) -> Result<()> {
         Shell::Fish => clap_complete::Shell::Fish,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "leandisk", &mut script);
+    clap_complete::generate(shell, &mut Arguments::whole(), "leandisk", &mut script);
     print(&String::from_utf8_lossy(&script))
 }
 
 /// Writes the page of every command to the folder: `leandisk.1`, `leandisk-copy.1` and so on.
 pub(crate) fn manual(dir: &Path) -> Result<()> {
-    let mut program = Arguments::command().version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
+    let mut program = Arguments::whole().version(env!("CARGO_PKG_VERSION")).disable_help_subcommand(true);
     program.build();
     write_pages(&program, None, dir)
 }

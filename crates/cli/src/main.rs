@@ -20,7 +20,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use block::{Error, ErrorKind};
-use clap::Parser;
 use report::{ErrorDocument, to_json};
 
 use arguments::Arguments;
@@ -28,7 +27,7 @@ use output::{print, print_aside, read_enough, say};
 
 fn main() -> ExitCode {
     output::outlive_file_size_limit();
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::of_this_process() {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };

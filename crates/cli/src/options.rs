@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bench::{AgedKind, HostKind, HostVolume, Stated, Workload};
 use block::{Error, Result};
-use leandisk::backup::{Password, Place};
+use leandisk::backup::{Password, Place, PlaceOptions};
 use leandisk::confine::When;
 use leandisk::running::Address;
 use leandisk::{
@@ -66,7 +66,10 @@ impl RepositoryArguments {
                 .or_else(|| variable("RESTIC_PASSWORD").map(Password::Text))
                 .unwrap_or(Password::Missing),
         };
-        Some(Place::new(name, password))
+        let mut options = PlaceOptions { authorities: self.cacert.clone(), ..PlaceOptions::default() };
+        // Each was looked at when it was parsed.
+        self.option.iter().try_for_each(|option| options.add(option)).ok()?;
+        Some(Place::new(name, password, options))
     }
 
     fn needed(&self) -> Result<Place> {

@@ -13,7 +13,7 @@ const STREAM_COUNT: usize = 8;
 const WINDOW_BYTES: std::ops::RangeInclusive<u64> = (256 << 10)..=(8 << 20);
 /// Blobs that wait to be read ahead.
 const WAITING_MAX: usize = 64;
-/// Threads that read ahead.
+/// Threads that read ahead, at least.
 const THREAD_COUNT: usize = 2;
 
 /// One who reads from one place on.
@@ -68,8 +68,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// `read` reads one. Without threads, where there are none, nothing is read ahead.
-    pub(crate) fn start(read: impl Fn(u32) + Send + Sync + 'static) -> Self {
+    /// `read` reads one, by as many threads as the storage answers at a time. Without threads, where there are none, nothing is read ahead.
+    pub(crate) fn start(connection_count: usize, read: impl Fn(u32) + Send + Sync + 'static) -> Self {
         let (asked, waiting) = sync_channel(WAITING_MAX);
         let (waiting, read) = (Arc::new(Mutex::new(waiting)), Arc::new(read));
         let is_over = Arc::new(AtomicBool::new(false));
@@ -78,7 +78,7 @@ impl Ahead {
             let work = move || work(&waiting, &*read, &is_over);
             std::thread::Builder::new().name("read-ahead".into()).spawn(work).ok()
         };
-        let threads = (0..THREAD_COUNT).filter_map(start).collect();
+        let threads = (0..connection_count.max(THREAD_COUNT)).filter_map(start).collect();
         Self { streams: Mutex::default(), asked: Some(asked), is_over, threads }
     }
 

@@ -163,10 +163,23 @@ impl SnapshotDisk {
     /// The same, for readers that wait for each answer: who reads on from where a read ended finds the next blobs in memory.
     #[must_use]
     pub fn reading_ahead(self) -> Self {
+        if self.ahead.is_some() {
+            return self;
+        }
         let stored = self.stored.clone();
         // Who needs what could not be read is told.
-        let ahead = Ahead::start(move |number| drop(stored.blob(number)));
+        let count = stored.repository.inner.storage().connection_count();
+        let ahead = Ahead::start(count, move |number| drop(stored.blob(number)));
         Self { ahead: Some(ahead), ..self }
+    }
+
+    /// The same where each read has a way to go; as it is where reading takes no more than the storage does.
+    #[must_use]
+    pub fn reading_ahead_from_afar(self) -> Self {
+        match self.stored.repository.inner.storage().connection_count() {
+            0 => self,
+            _ => self.reading_ahead(),
+        }
     }
 
     /// Bytes that are no zeros by the list of blobs alone.

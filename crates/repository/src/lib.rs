@@ -30,13 +30,14 @@ mod snapshot;
 mod storage;
 mod time;
 mod unlocked;
+mod uploads;
 
 pub use disk::{Held, SnapshotDisk, ZeroBlobs};
 pub use forget::Keep;
 pub use id::Id;
 pub use index::Index;
 pub use local::Folder;
-pub use lock::host_name;
+pub use lock::{host_name, is_abandoned, partial_suffix};
 #[cfg(feature = "mutants")]
 pub use mutant::Mutant;
 pub use pack::{BlobKind, Place};
@@ -44,4 +45,5 @@ pub use record::{LayerFile, LayerState, Layers, Record, Start};
 pub use repository::Repository;
 pub use session::{Added, Packer, Session};
 pub use snapshot::{Node, Snapshot, Tree};
-pub use storage::{Change, Kind, Memory, Storage};
+pub use storage::{Change, Denied, Kind, Memory, Storage, WHOLE_BYTES_MAX};
+pub use time::basic_now;

@@ -11,10 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::{Error, Result};
 
 use crate::lock;
-use crate::storage::{Kind, Storage};
-
-/// The longest file that is read as a whole: an index or a snapshot. restic begins a new index after some ten megabytes.
-const WHOLE_BYTES_MAX: u64 = 1 << 30;
+use crate::storage::{Kind, Storage, WHOLE_BYTES_MAX};
 
 /// A folder.
 #[derive(Debug)]
@@ -31,14 +28,7 @@ impl Folder {
     }
 
     fn folder(&self, kind: Kind) -> PathBuf {
-        match kind {
-            Kind::Config => self.root.clone(),
-            Kind::Key => self.root.join("keys"),
-            Kind::Lock => self.root.join("locks"),
-            Kind::Snapshot => self.root.join("snapshots"),
-            Kind::Index => self.root.join("index"),
-            Kind::Pack => self.root.join("data"),
-        }
+        kind.folder().map_or_else(|| self.root.clone(), |folder| self.root.join(folder))
     }
 
     fn folder_of(&self, kind: Kind, name: &str) -> PathBuf {
@@ -63,7 +53,7 @@ impl Folder {
 
     /// What follows a file's name until it is whole: says whose it is.
     fn partial_suffix() -> String {
-        format!("-tmp-leandisk-{}-{}", lock::host_name(), std::process::id())
+        lock::partial_suffix()
     }
 }
 
@@ -169,13 +159,10 @@ impl Storage for Folder {
     }
 
     fn clear_partial(&self) -> Result<()> {
-        let mark = format!("-tmp-leandisk-{}-", lock::host_name());
         for folder in self.folders() {
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
-                let Some((_, rest)) = name.split_once(&mark) else { continue };
-                let process = rest.split('-').next().and_then(|digits| digits.parse().ok());
-                if process.is_some_and(|process| !lock::is_running(process)) {
+                if lock::is_abandoned(&name) {
                     // Whoever cannot remove it can still go on.
                     let _ = fs::remove_file(entry.path());
                 }

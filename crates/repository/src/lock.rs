@@ -144,6 +144,18 @@ pub(crate) fn user_name() -> String {
     std::env::var("USER").unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string())
 }
 
+/// What follows a file's name until it is whole: says whose it is.
+pub fn partial_suffix() -> String {
+    format!("-tmp-leandisk-{}-{}", host_name(), std::process::id())
+}
+
+/// Whether a file of this name is half-written, by a process of this host that has ended.
+pub fn is_abandoned(name: &str) -> bool {
+    let mark = format!("-tmp-leandisk-{}-", host_name());
+    let process = name.split_once(&mark).and_then(|(_, rest)| rest.split('-').next()?.parse().ok());
+    process.is_some_and(|process| !is_running(process))
+}
+
 /// Whether this host has such a process.
 pub(crate) fn is_running(process: u32) -> bool {
     std::path::Path::new("/proc").join(process.to_string()).exists()

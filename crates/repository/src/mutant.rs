@@ -7,4 +7,6 @@ pub enum Mutant {
     SnapshotBeforePacks,
     /// The snapshot and an index are stored before the last packs.
     IndexBeforePacks,
+    /// An index and the snapshot are stored while packs are on their way.
+    IndexBeforeUploads,
 }

@@ -13,7 +13,7 @@ use crate::index::Index;
 use crate::lock::{self, Lock};
 use crate::pack::{BlobKind, Place};
 use crate::snapshot::{Snapshot, Tree};
-use crate::storage::{Kind, Storage};
+use crate::storage::{Denied, Kind, Storage};
 use crate::unlocked::{Unlocked, from_json, missing, to_json};
 use crate::{Id, polynomial, time};
 
@@ -182,7 +182,9 @@ impl Repository {
 /// Whether a lock could not be written because nothing can be.
 fn is_read_only(error: &Error) -> bool {
     use IoErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    error.io_source().is_some_and(|io| matches!(io.kind(), PermissionDenied | ReadOnlyFilesystem))
+    let is_denied = error.cause::<Denied>().is_some();
+    is_denied
+        || error.io_source().is_some_and(|io| matches!(io.kind(), PermissionDenied | ReadOnlyFilesystem))
 }
 
 fn exists(storage: &dyn Storage) -> Result<bool> {

@@ -7,24 +7,22 @@
 
 use std::collections::HashSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use block::{Error, Result};
 use mutants::broken;
 
 use crate::Id;
-use crate::index::{Index, IndexFile};
+use crate::index::Index;
 use crate::pack::{BlobKind, Filling};
 use crate::record::{self, Record};
 use crate::repository::Repository;
 use crate::snapshot::{Node, Snapshot, Tree};
 use crate::storage::Kind;
 use crate::unlocked::ZSTD_LEVEL;
+use crate::uploads::Uploads;
 
 /// A pack is closed once it is as long as this, restic's default.
 const PACK_BYTES: usize = 16 << 20;
-/// So many packs are named in one index. Once it is stored, a backup that is interrupted has not done them in vain.
-const PACKS_PER_INDEX: usize = 64;
 
 /// What is being added.
 pub struct Session<'r> {
@@ -32,8 +30,7 @@ pub struct Session<'r> {
     known: &'r Index,
     /// Blobs that this session has taken to be stored, in packs that may not be closed yet.
     taken: Mutex<HashSet<(BlobKind, Id)>>,
-    unindexed: Mutex<IndexFile>,
-    stored_bytes: AtomicU64,
+    uploads: Uploads,
 }
 
 /// One thread's packs. Nothing of it is of use before [`Session::finish`].
@@ -54,8 +51,7 @@ impl<'r> Session<'r> {
             repository,
             known,
             taken: Mutex::new(HashSet::new()),
-            unindexed: Mutex::new(IndexFile::default()),
-            stored_bytes: AtomicU64::new(0),
+            uploads: Uploads::begin(repository.inner.clone()),
         })
     }
 
@@ -68,36 +64,7 @@ impl<'r> Session<'r> {
 
     /// Bytes of all files that were made, until now.
     pub fn stored_bytes(&self) -> u64 {
-        self.stored_bytes.load(Ordering::Relaxed)
-    }
-
-    fn close(&self, filling: Filling) -> Result<()> {
-        if filling.is_empty() {
-            return Ok(());
-        }
-        let inner = &self.repository.inner;
-        let (bytes, blobs) = filling.finish(&inner.key)?;
-        let id = Id::of(&bytes);
-        inner.storage().create(Kind::Pack, &id.to_string(), &bytes)?;
-        self.stored_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let mut unindexed = self.unindexed.lock().expect("nobody panics with it");
-        unindexed.push(id, &blobs);
-        let full = (unindexed.pack_count() >= PACKS_PER_INDEX).then(|| std::mem::take(&mut *unindexed));
-        drop(unindexed);
-        full.map_or(Ok(()), |index| self.save_index(&index))
-    }
-
-    fn save_index(&self, index: &IndexFile) -> Result<()> {
-        if index.pack_count() > 0 {
-            self.save(Kind::Index, index)?;
-        }
-        Ok(())
-    }
-
-    fn save(&self, kind: Kind, value: &impl serde::Serialize) -> Result<Id> {
-        let (id, bytes) = self.repository.inner.save_json(kind, value)?;
-        self.stored_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(id)
+        self.uploads.stored_bytes()
     }
 
     /// Adds the records of disks, each with the name of its disk's file: the folder that holds them, unless it would be empty.
@@ -137,7 +104,7 @@ impl<'r> Session<'r> {
         let mut describe = Some(describe);
         let mut save = || -> Result<Id> {
             let describe = describe.take().expect("called once");
-            self.save(Kind::Snapshot, &describe(tree))
+            self.uploads.save(Kind::Snapshot, &describe(tree))
         };
         if broken!(SnapshotBeforePacks) {
             snapshot = Some(save()?);
@@ -145,25 +112,24 @@ impl<'r> Session<'r> {
         let mut last = Filling::default();
         for packer in packers {
             if last.len_bytes() + packer.filling.len_bytes() > PACK_BYTES {
-                self.close(std::mem::take(&mut last))?;
+                self.uploads.put(std::mem::take(&mut last))?;
             }
             last.append(packer.filling);
         }
-        let close = || {
-            self.close(last)?;
+        let close = || -> Result<()> {
+            self.uploads.put(last)?;
             // Trees lie in packs of their own, as restic has them.
-            self.close(trees.filling)
+            self.uploads.put(trees.filling)?;
+            if broken!(IndexBeforeUploads) { Ok(()) } else { self.uploads.wait() }
         };
         let index_first = broken!(IndexBeforePacks);
         if index_first {
             // What it names by then is a part; the rest follows.
-            let ahead = std::mem::take(&mut *self.unindexed.lock().expect("nobody panics with it"));
-            self.save_index(&ahead)?;
+            self.uploads.save_index()?;
             snapshot = Some(save()?);
         }
         close()?;
-        let rest = std::mem::take(&mut *self.unindexed.lock().expect("nobody panics with it"));
-        self.save_index(&rest)?;
+        self.uploads.save_index()?;
         match snapshot {
             Some(early) => Ok(early),
             None => save(),
@@ -205,7 +171,7 @@ impl Packer<'_, '_> {
             None => self.filling.push(&inner.key, (id, kind), contents, None)?,
         }
         if self.filling.len_bytes() >= PACK_BYTES {
-            session.close(std::mem::take(&mut self.filling))?;
+            session.uploads.put(std::mem::take(&mut self.filling))?;
         }
         Ok(Added { id, is_new: true })
     }

@@ -2,9 +2,25 @@
 //!
 //! Invariant: what [`Storage::create`] made is there as a whole, or not at all, whatever happens; when it returns, it is for good.
 
+use std::fmt;
 use std::sync::Mutex;
 
 use block::{Error, Result};
+
+/// The longest file that is read as a whole: an index or a snapshot. restic begins a new index after some ten megabytes.
+pub const WHOLE_BYTES_MAX: u64 = 1 << 30;
+
+/// The cause of an error: whoever holds the repository does not let this user do it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Denied(pub String);
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Denied {}
 
 /// The kinds of files in a repository.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -24,8 +40,23 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 6] = [Self::Config, Self::Key, Self::Lock, Self::Snapshot, Self::Index, Self::Pack];
+
+    /// The folder that restic has them in; `None` for the configuration, which is the file `config` beside the folders.
+    pub fn folder(self) -> Option<&'static str> {
+        match self {
+            Self::Config => None,
+            Self::Key => Some("keys"),
+            Self::Lock => Some("locks"),
+            Self::Snapshot => Some("snapshots"),
+            Self::Index => Some("index"),
+            Self::Pack => Some("data"),
+        }
+    }
+
     /// For messages.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Config => "configuration",
             Self::Key => "key",
@@ -59,6 +90,11 @@ pub trait Storage: Send + Sync {
 
     /// Removes a file; one that is not there is no error.
     fn remove(&self, kind: Kind, name: &str) -> Result<()>;
+
+    /// How many files may be written at the same time, by threads of their own; 0 where who makes a file had better write it at once.
+    fn connection_count(&self) -> usize {
+        0
+    }
 
     /// Removes what a process that was killed left behind half-written.
     fn clear_partial(&self) -> Result<()> {

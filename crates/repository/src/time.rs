@@ -10,6 +10,13 @@ pub(crate) fn now() -> String {
     format(i64::try_from(since.as_secs()).unwrap_or(0), since.subsec_nanos())
 }
 
+/// Now, in UTC and to the second, as ISO 8601's basic format has it: `20060102T150405Z`.
+pub fn basic_now() -> String {
+    let text = now();
+    let digits: String = text.split('.').next().unwrap_or_default().replace(['-', ':'], "");
+    digits + "Z"
+}
+
 /// A moment in seconds since 1970, in UTC.
 pub(crate) fn format(seconds: i64, nanoseconds: u32) -> String {
     let (days, of_day) = (seconds.div_euclid(DAY_SECONDS), seconds.rem_euclid(DAY_SECONDS));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use image::Format;
+use leandisk::backup::PlaceOptions;
 
 use super::{
     CONTENTS, Layout, OUTPUT, OpenArguments, ProgressStyle, Provision, REPOSITORY, SAFETY,
@@ -14,7 +15,8 @@ use super::{
 /// Which repository, and how its password is known.
 #[derive(Debug, Args)]
 pub(crate) struct RepositoryArguments {
-    /// Repository with the backups, in restic's format: a local folder. A disk in it is named SNAPSHOT:DISK [default: RESTIC_REPOSITORY]
+    /// Repository with the backups, in restic's format: a local folder, rest:URL, s3:HOST/BUCKET, sftp:USER@HOST:PATH or rclone:REMOTE:PATH.
+    /// A disk in it is named SNAPSHOT:DISK [default: RESTIC_REPOSITORY]
     #[arg(long, value_name = "REPO", help_heading = REPOSITORY)]
     pub(crate) repo: Option<String>,
     /// File with the password of the repository [default: RESTIC_PASSWORD_FILE]
@@ -23,6 +25,19 @@ pub(crate) struct RepositoryArguments {
     /// Command that prints the password of the repository; the shell runs it [default: RESTIC_PASSWORD_COMMAND]
     #[arg(long, value_name = "COMMAND", conflicts_with = "password_file", help_heading = REPOSITORY)]
     pub(crate) password_command: Option<String>,
+    /// File with the certificates of the authorities that alone are believed where the repository is reached by https [default: RESTIC_CACERT]
+    #[arg(long, value_name = "FILE", help_heading = REPOSITORY)]
+    pub(crate) cacert: Option<PathBuf>,
+    /// Option of the repository: rclone.program, rclone.args, s3.region, sftp.command or sftp.args. May be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = repository_option, help_heading = REPOSITORY)]
+    pub(crate) option: Vec<String>,
+}
+
+fn repository_option(text: &str) -> Result<String, String> {
+    match PlaceOptions::default().add(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(error) => Err([&error.to_string(), error.hint_text().unwrap_or_default()].join("; ")),
+    }
 }
 
 #[derive(Debug, Args)]

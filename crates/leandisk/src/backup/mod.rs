@@ -37,6 +37,7 @@ use crate::stored::{disks_of, node_name};
 use crate::{Observer, shadow_copies};
 
 pub use crate::stored::{Password, Place, SnapshotName};
+pub use backends::Options as PlaceOptions;
 pub use check::{Options as CheckOptions, run as check};
 pub use repository::Keep;
 pub use restore::{Options as RestoreOptions, run as restore};
@@ -528,7 +529,7 @@ fn rehearse(options: &Options, planned: Vec<Planned>, started: Instant) -> Resul
     let earlier = earlier.map(|earlier| earlier.snapshots).unwrap_or_default();
     let all: Vec<_> = std::iter::once((made, new)).chain(earlier).collect();
     Ok(report::backup_document(BackupSubject {
-        repository: options.place.name(),
+        repository: &options.place.name(),
         forgotten: forgotten(&options.keep, &all, made).iter().map(Id::to_string).collect(),
         dry_run: true,
         snapshot: None,

@@ -125,7 +125,8 @@ pub(crate) fn open_disk(place: &Place, name: &SnapshotName, path: &Path) -> Resu
         tree: snapshot.tree.bytes(),
         disk: disk.node.name.clone(),
     };
-    Ok(StoredDisk { disk: SnapshotDisk::open(repository, &index, &disk.node, path)?, reference })
+    let disk = SnapshotDisk::open(repository, &index, &disk.node, path)?.reading_ahead_from_afar();
+    Ok(StoredDisk { disk, reference })
 }
 
 #[cfg(test)]

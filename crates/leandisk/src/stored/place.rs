@@ -1,12 +1,12 @@
 //! Where a repository is, and how its password is known.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use block::{Error, Result};
-use repository::{Folder, Repository, Storage};
+use repository::{Repository, Storage};
 
 /// Where the password of a repository comes from.
 #[derive(Clone, PartialEq, Eq)]
@@ -67,16 +67,35 @@ fn output_of(command: &str) -> Result<String> {
 }
 
 /// A repository, by its name and password. It is opened once, and is in use until the last copy of this goes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Place {
+    /// Which may hold a password.
     name: String,
     password: Password,
+    options: backends::Options,
     opened: Opened,
 }
 
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("name", &self.name())
+            .field("password", &self.password)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Not a part of what a place is.
-#[derive(Clone, Default, Debug)]
-struct Opened(Arc<Mutex<Option<Arc<Repository>>>>);
+#[derive(Clone, Default)]
+struct Opened(Arc<Mutex<Held>>);
+
+/// What is reached once: some places are a program that runs meanwhile.
+#[derive(Default)]
+struct Held {
+    storage: Option<Arc<dyn Storage>>,
+    repository: Option<Arc<Repository>>,
+}
 
 impl PartialEq for Opened {
     fn eq(&self, _: &Self) -> bool {
@@ -86,41 +105,42 @@ impl PartialEq for Opened {
 
 impl Eq for Opened {}
 
-/// What restic calls the other kinds of places.
-const OTHERS: [&str; 8] = ["sftp:", "rest:", "s3:", "swift:", "b2:", "azure:", "gs:", "rclone:"];
-
 impl Place {
-    /// `name` is as restic takes it: a path, or `local:` and a path.
-    pub fn new(name: String, password: Password) -> Self {
-        Self { name, password, opened: Opened::default() }
+    /// `name` is as restic takes it: a path, or a kind of place, a colon, and where it is.
+    pub fn new(name: String, password: Password, options: backends::Options) -> Self {
+        Self { name, password, options, opened: Opened::default() }
     }
 
-    /// As it was named.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// As it was named, without a password that is in it.
+    pub fn name(&self) -> String {
+        backends::shown(&self.name)
     }
 
-    fn storage(&self) -> Result<Arc<dyn Storage>> {
-        if let Some(other) = OTHERS.into_iter().find(|other| self.name.starts_with(other)) {
-            return Err(Error::unsupported(format!("repositories at {other} are not supported yet"))
-                .hint("name a local folder; 'restic copy' takes snapshots from there to anywhere"));
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.opened.0.lock().expect("nobody panics with it")
+    }
+
+    fn storage(&self, held: &mut Held) -> Result<Arc<dyn Storage>> {
+        if let Some(storage) = &held.storage {
+            return Ok(storage.clone());
         }
-        let path = self.name.strip_prefix("local:").unwrap_or(&self.name);
-        Ok(Arc::new(Folder::new(Path::new(path))))
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let storage = backends::open(&self.name, &self.options, &variable)?;
+        Ok(held.storage.insert(storage).clone())
     }
 
     /// Whether there is a repository.
     pub(crate) fn exists(&self) -> Result<bool> {
-        Ok(!self.storage()?.names(repository::Kind::Config)?.is_empty())
+        Ok(!self.storage(&mut self.held())?.names(repository::Kind::Config)?.is_empty())
     }
 
     /// Opens it; makes it if there is none and `init` says so.
     pub(crate) fn open(&self, init: bool) -> Result<Arc<Repository>> {
-        let mut opened = self.opened.0.lock().expect("nobody panics with it");
-        if let Some(repository) = &*opened {
+        let mut held = self.held();
+        if let Some(repository) = &held.repository {
             return Ok(repository.clone());
         }
-        let storage = self.storage()?;
+        let storage = self.storage(&mut held)?;
         let is_there = !storage.names(repository::Kind::Config)?.is_empty();
         if !is_there && !init {
             // Before anyone is asked for a password.
@@ -133,6 +153,6 @@ impl Place {
             true => Repository::open(storage, password.as_bytes())?,
             false => Repository::init(storage, password.as_bytes())?,
         });
-        Ok(opened.insert(repository).clone())
+        Ok(held.repository.insert(repository).clone())
     }
 }

@@ -1,8 +1,10 @@
 //! A backup that is cut off after each of its writes, and one that finds no more room at each of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
-use repository::{Change, Kind, Memory, Mutant, Repository};
+use block::Result as BlockResult;
+use repository::{Change, Kind, Memory, Mutant, Repository, Storage};
 
 use crate::{PASSWORD, back_up, check};
 
@@ -28,6 +30,89 @@ fn explore(mutant: Option<Mutant>) -> Result<usize, String> {
     }
     assert_eq!((counts.first(), counts.last()), (Some(&1), Some(&2)), "{counts:?}");
     Ok(after.len())
+}
+
+/// Takes packs from several threads, and has none of them before there is a snapshot: if who makes that does not wait for them.
+struct Late {
+    memory: Memory,
+    has_snapshot: Mutex<bool>,
+    is_made: Condvar,
+}
+
+/// How long a pack waits for a snapshot that comes too early.
+const LATE: Duration = Duration::from_millis(200);
+
+impl Storage for Late {
+    fn place(&self) -> String {
+        self.memory.place()
+    }
+
+    fn prepare(&self) -> BlockResult<()> {
+        self.memory.prepare()
+    }
+
+    fn names(&self, kind: Kind) -> BlockResult<Vec<String>> {
+        self.memory.names(kind)
+    }
+
+    fn read(&self, kind: Kind, name: &str) -> BlockResult<Vec<u8>> {
+        self.memory.read(kind, name)
+    }
+
+    fn read_part(&self, kind: Kind, name: &str, offset: u64, len: usize) -> BlockResult<Vec<u8>> {
+        self.memory.read_part(kind, name, offset, len)
+    }
+
+    fn create(&self, kind: Kind, name: &str, contents: &[u8]) -> BlockResult<()> {
+        let mut has_snapshot = self.has_snapshot.lock().unwrap();
+        match kind {
+            Kind::Pack => {
+                let waited = self.is_made.wait_timeout_while(has_snapshot, LATE, |is_there| !*is_there);
+                drop(waited);
+            }
+            Kind::Snapshot => {
+                *has_snapshot = true;
+                drop(has_snapshot);
+                self.is_made.notify_all();
+            }
+            _ => drop(has_snapshot),
+        }
+        self.memory.create(kind, name, contents)
+    }
+
+    fn remove(&self, kind: Kind, name: &str) -> BlockResult<()> {
+        self.memory.remove(kind, name)
+    }
+
+    fn connection_count(&self) -> usize {
+        5
+    }
+}
+
+/// The order in which files of a backup come that has room for so many.
+fn late_kinds(mutant: Option<Mutant>, room: usize) -> (BlockResult<()>, Vec<Kind>) {
+    let memory = Memory::failing(&[], room);
+    let late = Arc::new(Late { memory, has_snapshot: Mutex::new(false), is_made: Condvar::new() });
+    let made = Repository::init(late.clone(), PASSWORD)
+        .and_then(|repository| mutants::with(mutant, || back_up(&repository, 1)).map(drop));
+    let kinds = late.memory.changes().into_iter().filter_map(|change| match change {
+        Change::Created(kind @ (Kind::Pack | Kind::Index | Kind::Snapshot), ..) => Some(kind),
+        Change::Created(..) | Change::Removed(..) => None,
+    });
+    (made, kinds.collect())
+}
+
+#[test]
+fn packs_that_are_on_their_way_are_waited_for() {
+    let (made, kinds) = late_kinds(None, 100);
+    made.unwrap();
+    assert_eq!(kinds, [Kind::Pack, Kind::Pack, Kind::Pack, Kind::Index, Kind::Snapshot]);
+    let (_, kinds) = late_kinds(Some(Mutant::IndexBeforeUploads), 100);
+    assert_ne!(kinds.last(), Some(&Kind::Snapshot), "the mutant was not found: {kinds:?}");
+    // A key, the configuration and a lock; then there is no room for the last pack.
+    let (made, kinds) = late_kinds(None, 5);
+    assert!(made.unwrap_err().is_full());
+    assert_eq!(kinds, [Kind::Pack, Kind::Pack]);
 }
 
 #[test]
