@@ -240,7 +240,7 @@ enum Place {
     /// Where the command line says.
     Here,
     /// At the export of a running guest's disk.
-    Guest(Box<running::Disk>),
+    Guest(Box<running::Moment>),
     /// At a server on this host.
     Served(Box<moment::Disk>, String),
 }
@@ -250,7 +250,7 @@ impl Place {
     fn elsewhere(&self) -> Option<(PathBuf, String)> {
         match self {
             Self::Here => None,
-            Self::Guest(guest) => Some((guest.source().to_owned(), guest.shown().to_owned())),
+            Self::Guest(guest) => Some((guest.disk().source.clone(), guest.disk().shown.clone())),
             Self::Served(served, shown) => Some((served.source().to_owned(), shown.clone())),
         }
     }
@@ -291,7 +291,7 @@ fn at<T>(
 impl Place {
     fn begin(disk: &Path, how: &running::Options, observer: &dyn Observer) -> Result<Self> {
         if let Some(address) = Address::of(disk) {
-            return Ok(Self::Guest(Box::new(running::Disk::begin(&address?, how, observer)?)));
+            return Ok(Self::Guest(Box::new(running::Moment::begin(&address?, how, observer)?)));
         }
         let served = moment::Disk::begin(disk, how.overlay_folder.as_deref())?;
         Ok(served.map_or(Self::Here, |served| Self::Served(Box::new(served), disk.display().to_string())))

@@ -321,7 +321,7 @@ impl CopyArguments {
         Ok(running::Options {
             freeze: self.freeze.map(Into::into).unwrap_or_default(),
             agent: self.agent.clone(),
-            since: self.since.clone(),
+            bitmap: self.since.clone().map_or(running::BitmapAsked::No, running::BitmapAsked::Always),
             overlay_folder: self.others.first().and_then(|target| folder_of(target)),
         })
     }
