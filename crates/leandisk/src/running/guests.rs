@@ -52,6 +52,10 @@ impl Guests {
         let mut guests = Self::default();
         let mut found = Vec::new();
         let by_guest = by_guest(names)?;
+        if by_guest.len() > 1 && options.agent.is_some() {
+            return Err(Error::invalid("one agent is named, and disks of several guests")
+                .hint("give each guest a command of its own, or leave --agent out"));
+        }
         if by_guest.len() > 1 {
             observer.note(&format!(
                 "these are disks of {} guests: those of one guest are of one moment, and each guest has its own",
