@@ -29,8 +29,10 @@ MOMENTS ?= 100
 COORDINATE_SEEDS ?= 1000000
 # Copies of running guests' disks that `make live-kills` kills.
 LIVE_KILLS ?= 100
+# Generations of random writes that `make backup-generations` backs up.
+GENERATIONS ?= 1000
 
-.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean
+.PHONY: help guard-figures coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -127,7 +129,11 @@ flips: ## Flip a bit of every field of small ext and XFS volumes; e2fsck and xfs
 	FLIPS=all $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- xfs_flips:: --include-ignored --nocapture
 
 live-kills: ## Kill LIVE_KILLS copies of running guests' disks, and look for what is left in QEMU
-	LEANDISK_KILLS=$(LIVE_KILLS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running::what_a_killed_copy --nocapture
+	LEANDISK_KILLS=$(LIVE_KILLS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running::what_a_killed_copy \
+		running_several::what_a_killed_copy running_tracked::no_change_is_skipped_after --nocapture
+
+backup-generations: ## Back up GENERATIONS generations of random writes, of running guests and of images, and compare each with a model
+	LEANDISK_GENERATIONS=$(GENERATIONS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running_tracked::generations --nocapture
 
 newer-nbd: ## Speak NBD's extended headers with QEMU and libnbd of Debian 13 (root, debootstrap)
 	scripts/install-test-tools package

@@ -572,6 +572,17 @@ pub(crate) enum Reflink {
     Never,
 }
 
+/// How a disk of a running guest is read.
+#[derive(Debug, Args)]
+pub(crate) struct GuestArguments {
+    /// Whether the file systems of a running guest are frozen for the moment that is read (qmp: only) [default: auto]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = GUEST)]
+    pub(crate) freeze: Option<Freeze>,
+    /// The host's socket of the guest agent's channel (qmp: only)
+    #[arg(long, value_name = "SOCKET", help_heading = GUEST)]
+    pub(crate) agent: Option<PathBuf>,
+}
+
 #[derive(Debug, Args)]
 #[command(
     override_usage = "leandisk copy [OPTIONS] <SOURCE> <TARGET>\n       leandisk copy [OPTIONS] <SOURCE>... --into <FOLDER|OVA>"
@@ -580,7 +591,7 @@ pub(crate) enum Reflink {
 pub(crate) struct CopyArguments {
     /// The disk to copy: an image file, a block device, the address of an export (nbd+unix:///NAME?socket=PATH), qmp:SOCKET[?disk=NAME] for a
     /// disk of a running QEMU guest, or - for standard input (-f raw or vmdk); with --into also an appliance (.ova, .ovf, .vmx, or libvirt's
-    /// domain XML), which stands for all of its disks
+    /// domain XML) or a running guest (qmp:SOCKET), which stands for all of its disks
     pub(crate) source: PathBuf,
     /// The image file to create, a block device, the address of an export, or - for standard output (-O raw, qcow2 or vmdk); with --into,
     /// more disks to copy
@@ -640,12 +651,8 @@ pub(crate) struct CopyArguments {
     /// than what the guest sees, and its parts may be from different moments
     #[arg(long, help_heading = SAFETY)]
     pub(crate) in_use: bool,
-    /// Whether the file systems of a running guest are frozen for the moment that is copied (qmp: only) [default: auto]
-    #[arg(long, value_enum, value_name = "WHEN", help_heading = GUEST)]
-    pub(crate) freeze: Option<Freeze>,
-    /// The host's socket of the guest agent's channel (qmp: only)
-    #[arg(long, value_name = "SOCKET", help_heading = GUEST)]
-    pub(crate) agent: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) guest: GuestArguments,
     /// Bring a raw target that holds an earlier full copy up to date: copy what the dirty bitmap says was written since, then begin the
     /// bitmap anew (qmp: only)
     #[arg(long, value_name = "BITMAP", help_heading = GUEST, conflicts_with_all = ["compress", "layout", "keep_free", "keep_swap", "drop_shadow_copies", "fast", "verify", "resume", "target_option"])]

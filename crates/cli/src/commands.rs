@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use block::{Error, Result};
 use clap::ValueEnum;
-use leandisk::running::Address;
+use leandisk::running::{Address, ReadDisk};
 use leandisk::{
     Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, coordinate, copy, create,
     defrag, files, folder, guard, increment, info, map, moment, recover, running, serve, stats, worth,
@@ -240,7 +240,7 @@ enum Place {
     /// Where the command line says.
     Here,
     /// At the export of a running guest's disk.
-    Guest(Box<running::Disk>),
+    Guest(Box<running::Moment>),
     /// At a server on this host.
     Served(Box<moment::Disk>, String),
 }
@@ -250,7 +250,7 @@ impl Place {
     fn elsewhere(&self) -> Option<(PathBuf, String)> {
         match self {
             Self::Here => None,
-            Self::Guest(guest) => Some((guest.source().to_owned(), guest.shown().to_owned())),
+            Self::Guest(guest) => Some((guest.disk().source.clone(), guest.disk().shown.clone())),
             Self::Served(served, shown) => Some((served.source().to_owned(), shown.clone())),
         }
     }
@@ -291,7 +291,7 @@ fn at<T>(
 impl Place {
     fn begin(disk: &Path, how: &running::Options, observer: &dyn Observer) -> Result<Self> {
         if let Some(address) = Address::of(disk) {
-            return Ok(Self::Guest(Box::new(running::Disk::begin(&address?, how, observer)?)));
+            return Ok(Self::Guest(Box::new(running::Moment::begin(&address?, how, observer)?)));
         }
         let served = moment::Disk::begin(disk, how.overlay_folder.as_deref())?;
         Ok(served.map_or(Self::Here, |served| Self::Served(Box::new(served), disk.display().to_string())))
@@ -315,19 +315,58 @@ impl Place {
     }
 }
 
+/// Where several disks are read: those of one running guest as they are at one moment, and those that are served.
+pub(crate) struct Places {
+    guests: running::Guests,
+    served: Vec<moment::Disk>,
+    /// In the order of their names. A guest's name stands for all of its disks.
+    pub(crate) disks: Vec<ReadDisk>,
+}
+
+impl Places {
+    pub(crate) fn begin(names: &[PathBuf], how: &running::Options, observer: &dyn Observer) -> Result<Self> {
+        let (guests, mut disks) = running::Guests::begin(names, how, observer)?;
+        let mut served = Vec::new();
+        for (named, disk) in names.iter().enumerate().filter(|(_, name)| !Address::is_one(name)) {
+            let found = moment::Disk::begin(disk, how.overlay_folder.as_deref())?;
+            let read_at = found.as_ref().map(|found| found.source().to_owned());
+            disks.push(ReadDisk { read_at, ..ReadDisk::here(named, disk.clone()) });
+            served.extend(found);
+        }
+        disks.sort_by_key(|disk| disk.named);
+        Ok(Self { guests, served, disks })
+    }
+
+    /// What was made, and is removed by a process that is closed in by then.
+    pub(crate) fn made(&self) -> impl Iterator<Item = &Path> {
+        self.guests.made()
+    }
+
+    /// Removes what was made for them, whatever was done there.
+    pub(crate) fn end<T, E: From<Error>>(self, done: Result<T, E>) -> Result<T, E> {
+        drop(self.served);
+        match (done, self.guests.end()) {
+            (done, Ok(())) => done,
+            (Ok(_), Err(left)) => Err(left.into()),
+            (Err(error), Err(left)) => {
+                tell(&match left.hint_text() {
+                    Some(hint) => format!("{left}; {hint}"),
+                    None => left.to_string(),
+                });
+                Err(error)
+            }
+        }
+    }
+}
+
 /// Backs disks up, wherever they are read.
 fn back_up(arguments: &BackupArguments, observer: &dyn Observer) -> Result<BackupDocument> {
     let mut options = arguments.options()?;
-    let how = if options.dry_run { looking() } else { running::Options::default() };
-    let begin = |source: &backup::Source| Place::begin(&source.disk, &how, observer);
-    let places = options.sources.iter().map(begin).collect::<Result<Vec<_>>>()?;
-    for (source, place) in options.sources.iter_mut().zip(&places) {
-        if let Some((read_at, shown)) = place.elsewhere() {
-            (source.read_at, source.disk) = (Some(read_at), shown.into());
-        }
-    }
-    let done = backup::run(&options, observer);
-    places.into_iter().zip(&options.sources).fold(done, |done, (place, source)| place.end(&source.disk, done))
+    let names: Vec<_> = options.sources.iter().map(|source| source.disk.clone()).collect();
+    let mut places = Places::begin(&names, &arguments.of_guests(&names)?, observer)?;
+    options.sources = places.disks.iter().map(|disk| options.sources[disk.named].found(disk)).collect();
+    let done = backup::run(&options, &mut places.guests, observer);
+    places.end(done)
 }
 
 /// Analyses each disk of a folder in a process of its own, so that none is in another's way.

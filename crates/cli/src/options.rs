@@ -16,10 +16,10 @@ use leandisk::{
 use crate::arguments::{
     AgeArguments, AgedFilesystem, AnalyzeArguments, BackupArguments, CatArguments, CheckArguments,
     CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments, DefragArguments,
-    ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, HostFilesystem,
-    InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog, OpenArguments, Order,
-    Placement, Provision, RecoverArguments, Reflink, ReportArguments, RepositoryArguments, RestoreArguments,
-    ServeArguments, SnapshotsArguments, StatsArguments,
+    ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, GuestArguments,
+    HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog,
+    OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, ReportArguments,
+    RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments, StatsArguments,
 };
 
 impl OpenArguments {
@@ -89,6 +89,18 @@ impl BackupArguments {
             yearly: self.keep_yearly,
             tags: self.keep_tag.iter().map(tags).collect(),
         }
+    }
+
+    /// How disks of running guests are read that are among `names`.
+    pub(crate) fn of_guests(&self, names: &[PathBuf]) -> Result<running::Options> {
+        self.guest.check(false, names.iter().any(|name| Address::is_one(name)))?;
+        let bitmap = self.bitmap.clone().map_or(running::BitmapAsked::No, running::BitmapAsked::IfUsable);
+        let how = running::Options { bitmap, ..self.guest.options() };
+        Ok(match self.dry_run {
+            // Nothing of it is kept.
+            true => running::Options { freeze: running::Freeze::Never, ..how },
+            false => how,
+        })
     }
 
     pub(crate) fn options(&self) -> Result<backup::Options> {
@@ -307,6 +319,25 @@ impl MapArguments {
     }
 }
 
+impl GuestArguments {
+    /// `Invalid` if any of it is asked, and no disk is one of a guest.
+    fn check(&self, asks_more: bool, has_guest: bool) -> Result<()> {
+        if !has_guest && (self.freeze.is_some() || self.agent.is_some() || asks_more) {
+            let what = "--freeze, --agent and --since are for disks of running guests";
+            return Err(Error::invalid(what).hint("name one: qmp:SOCKET?disk=NAME"));
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> running::Options {
+        running::Options {
+            freeze: self.freeze.map(Into::into).unwrap_or_default(),
+            agent: self.agent.clone(),
+            ..running::Options::default()
+        }
+    }
+}
+
 impl CopyArguments {
     /// What an incremental copy is asked.
     pub(crate) fn increment(&self) -> Result<increment::Options> {
@@ -314,18 +345,28 @@ impl CopyArguments {
         Ok(increment::Options { target, dry_run, open })
     }
 
+    /// All that is named as a source, where several disks are.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &PathBuf> {
+        std::iter::once(&self.source).chain(&self.others)
+    }
+
+    /// How disks of running guests are read that are copied into `into`.
+    pub(crate) fn of_guests(&self, into: &Path) -> Result<running::Options> {
+        self.guest.check(self.since.is_some(), self.sources().any(|source| Address::is_one(source)))?;
+        if self.since.is_some() {
+            return Err(Error::invalid("--since is for one disk").hint("copy each disk by itself"));
+        }
+        let folder = if into.is_dir() { Some(into.to_owned()) } else { folder_of(into) };
+        Ok(running::Options { overlay_folder: folder, ..self.guest.options() })
+    }
+
     /// How a disk of a running guest is read.
     pub(crate) fn of_guest(&self) -> Result<running::Options> {
-        let is_asked = self.freeze.is_some() || self.agent.is_some() || self.since.is_some();
-        if is_asked && !Address::is_one(&self.source) {
-            let what = "--freeze, --agent and --since are for disks of running guests";
-            return Err(Error::invalid(what).hint("name one: qmp:SOCKET?disk=NAME"));
-        }
+        self.guest.check(self.since.is_some(), Address::is_one(&self.source))?;
         Ok(running::Options {
-            freeze: self.freeze.map(Into::into).unwrap_or_default(),
-            agent: self.agent.clone(),
-            since: self.since.clone(),
+            bitmap: self.since.clone().map_or(running::BitmapAsked::No, running::BitmapAsked::Always),
             overlay_folder: self.others.first().and_then(|target| folder_of(target)),
+            ..self.guest.options()
         })
     }
 
@@ -341,7 +382,7 @@ impl CopyArguments {
     /// Of several disks.
     pub(crate) fn options_of_all(&self, into: &Path) -> copy_all::Options {
         copy_all::Options {
-            sources: std::iter::once(&self.source).chain(&self.others).cloned().collect(),
+            sources: self.sources().map(Into::into).collect(),
             into: into.to_owned(),
             copy: self.copy(PathBuf::new()),
         }

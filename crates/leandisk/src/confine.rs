@@ -74,14 +74,15 @@ pub fn copy(options: &copy::Options) -> Needs {
 pub fn copy_all(options: &copy_all::Options) -> Needs {
     let mut names = ConfinedNames { replaces: options.copy.force, ..ConfinedNames::default() };
     for source in &options.sources {
-        let ConfinedNames { disks, allow_paths, inputs, .. } = disk(source, &options.copy.open);
+        let ConfinedNames { disks, allow_paths, inputs, .. } = disk(source.place(), &options.copy.open);
         names.disks.extend(disks);
         names.inputs.extend(inputs);
         names.allow_paths = allow_paths;
     }
     let into = if options.makes_ova() { &mut names.target } else { &mut names.target_folder };
     *into = Some(options.into.clone());
-    let reads_repository = options.sources.iter().any(|source| options.copy.open.snapshot(source).is_some());
+    let reads_repository =
+        options.sources.iter().any(|source| options.copy.open.snapshot(&source.disk).is_some());
     Needs { names, work: Work::Copying, reads_repository }
 }
 
@@ -104,8 +105,8 @@ pub fn extract(options: &DiskOptions, extract: &ExtractOptions) -> Needs {
 impl Needs {
     /// The same, and to remove what was made before.
     #[must_use]
-    pub fn removing(mut self, made: Option<&std::path::Path>) -> Self {
-        self.names.removed.extend(made.map(Into::into));
+    pub fn removing<'a>(mut self, made: impl IntoIterator<Item = &'a std::path::Path>) -> Self {
+        self.names.removed.extend(made.into_iter().map(Into::into));
         self
     }
 }

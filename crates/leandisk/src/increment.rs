@@ -23,7 +23,7 @@ use report::{CopyDocument, IncrementSubject};
 
 use crate::machine::{Caching, HeldFile, Machine, Named, ThisHost};
 use crate::open::{Location, OpenOptions, check_claims};
-use crate::running::Disk;
+use crate::running::Moment;
 use crate::{Observer, remote};
 
 /// The most that is read at once.
@@ -52,12 +52,14 @@ pub trait Place {
 }
 
 /// Brings the target up to date, and has the disk's bitmap begin anew.
-pub fn run(disk: &mut Disk, options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
+pub fn run(moment: &mut Moment, options: &Options, observer: &dyn Observer) -> Result<CopyDocument> {
     let started = Instant::now();
-    let target = Target::open(&ThisHost, options, disk.len_bytes())?;
-    let source = remote::open(disk.source())?;
-    let context = disk.dirty_context().ok_or_else(|| Error::invalid("nothing is exported"))?;
-    let dirty = remote::marked(disk.source(), &context)?;
+    let disk = moment.disk().clone();
+    let target = Target::open(&ThisHost, options, disk.len_bytes)?;
+    let source = remote::open(&disk.source)?;
+    let told = disk.bitmap.and_then(|told| told.is_usable.ok());
+    let told = told.ok_or_else(|| Error::invalid("nothing is exported"))?;
+    let dirty = remote::marked(&disk.source, &told.context)?;
     let used_bytes = dirty.total_bytes();
     let (mut read_bytes, mut written_bytes) = (used_bytes, used_bytes);
     if !options.dry_run {
@@ -67,16 +69,16 @@ pub fn run(disk: &mut Disk, options: &Options, observer: &dyn Observer) -> Resul
             &target,
             &*target.file,
             || update(&source, &*target.file, &dirty, &*progress),
-            || disk.rotate(),
+            || moment.rotate(0, &[]),
         );
         let totals = copied.map_err(|error| target.say_where(error))?;
         progress.finish();
         (read_bytes, written_bytes) = (totals.read_bytes, totals.written_bytes);
     }
     Ok(CopyDocument::of_increment(&IncrementSubject {
-        source_path: disk.shown(),
+        source_path: &disk.shown,
         target_path: &options.target.display().to_string(),
-        virtual_bytes: disk.len_bytes(),
+        virtual_bytes: disk.len_bytes,
         source_allocated_bytes: source.allocated_bytes()?,
         target_allocated_bytes: target.file.allocated_bytes()?,
         used_bytes,

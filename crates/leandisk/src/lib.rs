@@ -11,7 +11,7 @@
 //! | change it in place | [`compact::run`], [`defrag::run`], [`recover::run`] |
 //! | make one | [`create::run`] |
 //! | read a disk that a server on this host serves, as it is at one moment | [`moment::Disk::begin`], and any of the above that only look, on its address |
-//! | read a disk of a running guest | [`running::Disk::begin`], and any of the above that only look, on its address |
+//! | read a disk of a running guest | [`running::Moment::begin`], and any of the above that only look, on its address |
 //! | back disks up into a repository in restic's format | [`backup::run`], [`backup::snapshots`], [`backup::restore`], [`backup::check`] |
 //! | let others use it | [`serve::run`], [`stats::run`] |
 //! | keep a machine's own files in one piece | [`guard::run`], [`guard::status`], [`guard::report`] |

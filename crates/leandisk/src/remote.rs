@@ -57,7 +57,7 @@ fn patience(name: &Path) -> Patience {
 /// The export at an address, to be written over.
 pub(crate) fn open_target(name: &Path) -> Result<RemoteTarget> {
     let (text, dial, wanted) = reach(name)?;
-    RemoteTarget::connect(text, dial, wanted, Patience::default())
+    RemoteTarget::connect(text, dial, wanted, patience(name))
 }
 
 /// What was written to an export, read back on the same connections: there may be no others.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::monitor::{Monitor, strange};
 use crate::owner::RunId;
+use crate::parts::ABOVE;
 
 /// Disks that a guest has, or that nobody uses, at most: more than QEMU has slots for.
 const DISK_COUNT_MAX: usize = 4096;
@@ -140,12 +141,12 @@ fn disk(
     })
 }
 
-/// The guest's own node, where a run of Leandisk put its filter above it.
+/// The guest's own node, where a run of Leandisk put one of its own above it.
 fn beneath(monitor: &mut dyn Monitor, node: &str) -> Result<Option<String>> {
-    match RunId::parse(node) {
-        Some((run, _)) => Ok(crate::record::read(monitor, run)?.map(|record| record.node)),
-        None => Ok(None),
-    }
+    let Some((run, _)) = RunId::parse(node) else { return Ok(None) };
+    let number = ABOVE.iter().find_map(|part| run.disk_of(node, part));
+    let Some(record) = crate::record::read(monitor, run)? else { return Ok(None) };
+    Ok(number.and_then(|number| record.disks.into_iter().nth(number)).map(|disk| disk.node))
 }
 
 /// The id in `/machine/peripheral/ID` or `/machine/peripheral/ID/virtio-backend`, or the id itself.

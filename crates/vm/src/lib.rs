@@ -13,7 +13,9 @@ mod monitor;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod owner;
+mod parts;
 mod record;
+mod removal;
 mod snapshot;
 mod socket;
 
@@ -24,5 +26,8 @@ pub use monitor::{Command, Monitor, Said};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use owner::{Life, PREFIX, RunId};
-pub use snapshot::{Recovered, Snapshot, Surroundings, Wanted, begin, is_over, recover};
+pub use removal::{Recovered, recover};
+pub use snapshot::{
+    BitmapFound, DISK_COUNT_MAX, Snapshot, Surroundings, Wanted, WantedDisk, begin, find_bitmap, is_over,
+};
 pub use socket::Socket;

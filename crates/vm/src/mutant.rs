@@ -21,10 +21,16 @@ pub enum Mutant {
     NewBitmapAfterMoment,
     /// The user's bitmap is cleared, and what was written since the moment is forgotten.
     NewBitmapDropped,
+    /// What was written until the moment is asked for a little before it.
+    OldBitmapBeforeMoment,
+    /// Each disk is taken at a moment of its own.
+    DisksOneByOne,
+    /// Of several disks only the first is put back as it was.
+    OnlyFirstDiskPutBack,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 9] = [
+pub const MUTANTS: [Mutant; 12] = [
     Mutant::NoRecord,
     Mutant::OverlayLeft,
     Mutant::FilterLeftIn,
@@ -34,4 +40,7 @@ pub const MUTANTS: [Mutant; 9] = [
     Mutant::ThawOnlyAfterSuccess,
     Mutant::NewBitmapAfterMoment,
     Mutant::NewBitmapDropped,
+    Mutant::OldBitmapBeforeMoment,
+    Mutant::DisksOneByOne,
+    Mutant::OnlyFirstDiskPutBack,
 ];

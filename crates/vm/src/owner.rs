@@ -72,6 +72,17 @@ impl RunId {
         format!("{self}-{part}")
     }
 
+    /// The name of a part that each of its disks has, of the disk with this number.
+    pub(crate) fn of_disk(self, part: &str, disk: usize) -> String {
+        format!("{self}-{part}{disk}")
+    }
+
+    /// Which of its disks something of that name belongs to, if it is such a part.
+    pub(crate) fn disk_of(self, name: &str, part: &str) -> Option<usize> {
+        let (_, found) = Self::parse(name).filter(|(run, _)| *run == self)?;
+        found.strip_prefix(part)?.parse().ok()
+    }
+
     /// Whether the process that this is the name of is there.
     pub fn life(self) -> Life {
         let take = |shift: u32, bits: u32| {
@@ -125,9 +136,13 @@ mod tests {
     #[test]
     fn names_are_short_and_tell_who() {
         let run = RunId::of((1 << 22) - 1, (1 << 36) - 1, 0xffff_ffff, 255);
-        assert_eq!(run.part("cbw").len(), 29);
-        assert!(run.part("over").len() <= 31);
-        assert_eq!(RunId::parse(&run.part("over")), Some((run, "over")));
+        assert!(run.of_disk("cbw", 99).len() <= 31);
+        assert_eq!(RunId::parse(&run.part("serv")), Some((run, "serv")));
+        assert_eq!(run.disk_of(&run.of_disk("cbw", 7), "cbw"), Some(7));
+        let other = RunId::of(1, 2, 3, 4);
+        for foreign in ["cbw7".to_owned(), run.part("cbw"), run.of_disk("ovl", 7), other.of_disk("cbw", 7)] {
+            assert_eq!(run.disk_of(&foreign, "cbw"), None, "{foreign}");
+        }
         assert_eq!(RunId::parse(&run.to_string()), Some((run, "")));
         for foreign in [
             "drive0",

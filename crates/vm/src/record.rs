@@ -13,18 +13,25 @@ use crate::owner::RunId;
 /// Where QEMU keeps the objects that its users make.
 const OBJECTS: &str = "/objects";
 
-/// What a run does.
+/// What a run reads, and how it is reached.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// The guest's own node.
-    pub(crate) node: String,
-    /// The device that reads and writes it, if there is one.
-    pub(crate) device: Option<String>,
+    /// The disks, by their numbers.
+    pub(crate) disks: Vec<RecordedDisk>,
     /// The socket of the export.
     pub(crate) socket: String,
     /// The guest's agent, if the guest is frozen.
     pub(crate) agent: Option<String>,
-    /// The dirty bitmap that the copy is of.
+}
+
+/// A disk that it reads.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct RecordedDisk {
+    /// The guest's own node.
+    pub(crate) node: String,
+    /// The device that reads and writes it, if there is one.
+    pub(crate) device: Option<String>,
+    /// The dirty bitmap that says what is read.
     pub(crate) bitmap: Option<String>,
 }
 

@@ -1,18 +1,16 @@
-//! A disk of a running guest as it is at one moment, for as long as it is read: made in QEMU, and removed again.
+//! Disks of a running guest as they are at one moment, for as long as they are read: made in QEMU, and removed again.
 //!
-//! Above the node of the guest's disk a filter copies what the guest is about to overwrite into an overlay; a second node shows the disk
+//! Above the node of each disk a filter copies what the guest is about to overwrite into an overlay; a second node shows the disk
 //! as it was at the moment when the filter came in, and is exported. `docs/design/running-machines.md` goes through every moment.
 //!
 //! Invariants:
 //! - everything that is made has the run's name, and the record that tells how to remove it is made first and removed last;
-//! - what is removed is of a run that is over: this one, or one whose process is gone;
-//! - the removal asks QEMU what is there, so it is the same after any cut, and can itself be cut short and begun again;
+//! - all disks of a run that devices use are taken at one moment, by one command;
 //! - a guest that was told to freeze is told to thaw, whatever happens between;
 //! - the user's bitmap is never without a write that the target lacks.
 
-use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use block::{Error, ErrorKind, Result};
 use mutants::broken;
@@ -22,23 +20,14 @@ use crate::agent::{Agent, Freeze};
 use crate::inventory::VmDisk;
 use crate::monitor::{Monitor, is_refusal, strange};
 use crate::owner::{Life, RunId};
-use crate::record::{self, Record};
+use crate::parts::{EXPORT, FILTER, FROZEN, GATE, JOB, KEPT, OVERLAY, SERVER, SINCE_NOW, UNTIL_NOW, VIEW};
+use crate::record::{self, Record, RecordedDisk};
+use crate::removal::{recover, remove, remove_export, thaw_anew};
 
-const OVERLAY: &str = "over";
-const FILTER: &str = "cbw";
-const VIEW: &str = "snap";
-const JOB: &str = "job";
-const EXPORT: &str = "exp";
-const SERVER: &str = "serv";
-const FROZEN: &str = "frozen";
-/// A bitmap of what is written since before the moment.
-const SINCE_NOW: &str = "new";
-/// What the user's bitmap had at the moment, or shortly after.
-const UNTIL_NOW: &str = "old";
+/// The most disks that are read at one moment: names of nodes have room for two digits.
+pub const DISK_COUNT_MAX: usize = 100;
 /// How long a guest's write may wait for the overlay, in seconds: then the copy is given up, and not the write.
 const WRITE_WAITS_SECONDS: u32 = 20;
-/// How often is looked whether something is gone.
-const LOOK_COUNT_MAX: usize = 1000;
 /// The name of the descriptor that the export listens at.
 const LISTENS_AT: &str = "leandisk-listen";
 
@@ -61,10 +50,8 @@ pub trait Surroundings {
 pub struct Wanted<'a> {
     /// Which run this is.
     pub run: RunId,
-    /// The disk.
-    pub disk: &'a VmDisk,
-    /// A file of the disk's length that reads as zeros: takes what the guest overwrites meanwhile.
-    pub overlay: BorrowedFd<'a>,
+    /// The disks.
+    pub disks: Vec<WantedDisk<'a>>,
     /// A socket that listens.
     pub socket: BorrowedFd<'a>,
     /// Where it does.
@@ -73,11 +60,19 @@ pub struct Wanted<'a> {
     pub freeze: Freeze,
     /// Where its agent is.
     pub agent: Option<&'a Path>,
+}
+
+/// A disk that is to be read.
+pub struct WantedDisk<'a> {
+    /// The disk.
+    pub disk: &'a VmDisk,
+    /// A file of the disk's length that reads as zeros: takes what the guest overwrites meanwhile.
+    pub overlay: BorrowedFd<'a>,
     /// The bitmap that says what is to be read.
     pub since: Option<&'a str>,
 }
 
-/// A disk as it was at one moment, exported at a socket.
+/// Disks as they were at one moment, exported at a socket. They are known by their numbers, in the order in which they were wanted.
 #[derive(Debug)]
 pub struct Snapshot {
     run: RunId,
@@ -89,14 +84,14 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The export's name.
-    pub fn export(&self) -> String {
-        self.run.to_string()
+    /// The name of a disk's export.
+    pub fn export(&self, disk: usize) -> String {
+        self.run.of_disk(EXPORT, disk)
     }
 
     /// The name under which the export tells what is dirty, of the metadata context `qemu:dirty-bitmap:`.
-    pub fn dirty_bitmap(&self) -> String {
-        self.run.part(UNTIL_NOW)
+    pub fn dirty_bitmap(&self, disk: usize) -> String {
+        self.run.of_disk(UNTIL_NOW, disk)
     }
 
     /// How many file systems were frozen at the moment; `None` if the guest was not.
@@ -109,14 +104,42 @@ impl Snapshot {
         self.unfrozen_because.as_deref()
     }
 
-    /// From now on the user's bitmap holds what was written since the moment: the target holds all that was written before, for good.
-    pub fn rotate(&self, monitor: &mut dyn Monitor) -> Result<()> {
-        let (Some(bitmap), node) = (&self.record.bitmap, &self.record.node) else { return Ok(()) };
+    /// Exports something as long as the disk, of which is noted what is written to it: with the bits for that the disk's bitmap begins anew.
+    /// The export's name.
+    pub fn offer_bits(&self, monitor: &mut dyn Monitor, disk: usize, len_bytes: u64) -> Result<String> {
+        let (kept, users) = (self.run.of_disk(KEPT, disk), &self.record.disks[disk]);
+        let Some(bitmap) = &users.bitmap else { return Err(Error::invalid("no bitmap was named")) };
+        add_node(monitor, json!({ "driver": "null-co", "node-name": kept, "size": len_bytes }))?;
+        let granularity = granularity(monitor, &users.node, bitmap)?;
+        add_bitmap(monitor, &kept, &kept, &granularity, true)?;
+        monitor.ask(
+            "block-export-add",
+            json!({ "type": "nbd", "id": kept, "node-name": kept, "name": kept, "writable": true }),
+        )?;
+        Ok(kept)
+    }
+
+    /// From now on the user's bitmap holds what was written since the moment: the target holds all that was written before, for good. It
+    /// also holds what was written to what [`offer_bits`](Self::offer_bits) exported.
+    pub fn rotate(&self, monitor: &mut dyn Monitor, around: &dyn Surroundings, disk: usize) -> Result<()> {
+        let RecordedDisk { node, bitmap: Some(bitmap), .. } = &self.record.disks[disk] else { return Ok(()) };
+        let kept = self.run.of_disk(KEPT, disk);
+        let exports = monitor.list("query-block-exports")?;
+        let has_kept = exports.iter().any(|export| export["id"] == kept.as_str());
+        if has_kept {
+            // Nobody writes there any more.
+            remove_export(monitor, around, &kept)?;
+        }
         // Each write is in the new bitmap or comes after the clearing: whatever is between the two.
         let clear = json!({ "type": "block-dirty-bitmap-clear", "data": { "node": node, "name": bitmap } });
-        let merge = json!({ "type": "block-dirty-bitmap-merge", "data":
-            { "node": node, "target": bitmap, "bitmaps": [self.run.part(SINCE_NOW)] } });
-        let actions = if broken!(NewBitmapDropped) { vec![clear] } else { vec![clear, merge] };
+        let merge = |from: Value| json!({ "type": "block-dirty-bitmap-merge", "data": { "node": node, "target": bitmap, "bitmaps": [from] } });
+        let mut actions = vec![clear];
+        if !broken!(NewBitmapDropped) {
+            actions.push(merge(json!(self.run.of_disk(SINCE_NOW, disk))));
+        }
+        if has_kept {
+            actions.push(merge(json!({ "node": kept, "name": kept })));
+        }
         monitor.ask("transaction", json!({ "actions": actions }))?;
         Ok(())
     }
@@ -134,8 +157,13 @@ pub fn begin(monitor: &mut dyn Monitor, around: &dyn Surroundings, wanted: &Want
         return Err(Error::refused(format!("another leandisk reads a disk of this guest ('{other}')"))
             .hint("wait until it is done; if it is in another container and gone: restart leandisk there with 'recover'"));
     }
-    if let Some(bitmap) = wanted.since {
-        check_bitmap(monitor, wanted.disk, bitmap)?;
+    if wanted.disks.len() > DISK_COUNT_MAX {
+        return Err(Error::unsupported(format!("more than {DISK_COUNT_MAX} disks of a guest at one moment")));
+    }
+    for WantedDisk { disk, since, .. } in &wanted.disks {
+        if let Some(bitmap) = since {
+            check_bitmap(monitor, disk, bitmap)?;
+        }
     }
     make(monitor, around, wanted).map_err(|error| match remove(monitor, around, wanted.run) {
         Ok(()) => error,
@@ -159,13 +187,23 @@ fn check_version(monitor: &mut dyn Monitor) -> Result<()> {
     }
 }
 
-/// `Refused` unless the bitmap has recorded all that was written since it was cleared.
-fn check_bitmap(monitor: &mut dyn Monitor, disk: &VmDisk, name: &str) -> Result<()> {
-    let bitmap = bitmap(monitor, &disk.node, name)?.ok_or_else(|| {
-        let named = disk.bitmaps.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
-        let has = if named.is_empty() { "it has none".to_owned() } else { format!("it has {named}") };
-        Error::refused(format!("the disk has no dirty bitmap '{name}'")).hint(has)
-    })?;
+/// What is known of a disk's bitmap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BitmapFound {
+    /// It has recorded all that was written since it began.
+    Usable {
+        /// Bytes that a bit stands for.
+        granularity_bytes: u64,
+    },
+    /// It cannot be relied on, with the reason.
+    Unusable(String),
+    /// There is none of that name.
+    Missing,
+}
+
+/// Looks at a bitmap of the disk.
+pub fn find_bitmap(monitor: &mut dyn Monitor, disk: &VmDisk, name: &str) -> Result<BitmapFound> {
+    let Some(bitmap) = bitmap(monitor, &disk.node, name)? else { return Ok(BitmapFound::Missing) };
     let says = |key: &str| bitmap[key].as_bool().unwrap_or(false);
     let why = if says("inconsistent") {
         "is inconsistent: QEMU ended without storing it"
@@ -174,55 +212,162 @@ fn check_bitmap(monitor: &mut dyn Monitor, disk: &VmDisk, name: &str) -> Result<
     } else if says("busy") {
         "is in use by another job"
     } else {
-        return Ok(());
+        let granularity_bytes = bitmap["granularity"].as_u64().filter(|bytes| bytes.is_power_of_two());
+        let granularity_bytes = granularity_bytes.ok_or_else(|| strange("query-named-block-nodes"))?;
+        return Ok(BitmapFound::Usable { granularity_bytes });
     };
-    Err(Error::refused(format!("the dirty bitmap '{name}' {why}"))
-        .hint("make a full copy, with a new bitmap that is added before it begins"))
+    Ok(BitmapFound::Unusable(why.to_owned()))
+}
+
+/// `Refused` unless the bitmap has recorded all that was written since it was cleared.
+fn check_bitmap(monitor: &mut dyn Monitor, disk: &VmDisk, name: &str) -> Result<()> {
+    match find_bitmap(monitor, disk, name)? {
+        BitmapFound::Usable { .. } => Ok(()),
+        BitmapFound::Unusable(why) => Err(Error::refused(format!("the dirty bitmap '{name}' {why}"))
+            .hint("make a full copy, with a new bitmap that is added before it begins")),
+        BitmapFound::Missing => {
+            let named = disk.bitmaps.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+            let has = if named.is_empty() { "it has none".to_owned() } else { format!("it has {named}") };
+            Err(Error::refused(format!("the disk has no dirty bitmap '{name}'")).hint(has))
+        }
+    }
 }
 
 fn make(monitor: &mut dyn Monitor, around: &dyn Surroundings, wanted: &Wanted<'_>) -> Result<Snapshot> {
-    let Wanted { run, disk, .. } = *wanted;
+    let run = wanted.run;
     let record = record_of(wanted)?;
     let text = serde_json::to_string(&record).map_err(|error| Error::io("keep a record", error.into()))?;
     if !broken!(NoRecord) {
         record::make(monitor, &run.to_string(), &text)?;
     }
-    let [overlay, filter, view] = [OVERLAY, FILTER, VIEW].map(|part| run.part(part));
-    let set = monitor.hand("add-fd", json!({ "opaque": run.to_string() }), wanted.overlay)?;
+    for (number, disk) in wanted.disks.iter().enumerate() {
+        prepare(monitor, wanted, number, disk)?;
+    }
+    let (frozen, unfrozen_because) = at_a_moment(monitor, around, wanted, &record)?;
+    for (number, disk) in wanted.disks.iter().enumerate() {
+        show(monitor, run, number, disk)?;
+    }
+    start_server(monitor, wanted)?;
+    for (number, disk) in wanted.disks.iter().enumerate() {
+        export(monitor, run, number, disk)?;
+    }
+    Ok(Snapshot { run, record, frozen, unfrozen_because })
+}
+
+/// What a disk needs before the moment: the overlay, the filter above the guest's node with nobody above it yet, and a bitmap of what is
+/// written from here on.
+fn prepare(
+    monitor: &mut dyn Monitor,
+    wanted: &Wanted<'_>,
+    number: usize,
+    WantedDisk { disk, overlay: file, since }: &WantedDisk<'_>,
+) -> Result<()> {
+    let run = wanted.run;
+    let [overlay, filter] = [OVERLAY, FILTER].map(|part| run.of_disk(part, number));
+    let set = monitor.hand("add-fd", json!({ "opaque": run.to_string() }), *file)?;
     let set = set["fdset-id"].as_u64().ok_or_else(|| strange("add-fd"))?;
     add_node(
         monitor,
         json!({ "driver": "file", "node-name": overlay, "filename": format!("/dev/fdset/{set}"), "discard": "unmap" }),
     )?;
-    if disk.device.is_some() {
+    if let Some(device) = &disk.device {
         add_node(
             monitor,
             json!({ "driver": "copy-before-write", "node-name": filter, "file": disk.node, "target": overlay,
                 "on-cbw-error": "break-snapshot", "cbw-timeout": WRITE_WAITS_SECONDS }),
         )?;
+        if has_gates(wanted) {
+            let gate = run.of_disk(GATE, number);
+            add_node(monitor, gate_to(&gate, &disk.node))?;
+            put_in(monitor, device, &gate)?;
+        }
     }
-    if let (Some(bitmap), false) = (wanted.since, broken!(NewBitmapAfterMoment)) {
-        add_bitmap(monitor, &disk.node, run.part(SINCE_NOW), bitmap, true)?;
+    if let (Some(bitmap), false) = (since, broken!(NewBitmapAfterMoment)) {
+        record_anew(monitor, run, number, &disk.node, bitmap)?;
     }
-    let (frozen, unfrozen_because) = at_a_moment(monitor, around, wanted, &record)?;
-    if let (Some(bitmap), true) = (wanted.since, broken!(NewBitmapAfterMoment)) {
-        add_bitmap(monitor, &disk.node, run.part(SINCE_NOW), bitmap, true)?;
+    if let (Some(bitmap), true) = (since, broken!(OldBitmapBeforeMoment)) {
+        freeze_bitmap(monitor, run, number, &disk.node, bitmap)?;
     }
+    Ok(())
+}
+
+/// Several devices cannot be given other nodes at one moment; but the gates that they were given before can lead elsewhere.
+fn has_gates(wanted: &Wanted<'_>) -> bool {
+    let with_device = wanted.disks.iter().filter(|wanted| wanted.disk.device.is_some());
+    with_device.count() > 1 && !broken!(DisksOneByOne)
+}
+
+/// A node through which another one is used as it is.
+fn gate_to(gate: &str, node: &str) -> Value {
+    json!({ "driver": "raw", "node-name": gate, "file": node })
+}
+
+/// Has gates lead to other nodes, all at one moment.
+pub(crate) fn reopen<'a>(
+    monitor: &mut dyn Monitor,
+    gates: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<()> {
+    let options: Vec<_> = gates.map(|(gate, node)| gate_to(gate, node)).collect();
+    monitor.ask("blockdev-reopen", json!({ "options": options }))?;
+    Ok(())
+}
+
+/// The node that shows the disk as it was at the moment, and a bitmap of what was written until then.
+fn show(
+    monitor: &mut dyn Monitor,
+    run: RunId,
+    number: usize,
+    WantedDisk { disk, since, .. }: &WantedDisk<'_>,
+) -> Result<()> {
+    if let (Some(bitmap), true) = (since, broken!(NewBitmapAfterMoment)) {
+        record_anew(monitor, run, number, &disk.node, bitmap)?;
+    }
+    let [view, filter] = [VIEW, FILTER].map(|part| run.of_disk(part, number));
     add_node(monitor, json!({ "driver": "snapshot-access", "node-name": view, "file": filter }))?;
-    let mut export = json!({ "type": "nbd", "id": run.part(EXPORT), "node-name": view, "name": run.to_string(),
-        "writable": false });
-    if let Some(bitmap) = wanted.since {
-        let old = run.part(UNTIL_NOW);
-        add_bitmap(monitor, &disk.node, old.clone(), bitmap, false)?;
-        monitor.ask(
-            "block-dirty-bitmap-merge",
-            json!({ "node": disk.node, "target": old, "bitmaps": [bitmap] }),
-        )?;
-        export["bitmaps"] = json!([{ "node": disk.node, "name": old }]);
+    match since {
+        Some(bitmap) if !broken!(OldBitmapBeforeMoment) => {
+            freeze_bitmap(monitor, run, number, &disk.node, bitmap)
+        }
+        _ => Ok(()),
     }
-    start_server(monitor, wanted)?;
+}
+
+fn export(
+    monitor: &mut dyn Monitor,
+    run: RunId,
+    number: usize,
+    WantedDisk { disk, since, .. }: &WantedDisk<'_>,
+) -> Result<()> {
+    let id = run.of_disk(EXPORT, number);
+    let mut export = json!({ "type": "nbd", "id": id, "node-name": run.of_disk(VIEW, number), "name": id,
+        "writable": false });
+    if since.is_some() {
+        export["bitmaps"] = json!([{ "node": disk.node, "name": run.of_disk(UNTIL_NOW, number) }]);
+    }
     monitor.ask("block-export-add", export)?;
-    Ok(Snapshot { run, record, frozen, unfrozen_because })
+    Ok(())
+}
+
+/// A bitmap of what is written from now on.
+fn record_anew(monitor: &mut dyn Monitor, run: RunId, number: usize, node: &str, bitmap: &str) -> Result<()> {
+    let granularity = granularity(monitor, node, bitmap)?;
+    add_bitmap(monitor, node, &run.of_disk(SINCE_NOW, number), &granularity, true)
+}
+
+/// A bitmap of what the user's has now, which stays so.
+fn freeze_bitmap(
+    monitor: &mut dyn Monitor,
+    run: RunId,
+    number: usize,
+    node: &str,
+    bitmap: &str,
+) -> Result<()> {
+    let old = run.of_disk(UNTIL_NOW, number);
+    let granularity = granularity(monitor, node, bitmap)?;
+    add_bitmap(monitor, node, &old, &granularity, false)?;
+    monitor
+        .ask("block-dirty-bitmap-merge", json!({ "node": node, "target": old, "bitmaps": [bitmap] }))
+        .map(drop)
 }
 
 fn record_of(wanted: &Wanted<'_>) -> Result<Record> {
@@ -231,12 +376,15 @@ fn record_of(wanted: &Wanted<'_>) -> Result<Record> {
         text.ok_or_else(|| Error::unsupported("a name that is no UTF-8").path(path.display()))
     };
     let agent = wanted.agent.filter(|_| wanted.freeze != Freeze::Never);
-    Ok(Record {
+    let disk = |wanted: &WantedDisk<'_>| RecordedDisk {
         node: wanted.disk.node.clone(),
         device: wanted.disk.device.clone(),
+        bitmap: wanted.since.map(str::to_owned),
+    };
+    Ok(Record {
+        disks: wanted.disks.iter().map(disk).collect(),
         socket: text(wanted.socket_path)?,
         agent: agent.map(text).transpose()?,
-        bitmap: wanted.since.map(str::to_owned),
     })
 }
 
@@ -245,15 +393,25 @@ fn add_node(monitor: &mut dyn Monitor, node: Value) -> Result<()> {
     Ok(())
 }
 
-/// A bitmap as fine as another one.
-fn add_bitmap(monitor: &mut dyn Monitor, node: &str, name: String, like: &str, records: bool) -> Result<()> {
-    let like = bitmap(monitor, node, like)?.ok_or_else(|| strange("query-named-block-nodes"))?;
+fn add_bitmap(
+    monitor: &mut dyn Monitor,
+    node: &str,
+    name: &str,
+    granularity: &Value,
+    records: bool,
+) -> Result<()> {
     monitor.ask(
         "block-dirty-bitmap-add",
-        json!({ "node": node, "name": name, "granularity": like["granularity"], "persistent": false,
+        json!({ "node": node, "name": name, "granularity": granularity, "persistent": false,
             "disabled": !records }),
     )?;
     Ok(())
+}
+
+/// How fine a bitmap is.
+fn granularity(monitor: &mut dyn Monitor, node: &str, name: &str) -> Result<Value> {
+    let bitmap = bitmap(monitor, node, name)?.ok_or_else(|| strange("query-named-block-nodes"))?;
+    Ok(bitmap["granularity"].clone())
 }
 
 /// What QEMU says of a bitmap; `None` if there is none of that name.
@@ -264,7 +422,7 @@ fn bitmap(monitor: &mut dyn Monitor, node: &str, name: &str) -> Result<Option<Va
     Ok(bitmaps.and_then(|all| all.iter_mut().find(|bitmap| bitmap["name"] == name).map(Value::take)))
 }
 
-fn nodes(monitor: &mut dyn Monitor) -> Result<Vec<Value>> {
+pub(crate) fn nodes(monitor: &mut dyn Monitor) -> Result<Vec<Value>> {
     match monitor.ask("query-named-block-nodes", json!({ "flat": true }))? {
         Value::Array(nodes) => Ok(nodes),
         _ => Err(strange("query-named-block-nodes")),
@@ -332,33 +490,40 @@ fn thaw(agent: &mut dyn Agent, around: &dyn Surroundings, record: &Record) -> Re
     agent.thaw().or_else(|_| thaw_anew(around, record))
 }
 
-fn thaw_anew(around: &dyn Surroundings, record: &Record) -> Result<()> {
-    let Some(path) = &record.agent else { return Ok(()) };
-    let thawed = around.agent(Path::new(path)).and_then(|mut agent| agent.thaw());
-    thawed.map_err(|error| {
-        error.hint(
-            "the guest may be frozen: virsh domfsthaw, or 'fsfreeze --unfreeze' in it; then leandisk recover",
-        )
-    })
-}
-
-/// The moment: from here on the filter sees what the guest writes before the disk does.
+/// The moment: from here on the filters see what the guest writes before the disks do.
 fn take(monitor: &mut dyn Monitor, wanted: &Wanted<'_>) -> Result<()> {
-    let Wanted { run, disk, .. } = *wanted;
-    match &disk.device {
-        Some(device) => put_in(monitor, device, &run.part(FILTER)),
-        // Without a device the filter comes as that of a job, which puts it above the node for all who use that.
-        None => monitor
-            .ask(
-                "blockdev-backup",
-                json!({ "job-id": run.part(JOB), "device": disk.node, "target": run.part(OVERLAY), "sync": "none",
-                    "filter-node-name": run.part(FILTER) }),
-            )
-            .map(drop),
+    let run = wanted.run;
+    let numbered = || wanted.disks.iter().map(|wanted| wanted.disk).enumerate();
+    if has_gates(wanted) {
+        let with_device = numbered().filter(|(_, disk)| disk.device.is_some());
+        let pairs: Vec<_> =
+            with_device.map(|(number, _)| [GATE, FILTER].map(|part| run.of_disk(part, number))).collect();
+        reopen(monitor, pairs.iter().map(|[gate, filter]| (gate.as_str(), filter.as_str())))?;
+    } else {
+        for (number, disk) in numbered() {
+            if let Some(device) = &disk.device {
+                put_in(monitor, device, &run.of_disk(FILTER, number))?;
+            }
+        }
     }
+    // Without a device the filter comes as that of a job, which puts it above the node for all who use that.
+    let job = |(number, disk): (usize, &VmDisk)| {
+        json!({ "type": "blockdev-backup", "data": { "job-id": run.of_disk(JOB, number), "device": disk.node,
+            "target": run.of_disk(OVERLAY, number), "sync": "none", "filter-node-name": run.of_disk(FILTER, number) } })
+    };
+    let jobs: Vec<_> = numbered().filter(|(_, disk)| disk.device.is_none()).map(job).collect();
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    if broken!(DisksOneByOne) {
+        return jobs
+            .iter()
+            .try_for_each(|job| monitor.ask("transaction", json!({ "actions": [job] })).map(drop));
+    }
+    monitor.ask("transaction", json!({ "actions": jobs })).map(drop)
 }
 
-fn put_in(monitor: &mut dyn Monitor, device: &str, node: &str) -> Result<()> {
+pub(crate) fn put_in(monitor: &mut dyn Monitor, device: &str, node: &str) -> Result<()> {
     monitor.ask("qom-set", json!({ "path": device, "property": "drive", "value": node }))?;
     Ok(())
 }
@@ -381,195 +546,6 @@ fn start_server(monitor: &mut dyn Monitor, wanted: &Wanted<'_>) -> Result<()> {
             .hint("wait until the other backup or migration is done, or end it with nbd-server-stop"));
     }
     started
-}
-
-/// What a recovery found.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Recovered {
-    /// Runs that were over: nothing of them is left.
-    pub removed: Vec<RunId>,
-    /// Runs that go on, or may: left as they are.
-    pub living: Vec<RunId>,
-}
-
-/// Removes what runs left that are over.
-pub fn recover(monitor: &mut dyn Monitor, around: &dyn Surroundings) -> Result<Recovered> {
-    let mut recovered = Recovered::default();
-    for run in runs(monitor)? {
-        match around.life(run) {
-            Life::Alive | Life::Unknown if !broken!(LivingTornDown) => recovered.living.push(run),
-            _ => {
-                remove(monitor, around, run)?;
-                recovered.removed.push(run);
-            }
-        }
-    }
-    Ok(recovered)
-}
-
-/// All runs of which there is anything.
-fn runs(monitor: &mut dyn Monitor) -> Result<BTreeSet<RunId>> {
-    let mut names = record::objects(monitor)?;
-    for node in nodes(monitor)? {
-        names.extend(node["node-name"].as_str().map(str::to_owned));
-        let bitmaps = node["dirty-bitmaps"].as_array().map(Vec::as_slice).unwrap_or_default();
-        names.extend(bitmaps.iter().filter_map(|bitmap| bitmap["name"].as_str().map(str::to_owned)));
-    }
-    for (command, key) in [("query-block-exports", "id"), ("query-jobs", "id")] {
-        let all = monitor.list(command)?;
-        names.extend(all.iter().filter_map(|one| one[key].as_str().map(str::to_owned)));
-    }
-    // Descriptors are given after the record is made, and a guest that stands still keeps them when all else is removed.
-    Ok(names.iter().filter_map(|name| RunId::parse(name)).map(|(run, _)| run).collect())
-}
-
-/// Descriptors that were given, each by its set and what it was called.
-fn sets(monitor: &mut dyn Monitor) -> Result<Vec<(u64, String)>> {
-    let mut found = Vec::new();
-    for set in monitor.list("query-fdsets")? {
-        let id = set["fdset-id"].as_u64().ok_or_else(|| strange("query-fdsets"))?;
-        let files = set["fds"].as_array().map(Vec::as_slice).unwrap_or_default();
-        found.extend(files.iter().filter_map(|file| Some((id, file["opaque"].as_str()?.to_owned()))));
-    }
-    Ok(found)
-}
-
-/// Removes all that there is of a run: what reads first, then what is read.
-fn remove(monitor: &mut dyn Monitor, around: &dyn Surroundings, run: RunId) -> Result<()> {
-    let record = record::read(monitor, run)?;
-    if record::objects(monitor)?.contains(&run.part(FROZEN)) {
-        if let Some(record) = &record {
-            thaw_anew(around, record)?;
-        }
-        record::remove(monitor, &run.part(FROZEN))?;
-    }
-    remove_export(monitor, around, run)?;
-    stop_server(monitor, run)?;
-    remove_node(monitor, &run.part(VIEW))?;
-    cancel_job(monitor, around, run)?;
-    if !broken!(FilterLeftIn) {
-        take_out(monitor, run, record.as_ref())?;
-    }
-    remove_node(monitor, &run.part(FILTER))?;
-    if !broken!(OverlayLeft) {
-        remove_node(monitor, &run.part(OVERLAY))?;
-    }
-    for (set, opaque) in sets(monitor)? {
-        if opaque == run.to_string() {
-            // Of a guest that stands still QEMU lets go when it runs again; the set is listed until then.
-            monitor.ask("remove-fd", json!({ "fdset-id": set })).or_else(ignore_refusal)?;
-        }
-    }
-    remove_bitmaps(monitor, run, record.as_ref())?;
-    let Some(record) = record else { return Ok(()) };
-    around.remove_socket(&PathBuf::from(record.socket))?;
-    record::remove(monitor, &run.to_string())
-}
-
-fn ignore_refusal(error: Error) -> Result<Value> {
-    if is_refusal(&error) { Ok(Value::Null) } else { Err(error) }
-}
-
-fn remove_export(monitor: &mut dyn Monitor, around: &dyn Surroundings, run: RunId) -> Result<()> {
-    let id = run.part(EXPORT);
-    let is_there = |monitor: &mut dyn Monitor| {
-        let exports = monitor.list("query-block-exports")?;
-        Ok(exports.iter().any(|export| export["id"] == id.as_str()))
-    };
-    if !is_there(monitor)? {
-        return Ok(());
-    }
-    // One that is going already is refused.
-    monitor.ask("block-export-del", json!({ "id": id, "mode": "hard" })).or_else(ignore_refusal)?;
-    wait_until_gone(monitor, around, "its export", is_there)
-}
-
-fn wait_until_gone(
-    monitor: &mut dyn Monitor,
-    around: &dyn Surroundings,
-    what: &str,
-    is_there: impl Fn(&mut dyn Monitor) -> Result<bool>,
-) -> Result<()> {
-    for _ in 0..LOOK_COUNT_MAX {
-        if !is_there(monitor)? {
-            return Ok(());
-        }
-        around.wait();
-    }
-    let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-    Err(Error::io(format!("wait for QEMU to end {what}"), late))
-}
-
-/// Stops the NBD server, if it was started for this run and nobody else came to use it.
-fn stop_server(monitor: &mut dyn Monitor, run: RunId) -> Result<()> {
-    let marker = run.part(SERVER);
-    if !record::objects(monitor)?.contains(&marker) {
-        return Ok(());
-    }
-    let exports = monitor.list("query-block-exports")?;
-    if !exports.iter().any(|export| export["type"] == "nbd") || broken!(ServerOfOthersStopped) {
-        monitor.ask("nbd-server-stop", json!({})).or_else(ignore_refusal)?;
-    }
-    record::remove(monitor, &marker)
-}
-
-fn remove_node(monitor: &mut dyn Monitor, name: &str) -> Result<()> {
-    if nodes(monitor)?.iter().any(|node| node["node-name"] == name) {
-        monitor.ask("blockdev-del", json!({ "node-name": name }))?;
-    }
-    Ok(())
-}
-
-fn cancel_job(monitor: &mut dyn Monitor, around: &dyn Surroundings, run: RunId) -> Result<()> {
-    let id = run.part(JOB);
-    let is_there = |monitor: &mut dyn Monitor| {
-        let jobs = monitor.list("query-jobs")?;
-        Ok(jobs.iter().any(|job| job["id"] == id.as_str()))
-    };
-    if !is_there(monitor)? {
-        return Ok(());
-    }
-    monitor.ask("block-job-cancel", json!({ "device": id, "force": true })).or_else(ignore_refusal)?;
-    wait_until_gone(monitor, around, "its job", is_there)
-}
-
-/// Puts the guest's own node back under its device.
-fn take_out(monitor: &mut dyn Monitor, run: RunId, record: Option<&Record>) -> Result<()> {
-    let filter = run.part(FILTER);
-    let blocks = monitor.list("query-block")?;
-    let above = blocks.iter().find(|block| block["inserted"]["node-name"] == filter.as_str());
-    let Some(device) = above.and_then(|block| block["qdev"].as_str()) else { return Ok(()) };
-    let Some(record) = record else {
-        return Err(Error::refused(format!("'{filter}' is above a disk, and no record says which"))
-            .hint("put the disk's own node back with qom-set, property drive"));
-    };
-    put_in(monitor, device, &record.node)
-}
-
-/// Removes the run's bitmaps. What the new one holds is in the user's as well then: a run that was cut between clearing that and filling it
-/// loses nothing.
-fn remove_bitmaps(monitor: &mut dyn Monitor, run: RunId, record: Option<&Record>) -> Result<()> {
-    let [new, old] = [SINCE_NOW, UNTIL_NOW].map(|part| run.part(part));
-    for node in nodes(monitor)? {
-        let Some(name) = node["node-name"].as_str() else { continue };
-        let bitmaps = node["dirty-bitmaps"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let has = |wanted: &str| bitmaps.iter().any(|bitmap| bitmap["name"] == wanted);
-        if let Some(bitmap) = record.and_then(|record| record.bitmap.as_deref())
-            && has(&new)
-            && has(bitmap)
-        {
-            monitor.ask(
-                "block-dirty-bitmap-merge",
-                json!({ "node": name, "target": bitmap, "bitmaps": [new] }),
-            )?;
-        }
-        for own in [&new, &old] {
-            if has(own) {
-                monitor.ask("block-dirty-bitmap-remove", json!({ "node": name, "name": own }))?;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Whether the error says that QEMU is gone, and with it all that was made in it.

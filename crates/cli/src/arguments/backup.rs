@@ -8,7 +8,7 @@ use image::Format;
 use leandisk::backup::PlaceOptions;
 
 use super::{
-    CONTENTS, Layout, OUTPUT, OpenArguments, ProgressStyle, Provision, REPOSITORY, SAFETY,
+    CONTENTS, GuestArguments, Layout, OUTPUT, OpenArguments, ProgressStyle, Provision, REPOSITORY, SAFETY,
     ShadowCopyArguments, TARGET, TUNING,
 };
 
@@ -44,8 +44,8 @@ fn repository_option(text: &str) -> Result<String, String> {
 #[allow(clippy::struct_excessive_bools)]
 pub(crate) struct BackupArguments {
     /// The disk to back up: an image file, a block device, an export of a server, or a disk of a running QEMU guest
-    /// (qmp:SOCKET?disk=NAME). Several disks make one snapshot. NAME=DISK gives a disk another name than
-    /// its file's
+    /// (qmp:SOCKET?disk=NAME, or qmp:SOCKET for all that it has). Several disks make one snapshot. NAME=DISK gives a disk another name
+    /// than its file's
     #[arg(required = true, value_name = "DISK")]
     pub(crate) disks: Vec<OsString>,
     #[command(flatten)]
@@ -88,10 +88,13 @@ pub(crate) struct BackupArguments {
     pub(crate) keep_swap: bool,
     #[command(flatten)]
     pub(crate) shadow_copies: ShadowCopyArguments,
-    /// Read only what changed since the last snapshot, by the word of this persistent dirty bitmap of the image (qcow2). Once the snapshot
-    /// is stored, the bitmap begins anew. Where it cannot be relied on, everything is read
+    /// Read only what changed since the last snapshot, by the word of this dirty bitmap: a persistent one of the image (qcow2), that of a
+    /// running guest's disk, or of an export, where it is only read. Once the snapshot is stored, the bitmap begins anew. Where it
+    /// cannot be relied on, everything is read
     #[arg(long, value_name = "NAME", conflicts_with = "in_use", help_heading = CONTENTS)]
     pub(crate) bitmap: Option<String>,
+    #[command(flatten)]
+    pub(crate) guest: GuestArguments,
     /// Read back all that the snapshot needs, and compare it with what was read from the disk
     #[arg(long, help_heading = SAFETY)]
     pub(crate) verify: bool,

@@ -58,6 +58,8 @@ mod report;
 mod resume;
 mod running;
 mod running_lvm;
+mod running_several;
+mod running_tracked;
 mod serve;
 mod serve_compact;
 mod serve_full;

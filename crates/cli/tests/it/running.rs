@@ -16,11 +16,14 @@ use vm::Monitor;
 
 use crate::common::{arg, assert_same_bytes, document, fail, leandisk, names_in, output, signal, succeed};
 
-const DISK_BYTES: u64 = 32 << 20;
+pub(crate) const DISK_BYTES: u64 = 32 << 20;
+
+/// Ids of the disks' devices, where they have some.
+pub(crate) const DEVICES: [&str; 2] = ["vda", "vdb"];
 
 /// How the guest has its disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Attached {
+pub(crate) enum Attached {
     /// A node with a name, and a device with an id.
     ByNode,
     /// `-drive`: a block device with a name.
@@ -29,42 +32,61 @@ enum Attached {
     Unused,
 }
 
-/// A QEMU with one disk, and a monitor of the test's own beside the one that is named.
-struct Guest {
+/// A QEMU with one disk or several, and a monitor of the test's own beside the one that is named.
+pub(crate) struct Guest {
     dir: tempfile::TempDir,
-    qemu: Child,
+    pub(crate) qemu: Child,
     own: vm::Socket,
     attached: Attached,
 }
 
 impl Guest {
-    fn start(attached: Attached) -> Self {
+    pub(crate) fn start(attached: Attached) -> Self {
         let dir = scratch();
-        let disk = dir.path().join("guest.qcow2");
-        run("qemu-img", &["create", "-q", "-f", "qcow2", arg(&disk), &DISK_BYTES.to_string()]);
-        // Of four megabytes each, every one with a byte of its own.
-        let writes: Vec<_> = (0..4).map(|at| format!("write -q -P {} {}M 4M", at + 1, at * 8)).collect();
-        let commands = writes.iter().flat_map(|write| ["-c", write]);
-        run("qemu-io", &["-f", "qcow2"].into_iter().chain(commands).chain([arg(&disk)]).collect::<Vec<_>>());
-        run("qemu-img", &["convert", "-O", "raw", arg(&disk), arg(&dir.path().join("before.raw"))]);
+        make_disk(&dir.path().join("guest.qcow2"), &dir.path().join("before.raw"), 0);
         Self::of(dir, attached)
     }
 
     /// With the disk `guest.qcow2` that is in `dir`.
-    fn of(dir: tempfile::TempDir, attached: Attached) -> Self {
-        let disk = dir.path().join("guest.qcow2");
+    pub(crate) fn of(dir: tempfile::TempDir, attached: Attached) -> Self {
+        Self::with(dir, attached, &["guest"])
+    }
+
+    /// With the disks of these names that are in `dir`: by their nodes `vda`, `vdb` and so on.
+    pub(crate) fn with(dir: tempfile::TempDir, attached: Attached, names: &[&str]) -> Self {
         fs::create_dir(dir.path().join("tmp")).unwrap();
-        let (machine, drive) = match attached {
-            Attached::ByNode => (
-                "pc",
-                format!(
-                    "-blockdev driver=qcow2,node-name=disk0,file.driver=file,file.filename={} -device virtio-blk-pci,drive=disk0,id=vda",
-                    disk.display()
+        let disk = |(number, name): (usize, &&str)| {
+            let disk = dir.path().join(format!("{name}.qcow2"));
+            let disk = disk.display();
+            match attached {
+                Attached::ByNode => format!(
+                    "-blockdev driver=qcow2,node-name=disk{number},file.driver=file,file.filename={disk} -device virtio-blk-pci,drive=disk{number},id={}",
+                    DEVICES[number]
                 ),
-            ),
-            Attached::ByDrive => ("pc", format!("-drive file={},if=virtio", disk.display())),
-            Attached::Unused => ("none", format!("-drive file={},if=none,id=virtio0", disk.display())),
+                Attached::ByDrive => format!("-drive file={disk},if=virtio"),
+                Attached::Unused => format!("-drive file={disk},if=none,id=virtio{number}"),
+            }
         };
+        let drives: Vec<String> = names.iter().enumerate().map(disk).collect();
+        Self::boot(dir, attached, &drives.join(" "))
+    }
+
+    /// The same guest, started again.
+    pub(crate) fn restarted(mut self, kills: bool) -> Self {
+        let dir = std::mem::replace(&mut self.dir, scratch());
+        match kills {
+            true => self.qemu.kill().unwrap(),
+            false => drop(self.ask("quit", json!({}))),
+        }
+        self.qemu.wait().unwrap();
+        fs::remove_dir_all(dir.path().join("tmp")).unwrap();
+        let attached = self.attached;
+        drop(self);
+        Self::of(dir, attached)
+    }
+
+    fn boot(dir: tempfile::TempDir, attached: Attached, drive: &str) -> Self {
+        let machine = if attached == Attached::Unused { "none" } else { "pc" };
         let sockets = ["qmp", "own", "third"]
             .map(|name| format!("unix:{},server=on,wait=off", dir.path().join(name).display()));
         let qemu = Command::new("qemu-system-x86_64")
@@ -85,23 +107,28 @@ impl Guest {
         Self { dir, qemu, own, attached }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("qmp:{}", self.path("qmp").display())
     }
 
-    fn ask(&mut self, name: &'static str, arguments: Value) -> Value {
+    pub(crate) fn ask(&mut self, name: &'static str, arguments: Value) -> Value {
         self.own.execute(vm::Command { name, arguments, file: None }).unwrap()
     }
 
     /// Writes as the guest would.
-    fn write(&mut self, byte: u8, at: &str, len: &str) {
+    pub(crate) fn write(&mut self, byte: u8, at: &str, len: &str) {
+        self.write_to(0, byte, at, len);
+    }
+
+    /// The same to the disk of that number.
+    pub(crate) fn write_to(&mut self, disk: usize, byte: u8, at: &str, len: &str) {
         let device = match self.attached {
-            Attached::ByNode => "-d /machine/peripheral/vda/virtio-backend",
-            Attached::ByDrive | Attached::Unused => "virtio0",
+            Attached::ByNode => format!("-d /machine/peripheral/{}/virtio-backend", DEVICES[disk]),
+            Attached::ByDrive | Attached::Unused => format!("virtio{disk}"),
         };
         let line = format!("qemu-io {device} \"write -P {byte} {at} {len}\"");
         let said = self.ask("human-monitor-command", json!({ "command-line": line }));
@@ -137,14 +164,16 @@ impl Guest {
                 .filter(|name| name.starts_with("leandisk-")),
         );
         let blocks = self.ask("query-block", json!({}));
-        let node = blocks[0]["inserted"]["node-name"].as_str().unwrap().to_owned();
-        if node.starts_with("leandisk-") {
-            names.push(format!("{node} above the disk"));
+        for block in blocks.as_array().unwrap() {
+            let node = block["inserted"]["node-name"].as_str().unwrap().to_owned();
+            if node.starts_with("leandisk-") {
+                names.push(format!("{node} above the disk"));
+            }
         }
         names
     }
 
-    fn assert_clean(&mut self) {
+    pub(crate) fn assert_clean(&mut self) {
         assert_eq!(self.left(), Vec::<String>::new());
         // A server that was left would be refused here.
         let address = json!({ "addr": { "type": "unix", "data": { "path": self.path("probe") } } });
@@ -153,14 +182,14 @@ impl Guest {
     }
 
     /// The program with these arguments. What it makes for a while is in a folder of its own.
-    fn leandisk(&self, args: &[&str]) -> Command {
+    pub(crate) fn leandisk(&self, args: &[&str]) -> Command {
         let mut command = leandisk();
         command.args(args).env("TMPDIR", self.path("tmp")).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// Begins a copy, and stops it when its export is there. One that came to its end before it was seen is begun again.
-    fn stop_at_export(&mut self, args: &[&str]) -> Child {
+    pub(crate) fn stop_at_export(&mut self, args: &[&str]) -> Child {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             let mut child = self.leandisk(args).spawn().unwrap();
@@ -184,7 +213,16 @@ impl Drop for Guest {
     }
 }
 
-fn ended(child: Child) -> (Option<i32>, String) {
+/// A disk of four parts of four megabytes, every one with a byte of its own, and what it holds as a raw file.
+pub(crate) fn make_disk(disk: &Path, raw: &Path, first: u8) {
+    run("qemu-img", &["create", "-q", "-f", "qcow2", arg(disk), &DISK_BYTES.to_string()]);
+    let writes: Vec<_> = (0..4).map(|at| format!("write -q -P {} {}M 4M", first + at + 1, at * 8)).collect();
+    let commands = writes.iter().flat_map(|write| ["-c", write]);
+    run("qemu-io", &["-f", "qcow2"].into_iter().chain(commands).chain([arg(disk)]).collect::<Vec<_>>());
+    run("qemu-img", &["convert", "-O", "raw", arg(disk), arg(raw)]);
+}
+
+pub(crate) fn ended(child: Child) -> (Option<i32>, String) {
     let output = child.wait_with_output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }

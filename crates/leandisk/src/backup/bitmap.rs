@@ -1,27 +1,33 @@
-//! What of a disk changed since a snapshot, by the word of a persistent dirty bitmap in its image.
+//! What of a disk changed since a snapshot, by the word of a dirty bitmap: of a persistent one in its image, of one that a running guest's QEMU
+//! keeps, or of one that an NBD server tells of.
 //!
 //! A bitmap has a name and bits, and nothing that says when it began. So some bits, drawn by lot, stay set when it is made to begin anew, and
 //! the snapshot says which: bits are only ever set, so all of them are there for as long as the bitmap is the one that was left.
 //! `docs/decisions/backup-tracking.md` has the reasons.
 //!
 //! Invariants:
-//! - from before the bitmap is read until it begins anew, nobody else can change the image;
+//! - from before the bitmap is read until it begins anew, nobody else can change the image; or what is written meanwhile is in the bitmap when
+//!   it begins anew (a guest's);
 //! - it begins anew only once the snapshot that says so is on stable storage;
 //! - where a bitmap or its start are in doubt, everything is read.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use block::{ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
+use block::{Error, ErrorKind, HostFile, LiveDisk, ReadAt, Result, TargetFile};
 use claims::{Act, Claims, Seen};
 use engine::BackedUp;
-use extent::{ExtentSet, Span, Virtual, VirtualOffset, VirtualSpan};
+use extent::{ExtentSet, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{BitmapState, Chain, Edit, EditTarget, Resolver};
 use repository::{Record, Start};
 
+use super::Guests;
 use super::earlier::{EarlierDisk, Known};
 use crate::machine::{Machine, ThisHost};
+use crate::remote;
+use crate::running::BitmapTold;
 
 /// The chance that a bitmap has all the bits by which it is known, and is another one: at most one in two to the power of this.
 const EVIDENCE_BITS: f64 = 32.0;
@@ -34,11 +40,23 @@ const KEPT_MAX: u64 = 32;
 /// A bitmap that every change of the disk is noted in.
 pub(super) struct Bitmap {
     name: String,
-    granularity_bytes: u64,
+    /// Bytes that a bit stands for; `None` where that is not told.
+    granularity_bytes: Option<u64>,
     dirty: ExtentSet<Virtual>,
     virtual_bytes: u64,
-    /// The image, which nobody else can change; `None` if nothing is to be done.
-    held: Option<Edit>,
+    keeper: Keeper,
+}
+
+/// Who keeps a bitmap.
+enum Keeper {
+    /// The image, which nobody else can change.
+    Held(Box<Edit>),
+    /// The image, in which nothing is to be done.
+    Image,
+    /// The guest whose disk is read there.
+    Guest(PathBuf),
+    /// A server that exports the disk there, and tells of the bitmap.
+    Export(PathBuf),
 }
 
 /// Whether the image is to be held so that its bitmap can begin anew.
@@ -87,11 +105,60 @@ impl Bitmap {
         let dirty = held.as_ref().map_or(chain, Edit::chain).links()[0].layer.dirty(name)?;
         Ok(Ok(Self {
             name: name.to_owned(),
-            granularity_bytes: told.granularity_bytes,
+            granularity_bytes: Some(told.granularity_bytes),
             dirty,
             virtual_bytes: chain.len_bytes(),
-            held,
+            keeper: held.map_or(Keeper::Image, |held| Keeper::Held(Box::new(held))),
         }))
+    }
+
+    /// The bitmap of a running guest's disk, as it was at the moment that is read.
+    pub(super) fn of_guest(read_at: &Path, told: &BitmapTold, virtual_bytes: u64) -> Result<Found> {
+        let read = match &told.is_usable {
+            Ok(read) => read,
+            Err(why) => return Ok(Err(why.clone())),
+        };
+        Ok(Ok(Self {
+            name: told.name.clone(),
+            granularity_bytes: Some(read.granularity_bytes),
+            dirty: marked(read_at, &read.context)?,
+            virtual_bytes,
+            keeper: Keeper::Guest(read_at.to_owned()),
+        }))
+    }
+
+    /// The bitmap that a server tells of, which can only be read. It may serve one client at a time: the disk is not open yet.
+    pub(super) fn of_export(read_at: &Path, name: &str) -> Result<Found> {
+        let dirty = match marked(read_at, &context(name)) {
+            Ok(dirty) => dirty,
+            Err(error) if error.kind() == ErrorKind::Refused => {
+                return Ok(Err(format!("the server does not tell of a bitmap {name:?}")));
+            }
+            Err(error) => return Err(error),
+        };
+        let keeper = Keeper::Export(read_at.to_owned());
+        Ok(Ok(Self { name: name.to_owned(), granularity_bytes: None, dirty, virtual_bytes: 0, keeper }))
+    }
+
+    /// The same, of a disk of that size.
+    pub(super) fn of_disk(self, virtual_bytes: u64) -> Self {
+        Self { virtual_bytes, ..self }
+    }
+
+    /// Whether it is made to begin anew once the snapshot is stored.
+    pub(super) fn begins_anew(&self) -> bool {
+        !matches!(self.keeper, Keeper::Export(_))
+    }
+
+    /// `Refused` if a server's bitmap is another one than before the disk was read. The disk is not open any more.
+    pub(super) fn check_after_reading(&self) -> Result<()> {
+        let Keeper::Export(read_at) = &self.keeper else { return Ok(()) };
+        match marked(read_at, &context(&self.name))? == self.dirty {
+            true => Ok(()),
+            false => Err(Error::refused("the disk was written to while it was read")
+                .path(read_at.display())
+                .hint("export it as of one moment; Leandisk does so itself for qmp:SOCKET?disk=NAME")),
+        }
     }
 
     /// What changed since the snapshot that is `earlier`; or why that is not known.
@@ -100,18 +167,35 @@ impl Bitmap {
         if start.name != self.name {
             return Err(format!("another bitmap begins with the last snapshot, {:?}", start.name));
         }
-        if start.granularity_bytes != self.granularity_bytes {
+        let can_be = match self.granularity_bytes {
+            Some(granularity_bytes) => start.granularity_bytes == granularity_bytes,
+            // Then all that it marks is whole bits.
+            None => self.marks_whole(start.granularity_bytes),
+        };
+        if !can_be {
             return Err("the bitmap's granularity is another one than in the last snapshot".into());
         }
         self.check_start(start, &earlier.seen())?;
         Ok(self.dirty.clone())
     }
 
+    /// Whether all that is marked begins and ends between bits of `granularity_bytes`, and not all of it between coarser ones.
+    fn marks_whole(&self, granularity_bytes: u64) -> bool {
+        let fits = |granularity_bytes: u64| {
+            self.dirty.iter().all(|span| {
+                let end = span.end().get();
+                span.start().get() % granularity_bytes == 0
+                    && (end % granularity_bytes == 0 || end == self.virtual_bytes)
+            })
+        };
+        fits(granularity_bytes) && !granularity_bytes.checked_mul(2).is_some_and(fits)
+    }
+
     /// Whether the bitmap is the one that was left with `start`, when what was read of the disk was `read`.
     fn check_start(&self, start: &Start, read: &ExtentSet<Virtual>) -> Known<()> {
-        let lots = Lots::new(read, self.virtual_bytes, self.granularity_bytes);
+        let lots = Lots::new(read, self.virtual_bytes, start.granularity_bytes);
         let is_kept = |bit: &u64| {
-            bit.checked_mul(self.granularity_bytes)
+            bit.checked_mul(start.granularity_bytes)
                 .is_some_and(|at| self.dirty.contains(VirtualOffset::new(at)))
         };
         if !start.kept.iter().all(is_kept) {
@@ -130,28 +214,46 @@ impl Bitmap {
         }
     }
 
+    /// That of a guest, which the model stands for.
+    #[cfg(test)]
+    pub(super) fn of_model(
+        name: &str,
+        granularity_bytes: u64,
+        dirty: ExtentSet<Virtual>,
+        virtual_bytes: u64,
+    ) -> Self {
+        let (name, granularity_bytes) = (name.to_owned(), Some(granularity_bytes));
+        Self { name, granularity_bytes, dirty, virtual_bytes, keeper: Keeper::Guest(PathBuf::new()) }
+    }
+
     /// As if it were the one that was left with `start`.
     #[cfg(test)]
     pub(super) fn believe(&mut self, start: &Start) {
-        let kept = start.kept.iter().map(|bit| granule(*bit, self.granularity_bytes, self.virtual_bytes));
+        let kept = start.kept.iter().map(|bit| granule(*bit, start.granularity_bytes, self.virtual_bytes));
         self.dirty = self.dirty.union(&kept.collect());
     }
 
-    /// What `record` is to say of the bitmap, which is to begin with its snapshot.
-    pub(super) fn start(&self, record: &Record, done: &BackedUp) -> Start {
-        let lots = Lots::new(&done.data.union(&record.zeros()), self.virtual_bytes, self.granularity_bytes);
+    /// What `record` is to say of the bitmap, which is to begin with its snapshot; `None` of one that does not.
+    pub(super) fn start(&self, record: &Record, done: &BackedUp) -> Option<Start> {
+        let granularity_bytes = self.granularity_bytes.filter(|_| self.begins_anew())?;
+        let lots = Lots::new(&done.data.union(&record.zeros()), self.virtual_bytes, granularity_bytes);
         let seed = uuid::Uuid::new_v4().as_u64_pair();
-        Start {
-            name: self.name.clone(),
-            granularity_bytes: self.granularity_bytes,
-            kept: lots.draw(seed.0 ^ seed.1.rotate_left(32)),
-        }
+        let kept = lots.draw(seed.0 ^ seed.1.rotate_left(32));
+        Some(Start { name: self.name.clone(), granularity_bytes, kept })
     }
 
     /// Makes the bitmap begin anew, as `record` says that it does. The snapshot that holds this is on stable storage.
-    pub(super) fn rotate(self, record: &Record) -> Result<()> {
-        let (Some(edit), Some(start)) = (self.held, &record.bitmap) else { return Ok(()) };
-        let kept = start.kept.iter().map(|bit| granule(*bit, self.granularity_bytes, self.virtual_bytes));
+    pub(super) fn rotate(self, record: &Record, guests: &mut dyn Guests) -> Result<()> {
+        let Some(start) = &record.bitmap else { return Ok(()) };
+        let kept = start.kept.iter().map(|bit| granule(*bit, start.granularity_bytes, self.virtual_bytes));
+        let edit = match self.keeper {
+            Keeper::Held(edit) => edit,
+            Keeper::Guest(read_at) => {
+                let kept: Vec<_> = kept.map(|span| HostOffset::new(span.start().get())).collect();
+                return guests.restart(&read_at, &kept);
+            }
+            Keeper::Image | Keeper::Export(_) => return Ok(()),
+        };
         let (chain, files) = edit.into_parts();
         let files = files.into_iter().map(|file| file as Arc<dyn TargetFile>).collect();
         let options = LiveOptions { reserves_nothing: true, ..LiveOptions::default() };
@@ -159,6 +261,28 @@ impl Bitmap {
         disk.restart_bitmap(&self.name, &kept.collect())?;
         disk.close()
     }
+}
+
+/// What is said of a bitmap that a server tells of.
+pub(super) fn said_of_export(name: &str) -> String {
+    format!(
+        "the bitmap {name:?} is the word of the server, which does not tell whether all changes were noted in it until now. It is only read: \
+         nothing that NBD can do makes it begin anew, so it goes on from the snapshot that it begins with"
+    )
+}
+
+/// The metadata context of QEMU's that tells of a bitmap.
+fn context(name: &str) -> String {
+    format!("qemu:dirty-bitmap:{name}")
+}
+
+/// What a context of the export at an address marks: its places are the disk's.
+fn marked(read_at: &Path, context: &str) -> Result<ExtentSet<Virtual>> {
+    let marked = remote::marked(read_at, context)?;
+    Ok(marked
+        .iter()
+        .map(|span| Span::new(VirtualOffset::new(span.start().get()), span.len_bytes()))
+        .collect())
 }
 
 fn unusable(state: BitmapState) -> Option<&'static str> {

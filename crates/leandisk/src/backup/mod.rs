@@ -15,13 +15,14 @@ mod restore;
 mod snapshots;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use block::{Error, ErrorKind, Result};
+use block::{Error, ErrorKind, ReadAt, Result};
 use claims::{Act, Seen};
 use engine::{BackedUp, BackupJob, Base, Bound};
+use extent::HostOffset;
 use filesystem::{Catalog, Check};
 use plan::backup::Cuts;
 use plan::{CopyOptions, CopyPlan};
@@ -32,7 +33,8 @@ use stack::Stack;
 use crate::copy::plan;
 use crate::machine::{Caching, ThisHost};
 use crate::open::{Location, OpenDisk, OpenOptions, check_claims};
-use crate::remote::disk_name;
+use crate::remote::{disk_name, is_address};
+use crate::running::{self, BitmapTold, ReadDisk};
 use crate::stored::{disks_of, node_name};
 use crate::{Observer, shadow_copies};
 
@@ -65,18 +67,26 @@ pub struct Source {
     pub disk: PathBuf,
     /// Where it is read, if elsewhere: at the export of a running guest's disk.
     pub read_at: Option<PathBuf>,
+    /// What its bitmap says, if that was asked and something else than its image keeps it.
+    pub bitmap: Option<BitmapTold>,
 }
 
 impl Source {
     /// `DISK` or `NAME=DISK`. What has a `/` before the `=`, or is there as it is, is a path.
     pub fn parse(text: &std::ffi::OsStr) -> Self {
-        let whole = Self { name: None, disk: text.into(), read_at: None };
+        let whole = Self { name: None, disk: text.into(), read_at: None, bitmap: None };
         match text.to_str().and_then(|text| text.split_once('=')) {
             Some((name, disk)) if is_name(name) && !whole.disk.exists() => {
-                Self { name: Some(name.to_owned()), disk: disk.into(), read_at: None }
+                Self { name: Some(name.to_owned()), disk: disk.into(), ..whole }
             }
             _ => whole,
         }
+    }
+
+    /// The same disk, or one of those that it stands for, as it was found.
+    pub fn found(&self, found: &ReadDisk) -> Self {
+        let ReadDisk { disk, read_at, bitmap, .. } = found.clone();
+        Self { name: self.name.clone(), disk, read_at, bitmap }
     }
 
     fn name(&self) -> Result<String> {
@@ -140,6 +150,18 @@ pub struct Options {
     pub threads: Option<u16>,
 }
 
+/// Who has bitmaps begin anew that are not kept by the disks' images: the guests that are read.
+pub trait Guests {
+    /// The bitmap of the disk that is read there begins anew with the moment that is read, and with the bits of the places `kept`.
+    fn restart(&mut self, read_at: &Path, kept: &[HostOffset]) -> Result<()>;
+}
+
+impl Guests for running::Guests {
+    fn restart(&mut self, read_at: &Path, kept: &[HostOffset]) -> Result<()> {
+        self.rotate(read_at, kept)
+    }
+}
+
 /// A disk that is open, with its plan.
 struct Planned {
     name: String,
@@ -177,7 +199,7 @@ struct Stored {
 }
 
 /// Backs the disks up, or says what a backup would do. There is a snapshot when all of it is stored, and none before.
-pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument> {
+pub fn run(options: &Options, guests: &mut dyn Guests, observer: &dyn Observer) -> Result<BackupDocument> {
     let started = Instant::now();
     check_names(&options.sources)?;
     let planned = options.sources.iter().map(|source| plan_source(source, options, observer));
@@ -227,7 +249,7 @@ pub fn run(options: &Options, observer: &dyn Observer) -> Result<BackupDocument>
     }
     // Last: until here each says what changed since an earlier snapshot.
     for (bitmap, record) in starts {
-        bitmap.rotate(&record).map_err(|error| not_rotated(error, id))?;
+        bitmap.rotate(&record, guests).map_err(|error| not_rotated(error, id))?;
     }
     let forgotten = forgotten(&options.keep, &snapshots_of(&repository, &host, &paths)?, id);
     forgotten.iter().try_for_each(|id| repository.forget(*id)).map_err(|error| {
@@ -278,6 +300,10 @@ fn plan_source(source: &Source, options: &Options, observer: &dyn Observer) -> R
     let path = source.read_at.as_ref().unwrap_or(&source.disk);
     let shown_as = source.read_at.as_ref().map(|_| source.disk.display().to_string());
     let open = OpenOptions { shown_as, ..options.open.clone() };
+    let of_export = match (&source.bitmap, options.bitmap.as_deref()) {
+        (None, Some(name)) if is_address(path) => Some(Bitmap::of_export(path, name)?),
+        _ => None,
+    };
     let caching = if options.page_cache { Caching::PageCache } else { Caching::Direct };
     let disk = OpenDisk::open(path, &open, caching).map_err(|error| crate::name_disk(error, &source.disk))?;
     let stack = &disk.stack;
@@ -289,9 +315,18 @@ fn plan_source(source: &Source, options: &Options, observer: &dyn Observer) -> R
         check_claims(stack.chain(), &*resolver, Act::Read).map_err(or_in_use)?;
     }
     let hold = if options.dry_run { Hold::No } else { Hold::Yes };
-    let bitmap = options.bitmap.as_deref();
-    let bitmap =
-        bitmap.map(|name| Bitmap::find(stack.chain(), &before, &*resolver, name, hold)).transpose()?;
+    let virtual_bytes = stack.chain().len_bytes();
+    let bitmap = match (&source.bitmap, of_export, options.bitmap.as_deref()) {
+        (Some(told), ..) => Some(Bitmap::of_guest(path, told, virtual_bytes)?),
+        (None, Some(found), Some(name)) => {
+            if found.is_ok() {
+                observer.note(&format!("{}: {}", source.disk.display(), bitmap::said_of_export(name)));
+            }
+            Some(found.map(|bitmap| bitmap.of_disk(virtual_bytes)))
+        }
+        (None, None, Some(name)) => Some(Bitmap::find(stack.chain(), &before, &*resolver, name, hold)?),
+        (None, _, None) => None,
+    };
     if block::Disk::sector_bytes(&**stack.chain()) != 512 {
         observer.note(&format!(
             "warning: {} has sectors of {} bytes, which a snapshot does not tell: restore it to vhdx, or attach it with that size",
@@ -476,10 +511,15 @@ impl Planned {
         let entry = self.entry(done.read_bytes + sampled_bytes, done.new_bytes, tracking);
         let bitmap = self.bitmap.take().and_then(Result::ok);
         let layers = if options.in_use { None } else { layers::record(chain, &self.before)? };
+        drop(self.disk);
+        if let Some(bitmap) = &bitmap {
+            bitmap.check_after_reading()?;
+        }
+        let bitmap = bitmap.filter(Bitmap::begins_anew);
         let record = (bitmap.is_some() || layers.is_some()).then(|| {
             let mut record = record_of(&self.plan, &done);
             record.layers = layers;
-            record.bitmap = bitmap.as_ref().map(|bitmap| bitmap.start(&record, &done));
+            record.bitmap = bitmap.as_ref().and_then(|bitmap| bitmap.start(&record, &done));
             record
         });
         let BackedUp { content, .. } = done;

@@ -1,9 +1,12 @@
 //! Hundreds of generations of a disk against what each snapshot of it has to hold: whatever became of the bitmap, no change is skipped.
+//!
+//! Some backups are of the image, others of a moment of it that a guest goes on from: what that writes meanwhile is in the bitmap that it begins
+//! anew.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use block::{Disk, LiveDisk, ReadAt, RunState};
+use block::{Disk, LiveDisk, ReadAt, Result as BlockResult, RunState};
 use claims::Seen;
 use engine::{BackupJob, JobMonitor};
 use extent::{ExtentSet, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
@@ -14,6 +17,7 @@ use repository::{Id, Memory, Node, Record, Repository, Session, Snapshot, Snapsh
 use tempfile::TempDir;
 use testkit::run;
 
+use super::Guests;
 use super::bitmap::{Bitmap, Hold, next};
 use super::earlier::Earlier;
 use crate::machine::{Caching, Machine, ThisHost};
@@ -34,12 +38,30 @@ enum Fault {
     FilledCountsAsRead,
     /// What was not read counts as zeros.
     UnreadCountsAsZeros,
+    /// A guest's bitmap begins anew without what was written since the moment.
+    WrittenMeanwhileDropped,
+}
+
+/// A guest that wrote `new` since the moment that is read.
+struct Meanwhile {
+    image: PathBuf,
+    new: ExtentSet<Virtual>,
+}
+
+impl Guests for Meanwhile {
+    fn restart(&mut self, _read_at: &Path, kept: &[HostOffset]) -> BlockResult<()> {
+        let kept = kept.iter().map(|at| Span::new(VirtualOffset::new(at.get()), BIT)).collect();
+        let disk = in_use(&self.image);
+        disk.restart_bitmap(NAME, &self.new.union(&kept))?;
+        disk.close()
+    }
 }
 
 /// How often something happened.
 #[derive(Clone, Copy, Default, Debug)]
 struct Told {
     tracked: u64,
+    tracked_live: u64,
     read_bytes: u64,
     used_bytes: u64,
 }
@@ -96,13 +118,17 @@ impl Model {
         self.below(count) == 0
     }
 
-    /// What a guest does until the next backup.
-    fn use_disk(&mut self) {
+    /// What a guest does until the next backup, or while it is made. Which bits of a bitmap that notes.
+    fn use_disk(&mut self) -> ExtentSet<Virtual> {
+        let mut noted = ExtentSet::new();
         let disk = in_use(&self.image());
         for _ in 0..self.below(5) {
             let start = self.below(SIZE / 512) * 512;
             let len_bytes = (512 << self.below(9)).min(SIZE - start);
             let span = Span::new(VirtualOffset::new(start), len_bytes);
+            let end = span.end().get().next_multiple_of(BIT);
+            let whole = Span::between(VirtualOffset::new(start / BIT * BIT), VirtualOffset::new(end));
+            noted = noted.union(&[whole].into_iter().collect());
             match self.below(6) {
                 0 => disk.discard(span).unwrap(),
                 1 => disk.zero(span, true).unwrap(),
@@ -124,6 +150,7 @@ impl Model {
                 [usize::try_from(self.below(3)).unwrap()];
             self.roles.iter_mut().skip(at).take(count).for_each(|part| *part = role);
         }
+        noted
     }
 
     /// What somebody else does to the image or the repository.
@@ -197,15 +224,20 @@ impl Model {
                 let unread = done.data.invert(Span::from_zero(SIZE));
                 record = Record::new(SIZE, None, &unread, &record.filled());
             }
-            Some(Fault::AnyStart) | None => {}
+            Some(Fault::AnyStart | Fault::WrittenMeanwhileDropped) | None => {}
         }
-        record.bitmap = Some(bitmap.start(&record, done));
+        record.bitmap = bitmap.start(&record, done);
         record
     }
 
     /// A backup, of which the end is cut off now and then; whether it holds what it has to.
     fn back_up(&mut self) -> Result<(), String> {
-        let path = self.image();
+        let is_live = self.one_in(2);
+        let path = if is_live { self.dir.path().join("moment.qcow2") } else { self.image() };
+        if is_live {
+            std::fs::copy(self.image(), &path).unwrap();
+        }
+        let repository = self.repository.clone();
         let options = OpenOptions::default();
         let location = Location { machine: &ThisHost, path: &path, options: &options };
         let chain = location.open_chain_at_rest(Caching::PageCache).unwrap();
@@ -214,18 +246,30 @@ impl Model {
             Err(why) if why.contains("is in use") => None,
             found => Some(found),
         };
-        let mut bitmap = patiently(find)?;
-        let index = self.repository.index().unwrap();
+        let (plan, expected) = (self.plan(&chain), self.expected(&chain));
+        let mut guest = Meanwhile { image: self.image(), new: ExtentSet::new() };
+        let mut bitmap = if is_live {
+            let mut dirty = chain.links()[0].layer.dirty(NAME).unwrap();
+            let new = self.use_disk();
+            if self.one_in(2) {
+                // It was asked a little after the moment.
+                dirty = dirty.union(&new);
+            }
+            if self.fault != Some(Fault::WrittenMeanwhileDropped) {
+                guest.new = new;
+            }
+            Bitmap::of_model(NAME, BIT, dirty, SIZE)
+        } else {
+            patiently(find)?
+        };
+        let index = repository.index().unwrap();
         let newest = self.snapshots.first();
-        let newest = newest.and_then(|(_, snapshot)| self.repository.record(&index, snapshot, DISK).unwrap());
+        let newest = newest.and_then(|(_, snapshot)| repository.record(&index, snapshot, DISK).unwrap());
         self.mistaken(&mut bitmap, newest.as_ref());
-        let earlier =
-            Earlier { repository: &self.repository, index: &index, snapshots: self.snapshots.clone() };
+        let earlier = Earlier { repository: &repository, index: &index, snapshots: self.snapshots.clone() };
         let base = earlier.base(DISK, SIZE, |disk| Ok(bitmap.changed(disk))).unwrap().ok();
 
-        let plan = self.plan(&chain);
-        let expected = self.expected(&chain);
-        let session = Session::begin(&self.repository, &index).unwrap();
+        let session = Session::begin(&repository, &index).unwrap();
         let mut packers = vec![session.packer().unwrap()];
         let base = base.as_ref().map(|(_, base)| base);
         let job = BackupJob { source: &chain, plan: &plan, cuts: plan::backup::Cuts::default(), base };
@@ -233,6 +277,7 @@ impl Model {
         let done = job.run(&mut packers, &Quiet).map_err(|error| error.to_string())?;
         assert_eq!(bound.read_bytes, done.read_bytes);
         self.told.tracked += u64::from(base.is_some());
+        self.told.tracked_live += u64::from(base.is_some() && is_live);
         self.told.read_bytes += done.read_bytes;
         self.told.used_bytes += plan.reads.total_bytes();
 
@@ -244,7 +289,7 @@ impl Model {
         let (_, snapshot) = self.repository.find_snapshot(&id.to_string()).unwrap();
         self.snapshots.insert(0, (id, snapshot));
         if !self.one_in(10) {
-            bitmap.rotate(&records[0].1).unwrap();
+            bitmap.rotate(&records[0].1, &mut guest).unwrap();
         }
         let index = self.repository.index().unwrap();
         let disk = SnapshotDisk::open(self.repository.clone(), &index, &node, Path::new(DISK)).unwrap();
@@ -300,13 +345,21 @@ fn no_change_is_skipped_whatever_becomes_of_the_bitmap() {
     for seed in 1..=5 {
         let told = Model::new(seed, None).run(50).unwrap();
         println!("{told:?}");
-        assert!(told.tracked > 25 && told.read_bytes < told.used_bytes / 2, "{told:?}");
+        assert!(
+            told.tracked > 25 && told.tracked_live > 10 && told.read_bytes < told.used_bytes / 2,
+            "{told:?}"
+        );
     }
 }
 
 #[test]
 fn the_model_notices_what_is_left_out() {
-    for fault in [Fault::AnyStart, Fault::FilledCountsAsRead, Fault::UnreadCountsAsZeros] {
+    for fault in [
+        Fault::AnyStart,
+        Fault::FilledCountsAsRead,
+        Fault::UnreadCountsAsZeros,
+        Fault::WrittenMeanwhileDropped,
+    ] {
         let found = (2..5).find_map(|seed| Model::new(seed, Some(fault)).run(40).err());
         assert!(found.is_some(), "{fault:?}");
         println!("{fault:?}: {}", found.unwrap());

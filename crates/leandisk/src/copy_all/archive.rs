@@ -165,7 +165,7 @@ fn see_sources(machine: &Inside<'_>, all: &copy::Options, items: &[Item]) -> Res
     let mut seen = Seen::new();
     for item in items {
         let source = copy::see_source(machine, &item.options(all))
-            .map_err(|error| crate::name_disk(error, &item.source))?;
+            .map_err(|error| crate::name_disk(error, &item.source.disk))?;
         if let Some((appliance, disk)) = item.of {
             machine.disk_of(appliance, disk).check_capacity(source.virtual_bytes)?;
         }

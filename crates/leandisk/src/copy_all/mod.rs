@@ -29,11 +29,33 @@ use watching::Watching;
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Disks and appliances.
-    pub sources: Vec<PathBuf>,
+    pub sources: Vec<Source>,
     /// The folder that the targets are made in, which is made if it is missing; or a new appliance, named `*.ova`.
     pub into: PathBuf,
     /// How each is copied. Source and target in it do not matter.
     pub copy: copy::Options,
+}
+
+/// A disk or an appliance.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// What was named.
+    pub disk: PathBuf,
+    /// Where it is read, if elsewhere: at the export of a running guest's disk.
+    pub read_at: Option<PathBuf>,
+}
+
+impl<T: Into<PathBuf>> From<T> for Source {
+    fn from(disk: T) -> Self {
+        Self { disk: disk.into(), read_at: None }
+    }
+}
+
+impl Source {
+    /// Where it is opened.
+    pub(crate) fn place(&self) -> &Path {
+        self.read_at.as_ref().unwrap_or(&self.disk)
+    }
 }
 
 impl Options {
@@ -87,7 +109,7 @@ pub fn run_on(
 
 /// A disk to be copied.
 struct Item {
-    source: PathBuf,
+    source: Source,
     format: Option<Format>,
     /// The target's name without its extension.
     stem: String,
@@ -100,15 +122,24 @@ impl Item {
     /// The copy of this disk alone.
     fn options(&self, all: &copy::Options) -> copy::Options {
         copy::Options {
-            source: self.source.clone(),
+            source: self.source.place().to_owned(),
             target: self.target.clone(),
-            open: OpenOptions { format: self.format, ..all.open.clone() },
+            open: OpenOptions {
+                format: self.format,
+                shown_as: self.source.read_at.as_ref().map(|_| self.shown()),
+                ..all.open.clone()
+            },
             ..all.clone()
         }
     }
 
+    /// What it is called in reports.
+    fn shown(&self) -> String {
+        self.source.disk.display().to_string()
+    }
+
     fn entry(&self, error: &Error) -> CopyAllEntry {
-        CopyAllEntry::failed(self.source.display().to_string(), self.target.display().to_string(), error)
+        CopyAllEntry::failed(self.shown(), self.target.display().to_string(), error)
     }
 }
 
@@ -119,7 +150,7 @@ fn appliances<'a>(
     observer: &dyn Observer,
 ) -> Result<Vec<(Appliance, &'a Path)>> {
     let mut found = Vec::new();
-    for path in &options.sources {
+    for path in options.sources.iter().filter(|source| source.read_at.is_none()).map(|source| &source.disk) {
         let appliance = Appliance::find(machine, path, &options.copy.open, Some(observer));
         found
             .extend(appliance.map_err(|error| name_disk(error, path))?.map(|appliance| (appliance, &**path)));
@@ -131,11 +162,11 @@ fn appliances<'a>(
 fn items(options: &Options, appliances: &[Appliance], paths: &[&Path]) -> Vec<Item> {
     let mut items = Vec::new();
     for source in &options.sources {
-        let Some(index) = paths.iter().position(|path| *path == source) else {
+        let Some(index) = paths.iter().position(|path| *path == source.disk) else {
             items.push(Item {
                 source: source.clone(),
                 format: options.copy.open.format,
-                stem: stem(source),
+                stem: stem(&source.disk),
                 target: PathBuf::new(),
                 of: None,
             });
@@ -143,7 +174,7 @@ fn items(options: &Options, appliances: &[Appliance], paths: &[&Path]) -> Vec<It
         };
         for (number, disk) in appliances[index].disks().iter().enumerate() {
             items.push(Item {
-                source: disk.path.clone(),
+                source: disk.path.clone().into(),
                 format: disk.format,
                 stem: stem(&disk.path),
                 target: PathBuf::new(),
@@ -186,7 +217,7 @@ fn see_all(machine: &Inside<'_>, options: &Options, items: &[Item]) -> Result<Se
     let (mut needed_bytes, mut free_bytes) = (0_u64, None);
     for item in items {
         let one = item.options(&options.copy);
-        let source = copy::see_source(machine, &one).map_err(|error| name_disk(error, &item.source));
+        let source = copy::see_source(machine, &one).map_err(|error| name_disk(error, &item.source.disk));
         if let Ok(source) = &source {
             if let Some((appliance, disk)) = item.of {
                 machine.disk_of(appliance, disk).check_capacity(source.virtual_bytes)?;
@@ -247,5 +278,5 @@ fn copy_one(
     observer: &dyn Observer,
 ) -> Result<CopyDocument> {
     copy::run_on(machine, &item.options(&options.copy), observer)
-        .map_err(|error| name_disk(error, &item.source))
+        .map_err(|error| name_disk(error, &item.source.disk))
 }

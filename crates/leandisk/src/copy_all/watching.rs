@@ -60,7 +60,7 @@ impl<'a> Watching<'a> {
     pub(super) fn disk<'w>(&'w self, item: &Item, seen: &SourceSeen) -> OfDisk<'w, 'a> {
         let [copied, compared] = expected_bytes(seen, self.verifies);
         let left = Mutex::new(vec![("copy", copied), ("verify", compared)]);
-        OfDisk { all: self, name: item.source.display().to_string(), left }
+        OfDisk { all: self, name: item.shown(), left }
     }
 
     /// Takes the display away.

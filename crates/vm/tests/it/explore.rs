@@ -1,5 +1,5 @@
 //! What is left, wherever a run is cut off: nothing, once another one came by. And no write of the guest's is missing from the next
-//! incremental copy.
+//! incremental copy, of one disk or of two at one moment.
 
 use std::cell::RefCell;
 use std::os::fd::AsFd;
@@ -7,18 +7,22 @@ use std::path::Path;
 use std::rc::Rc;
 
 use block::{ErrorKind, Result};
-use vm::{Freeze, MUTANTS, Mutant, RunId, Snapshot, Wanted, begin, find, recover};
+use vm::{Freeze, MUTANTS, Mutant, RunId, Snapshot, Wanted, WantedDisk, begin, find, recover};
 
-use crate::sim::{BLOCK_COUNT, Qemu, Shared, Trouble};
+use crate::sim::{BLOCK_COUNT, NODES, Qemu, Shared, Trouble};
 
 /// Seeds of what the guest writes.
 const SEEDS: [u64; 3] = [0x51ed_270b, 0x2545_f491, 0x9e37_79b9];
 /// More commands than any run gives.
 const COMMAND_COUNT_MAX: usize = 200;
 
+/// Bits that a bitmap begins with.
+const KEPT: [usize; 3] = [5, 700, 1023];
+
 /// One kind of run.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
+    disk_count: usize,
     has_device: bool,
     since: bool,
     freeze: Freeze,
@@ -27,23 +31,31 @@ struct Kind {
 
 fn kinds() -> Vec<Kind> {
     let mut kinds = Vec::new();
-    for has_device in [true, false] {
-        for since in [true, false] {
-            for (freeze, agent_fails) in
-                [(Freeze::Never, false), (Freeze::Auto, false), (Freeze::Auto, true), (Freeze::Always, true)]
-            {
-                kinds.push(Kind { has_device, since, freeze, agent_fails });
+    for disk_count in [1, 2] {
+        for has_device in [true, false] {
+            for since in [true, false] {
+                for (freeze, agent_fails) in [
+                    (Freeze::Never, false),
+                    (Freeze::Auto, false),
+                    (Freeze::Auto, true),
+                    (Freeze::Always, true),
+                ] {
+                    // What freezes knows nothing of disks.
+                    if disk_count == 1 || !agent_fails {
+                        kinds.push(Kind { disk_count, has_device, since, freeze, agent_fails });
+                    }
+                }
             }
         }
     }
     kinds
 }
 
-/// A QEMU, and the copy that is kept of its disk.
+/// A QEMU, and the copies that are kept of its disks.
 struct World {
     qemu: Rc<RefCell<Qemu>>,
     kind: Kind,
-    target: [u64; BLOCK_COUNT],
+    targets: [[u64; BLOCK_COUNT]; 2],
 }
 
 impl World {
@@ -51,12 +63,12 @@ impl World {
         let mut qemu = Qemu::new(seed);
         qemu.has_device = kind.has_device;
         qemu.agent_fails = kind.agent_fails;
-        // The full copy was made when the bitmap was added.
-        let target = qemu.content;
+        // The full copies were made when the bitmaps were added.
+        let targets = qemu.content;
         for _ in 0..3 {
             qemu.guest_writes();
         }
-        Self { qemu: Rc::new(RefCell::new(qemu)), kind, target }
+        Self { qemu: Rc::new(RefCell::new(qemu)), kind, targets }
     }
 
     fn shared(&self) -> Shared {
@@ -66,19 +78,20 @@ impl World {
     fn begin(&self, run: RunId) -> Result<Snapshot> {
         let mut monitor = self.shared();
         let around = self.shared();
-        let disk = find(&mut monitor, Some("#block123"))?;
+        let names = &NODES[..self.kind.disk_count];
+        let disks = names.iter().map(|name| find(&mut monitor, Some(name))).collect::<Result<Vec<_>>>()?;
         self.qemu.borrow_mut().sockets.insert("/tmp/s".to_owned());
         // Nothing is read from it here.
         let file = std::fs::File::open("/dev/null").unwrap();
+        let since = self.kind.since.then_some("daily");
+        let disk = |disk| WantedDisk { disk, overlay: file.as_fd(), since };
         let wanted = Wanted {
             run,
-            disk: &disk,
-            overlay: file.as_fd(),
+            disks: disks.iter().map(disk).collect(),
             socket: file.as_fd(),
             socket_path: Path::new("/tmp/s"),
             freeze: self.kind.freeze,
             agent: Some(Path::new("/run/agent")),
-            since: self.kind.since.then_some("daily"),
         };
         let begun = begin(&mut monitor, &around, &wanted);
         if begun.is_err() && !self.qemu.borrow().is_dead() {
@@ -101,14 +114,24 @@ impl World {
         let (mut monitor, around) = (self.shared(), self.shared());
         let snapshot = self.begin(run)?;
         if self.kind.since {
-            let moment = self.qemu.borrow().moment.expect("it has begun");
-            for block in self.qemu.borrow().dirty(&snapshot.dirty_bitmap()) {
-                self.target[block] = moment[block];
+            for (disk, target) in self.targets.iter_mut().enumerate().take(self.kind.disk_count) {
+                let (moment, _) = self.qemu.borrow().moments[disk].expect("it has begun");
+                for block in self.qemu.borrow().dirty(disk, &snapshot.dirty_bitmap(disk)) {
+                    target[block] = moment[block];
+                }
             }
-            let rotated = snapshot.rotate(&mut monitor);
+            let rotated =
+                (0..self.kind.disk_count).try_for_each(|disk| self.rotate(&snapshot, &mut monitor, disk));
             return rotated.and(snapshot.end(&mut monitor, &around));
         }
         snapshot.end(&mut monitor, &around)
+    }
+
+    /// The disk's bitmap begins anew, with some bits set.
+    fn rotate(&self, snapshot: &Snapshot, monitor: &mut Shared, disk: usize) -> Result<()> {
+        let export = snapshot.offer_bits(monitor, disk, 65536 * BLOCK_COUNT as u64)?;
+        KEPT.iter().for_each(|block| self.qemu.borrow_mut().client_writes(&export, *block));
+        snapshot.rotate(monitor, &self.shared(), disk)
     }
 
     fn check_clean(&self) -> Result<(), String> {
@@ -121,10 +144,27 @@ impl World {
         let kind = Kind { since: true, freeze: Freeze::Never, ..self.kind };
         self.kind = kind;
         self.run(id(9), None).map_err(|error| error.to_string())?;
-        let moment = self.qemu.borrow().moment.expect("it has begun");
-        match (0..BLOCK_COUNT).find(|block| self.target[*block] != moment[*block]) {
-            None => self.check_clean(),
-            Some(block) => Err(format!("block {block} of the target is not what it was at the moment")),
+        self.check_moment()?;
+        for disk in 0..self.kind.disk_count {
+            let (moment, _) = self.qemu.borrow().moments[disk].expect("it has begun");
+            if let Some(block) = (0..BLOCK_COUNT).find(|block| self.targets[disk][*block] != moment[*block]) {
+                return Err(format!("block {block} of target {disk} is not what it was at the moment"));
+            }
+            let dirty = self.qemu.borrow().dirty(disk, "daily");
+            if !KEPT.iter().all(|block| dirty.contains(block)) {
+                return Err(format!("bitmap {disk} does not begin with the bits that it was to have"));
+            }
+        }
+        self.check_clean()
+    }
+
+    /// All disks were taken at one moment.
+    fn check_moment(&self) -> Result<(), String> {
+        let moments: Vec<_> =
+            self.qemu.borrow().moments[..self.kind.disk_count].iter().flatten().map(|(_, at)| *at).collect();
+        match moments.windows(2).all(|pair| pair[0] == pair[1]) {
+            true => Ok(()),
+            false => Err(format!("the disks were taken after different writes: {moments:?}")),
         }
     }
 }
@@ -160,7 +200,7 @@ fn explore(kind: Kind, seed: u64, trouble: Trouble, second: Option<usize>) -> Re
         }
     }
     // The socket of a run whose record QEMU never had is a file that nobody knows of.
-    if was_killed && number_of(trouble) < 20 {
+    if was_killed && !world.qemu.borrow().has_record {
         world.qemu.borrow_mut().sockets.clear();
     }
     world.check_clean()?;
@@ -206,7 +246,8 @@ fn nothing_is_left_and_no_write_is_lost_wherever_a_run_is_cut() {
 
 /// A run that goes on is left alone, and another one does not begin beside it. Both hold of what `LivingTornDown` breaks.
 fn living_fault() -> Option<String> {
-    let kind = Kind { has_device: true, since: false, freeze: Freeze::Never, agent_fails: false };
+    let kind =
+        Kind { disk_count: 1, has_device: true, since: false, freeze: Freeze::Never, agent_fails: false };
     let world = World::new(kind, 1);
     world.qemu.borrow_mut().begin_process(None);
     world.qemu.borrow_mut().living.insert(id(1));
@@ -233,7 +274,8 @@ fn begin_second(world: &World) -> Option<ErrorKind> {
 
 /// Another program's server is not stopped: neither one that ran before, nor one that others came to use.
 fn foreign_fault() -> Option<String> {
-    let kind = Kind { has_device: true, since: false, freeze: Freeze::Never, agent_fails: false };
+    let kind =
+        Kind { disk_count: 1, has_device: true, since: false, freeze: Freeze::Never, agent_fails: false };
     let world = World::new(kind, 1);
     {
         let mut qemu = world.qemu.borrow_mut();
@@ -279,12 +321,13 @@ fn every_way_to_break_the_order_is_found() {
 
 #[test]
 fn the_moment_is_what_the_guest_had_when_it_was_frozen() {
-    let kind = Kind { has_device: true, since: false, freeze: Freeze::Always, agent_fails: false };
+    let kind =
+        Kind { disk_count: 1, has_device: true, since: false, freeze: Freeze::Always, agent_fails: false };
     let world = World::new(kind, 7);
     world.qemu.borrow_mut().begin_process(None);
     let snapshot = world.begin(id(1)).unwrap();
     assert_eq!(snapshot.frozen(), Some(1));
     assert!(!world.qemu.borrow().frozen);
-    assert!(world.qemu.borrow().moment.is_some());
-    assert_ne!(world.qemu.borrow().moment, Some(world.qemu.borrow().content), "the guest goes on writing");
+    let (moment, _) = world.qemu.borrow().moments[0].unwrap();
+    assert_ne!(moment, world.qemu.borrow().content[0], "the guest goes on writing");
 }

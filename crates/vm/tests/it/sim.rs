@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 use vm::{Agent, Command, Life, Monitor, RunId, Said, Surroundings};
 
 pub(crate) const BLOCK_COUNT: usize = 1024;
-pub(crate) const NODE: &str = "#block123";
-const DEVICE: &str = "/machine/peripheral/vd0/virtio-backend";
+/// The guest's own nodes, the first of which is read where one disk is.
+pub(crate) const NODES: [&str; 2] = ["#block123", "#block456"];
+const DEVICES: [&str; 2] =
+    ["/machine/peripheral/vd0/virtio-backend", "/machine/peripheral/vd1/virtio-backend"];
 
 /// QEMU refuses these only if what they are to end is not there.
 const ONLY_IF_GONE: [&str; 5] =
@@ -47,9 +49,11 @@ struct Node {
 pub(crate) struct Qemu {
     nodes: BTreeMap<String, Node>,
     objects: BTreeMap<String, String>,
-    bitmaps: BTreeMap<String, Bitmap>,
+    /// By their nodes and names.
+    bitmaps: BTreeMap<(String, String), Bitmap>,
     pub(crate) has_device: bool,
-    root: String,
+    /// What each device reads and writes.
+    roots: [String; 2],
     /// Each with its filter.
     jobs: BTreeMap<String, String>,
     pub(crate) exports: BTreeMap<String, String>,
@@ -59,12 +63,15 @@ pub(crate) struct Qemu {
     pub(crate) frozen: bool,
     pub(crate) agent_fails: bool,
     pub(crate) sockets: BTreeSet<String>,
-    /// What the disk holds.
-    pub(crate) content: [u64; BLOCK_COUNT],
-    /// What it held at the moment when a filter came in.
-    pub(crate) moment: Option<[u64; BLOCK_COUNT]>,
+    /// What the disks hold.
+    pub(crate) content: [[u64; BLOCK_COUNT]; 2],
+    /// What each held at the moment when a filter came in, and how many writes there had been by then.
+    pub(crate) moments: [Option<([u64; BLOCK_COUNT], u64)>; 2],
+    written: u64,
     random: u64,
     given: usize,
+    /// Whether a record was ever made.
+    pub(crate) has_record: bool,
     trouble: Option<Trouble>,
     is_dead: bool,
     /// Runs whose process is there.
@@ -75,11 +82,11 @@ impl Qemu {
     pub(crate) fn new(seed: u64) -> Self {
         let daily = Bitmap { dirty: BTreeSet::new(), records: true };
         Self {
-            nodes: BTreeMap::from([(NODE.to_owned(), Node::default())]),
+            nodes: NODES.map(|node| (node.to_owned(), Node::default())).into(),
             objects: BTreeMap::new(),
-            bitmaps: BTreeMap::from([("daily".to_owned(), daily)]),
+            bitmaps: NODES.map(|node| ((node.to_owned(), "daily".to_owned()), daily.clone())).into(),
             has_device: true,
-            root: NODE.to_owned(),
+            roots: NODES.map(str::to_owned),
             jobs: BTreeMap::new(),
             exports: BTreeMap::new(),
             server_runs: false,
@@ -88,28 +95,34 @@ impl Qemu {
             frozen: false,
             agent_fails: false,
             sockets: BTreeSet::new(),
-            content: [0; BLOCK_COUNT],
-            moment: None,
+            content: [[0; BLOCK_COUNT]; 2],
+            moments: [None; 2],
+            written: 0,
             random: seed | 1,
             given: 0,
+            has_record: false,
             trouble: None,
             is_dead: false,
             living: BTreeSet::new(),
         }
     }
 
-    /// The guest writes somewhere, if it can.
+    /// The guest writes somewhere on each disk, on one after the other, if it can.
     pub(crate) fn guest_writes(&mut self) {
         if self.frozen {
             return;
         }
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let block = (self.random >> 20) as usize % BLOCK_COUNT;
-        self.content[block] = self.random;
-        for bitmap in self.bitmaps.values_mut().filter(|bitmap| bitmap.records) {
-            bitmap.dirty.insert(block);
+        for disk in 0..2 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            let block = (self.random >> 20) as usize % BLOCK_COUNT;
+            self.content[disk][block] = self.random;
+            self.written += 1;
+            let of_disk = self.bitmaps.iter_mut().filter(|((node, _), _)| node == NODES[disk]);
+            of_disk.map(|(_, bitmap)| bitmap).filter(|bitmap| bitmap.records).for_each(|bitmap| {
+                bitmap.dirty.insert(block);
+            });
         }
     }
 
@@ -119,7 +132,9 @@ impl Qemu {
         let mut left: Vec<String> =
             self.nodes.keys().filter(is_own).map(|name| format!("node {name}")).collect();
         left.extend(self.objects.keys().filter(is_own).map(|name| format!("object {name}")));
-        left.extend(self.bitmaps.keys().filter(is_own).map(|name| format!("bitmap {name}")));
+        left.extend(
+            self.bitmaps.keys().map(|(_, name)| name).filter(is_own).map(|name| format!("bitmap {name}")),
+        );
         left.extend(self.jobs.keys().filter(is_own).map(|name| format!("job {name}")));
         left.extend(self.exports.keys().filter(is_own).map(|name| format!("export {name}")));
         left.extend(self.sets.values().filter(is_own).map(|name| format!("file {name}")));
@@ -127,8 +142,8 @@ impl Qemu {
         if self.server_runs && self.exports.is_empty() {
             left.push("server".to_owned());
         }
-        if self.root != NODE {
-            left.push(format!("{} above the disk", self.root));
+        for (root, _) in self.roots.iter().zip(NODES).filter(|(root, node)| root != node) {
+            left.push(format!("{root} above the disk"));
         }
         if self.frozen {
             left.push("frozen guest".to_owned());
@@ -136,9 +151,17 @@ impl Qemu {
         left
     }
 
-    /// What a bitmap says is to be copied.
-    pub(crate) fn dirty(&self, name: &str) -> BTreeSet<usize> {
-        self.bitmaps[name].dirty.clone()
+    /// What a bitmap of a disk says is to be copied.
+    pub(crate) fn dirty(&self, disk: usize, name: &str) -> BTreeSet<usize> {
+        self.bitmaps[&(NODES[disk].to_owned(), name.to_owned())].dirty.clone()
+    }
+
+    /// A client of an export writes to what holds nothing.
+    pub(crate) fn client_writes(&mut self, export: &str, block: usize) {
+        let node = self.exports[export].clone();
+        for (_, bitmap) in self.bitmaps.iter_mut().filter(|((of, _), _)| *of == node) {
+            bitmap.dirty.insert(block);
+        }
     }
 
     pub(crate) fn given(&self) -> usize {
@@ -184,11 +207,37 @@ impl Qemu {
         let parents = self.nodes.values().flat_map(|node| &node.children).filter(|child| *child == name);
         let exports = self.exports.values().filter(|node| *node == name);
         let jobs = self.jobs.values().filter(|filter| *filter == name);
-        parents.count() + exports.count() + jobs.count() + usize::from(self.root == name)
+        let roots = self.roots.iter().filter(|root| *root == name);
+        parents.count() + exports.count() + jobs.count() + roots.count()
     }
 
-    fn take_moment(&mut self) {
-        self.moment = Some(self.content);
+    /// The guest's own node beneath one, and whether a filter comes before it.
+    fn beneath<'a>(&'a self, mut node: &'a str) -> (usize, bool) {
+        let mut is_filtered = false;
+        loop {
+            if let Some(disk) = NODES.iter().position(|own| *own == node) {
+                return (disk, is_filtered);
+            }
+            is_filtered |= self.nodes[node].children.len() > 1;
+            node = &self.nodes[node].children[0];
+        }
+    }
+
+    /// What the device writes goes another way: from now on through a filter, perhaps.
+    fn lead(&mut self, act: impl FnOnce(&mut Self)) {
+        let before: Vec<_> = self.roots.iter().map(|root| self.beneath(root).1).collect();
+        act(self);
+        for (disk, was_filtered) in before.into_iter().enumerate() {
+            let (own, is_filtered) = self.beneath(&self.roots[disk]);
+            assert_eq!(own, disk, "the device has another disk");
+            if is_filtered && !was_filtered {
+                self.take_moment(disk);
+            }
+        }
+    }
+
+    fn take_moment(&mut self, disk: usize) {
+        self.moments[disk] = Some((self.content[disk], self.written));
     }
 
     fn do_it(&mut self, name: &str, told: &Value) -> Result<Value, String> {
@@ -197,7 +246,8 @@ impl Qemu {
         match name {
             "query-version" => return Ok(json!({ "qemu": { "major": 7, "minor": 2, "micro": 0 } })),
             "query-block" if self.has_device => {
-                return Ok(json!([{ "device": "", "qdev": DEVICE, "inserted": { "node-name": self.root } }]));
+                let block = |(root, device): (&String, &str)| json!({ "device": "", "qdev": device, "inserted": { "node-name": root } });
+                return Ok(self.roots.iter().zip(DEVICES).map(block).collect());
             }
             "query-block" => return Ok(json!([])),
             "query-named-block-nodes" => return Ok(self.list_nodes()),
@@ -221,6 +271,7 @@ impl Qemu {
                 return object.map(|data| json!(data)).ok_or_else(|| format!("Device '{path}' not found"));
             }
             "object-add" => {
+                self.has_record |= RunId::parse(&text("id")).is_some_and(|(_, part)| part.is_empty());
                 need(
                     self.objects.insert(text("id"), text("data")).is_none(),
                     "attempt to add duplicate property",
@@ -245,22 +296,46 @@ impl Qemu {
                 need(self.nodes.contains_key(&node), "Failed to find node")?;
                 need(self.users_of(&node) == 0, "Node is in use")?;
                 self.nodes.remove(&node);
+                need(self.bitmaps.keys().all(|(of, _)| *of != node), "a bitmap went with its node")?;
             }
             "qom-set" => {
                 let node = text("value");
                 need(self.nodes.contains_key(&node), "Cannot find node")?;
-                if self.root == NODE {
-                    self.take_moment();
+                let device =
+                    DEVICES.iter().position(|device| text("path") == *device).ok_or("Device not found")?;
+                // A filter with users lets nobody write past it.
+                let others = |(name, other): (&String, &Node)| {
+                    other.children.len() > 1
+                        && other.children[0] == node
+                        && self.users_of(name) > usize::from(self.roots[device] == *name)
+                };
+                need(!self.nodes.iter().any(others), "Permission conflict")?;
+                self.lead(|qemu| qemu.roots[device] = node);
+            }
+            "blockdev-reopen" => {
+                let told = told["options"].as_array().unwrap().clone();
+                for gate in &told {
+                    need(
+                        self.nodes.contains_key(gate["node-name"].as_str().unwrap()),
+                        "Failed to find node",
+                    )?;
+                    need(self.nodes.contains_key(gate["file"].as_str().unwrap()), "Cannot find node")?;
                 }
-                self.root = node;
+                self.lead(|qemu| {
+                    for gate in &told {
+                        let node = qemu.nodes.get_mut(gate["node-name"].as_str().unwrap()).unwrap();
+                        node.children = vec![gate["file"].as_str().unwrap().to_owned()];
+                    }
+                });
             }
             "blockdev-backup" => {
                 let filter = text("filter-node-name");
-                need(self.nodes.contains_key(&text("target")) && text("device") == NODE, "Cannot find node")?;
-                let children = vec![NODE.to_owned(), text("target")];
+                let disk = NODES.iter().position(|node| text("device") == *node).ok_or("Cannot find node")?;
+                need(self.nodes.contains_key(&text("target")), "Cannot find node")?;
+                let children = vec![NODES[disk].to_owned(), text("target")];
                 self.nodes.insert(filter.clone(), Node { children, set: None });
                 self.jobs.insert(text("job-id"), filter);
-                self.take_moment();
+                self.take_moment(disk);
             }
             "block-job-cancel" => {
                 let filter = self.jobs.remove(&text("device")).ok_or("Job not found")?;
@@ -282,7 +357,13 @@ impl Qemu {
                     "NBD server not running",
                 )?;
                 for bitmap in told["bitmaps"].as_array().into_iter().flatten() {
-                    let bitmap = self.bitmaps.get(bitmap["name"].as_str().unwrap()).ok_or("no bitmap")?;
+                    let bitmap = self
+                        .bitmaps
+                        .get(&(
+                            bitmap["node"].as_str().unwrap().to_owned(),
+                            bitmap["name"].as_str().unwrap().to_owned(),
+                        ))
+                        .ok_or("no bitmap")?;
                     need(!bitmap.records, "Enabled bitmap incompatible with readonly export")?;
                 }
                 self.exports.insert(text("id"), text("node-name"));
@@ -291,16 +372,26 @@ impl Qemu {
             "block-dirty-bitmap-add" => {
                 let records = told["disabled"] != true;
                 let bitmap = Bitmap { dirty: BTreeSet::new(), records };
-                need(self.bitmaps.insert(text("name"), bitmap).is_none(), "Bitmap already exists")?;
+                need(self.nodes.contains_key(&text("node")), "Cannot find node")?;
+                let name = (text("node"), text("name"));
+                need(self.bitmaps.insert(name, bitmap).is_none(), "Bitmap already exists")?;
             }
-            "block-dirty-bitmap-remove" => need(self.bitmaps.remove(&text("name")).is_some(), "not found")?,
+            "block-dirty-bitmap-remove" => {
+                need(self.bitmaps.remove(&(text("node"), text("name"))).is_some(), "not found")?;
+            }
             "block-dirty-bitmap-clear" => {
-                self.bitmaps.get_mut(&text("name")).ok_or("not found")?.dirty.clear();
+                self.bitmaps.get_mut(&(text("node"), text("name"))).ok_or("not found")?.dirty.clear();
             }
             "block-dirty-bitmap-merge" => {
-                let from = told["bitmaps"][0].as_str().unwrap();
-                let dirty = self.bitmaps.get(from).ok_or("not found")?.dirty.clone();
-                self.bitmaps.get_mut(&text("target")).ok_or("not found")?.dirty.extend(dirty);
+                let from = &told["bitmaps"][0];
+                let from = match from.as_str() {
+                    Some(name) => (text("node"), name.to_owned()),
+                    None => {
+                        (from["node"].as_str().unwrap().to_owned(), from["name"].as_str().unwrap().to_owned())
+                    }
+                };
+                let dirty = self.bitmaps.get(&from).ok_or("not found")?.dirty.clone();
+                self.bitmaps.get_mut(&(text("node"), text("target"))).ok_or("not found")?.dirty.extend(dirty);
             }
             "transaction" => {
                 for action in told["actions"].as_array().unwrap() {
@@ -337,14 +428,14 @@ impl Qemu {
     }
 
     fn list_nodes(&self) -> Value {
-        let bitmap = |(name, bitmap): (&String, &Bitmap)| json!({ "name": name, "granularity": 65536, "recording": bitmap.records, "busy": false });
-        let bitmaps: Vec<_> = self.bitmaps.iter().map(bitmap).collect();
+        let bitmap = |((_, name), bitmap): (&(String, String), &Bitmap)| json!({ "name": name, "granularity": 65536, "recording": bitmap.records, "busy": false });
+        let bitmaps = |name: &String| -> Vec<_> {
+            self.bitmaps.iter().filter(|((of, _), _)| of == name).map(bitmap).collect()
+        };
         let image = json!({ "virtual-size": 65536 * BLOCK_COUNT, "filename": "disk.qcow2" });
-        let node = |name: &String| match name == NODE {
-            true => {
-                json!({ "node-name": name, "drv": "qcow2", "ro": false, "image": image, "dirty-bitmaps": bitmaps })
-            }
-            false => json!({ "node-name": name, "drv": "file", "ro": false, "image": image }),
+        let node = |name: &String| {
+            let driver = if NODES.contains(&name.as_str()) { "qcow2" } else { "file" };
+            json!({ "node-name": name, "drv": driver, "ro": false, "image": image, "dirty-bitmaps": bitmaps(name) })
         };
         self.nodes.keys().map(node).collect()
     }
