@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
 use engine::JobMonitor;
+use rustix::fs::{FallocateFlags, fallocate};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::documents::document;
@@ -223,6 +224,10 @@ impl Growing {
         let part = self.source.next(turns.bytes);
         if part.is_empty() {
             return Ok(false);
+        }
+        if turns.files > 1 {
+            // No more than this: file systems would keep room behind it for the file's next turn.
+            fallocate(&self.file, FallocateFlags::empty(), self.bytes, part.len() as u64)?;
         }
         self.file.write_all(part)?;
         self.hash.update(part);

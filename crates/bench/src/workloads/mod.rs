@@ -334,7 +334,7 @@ impl Workloads<'_> {
         match self.state {
             DiskState::Fresh => Turns::NONE,
             DiskState::Light => Turns { files: 2, bytes: 256 << 10 },
-            DiskState::Heavy | DiskState::Nested => Turns { files: 4, bytes: 32 << 10 },
+            DiskState::Heavy | DiskState::Nested => Turns { files: 8, bytes: 16 << 10 },
         }
     }
 }

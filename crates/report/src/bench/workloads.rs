@@ -13,6 +13,8 @@ use crate::text::{Palette, grouped, human_bytes, painted, percent, printable, se
 
 /// Times that differ by less are called the same.
 const SAME_SHARE: f64 = 0.05;
+/// With fewer runs no difference is clear.
+const CLEAR_RUNS_MIN: usize = 3;
 
 /// The document `leandisk.workloads/1`.
 #[derive(Clone, Debug, Serialize)]
@@ -203,8 +205,8 @@ fn entry(measured: &Measured, all: &[Measured]) -> ActivityEntry {
 
 fn verdict(ratio: f64, none: &Figure, own: &Figure) -> &'static str {
     let is_same = (1.0 - SAME_SHARE..=1.0 + SAME_SHARE).contains(&ratio);
-    // One run says nothing of how much they vary.
-    let is_clear = none.count() > 1 && own.count() > 1 && !none.overlaps(own);
+    // Fewer runs say too little of how much they vary.
+    let is_clear = none.count().min(own.count()) >= CLEAR_RUNS_MIN && !none.overlaps(own);
     match (is_same, is_clear, ratio < 1.0) {
         (true, ..) => "same",
         (false, false, _) => "unclear",
