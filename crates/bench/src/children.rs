@@ -101,6 +101,23 @@ impl Running {
         Some(ratio(ticks, rustix::param::clock_ticks_per_second()))
     }
 
+    /// The same, with programs that it started and that ended.
+    pub(crate) fn cpu_seconds_with_children(&self) -> Option<f64> {
+        cpu_seconds_of(&self.child.id().to_string())
+    }
+
+    /// Waits for its end, or kills it once it is not wanted any more.
+    pub(crate) fn finish(mut self, is_cancelled: &dyn Fn() -> bool) -> Result<()> {
+        loop {
+            match self.ended()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(self.failed(status)),
+                None if is_cancelled() => return Err(Error::interrupted()),
+                None => std::thread::sleep(STEP),
+            }
+        }
+    }
+
     /// Waits for its end; asks for it first if `asks`. An error unless it ended well.
     pub(crate) fn end(mut self, asks: bool) -> Result<()> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).filter(|_| asks) {
@@ -136,6 +153,16 @@ fn parse_cpu_ticks(text: &str) -> Option<u64> {
     let (_, fields) = text.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     fields.next()?.ok()?.checked_add(fields.next()?.ok()?)
+}
+
+/// The time that a process, and those that it started and waited for, kept processors busy. `self` is this one.
+pub(crate) fn cpu_seconds_of(process: &str) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(')')?;
+    // utime, stime, cutime and cstime are fields 14 to 17.
+    let fields: Option<Vec<u64>> =
+        fields.split_whitespace().skip(11).take(4).map(|field| field.parse().ok()).collect();
+    Some(ratio(fields?.iter().sum(), rustix::param::clock_ticks_per_second()))
 }
 
 #[cfg(test)]

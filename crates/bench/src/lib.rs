@@ -2,6 +2,7 @@
 //!
 //! [`FirstWrite`] writes thin, lazy and eager disks whole and tells what the first write to each place costs.
 //! [`Age`] uses a file system as months of work would, from a seed, so that others can be measured on it.
+//! [`Workloads`] does what people do on an aged disk, before and after what is to make that faster.
 //! [`Fragmentation`] has images grow side by side through servers, and tells in how many pieces they end and what that costs.
 //!
 //! Invariants:
@@ -19,6 +20,7 @@ mod counters;
 mod first_write;
 mod fragmentation;
 mod images;
+mod workloads;
 mod workspace;
 
 pub use age::{
@@ -30,5 +32,10 @@ pub use first_write::{DiskInUse, FirstDisk, FirstWrite, FirstWriteOutcome, OpenD
 pub use fragmentation::{
     Fragmentation, FragmentationFacts, FragmentationOutcome, FragmentationRun, HostKind, HostVolume, Order,
     ServerKind, Traffic, Workload,
+};
+pub use workloads::{
+    Activity, Apply, DiskFacts, DiskState, Engine, Measured, Recorded, Remedy, Request, RunFacts, Sizes,
+    Skipped, WORKLOAD_DISK_BYTES_DEFAULT, WORKLOAD_DISK_BYTES_FULL, WORKLOAD_DISK_BYTES_MIN, Workloads,
+    WorkloadsOutcome,
 };
 pub use workspace::Workspace;

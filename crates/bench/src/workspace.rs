@@ -12,25 +12,49 @@ use block::{Error, Result};
 const MARGIN_BYTES_MIN: u64 = 64 << 20;
 const MARGIN_BYTES_MAX: u64 = 4 << 30;
 
+/// What folders are called that the next run may remove.
+const SWEPT_PREFIX: &str = "leandisk-workloads-";
+
 /// A new folder. It is removed with all that is in it when this value goes, unless it is kept.
 pub struct Workspace {
     path: PathBuf,
     keeps: bool,
+    /// Locked as long as the run goes on.
+    _lock: Option<File>,
 }
 
 impl Workspace {
     /// Makes a folder in `dir`. `Refused` if `need_bytes` more would leave too little free there.
     pub fn new(dir: &Path, need_bytes: u64) -> Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let dir = fs::canonicalize(dir).map_err(|error| Error::io("find", error).path(dir.display()))?;
         check_room(&dir, need_bytes)?;
+        Self::make(&dir, "leandisk-bench-")
+    }
+
+    /// As [`Self::new`], after folders that killed runs left in `dir` were removed. The thread's mounts must be hidden: none of
+    /// others is seen in them.
+    pub fn swept(dir: &Path, need_bytes: u64) -> Result<Self> {
+        let dir = fs::canonicalize(dir).map_err(|error| Error::io("find", error).path(dir.display()))?;
+        sweep(&dir)?;
+        check_room(&dir, need_bytes)?;
+        let mut space = Self::make(&dir, SWEPT_PREFIX)?;
+        let locked =
+            File::open(&space.path).map_err(|error| Error::io("open", error).path(space.path.display()))?;
+        // Nobody else knows of it yet but a sweep that came between: then it is gone, and the first file fails.
+        let _ = os::try_lock(&locked, false);
+        space._lock = Some(locked);
+        Ok(space)
+    }
+
+    fn make(dir: &Path, prefix: &str) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = dir.join(format!("leandisk-bench-{}-{time:x}-{count}", std::process::id()));
+        let path = dir.join(format!("{prefix}{}-{time:x}-{count}", std::process::id()));
         // Fails if the name is taken.
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| Error::io("make", error).path(path.display()))?;
-        Ok(Self { path, keeps: false })
+        Ok(Self { path, keeps: false, _lock: None })
     }
 
     /// Leaves the folder and what is in it where they are.
@@ -62,6 +86,26 @@ impl Drop for Workspace {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
+}
+
+/// Removes what runs left that were killed: folders of that name that nobody holds locked, once the programs of the run are gone.
+fn sweep(dir: &Path) -> Result<()> {
+    let failed =
+        |error: std::io::Error| Error::io("look for what a killed run left in", error).path(dir.display());
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process =
+            name.strip_prefix(SWEPT_PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+        let is_over = process.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists());
+        if !is_over || !entry.file_type().map_err(failed)?.is_dir() {
+            continue;
+        }
+        if File::open(entry.path()).is_ok_and(|folder| os::try_lock(&folder, false)) {
+            fs::remove_dir_all(entry.path()).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 fn check_room(dir: &Path, need_bytes: u64) -> Result<()> {
@@ -106,6 +150,24 @@ mod tests {
         assert!(!path.exists());
         let path = Workspace::new(dir.path(), 0).unwrap().kept().path().to_owned();
         assert!(path.is_dir());
+    }
+
+    #[test]
+    fn what_killed_runs_left_goes_and_what_others_use_stays() {
+        let dir = testkit::scratch();
+        // No process has the largest number.
+        let left = dir.path().join(format!("{SWEPT_PREFIX}4194305-1-0"));
+        let other = dir.path().join("leandisk-workloads");
+        let held = dir.path().join(format!("{SWEPT_PREFIX}4194306-1-0"));
+        for folder in [&left, &other, &held] {
+            fs::create_dir_all(folder.join("a")).unwrap();
+        }
+        let lock = File::open(&held).unwrap();
+        assert!(os::try_lock(&lock, false));
+        let running = Workspace::swept(dir.path(), 0).unwrap();
+        let next = Workspace::swept(dir.path(), 0).unwrap();
+        assert!(!left.exists() && other.exists() && held.exists());
+        assert!(running.path().exists() && next.path().exists());
     }
 
     #[test]

@@ -20,8 +20,8 @@ pub(crate) use backup::{
     BackupArguments, CheckArguments, RepositoryArguments, RestoreArguments, SnapshotsArguments,
 };
 pub(crate) use bench::{
-    AgeArguments, AgedFilesystem, BenchCommand, FirstWriteArguments, FragmentationArguments, HostFilesystem,
-    Order,
+    Activity, AgeArguments, AgedFilesystem, BenchCommand, FirstWriteArguments, FragmentationArguments,
+    HostFilesystem, Order, Remedy, State, WorkloadsArguments,
 };
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
 pub(crate) use guarding::{CoordinateArguments, GuardArguments, GuardCommand};
@@ -170,6 +170,7 @@ impl Command {
             Self::Bench(BenchCommand::Age(arguments)) => arguments.json,
             Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
             Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
+            Self::Bench(BenchCommand::Workloads(arguments)) => arguments.json,
             Self::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
                 arguments.json
             }

@@ -20,7 +20,7 @@ use report::{
     appliance_text, backup_text, check_text, compact_text, copy_text, create_text, defrag_text,
     first_write_text, folder_text, fragmentation_text, guard_report_text, guard_text, info_text, list_text,
     map_text, printable, recover_text, restore_text, snapshots_text, stats_text, to_json, to_json_line,
-    vm_text, watch_heading, watch_lines, worth_text,
+    vm_text, watch_heading, watch_lines, workloads_text, worth_text,
 };
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -147,6 +147,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Bench(BenchCommand::Fragmentation(arguments)) => {
             let document = bench::fragmentation(&arguments.options()?, &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { fragmentation_text(&document, palette) })?;
+        }
+        Command::Bench(BenchCommand::Workloads(arguments)) => {
+            let document = bench::workloads(&arguments.options(), &shown(arguments.progress))?;
+            print(&if arguments.json { to_json(&document) } else { workloads_text(&document, palette) })?;
         }
     }
     Ok(())

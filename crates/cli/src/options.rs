@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use bench::{AgedKind, HostKind, HostVolume, Stated, Workload};
+use bench::{AgedKind, DiskState, HostKind, HostVolume, Stated, Workload};
 use block::{Error, Result};
 use leandisk::backup::{Password, Place, PlaceOptions};
 use leandisk::confine::When;
@@ -14,12 +14,13 @@ use leandisk::{
 };
 
 use crate::arguments::{
-    AgeArguments, AgedFilesystem, AnalyzeArguments, BackupArguments, CatArguments, CheckArguments,
+    Activity, AgeArguments, AgedFilesystem, AnalyzeArguments, BackupArguments, CatArguments, CheckArguments,
     CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments, DefragArguments,
     ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, GuestArguments,
     HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog,
-    OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, ReportArguments,
-    RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments, StatsArguments,
+    OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, Remedy, ReportArguments,
+    RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments, State, StatsArguments,
+    WorkloadsArguments,
 };
 
 impl OpenArguments {
@@ -558,6 +559,55 @@ impl AgeArguments {
                 pieces_per_file: self.pieces,
                 free_extents: self.free_extents,
             },
+        }
+    }
+}
+
+impl WorkloadsArguments {
+    pub(crate) fn options(&self) -> benches::WorkloadsOptions {
+        benches::WorkloadsOptions {
+            dir: self.dir.clone(),
+            state: match self.state {
+                State::Fresh => DiskState::Fresh,
+                State::Light => DiskState::Light,
+                State::Heavy => DiskState::Heavy,
+                State::Nested => DiskState::Nested,
+            },
+            activities: self.activities.iter().map(|activity| (*activity).into()).collect(),
+            remedies: self.remedy.iter().map(|remedy| (*remedy).into()).collect(),
+            size: self.size,
+            runs: self.runs,
+            seed: self.seed,
+            html: self.html.clone(),
+            force: self.force,
+        }
+    }
+}
+
+impl From<Activity> for bench::Activity {
+    fn from(activity: Activity) -> Self {
+        match activity {
+            Activity::TreeCopy => Self::TreeCopy,
+            Activity::Documents => Self::Documents,
+            Activity::Backup => Self::Backup,
+            Activity::Scan => Self::Scan,
+            Activity::MailServer => Self::MailServer,
+            Activity::MailClient => Self::MailClient,
+            Activity::Insert => Self::Insert,
+            Activity::Unique => Self::Unique,
+            Activity::Join => Self::Join,
+            Activity::Sort => Self::Sort,
+        }
+    }
+}
+
+impl From<Remedy> for bench::Remedy {
+    fn from(remedy: Remedy) -> Self {
+        match remedy {
+            Remedy::None => Self::None,
+            Remedy::Defrag => Self::Defrag,
+            Remedy::DefragPack => Self::DefragPack,
+            Remedy::CopyPacked => Self::CopyPacked,
         }
     }
 }

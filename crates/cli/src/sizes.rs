@@ -27,6 +27,25 @@ pub(crate) fn parse_page_size(text: &str) -> Result<u64, String> {
     whole(parse(text)?, PAGE_BYTES, "the size of a disk here")
 }
 
+/// The size of the disk of `bench workloads`: a size, or whole percent of that of the published measurements.
+pub(crate) fn parse_workload_size(text: &str) -> Result<u64, String> {
+    let bytes = match text.strip_suffix('%') {
+        None => parse_page_size(text)?,
+        Some(percent) => {
+            let percent = percent.parse::<u64>().ok().filter(|percent| (1..=1000).contains(percent));
+            let percent =
+                percent.ok_or_else(|| format!("'{text}' is no whole percentage from 1% to 1000%"))?;
+            bench::WORKLOAD_DISK_BYTES_FULL / 100 / PAGE_BYTES * PAGE_BYTES * percent
+        }
+    };
+    match bytes >= bench::WORKLOAD_DISK_BYTES_MIN {
+        true => Ok(bytes),
+        false => {
+            Err(format!("a disk for all of it has at least {} MiB", bench::WORKLOAD_DISK_BYTES_MIN >> 20))
+        }
+    }
+}
+
 /// By how much a disk may grow: a size, or a part of it in percent with up to two digits behind the point.
 pub(crate) fn parse_growth(text: &str) -> Result<Growth, String> {
     let Some(percent) = text.strip_suffix('%') else { return parse(text).map(Growth::Bytes) };

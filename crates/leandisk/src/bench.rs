@@ -18,6 +18,10 @@ use crate::output::OutputFile;
 use crate::serve::open_direct;
 use crate::{Caching, Observer, OpenDisk, OpenOptions, Provision};
 
+mod workloads;
+
+pub use workloads::{WorkloadsOptions, workloads};
+
 /// Which file system ages, and how much.
 #[derive(Clone, Debug)]
 pub struct AgeOptions {

@@ -16,7 +16,7 @@
 //! | let others use it | [`serve::run`], [`stats::run`] |
 //! | keep a machine's own files in one piece | [`guard::run`], [`guard::status`], [`guard::report`] |
 //! | tell what was gained | [`worth::run`] |
-//! | measure a storage | [`bench::first_write`], [`bench::fragmentation`]; on a file system that [`bench::age`] has aged |
+//! | measure a storage | [`bench::first_write`], [`bench::fragmentation`], [`bench::workloads`]; on a file system that [`bench::age`] has aged |
 //!
 //! Where to look for how it is done: [`compact::run`], for one, takes facts from [`stack::Stack::facts`], has [`plan::compact`] plan with them, and has
 //! [`engine::CompactJob`] write. `ARCHITECTURE.md` has the map of all crates.

@@ -5,6 +5,7 @@
 
 pub mod advice;
 pub mod cost;
+pub mod device;
 mod effects;
 pub mod figures;
 pub mod profile;

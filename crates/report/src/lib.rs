@@ -33,8 +33,9 @@ mod worth;
 
 pub use self::bench::{
     AgeDocument, AgeSubject, Figure, FirstWriteDocument, FirstWriteSubject, FragmentationDocument,
-    FragmentationSubject, age_document, age_text, first_write_document, first_write_page, first_write_text,
-    fragmentation_document, fragmentation_page, fragmentation_text,
+    FragmentationSubject, WorkloadsDocument, WorkloadsSubject, age_document, age_text, first_write_document,
+    first_write_page, first_write_text, fragmentation_document, fragmentation_page, fragmentation_text,
+    workloads_document, workloads_page, workloads_text,
 };
 pub use analyze::{
     AnalyzeDocument, AnalyzeSubject, DiskEntry, DiskReport, FileIdentity, FolderDocument, analyze_document,

@@ -8,8 +8,8 @@
 //! - no file system is filled: room is asked for before each month, and a margin is left;
 //! - whatever ends a run, no mount, loop device or program is left, and no file unless the run came to its end.
 
-mod operations;
-mod perform;
+pub(crate) mod operations;
+pub(crate) mod perform;
 mod tools;
 mod volume;
 

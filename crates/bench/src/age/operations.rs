@@ -115,7 +115,7 @@ impl Shape {
 const REMOVED: [FileKind; 4] = [FileKind::Document, FileKind::Mail, FileKind::Program, FileKind::Temporary];
 
 /// Sizes of files: 32 equally likely parts of a lognormal distribution with µ = 9.48 and σ = 2.46, each by its middle.
-const SIZES: [u64; 32] = [
+pub(crate) const SIZES: [u64; 32] = [
     65, 212, 400, 636, 925, 1275, 1698, 2203, 2807, 3526, 4381, 5400, 6614, 8064, 9801, 11_892, 14_420,
     17_496, 21_266, 25_929, 31_759, 39_141, 48_639, 61_096, 77_832, 101_018, 134_468, 185_477, 269_804,
     428_386, 808_400, 2_619_599,

@@ -21,7 +21,7 @@ const CHUNK_BYTES: usize = 1 << 16;
 const FOLDER_FILES: u64 = 200;
 
 /// Carries out one list, in a folder of its own.
-pub(super) struct Performer {
+pub(crate) struct Performer {
     folder: PathBuf,
     content: Content,
     /// Lengths of the files that are there.
@@ -31,7 +31,7 @@ pub(super) struct Performer {
 
 /// What has changes get and give up places at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Care {
+pub(crate) enum Care {
     /// Writing it out.
     WriteOut,
     /// A flush: Btrfs writes its trees when it likes until then.
@@ -41,18 +41,18 @@ pub(super) enum Care {
 }
 
 impl Performer {
-    pub(super) fn new(folder: PathBuf, seed: u64, care: Care) -> Self {
+    pub(crate) fn new(folder: PathBuf, seed: u64, care: Care) -> Self {
         Self { folder, content: Content::new(CHUNK_BYTES, seed), lens: HashMap::new(), care }
     }
 
-    pub(super) fn live_bytes(&self) -> u64 {
+    pub(crate) fn live_bytes(&self) -> u64 {
         self.lens.values().sum()
     }
 
     /// Has the storage have everything. The folder is there from then on.
     ///
     /// Twice: ext4 gives room that was freed to others a moment after it has said that all is stored, but before it stores anything else.
-    pub(super) fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         fs::create_dir_all(&self.folder).map_err(|error| failed("make", &self.folder, error))?;
         write_back(&self.folder)?;
         let changed = File::open(&self.folder).and_then(|folder| folder.set_modified(SystemTime::now()));
@@ -66,7 +66,7 @@ impl Performer {
     }
 
     /// Does it. Answers how many bytes were written.
-    pub(super) fn perform(&mut self, operation: Operation) -> Result<u64> {
+    pub(crate) fn perform(&mut self, operation: Operation) -> Result<u64> {
         let path = self.path(operation.kind, operation.file);
         let len = self.lens.get(&operation.file).copied().unwrap_or(0);
         let done = match operation.act {

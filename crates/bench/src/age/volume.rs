@@ -52,7 +52,7 @@ impl AgedKind {
     }
 
     /// What is left for files on a disk of so many bytes: the same everywhere, and a little less than there is.
-    pub(super) fn capacity_bytes(self, size_bytes: u64) -> u64 {
+    pub(crate) fn capacity_bytes(self, size_bytes: u64) -> u64 {
         let own = match self {
             Self::Ext4 | Self::Ntfs => size_bytes / 10 + (4 << 20),
             Self::Xfs => size_bytes / 16 + (80 << 20),
@@ -67,7 +67,7 @@ impl AgedKind {
         self != Self::Ntfs
     }
 
-    pub(super) fn care(self) -> Care {
+    pub(crate) fn care(self) -> Care {
         match self {
             Self::Ext4 | Self::Ntfs => Care::WriteOut,
             Self::Btrfs => Care::Flush,
@@ -99,7 +99,7 @@ impl AgedKind {
 
     /// Makes it. Places depend on the seed of directory hashes, which follows from `seed`, and on no other identity: these are as different as
     /// those of any two file systems.
-    fn make(self, path: &Path, seed: u64) -> Result<()> {
+    pub(crate) fn make(self, path: &Path, seed: u64) -> Result<()> {
         let extended = format!(
             "hash_seed=1ea0d15c-0000-4000-8000-{:012x},lazy_itable_init=0,lazy_journal_init=0",
             seed & 0xffff_ffff_ffff

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use image::Format;
 
 use super::{OUTPUT, ProgressStyle, Provision, WORKLOAD, examples};
-use crate::sizes::{parse_interval, parse_page_size, parse_size, parse_write_size};
+use crate::sizes::{parse_interval, parse_page_size, parse_size, parse_workload_size, parse_write_size};
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -20,6 +20,97 @@ pub(crate) enum BenchCommand {
     /// Let several disks grow at the same time, through qemu-nbd and through Leandisk, and measure their fragmentation
     #[command(after_help = examples::FRAGMENTATION)]
     Fragmentation(FragmentationArguments),
+    /// Do what people do on an aged disk (copy, open, back up, scan, mail, databases), before and after defrag and packed copies, and compare
+    #[command(after_help = examples::WORKLOADS)]
+    Workloads(WorkloadsArguments),
+}
+
+/// How a disk was used before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum State {
+    /// Not at all: each file was written in one go
+    Fresh,
+    /// For a month, to half full
+    Light,
+    /// For months, until nearly full
+    Heavy,
+    /// As heavy, and the image's file lies in pieces on the host, too
+    Nested,
+}
+
+/// What is done on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Activity {
+    /// Copy a tree of files
+    TreeCopy,
+    /// Open many office documents
+    Documents,
+    /// Back files up to another disk
+    Backup,
+    /// Read every file, as a virus scanner does
+    Scan,
+    /// Deliver mail to a maildir, and read it
+    MailServer,
+    /// Add mail to an mbox, read it, and pack it
+    MailClient,
+    /// Insert rows in bulk
+    Insert,
+    /// Insert rows with unique keys
+    Unique,
+    /// Join two tables
+    Join,
+    /// Sort a table beyond memory
+    Sort,
+}
+
+/// What is done about fragmentation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Remedy {
+    /// Nothing, to compare with
+    None,
+    /// leandisk defrag
+    Defrag,
+    /// leandisk defrag --goal pack
+    DefragPack,
+    /// leandisk copy --layout packed
+    CopyPacked,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WorkloadsArguments {
+    /// Folder on the storage to measure. A new folder is made in it, and removed at the end. Needs root
+    #[arg(long, value_name = "DIR", default_value = ".", help_heading = WORKLOAD)]
+    pub(crate) dir: PathBuf,
+    /// How the disk was used before
+    #[arg(long, value_enum, value_name = "STATE", default_value = "heavy", help_heading = WORKLOAD)]
+    pub(crate) state: State,
+    /// What is done on it
+    #[arg(long, value_enum, value_name = "WHAT,..", default_value = "tree-copy,documents,backup,scan,mail-server,mail-client,insert,unique,join,sort", value_delimiter = ',', help_heading = WORKLOAD)]
+    pub(crate) activities: Vec<Activity>,
+    /// What is done about fragmentation, each on a copy of the same disk
+    #[arg(long, value_enum, value_name = "REMEDY,..", default_value = "none,defrag,defrag-pack,copy-packed", value_delimiter = ',', help_heading = WORKLOAD)]
+    pub(crate) remedy: Vec<Remedy>,
+    /// Size of the disk, a multiple of 4K; or percent of that of the published measurements, 16G. All contents scale with it
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_workload_size, help_heading = WORKLOAD)]
+    pub(crate) size: u64,
+    /// How many times each activity runs on each disk
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = WORKLOAD)]
+    pub(crate) runs: u16,
+    /// Other seeds give other contents
+    #[arg(long, value_name = "N", default_value = "1", help_heading = WORKLOAD)]
+    pub(crate) seed: u64,
+    /// Also write the results as an HTML page with charts
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) html: Option<PathBuf>,
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
+    pub(crate) progress: ProgressStyle,
 }
 
 /// In which order disks grow.

@@ -209,6 +209,13 @@ Examples:
   leandisk bench fragmentation --files 8 --order random --json
   leandisk bench fragmentation --host-filesystem xfs --aged";
 
+pub(super) const WORKLOADS: &str = "\
+Examples:
+  leandisk bench workloads --dir /vm
+  leandisk bench workloads --dir /vm --state nested --size 10% --runs 5
+  leandisk bench workloads --activities scan,backup --remedy none,defrag --json
+  leandisk bench workloads --dir /vm --html workloads.html";
+
 pub(super) const COMPLETIONS: &str = "\
 Examples:
   leandisk completions bash > /etc/bash_completion.d/leandisk

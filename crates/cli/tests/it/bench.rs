@@ -248,7 +248,7 @@ fn runs_by_qemu(path: &Path, format: &str) -> u64 {
 
 /// What has to do with folders of runs in `dir`: programs, mounts that they see, loop devices.
 fn users_of(dir: &Path) -> Vec<String> {
-    let nested = format!("{}/leandisk-bench", arg(dir));
+    let nested = format!("{}/leandisk-", arg(dir));
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").unwrap() {
         let process = process.unwrap().path();
@@ -612,4 +612,92 @@ fn interrupted_ageing_leaves_nothing() {
         interrupt(child, dir.path(), signal);
         assert_left_alone(dir.path());
     }
+}
+
+/// The disk is aged, defrag makes it whole, and each activity finds what it is to find; nothing is left of it.
+#[test]
+fn activities_run_on_an_aged_disk_and_on_one_that_defrag_made_whole() {
+    let dir = scratch();
+    let page = dir.path().join("page.html");
+    let told = document(
+        "leandisk.workloads/1",
+        &[
+            "bench",
+            "workloads",
+            "--dir",
+            arg(dir.path()),
+            "--size",
+            "48M",
+            "--runs",
+            "1",
+            "--remedy",
+            "none,defrag",
+            "--activities",
+            "documents,backup,scan,mail-client,unique,sort",
+            "--html",
+            arg(&page),
+        ],
+    );
+    assert_eq!((told["state"].as_str(), number(&told, "/sizes/disk_bytes")), (Some("heavy"), 48 << 20));
+    let [aged, whole] = [0, 1].map(|index| &told["disks"][index]);
+    assert!(aged["fragmented_files"].as_u64() > Some(20), "{aged}");
+    assert_eq!((whole["remedy"].as_str(), whole["fragmented_files"].as_u64()), (Some("defrag"), Some(0)));
+    let entries = told["activities"].as_array().unwrap();
+    assert_eq!(entries.len(), 12);
+    for entry in entries {
+        assert!(values(&entry["checked"])[0] > 0.0 && values(&entry["elapsed_seconds"])[0] > 0.0, "{entry}");
+        // Of one run nobody knows how much it varies.
+        let verdict = entry["verdict"].as_str();
+        assert!(matches!(
+            (entry["remedy"].as_str(), verdict),
+            (Some("none"), None) | (_, Some("same" | "unclear"))
+        ));
+    }
+    let requests = |activity: &str, remedy: &str| {
+        let is_it = |entry: &&Value| entry["activity"] == activity && entry["remedy"] == remedy;
+        values(&entries.iter().find(is_it).unwrap()["requests"])[0]
+    };
+    for activity in ["documents", "backup", "scan"] {
+        let (aged, whole) = (requests(activity, "none"), requests(activity, "defrag"));
+        assert!(whole < aged * 0.9, "{activity}: {whole} requests, {aged} before");
+    }
+    // As many as the kernel's record has, but for what flushes.
+    let scan = entries.iter().find(|entry| entry["activity"] == "scan").unwrap();
+    let counts = scan["response_microseconds"]["counts"].as_array().unwrap();
+    assert_eq!(
+        counts.iter().map(|count| count.as_u64().unwrap()).sum::<u64>() as f64,
+        requests("scan", "none")
+    );
+    let skipped = told["skipped"].as_array().unwrap();
+    assert!(
+        skipped.iter().all(|skipped| skipped["engine"] == "postgresql") && skipped.len() == 2,
+        "{skipped:?}"
+    );
+    let html = fs::read_to_string(&page).unwrap();
+    assert_eq!(html.matches("<td>defrag</td>").count(), 7, "a row for each activity, and one for the disk");
+    fs::remove_file(&page).unwrap();
+    assert_left_alone(dir.path());
+}
+
+#[test]
+fn interrupted_workloads_leave_nothing_and_killed_ones_nothing_after_the_next() {
+    let dir = scratch();
+    let start = || {
+        leandisk()
+            .args(["bench", "workloads", "--dir", arg(dir.path()), "--size", "64M", "--runs", "100"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    interrupt(start(), dir.path(), "TERM");
+    assert_left_alone(dir.path());
+    let mut killed = start();
+    wait_for_work(&mut killed, dir.path());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(names_in(dir.path()).len(), 1, "nobody could remove it");
+    // What is too large for any disk is refused, after the next run has looked for what the last one left.
+    fail(3, &["bench", "workloads", "--dir", arg(dir.path()), "--size", "64T"]);
+    assert_left_alone(dir.path());
 }

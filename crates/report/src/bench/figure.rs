@@ -8,6 +8,7 @@ pub struct Figure {
     mean: f64,
     min: f64,
     max: f64,
+    median: f64,
     /// Of each iteration, in order.
     values: Vec<f64>,
 }
@@ -22,6 +23,7 @@ impl Figure {
             mean: values.iter().sum::<f64>() / count,
             min: values.iter().copied().fold(f64::INFINITY, f64::min),
             max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            median: median(&values),
             values,
         })
     }
@@ -31,10 +33,33 @@ impl Figure {
         self.mean
     }
 
+    /// The middle one, or the mean of the two in the middle.
+    pub fn median(&self) -> f64 {
+        self.median
+    }
+
+    /// How many iterations there were.
+    pub fn count(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether some iteration of one lies between some of the other.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.min <= other.max && other.min <= self.max
+    }
+
     /// How far the iterations lie apart, as a share of the mean.
     pub fn spread(&self) -> f64 {
         if self.mean == 0.0 { 0.0 } else { (self.max - self.min) / self.mean.abs() }
     }
+}
+
+/// Of numbers none of which is NaN; 0 if there are none.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = |index: usize| sorted.get(index).copied().unwrap_or_default();
+    (middle(sorted.len().saturating_sub(1) / 2) + middle(sorted.len() / 2)) / 2.0
 }
 
 /// What was counted as a number to calculate with: exact below 2^53.
@@ -80,6 +105,8 @@ mod tests {
     fn a_figure_has_a_mean_and_a_spread() {
         let figure = Figure::of([Some(1.0), Some(2.0), Some(3.0)]).unwrap();
         assert_eq!((figure.mean(), figure.min, figure.max, figure.spread()), (2.0, 1.0, 3.0, 1.0));
+        assert_eq!(figure.median(), 2.0);
+        assert_eq!(Figure::of([4.0, 1.0, 9.0, 2.0].map(Some)).unwrap().median(), 3.0);
         assert_eq!(Figure::of([Some(1.0), None]), None);
         assert_eq!(Figure::of([]), None);
         assert_eq!(Figure::of([Some(f64::NAN)]), None);

@@ -4,6 +4,7 @@ mod age;
 mod figure;
 mod first_write;
 mod fragmentation;
+mod workloads;
 
 use serde::Serialize;
 
@@ -17,6 +18,9 @@ pub use first_write::{
 pub use fragmentation::{
     FragmentationDocument, FragmentationSubject, fragmentation_document, fragmentation_page,
     fragmentation_text,
+};
+pub use workloads::{
+    WorkloadsDocument, WorkloadsSubject, workloads_document, workloads_page, workloads_text,
 };
 
 /// Where was measured.

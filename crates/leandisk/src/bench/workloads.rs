@@ -1,0 +1,97 @@
+//! Activities on an aged disk, before and after the remedies that this program has.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bench::{Activity, DiskState, Remedy, Workloads};
+use block::{Error, Result};
+use image::Format;
+use report::{WorkloadsDocument, WorkloadsSubject, workloads_document, workloads_page};
+
+use super::{layout_of_image, prepare_page, without_repetitions};
+use crate::{Observer, OpenOptions, Unwatched, copy, defrag};
+
+/// What is done, on what, and how often.
+#[derive(Clone, Debug)]
+pub struct WorkloadsOptions {
+    /// The folder on the storage to measure. A new folder is made in it, and removed at the end.
+    pub dir: PathBuf,
+    /// How the disk was used before.
+    pub state: DiskState,
+    /// What is done.
+    pub activities: Vec<Activity>,
+    /// After what.
+    pub remedies: Vec<Remedy>,
+    /// Bytes of the disk.
+    pub size: u64,
+    /// How many times each activity runs on each disk.
+    pub runs: u16,
+    /// Of all contents.
+    pub seed: u64,
+    /// Where the results go as a page, if anywhere.
+    pub html: Option<PathBuf>,
+    /// Whether that replaces a file that is there.
+    pub force: bool,
+}
+
+/// What people do on an aged disk, and how long it takes after each remedy.
+pub fn workloads(options: &WorkloadsOptions, observer: &dyn Observer) -> Result<WorkloadsDocument> {
+    let started = Instant::now();
+    let page = prepare_page(options.html.as_deref(), options.force)?;
+    let (mut activities, mut remedies) = (options.activities.clone(), options.remedies.clone());
+    without_repetitions(&mut activities);
+    without_repetitions(&mut remedies);
+    let bench = Workloads {
+        dir: &options.dir,
+        state: options.state,
+        activities: &activities,
+        remedies: &remedies,
+        disk_bytes: options.size,
+        runs: usize::from(options.runs),
+        seed: options.seed,
+        apply: &apply,
+        look: &layout_of_image,
+    };
+    let cancelled = observer.cancel()?;
+    let progress = observer.progress("measure", bench.total_bytes(), cancelled.clone());
+    let outcome = bench.run(&*progress).map_err(|error| {
+        // What fails because everything is being ended is no failure.
+        if cancelled.load(Ordering::Relaxed) { Error::interrupted() } else { error }
+    })?;
+    progress.finish();
+    let document = workloads_document(&WorkloadsSubject {
+        dir: &options.dir.display().to_string(),
+        state: options.state,
+        seed: options.seed,
+        outcome: &outcome,
+        elapsed_seconds: started.elapsed().as_secs_f64(),
+    });
+    if let Some(file) = page {
+        file.write_page(&workloads_page(&document), &options.dir, observer)?;
+    }
+    Ok(document)
+}
+
+/// Does to the disk `to`, a copy of `from`, what the program's commands do.
+fn apply(remedy: Remedy, from: &Path, to: &Path) -> Result<()> {
+    let open = OpenOptions { format: Some(Format::Raw), ..OpenOptions::default() };
+    let goal = match remedy {
+        Remedy::None => return Ok(()),
+        Remedy::Defrag => defrag::Goal::Files,
+        Remedy::DefragPack => defrag::Goal::Pack,
+        Remedy::CopyPacked => {
+            let options = copy::Options {
+                source: from.to_owned(),
+                target: to.to_owned(),
+                open,
+                target_format: Some(Format::Raw),
+                layout: copy::Layout::Packed,
+                ..copy::Options::default()
+            };
+            return copy::run(&options, &Unwatched).map(drop);
+        }
+    };
+    let options = defrag::Options { disk: to.to_owned(), open, goal, ..defrag::Options::default() };
+    defrag::run(&options, &Unwatched)?.ended
+}

@@ -1,0 +1,253 @@
+//! A device that answers when a profile says: what recorded requests would have taken there.
+//!
+//! Invariants: no request ends before it was issued, nor earlier if another came before it; the same requests give the same times.
+//!
+//! Commands wait for a place in the queue, which is as deep as the profile has it; places are looked for at the same time by as many
+//! commands, but bytes pass one after the other. Requests are served in the order in which they come.
+//!
+//! Writes are not in the profiles. Here an arm has to go to where they belong as for a read; where nothing rotates, a cache takes them
+//! without a jump. A flush takes no time of its own. These are assumptions (`docs/decisions/cost-model.md`).
+
+use crate::cost::Piece;
+use crate::profile::{Profile, float};
+
+/// A device at work. Times are in seconds, by a clock of its own.
+#[derive(Clone, Debug)]
+pub struct Device<'a> {
+    profile: &'a Profile,
+    /// When each place in the queue becomes free.
+    places: Vec<f64>,
+    /// When the bytes before have passed.
+    passed: f64,
+    head: Option<u64>,
+    together_bytes: u64,
+}
+
+impl<'a> Device<'a> {
+    /// Idle.
+    pub fn new(profile: &'a Profile) -> Self {
+        let depth = usize::try_from(profile.queue_depth.max(1)).unwrap_or(1);
+        Self { profile, places: vec![0.0; depth], passed: 0.0, head: None, together_bytes: 0 }
+    }
+
+    /// A command that is issued at `at`. Answers when it ends.
+    pub fn submit(&mut self, at: f64, offset: u64, len_bytes: u64, writes: bool) -> f64 {
+        let profile = self.profile;
+        let Some(place) = self.places.iter_mut().min_by(|one, other| one.total_cmp(other)) else { return at };
+        let begun = at.max(*place);
+        let continues = self.head == Some(offset);
+        let move_by = self.head.map(|head| i128::from(offset) - i128::from(head));
+        let is_cached = writes && profile.jump.revolution_seconds == 0.0;
+        let jump = match continues || is_cached {
+            true => 0.0,
+            false => profile.jump_seconds(move_by, self.together_bytes),
+        };
+        let found = begun + profile.command_seconds + profile.access_seconds + jump;
+        let ended = found.max(self.passed) + float(len_bytes) / profile.bytes_per_second;
+        *place = ended;
+        self.passed = ended;
+        self.together_bytes = if continues { self.together_bytes } else { 0 }.saturating_add(len_bytes);
+        self.head = Some(offset.saturating_add(len_bytes));
+        ended
+    }
+}
+
+/// A request as it was recorded.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Asked {
+    /// When it was issued, in seconds.
+    pub issued: f64,
+    /// When it ended.
+    pub ended: f64,
+    /// Where on the virtual disk.
+    pub offset: u64,
+    /// How much; 0 is a flush.
+    pub len_bytes: u64,
+    /// Whether it writes.
+    pub writes: bool,
+}
+
+/// What recorded requests took on a device.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Replayed {
+    /// The requests with their new times.
+    pub requests: Vec<Asked>,
+    /// From the first one's issue to the last one's end.
+    pub seconds: f64,
+    /// For how long at least one was under way.
+    pub waiting_seconds: f64,
+    /// Commands of the device: one for each place of a request.
+    pub commands: u64,
+}
+
+/// Has the device serve what was recorded, on a disk that lies as `map` says (pieces by ascending logical place). What the map leaves out
+/// lies where its guest thinks.
+///
+/// A request is issued as long after the end of the request that ended last before it as it was when it was recorded: a program that
+/// waited for an answer waits for it here, and what it computed in between takes the time that it took.
+pub fn replay(device: &mut Device<'_>, map: &[Piece], asked: &[Asked]) -> Replayed {
+    let mut order: Vec<usize> = (0..asked.len()).collect();
+    order.sort_by(|one, other| asked[*one].ended.total_cmp(&asked[*other].ended));
+    let first = asked.first().map_or(0.0, |first| first.issued);
+    let mut replayed = Replayed::default();
+    let (mut ends, mut latest) = (vec![0.0; asked.len()], 0.0);
+    let mut over = 0;
+    let mut anchor = (first, 0.0);
+    for (index, request) in asked.iter().enumerate() {
+        // What ended before it was issued was issued before it, too.
+        while let Some(&earlier) = order.get(over).filter(|earlier| asked[**earlier].ended <= request.issued)
+        {
+            if earlier >= index {
+                break;
+            }
+            anchor = (asked[earlier].ended, ends[earlier]);
+            over += 1;
+        }
+        let issued = f64::max(anchor.1 + (request.issued - anchor.0).max(0.0), latest);
+        latest = issued;
+        let mut ended = issued;
+        for (offset, len_bytes) in places(map, request.offset, request.len_bytes) {
+            ended = device.submit(issued, offset, len_bytes, request.writes).max(ended);
+            replayed.commands += 1;
+        }
+        ends[index] = ended;
+        replayed.requests.push(Asked { issued, ended, ..*request });
+    }
+    replayed.seconds = ends.iter().copied().fold(0.0, f64::max);
+    replayed.waiting_seconds = waiting_seconds(&replayed.requests);
+    replayed
+}
+
+/// For how long at least one of the requests, in the order of their issue, was under way.
+pub fn waiting_seconds(requests: &[Asked]) -> f64 {
+    let (mut sum, mut until) = (0.0, f64::NEG_INFINITY);
+    for request in requests {
+        sum += (request.ended - request.issued.max(until)).max(0.0);
+        until = until.max(request.ended);
+    }
+    sum
+}
+
+/// Where a part of the virtual disk lies.
+fn places(map: &[Piece], offset: u64, len_bytes: u64) -> Vec<(u64, u64)> {
+    let end = offset.saturating_add(len_bytes);
+    let mut found: Vec<(u64, u64)> = Vec::new();
+    let mut push = |at: u64, len: u64| match found.last_mut() {
+        Some(last) if last.0.saturating_add(last.1) == at => last.1 += len,
+        _ => found.push((at, len)),
+    };
+    let mut at = offset;
+    let first = map.partition_point(|piece| piece.logical.saturating_add(piece.len_bytes) <= offset);
+    for piece in map[first..].iter().take_while(|piece| piece.logical < end) {
+        let from = piece.logical.max(at);
+        if from > at {
+            push(at, from - at);
+        }
+        let to = piece.logical.saturating_add(piece.len_bytes).min(end);
+        push(piece.physical.saturating_add(from - piece.logical), to - from);
+        at = to;
+    }
+    if at < end {
+        push(at, end - at);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::{Order, QueueLimits, RequestSize, SequentialRead};
+    use crate::profile::{HDD, PROFILES, SAN};
+    use proptest::prelude::*;
+
+    fn near(found: f64, expected: f64) -> bool {
+        (found - expected).abs() < 1e-9
+    }
+
+    #[test]
+    fn an_arm_serves_one_after_the_other_and_an_array_many_at_once() {
+        let mut disk = Device::new(&HDD);
+        let one = disk.submit(0.0, 1 << 30, 4096, false);
+        let other = disk.submit(0.0, 1 << 40, 4096, false);
+        assert!(other > 1.7 * one, "{one} {other}");
+        let mut array = Device::new(&SAN);
+        let ends: Vec<f64> = (0..32).map(|index| array.submit(0.0, index << 30, 4096, false)).collect();
+        assert!(ends.iter().all(|end| *end < 2.0 * ends[0]), "{ends:?}");
+        assert!(array.submit(0.0, 99 << 30, 4096, false) > 1.9 * ends[0], "the queue is full");
+    }
+
+    /// A file in pieces that is read as the cost model thinks takes what that says.
+    #[test]
+    fn the_device_and_the_cost_model_agree_on_one_reader() {
+        for profile in [&HDD, &SAN] {
+            let pieces: Vec<_> = (0..200)
+                .map(|index| Piece {
+                    logical: index * 65536,
+                    physical: (index * 7919 % 200) << 24,
+                    len_bytes: 65536,
+                })
+                .collect();
+            let size = RequestSize::new(65536, QueueLimits::DEFAULT);
+            let mut read = SequentialRead::new(profile, size, Order::AsTold);
+            pieces.iter().for_each(|piece| read.piece(*piece));
+            let said = read.end_file();
+            let mut device = Device::new(profile);
+            let mut at = 0.0;
+            for piece in &pieces {
+                at = device.submit(at, piece.physical, piece.len_bytes, false);
+            }
+            assert!((at / said.seconds - 1.0).abs() < 0.01, "{}: {at} and {}", profile.name, said.seconds);
+        }
+    }
+
+    #[test]
+    fn what_a_program_computed_between_requests_is_kept() {
+        let asked = |issued: f64, ended: f64, offset: u64| Asked {
+            issued,
+            ended,
+            offset,
+            len_bytes: 4096,
+            writes: false,
+        };
+        // The second waits for the first, the third for none.
+        let recorded = [asked(5.0, 5.1, 0), asked(5.3, 5.4, 1 << 30), asked(5.35, 5.5, 2 << 30)];
+        let replayed = replay(&mut Device::new(&SAN), &[], &recorded);
+        let [one, two, three] = replayed.requests[..] else { panic!("three") };
+        assert!(near(two.issued - one.ended, 0.2) && near(three.issued - one.ended, 0.25));
+        assert!(near(one.issued, 0.0) && replayed.commands == 3);
+        assert!(replayed.waiting_seconds < 0.01 && replayed.seconds > 0.25);
+    }
+
+    #[test]
+    fn a_request_has_a_command_for_each_place() {
+        let piece = |logical, physical, len_bytes| Piece { logical, physical, len_bytes };
+        let map = [piece(0, 1000, 10), piece(10, 1010, 10), piece(20, 5000, 10), piece(40, 7000, 10)];
+        assert_eq!(places(&map, 5, 10), [(1005, 10)]);
+        assert_eq!(places(&map, 15, 30), [(1015, 5), (5000, 10), (30, 10), (7000, 5)]);
+        assert_eq!(places(&map, 100, 5), [(100, 5)]);
+        assert_eq!(places(&[], 3, 0), []);
+    }
+
+    proptest! {
+        #[test]
+        fn times_go_forward(
+            requests in prop::collection::vec((0u64..1 << 40, 1u64..1 << 20, any::<bool>(), 0f64..0.01, 0f64..0.1), 0..50),
+        ) {
+            let mut issued = 0.0;
+            let asked: Vec<_> = requests
+                .iter()
+                .map(|&(offset, len_bytes, writes, after, takes)| {
+                    issued += after;
+                    Asked { issued, ended: issued + takes, offset, len_bytes, writes }
+                })
+                .collect();
+            for profile in PROFILES {
+                let replayed = replay(&mut Device::new(profile), &[], &asked);
+                prop_assert!(replayed.requests.iter().all(|request| request.ended >= request.issued));
+                prop_assert!(replayed.requests.windows(2).all(|pair| pair[0].issued <= pair[1].issued));
+                prop_assert!(replayed.waiting_seconds <= replayed.seconds + 1e-9);
+                prop_assert_eq!(replayed.requests.len(), asked.len());
+            }
+        }
+    }
+}
