@@ -19,6 +19,8 @@ pub enum Mutant {
     PlacesNotChecked,
     /// What arrived is not read back.
     NotReadBack,
+    /// What was read with what lies between is taken as if nothing lay there.
+    GapsNotSkipped,
     /// A checkpoint is stored before what it names is on stable storage.
     CheckpointBeforeFlush,
     /// Nobody looks which partial target a checkpoint is of, nor waits until the name of that is on stable storage.

@@ -12,6 +12,7 @@
 //! Absent on purpose: where things should lie (`plan`), the journal's file and path (the caller's), growing an image.
 
 mod free_spans;
+mod groups;
 mod moves;
 mod patches;
 

@@ -3,17 +3,18 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use block::{AlignedBuffer, EditDisk, Error, Result};
+use block::{EditDisk, Error, Result};
 use extent::{VirtualOffset, VirtualSpan};
 use filesystem::Relocations;
 use journal::Move;
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::groups::{Buffers, groups};
 use super::index;
 use crate::monitor::JobMonitor;
 
 /// What a worker copies or reads back at once.
-const PIECE_BYTES_MAX: u64 = 4 << 20;
+pub(super) const PIECE_BYTES_MAX: u64 = 4 << 20;
 
 /// The data of a batch, in pieces that are contiguous in both places.
 pub(super) struct Mover<'a> {
@@ -23,15 +24,24 @@ pub(super) struct Mover<'a> {
     pieces: Vec<Piece>,
 }
 
-struct Piece {
-    from: VirtualSpan,
-    to: VirtualOffset,
+/// Data that are contiguous in both places.
+pub(super) struct Piece {
+    pub(super) from: VirtualSpan,
+    pub(super) to: VirtualOffset,
     digest: Mutex<u128>,
 }
 
 impl Piece {
-    fn to_span(&self) -> VirtualSpan {
+    pub(super) fn new(from: VirtualSpan, to: VirtualOffset) -> Self {
+        Self { from, to, digest: Mutex::new(0) }
+    }
+
+    pub(super) fn to_span(&self) -> VirtualSpan {
         VirtualSpan::new(self.to, self.from.len_bytes())
+    }
+
+    pub(super) fn note_digest(&self, digest: u128) {
+        *self.digest.lock().expect("no worker panicked") = digest;
     }
 }
 
@@ -59,10 +69,8 @@ impl<'a> Mover<'a> {
             }
         }
         let pieces = joined.into_iter().flat_map(|(from, to)| {
-            let place = move |piece: VirtualSpan| Piece {
-                from: piece,
-                to: to.plus(piece.start().get() - from.start().get()),
-                digest: Mutex::new(0),
+            let place = move |piece: VirtualSpan| {
+                Piece::new(piece, to.plus(piece.start().get() - from.start().get()))
             };
             from.split(PIECE_BYTES_MAX).map(place)
         });
@@ -75,21 +83,24 @@ impl<'a> Mover<'a> {
 
     /// Copies everything. `false` if the monitor asked to stop.
     pub(super) fn copy(&self, monitor: &dyn JobMonitor) -> Result<bool> {
-        self.share(self.pieces.len(), monitor, |number, buffer| {
-            let piece = &self.pieces[number];
-            let bytes = &mut buffer[..index(piece.from.start(), piece.from.end())];
-            self.disk.read_at(piece.from.start(), bytes)?;
-            *piece.digest.lock().expect("no worker panicked") = xxh3_128(bytes);
-            self.disk.write_at(piece.to, bytes)?;
-            monitor.advanced(piece.from.len_bytes(), piece.from.len_bytes());
+        let groups = groups(&self.by_destination(), self.thread_count);
+        self.share(groups.len(), monitor, |number, buffers| {
+            let group = &groups[number];
+            group.copy(self.disk, buffers)?;
+            monitor.advanced(group.bytes(), group.bytes());
             Ok(())
         })
     }
 
+    fn by_destination(&self) -> Vec<&Piece> {
+        let mut all: Vec<_> = self.pieces.iter().collect();
+        all.sort_unstable_by_key(|piece| piece.to);
+        all
+    }
+
     /// Reads everything back from storage. `Mismatch` if it is not what was copied; `false` if the monitor asked to stop.
     pub(super) fn check_arrived(&self, monitor: &dyn JobMonitor) -> Result<bool> {
-        let mut by_destination: Vec<_> = self.pieces.iter().collect();
-        by_destination.sort_unstable_by_key(|piece| piece.to);
+        let by_destination = self.by_destination();
         // Pieces that came from many places often lie beside each other now: one read for all.
         let mut windows: Vec<(VirtualSpan, &[&Piece])> = Vec::new();
         let mut start = 0;
@@ -104,9 +115,9 @@ impl<'a> Mover<'a> {
                 start = number;
             }
         }
-        self.share(windows.len(), monitor, |number, buffer| {
+        self.share(windows.len(), monitor, |number, buffers| {
             let (window, pieces) = windows[number];
-            let bytes = &mut buffer[..index(window.start(), window.end())];
+            let bytes = &mut buffers.pieces[..index(window.start(), window.end())];
             self.disk.read_stored(window.start(), bytes)?;
             for piece in pieces {
                 let span = piece.to_span();
@@ -132,21 +143,20 @@ impl<'a> Mover<'a> {
         self.pieces.into_iter().map(digest).collect()
     }
 
-    /// Has workers do `act` for all numbers below `count`, each with a buffer of its own. `false` if the monitor asked to
+    /// Has workers do `act` for all numbers below `count`, each with memory of its own. `false` if the monitor asked to
     /// stop; the first error stops all.
     fn share(
         &self,
         count: usize,
         monitor: &dyn JobMonitor,
-        act: impl Fn(usize, &mut [u8]) -> Result<()> + Sync,
+        act: impl Fn(usize, &mut Buffers) -> Result<()> + Sync,
     ) -> Result<bool> {
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let failure = Mutex::new(None);
         let longest = self.pieces.iter().map(|piece| piece.from.len_bytes()).max().unwrap_or(0);
-        let buffer_bytes = self.pieces.iter().map(|piece| piece.from.len_bytes()).sum::<u64>();
-        let buffer_len = usize::try_from(buffer_bytes.clamp(longest, PIECE_BYTES_MAX)).expect("bounded");
+        let total_bytes = self.pieces.iter().map(|piece| piece.from.len_bytes()).sum();
         let work = || {
-            let mut buffer = AlignedBuffer::new(buffer_len);
+            let mut buffers = Buffers::new(longest, total_bytes);
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count || stopped.load(Ordering::Relaxed) {
@@ -154,7 +164,7 @@ impl<'a> Mover<'a> {
                 }
                 if monitor.is_cancelled() {
                     stopped.store(true, Ordering::Relaxed);
-                } else if let Err(error) = act(number, &mut buffer) {
+                } else if let Err(error) = act(number, &mut buffers) {
                     failure.lock().expect("no worker panicked").get_or_insert(error);
                     stopped.store(true, Ordering::Relaxed);
                 }

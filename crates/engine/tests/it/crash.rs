@@ -85,6 +85,11 @@ fn changes_before_the_commit_are_found() {
 }
 
 #[test]
+fn bytes_of_others_that_were_read_along_are_found() {
+    assert!(first_violation(Mutant::GapsNotSkipped, OPTIONS).is_some());
+}
+
+#[test]
 fn checksums_that_nobody_looks_at_are_found() {
     let subject = Toy::subject(1);
     let options = Options { forges_checksums: true, ..OPTIONS };

@@ -1,0 +1,236 @@
+//! What a worker copies at once: pieces that come to lie near each other, wherever they are.
+//!
+//! Sorted files are thousands of small pieces. What of them lies nearly together is read by one request, with what lies between; what comes
+//! to lie together is written by one.
+//!
+//! Invariant: nothing is written but the pieces, each to its own place.
+
+use block::{AlignedBuffer, EditDisk, Result};
+use mutants::broken;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::index;
+use super::moves::{PIECE_BYTES_MAX, Piece};
+
+/// So much may lie between two pieces that are read at once: about what takes as long to read as one more request.
+const GAP_BYTES_MAX: u64 = 64 << 10;
+
+/// What is read at once with what lies between.
+const WINDOW_BYTES_MAX: u64 = 1 << 20;
+
+/// So many groups each worker finds, if there is enough, so that none waits for the last of them.
+const GROUPS_PER_WORKER: u64 = 4;
+
+/// A group of less is not worth a request.
+const GROUP_BYTES_MIN: u64 = 256 << 10;
+
+/// Pieces that are copied at once, by where they go.
+pub(super) struct Group<'a> {
+    pieces: Vec<&'a Piece>,
+    bytes: u64,
+}
+
+/// A worker's memory.
+pub(super) struct Buffers {
+    /// Holds the pieces of a group one behind the other.
+    pub(super) pieces: AlignedBuffer,
+    /// Holds what is read at once with what lies between.
+    window: AlignedBuffer,
+}
+
+impl Buffers {
+    /// For groups, and windows of what arrived, of pieces that are `longest_bytes` long at the most and `total_bytes` in all.
+    pub(super) fn new(longest_bytes: u64, total_bytes: u64) -> Self {
+        let len = |bytes: u64| usize::try_from(bytes).expect("bounded");
+        let pieces_bytes = total_bytes.clamp(longest_bytes, PIECE_BYTES_MAX);
+        // With two pieces a gap lies between them.
+        let window_bytes = if longest_bytes == total_bytes { 0 } else { WINDOW_BYTES_MAX };
+        Self { pieces: AlignedBuffer::new(len(pieces_bytes)), window: AlignedBuffer::new(len(window_bytes)) }
+    }
+}
+
+/// A piece, and where it lies in a group's memory.
+#[derive(Clone, Copy)]
+struct Slot<'a> {
+    piece: &'a Piece,
+    at: usize,
+}
+
+impl Slot<'_> {
+    fn range(&self) -> std::ops::Range<usize> {
+        self.at..self.at + index(self.piece.from.start(), self.piece.from.end())
+    }
+}
+
+/// All pieces in groups, for so many workers.
+pub(super) fn groups<'a>(by_destination: &[&'a Piece], worker_count: usize) -> Vec<Group<'a>> {
+    let total_bytes: u64 = by_destination.iter().map(|piece| piece.from.len_bytes()).sum();
+    let shares = (worker_count.max(1) as u64).saturating_mul(GROUPS_PER_WORKER);
+    let bytes_max = total_bytes.div_ceil(shares).clamp(GROUP_BYTES_MIN, PIECE_BYTES_MAX);
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for piece in by_destination {
+        let bytes = piece.from.len_bytes();
+        match groups.last_mut().filter(|group| group.bytes + bytes <= bytes_max) {
+            Some(group) => {
+                group.pieces.push(piece);
+                group.bytes += bytes;
+            }
+            None => groups.push(Group { pieces: vec![piece], bytes }),
+        }
+    }
+    groups
+}
+
+impl Group<'_> {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies all of it, and notes the pieces' digests.
+    pub(super) fn copy(&self, disk: &dyn EditDisk, buffers: &mut Buffers) -> Result<()> {
+        let slots = self.slots();
+        let Buffers { pieces, window } = buffers;
+        for together in windows(&slots) {
+            read(disk, &together, pieces, window)?;
+        }
+        for slot in &slots {
+            slot.piece.note_digest(xxh3_128(&pieces[slot.range()]));
+        }
+        for row in slots.chunk_by(|one, next| one.piece.to_span().end() == next.piece.to) {
+            let [first, .., last] = row else {
+                disk.write_at(row[0].piece.to, &pieces[row[0].range()])?;
+                continue;
+            };
+            disk.write_at(first.piece.to, &pieces[first.at..last.range().end])?;
+        }
+        Ok(())
+    }
+
+    fn slots(&self) -> Vec<Slot<'_>> {
+        let mut at = 0;
+        let place = |piece| {
+            let slot = Slot { piece, at };
+            at = slot.range().end;
+            slot
+        };
+        self.pieces.iter().copied().map(place).collect()
+    }
+}
+
+/// What is read at once: pieces that lie near each other, ascending.
+fn windows<'a>(slots: &[Slot<'a>]) -> Vec<Vec<Slot<'a>>> {
+    let mut by_source = slots.to_vec();
+    by_source.sort_unstable_by_key(|slot| slot.piece.from.start());
+    let mut windows: Vec<Vec<Slot<'_>>> = Vec::new();
+    for slot in by_source {
+        let is_near = |window: &&mut Vec<Slot<'_>>| {
+            let (start, end) = (window[0].piece.from.start(), window[window.len() - 1].piece.from.end());
+            slot.piece.from.start().get() - end.get() <= GAP_BYTES_MAX
+                && slot.piece.from.end().get() - start.get() <= WINDOW_BYTES_MAX
+        };
+        match windows.last_mut().filter(is_near) {
+            Some(window) => window.push(slot),
+            None => windows.push(vec![slot]),
+        }
+    }
+    windows
+}
+
+/// Reads pieces that lie near each other into their slots. If what lies between cannot be read, that is an error as any other: files of a
+/// failing disk do not move.
+fn read(disk: &dyn EditDisk, slots: &[Slot<'_>], pieces: &mut [u8], window: &mut [u8]) -> Result<()> {
+    if let [slot] = slots {
+        return disk.read_at(slot.piece.from.start(), &mut pieces[slot.range()]);
+    }
+    let start = slots[0].piece.from.start();
+    let window = &mut window[..index(start, slots[slots.len() - 1].piece.from.end())];
+    disk.read_at(start, window)?;
+    let mut behind = 0;
+    for slot in slots {
+        let mut from = index(start, slot.piece.from.start());
+        if broken!(GapsNotSkipped) {
+            from = behind;
+        }
+        let range = slot.range();
+        behind = from + range.len();
+        pieces[range].copy_from_slice(&window[from..behind]);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use block::{Memory, ReadAt, TargetFile};
+    use extent::{Offset, Virtual, VirtualOffset, VirtualSpan};
+
+    use super::*;
+
+    /// Counts what is asked for.
+    struct Asked {
+        memory: Memory,
+        reads: AtomicU64,
+        writes: AtomicU64,
+    }
+
+    impl ReadAt<Virtual> for Asked {
+        fn len_bytes(&self) -> u64 {
+            ReadAt::<Virtual>::len_bytes(&self.memory)
+        }
+
+        fn read_at(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.memory.read_at(at, buf)
+        }
+    }
+
+    impl EditDisk for Asked {
+        fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> Result<()> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            TargetFile::write_at(&self.memory, Offset::new(at.get()), buf)
+        }
+
+        fn flush(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a copy of pieces of `bytes`, from and to these places, asks for in all.
+    fn copied(places: &[(u64, u64)], bytes: u64) -> (u64, u64) {
+        let before: Vec<u8> = (0..8 << 20u32).map(|at: u32| (at / 4096 % 251) as u8).collect();
+        let (reads, writes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let disk = Asked { memory: Memory::new(before.clone()), reads, writes };
+        let piece = |(from, to): &(u64, u64)| {
+            Piece::new(VirtualSpan::new(VirtualOffset::new(*from), bytes), VirtualOffset::new(*to))
+        };
+        let pieces: Vec<_> = places.iter().map(piece).collect();
+        let total_bytes = bytes * pieces.len() as u64;
+        for group in groups(&pieces.iter().collect::<Vec<_>>(), 1) {
+            group.copy(&disk, &mut Buffers::new(bytes, total_bytes)).unwrap();
+        }
+        let mut after = before.clone();
+        let range = |at: u64| usize::try_from(at).unwrap()..usize::try_from(at + bytes).unwrap();
+        places.iter().for_each(|(from, to)| after[range(*to)].copy_from_slice(&before[range(*from)]));
+        assert!(disk.memory.to_vec() == after);
+        (disk.reads.into_inner(), disk.writes.into_inner())
+    }
+
+    #[test]
+    fn small_pieces_that_come_to_lie_together_take_few_requests() {
+        // Every other cluster, the last of them first.
+        let back: Vec<_> =
+            (0..60).map(|number| ((119 - 2 * number) * 4096, (4 << 20) + number * 4096)).collect();
+        assert_eq!(copied(&back, 4096), (1, 1));
+        // Each by itself at its new place, and the same for where they come from.
+        let apart: Vec<_> = (0..20).map(|number| (number * 4096, (4 << 20) + number * 8192)).collect();
+        assert_eq!(copied(&apart, 4096), (1, 20));
+        let far: Vec<_> = (0..20).map(|number| (number * (128 << 10), (4 << 20) + number * 4096)).collect();
+        assert_eq!(copied(&far, 4096), (20, 1));
+    }
+
+    #[test]
+    fn large_pieces_are_copied_one_by_one() {
+        assert_eq!(copied(&[(0, 4 << 20), (1 << 20, 6 << 20)], 1 << 20), (2, 2));
+    }
+}
