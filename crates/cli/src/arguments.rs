@@ -471,6 +471,10 @@ pub(crate) struct CompactArguments {
     /// Read every file before and after the change, and compare
     #[arg(long, help_heading = SAFETY)]
     pub(crate) verify: bool,
+    /// Work only while nobody else uses the storage: with the lowest priority, and with pauses as soon as others read or write there. How long
+    /// it takes depends on them
+    #[arg(long, help_heading = TUNING)]
+    pub(crate) background: bool,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
@@ -518,6 +522,10 @@ pub(crate) struct DefragArguments {
     /// Write the journal to this file, and leave a link to it beside the disk [default: beside the disk]
     #[arg(long, value_name = "FILE", help_heading = SAFETY)]
     pub(crate) journal: Option<PathBuf>,
+    /// Work only while nobody else uses the storage: with the lowest priority, and with pauses as soon as others read or write there. How long
+    /// it takes depends on them
+    #[arg(long, help_heading = TUNING)]
+    pub(crate) background: bool,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
@@ -666,6 +674,10 @@ pub(crate) struct CopyArguments {
     /// Number of worker threads [default: four per core, from 8 to 32]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = TUNING)]
     pub(crate) threads: Option<u16>,
+    /// Work only while nobody else uses the storage: with the lowest priority, and with pauses as soon as others read or write there. How long
+    /// it takes depends on them
+    #[arg(long, help_heading = TUNING)]
+    pub(crate) background: bool,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,

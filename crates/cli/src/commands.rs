@@ -5,11 +5,13 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use block::{Error, Result};
 use clap::ValueEnum;
+use leandisk::background::Background;
 use leandisk::running::{Address, ReadDisk};
 use leandisk::{
     Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, coordinate, copy, create,
@@ -43,6 +45,12 @@ const MAP_COLUMNS_MAX: usize = 96;
 
 /// Of commands that have no option for it.
 const TERMINAL: Terminal = Terminal { style: ProgressStyle::Auto };
+
+/// Shows work on these files, which is done in the background if that is asked for.
+pub(crate) fn watching(style: ProgressStyle, background: bool, paths: &[PathBuf]) -> Box<dyn Observer> {
+    let terminal = Terminal { style };
+    if background { Box::new(Background::begin(terminal, paths)) } else { Box::new(terminal) }
+}
 
 pub(crate) fn run(command: &Command) -> Result<(), Failed> {
     let shown = |style| Terminal { style };
@@ -80,7 +88,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
         Command::Copy(arguments) => copy(arguments, command.fills_stdout())?,
         Command::Backup(arguments) => {
-            let document = back_up(arguments, &shown(arguments.progress))?;
+            let document = back_up(
+                arguments,
+                &*watching(arguments.progress, arguments.background, &arguments.paths()?),
+            )?;
             print(&if arguments.json { to_json(&document) } else { backup_text(&document, palette) })?;
         }
         Command::Snapshots(arguments) => {
@@ -88,7 +99,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             print(&if arguments.json { to_json(&document) } else { snapshots_text(&document, palette) })?;
         }
         Command::Restore(arguments) => {
-            let document = backup::restore(&arguments.options()?, &shown(arguments.progress))?;
+            let document = backup::restore(
+                &arguments.options()?,
+                &*watching(arguments.progress, arguments.background, &arguments.paths()),
+            )?;
             print(&if arguments.json { to_json(&document) } else { restore_text(&document, palette) })?;
         }
         Command::Check(arguments) => {
@@ -100,13 +114,18 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             print(&if arguments.json { to_json(&document) } else { create_text(&document, palette) })?;
         }
         Command::Compact(arguments) => {
-            let Reported { document, ended } =
-                compact::run(&arguments.options(), &shown(arguments.progress))?;
+            let Reported { document, ended } = compact::run(
+                &arguments.options(),
+                &*watching(arguments.progress, arguments.background, from_ref(&arguments.disk)),
+            )?;
             print(&if arguments.json { to_json(&document) } else { compact_text(&document, palette) })?;
             ended.map_err(Failed::Told)?;
         }
         Command::Defrag(arguments) => {
-            let Reported { document, ended } = defrag::run(&arguments.options(), &shown(arguments.progress))?;
+            let Reported { document, ended } = defrag::run(
+                &arguments.options(),
+                &*watching(arguments.progress, arguments.background, from_ref(&arguments.disk)),
+            )?;
             print(&if arguments.json { to_json(&document) } else { defrag_text(&document, palette) })?;
             ended.map_err(Failed::Told)?;
         }
@@ -215,16 +234,16 @@ fn info(arguments: &InfoArguments) -> Result<()> {
 
 /// Copies a disk. Where standard output is the target, what is told of it goes to standard error.
 fn copy(arguments: &CopyArguments, is_stream: bool) -> Result<()> {
-    let observer = Terminal { style: arguments.progress };
-    let document = at(&arguments.source, &arguments.of_guest()?, &observer, |place| {
+    let observer = watching(arguments.progress, arguments.background, &arguments.paths());
+    let document = at(&arguments.source, &arguments.of_guest()?, &*observer, |place| {
         if let (Place::Guest(guest), true) = (&mut *place, arguments.since.is_some()) {
-            return increment::run(guest, &arguments.increment()?, &observer);
+            return increment::run(guest, &arguments.increment()?, &*observer);
         }
         let mut options = arguments.options()?;
         place.put_in(&mut options.source, &mut options.open);
         let input = copy::take_input(&mut options)?;
         confine::run(arguments.confine.into(), confine::copy(&options).removing(place.made()))?;
-        let mut document = copy::run(&options, &observer)?;
+        let mut document = copy::run(&options, &*observer)?;
         if input.is_some() {
             document.name_source("-");
         }

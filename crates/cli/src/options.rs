@@ -80,6 +80,12 @@ impl RepositoryArguments {
 }
 
 impl BackupArguments {
+    /// The files that are read and written.
+    pub(crate) fn paths(&self) -> Result<Vec<PathBuf>> {
+        let sources = self.options()?.sources.into_iter().map(|source| source.disk);
+        Ok(sources.chain(self.repository.repo.iter().map(PathBuf::from)).collect())
+    }
+
     fn keep(&self) -> backup::Keep {
         let tags = |list: &String| list.split(',').map(|tag| tag.trim().to_owned()).collect();
         backup::Keep {
@@ -134,6 +140,11 @@ impl SnapshotsArguments {
 }
 
 impl RestoreArguments {
+    /// The files that are read and written.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        std::iter::once(self.target.clone()).chain(self.repository.repo.iter().map(PathBuf::from)).collect()
+    }
+
     pub(crate) fn options(&self) -> Result<backup::RestoreOptions> {
         let copy = copy::Options {
             source: self.snapshot.clone().into(),
@@ -344,6 +355,11 @@ impl CopyArguments {
     pub(crate) fn increment(&self) -> Result<increment::Options> {
         let copy::Options { target, dry_run, open, .. } = self.options()?;
         Ok(increment::Options { target, dry_run, open })
+    }
+
+    /// The files that are read and written: the target is among the others, or it is a folder.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.sources().chain(&self.into).cloned().collect()
     }
 
     /// All that is named as a source, where several disks are.

@@ -101,6 +101,7 @@
 
 pub mod analyze;
 pub mod appliance;
+pub mod background;
 pub mod backup;
 pub mod bench;
 pub mod compact;

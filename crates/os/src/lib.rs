@@ -10,6 +10,7 @@
 //!
 //! Absent on purpose: formats, policy about what to copy, mapped memory (an I/O error there is a signal).
 
+mod activity;
 mod clone;
 mod confine;
 mod connect;
@@ -51,6 +52,7 @@ mod target_options;
 mod users;
 mod writeback;
 
+pub use activity::{Activity, MovedBytes};
 pub use confine::{Confined, Names as ConfinedNames, Split, Work, confine, split};
 pub use connect::connect;
 pub use device::DeviceTarget;
@@ -80,7 +82,9 @@ pub use new_file::NewFile;
 pub use output_stream::{Outlet, OutputStream};
 pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};
-pub use process::{end_with_parent, hide_mounts, host_name, processor_count, stay_on_one_processor};
+pub use process::{
+    be_background, end_with_parent, hide_mounts, host_name, processor_count, stay_on_one_processor,
+};
 pub use queue::{Queue, queue_of};
 pub use source::SourceFile;
 pub use spare::{SpareFile, SpareRoom, free_bytes};

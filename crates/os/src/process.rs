@@ -59,6 +59,18 @@ pub fn stay_on_one_processor() {
     }
 }
 
+/// From now on this thread, and those that it starts, get of processors and devices only what nobody else wants (`SCHED_IDLE` of `sched(7)`, and
+/// the idle class of `ioprio_set(2)`, which some of the kernel's schedulers of requests heed). Where that cannot be had nothing changes.
+pub fn be_background() {
+    // SAFETY: the call reads the structure that it is given, during the call; 0 is this thread.
+    #[allow(unsafe_code)]
+    unsafe {
+        let parameters = std::mem::zeroed::<libc::sched_param>();
+        let _ = libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters);
+    }
+    crate::be_idle_io(true);
+}
+
 /// Has the program that `command` starts be asked to end (SIGTERM) when the thread that starts it is gone, however that
 /// ended.
 pub fn end_with_parent(command: &mut Command) -> &mut Command {

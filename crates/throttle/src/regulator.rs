@@ -52,6 +52,8 @@ pub struct Regulator {
     rate: Rate,
     /// The last look.
     looked_ms: Millis,
+    /// When work last said how far it is, pauses left out since.
+    told_ms: Millis,
     done_bytes: u64,
     /// How long the next pause is.
     pause_ms: Millis,
@@ -73,6 +75,7 @@ impl Regulator {
             others: Others::default(),
             rate: Rate::default(),
             looked_ms: now,
+            told_ms: now,
             done_bytes: 0,
             pause_ms: PAUSE_MIN_MS,
             disturbed_ms: now,
@@ -98,9 +101,12 @@ impl Regulator {
     /// over, [`Self::rested`] is asked.
     pub fn look(&mut self, now: Millis, counts: Option<Counts>) -> Option<(Millis, Reason)> {
         let is_used = counts.is_some_and(|counts| self.others.look(counts));
-        let worked_ms = now.saturating_sub(self.looked_ms);
         self.looked_ms = now;
         let done_bytes = std::mem::take(&mut self.done_bytes);
+        let worked_ms = now.saturating_sub(self.told_ms);
+        if done_bytes != 0 {
+            self.told_ms = now;
+        }
         if now < self.turn_until_ms {
             return None;
         }
@@ -124,9 +130,16 @@ impl Regulator {
         Some((self.pause_ms, reason))
     }
 
+    /// A pause begins, with what the kernel counts: what is counted from here on is others' work.
+    pub fn rests(&mut self, counts: Counts) {
+        self.others.look(counts);
+    }
+
     /// A pause of so long is over. Answers how much longer to pause, if others were there meanwhile.
     pub fn rested(&mut self, now: Millis, counts: Option<Counts>) -> Option<(Millis, Reason)> {
-        self.paused_ms = self.paused_ms.saturating_add(now.saturating_sub(self.looked_ms));
+        let paused_ms = now.saturating_sub(self.looked_ms);
+        self.paused_ms = self.paused_ms.saturating_add(paused_ms);
+        self.told_ms = self.told_ms.saturating_add(paused_ms);
         self.looked_ms = now;
         let is_used = counts.is_some_and(|counts| self.others.look(counts)) && !broken!(PauseEndsBlindly);
         let (began_ms, reason) = self.resting?;

@@ -114,6 +114,10 @@ pub(crate) struct BackupArguments {
     /// Also write the figures of the backup, once it succeeded, to this file for Prometheus' node exporter
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) metrics: Option<PathBuf>,
+    /// Work only while nobody else uses the storage: with the lowest priority, and with pauses as soon as others read or write there. How long
+    /// it takes depends on them
+    #[arg(long, help_heading = TUNING)]
+    pub(crate) background: bool,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
@@ -175,6 +179,10 @@ pub(crate) struct RestoreArguments {
     /// Number of worker threads [default: four per core, from 8 to 32]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = TUNING)]
     pub(crate) threads: Option<u16>,
+    /// Work only while nobody else uses the storage: with the lowest priority, and with pauses as soon as others read or write there. How long
+    /// it takes depends on them
+    #[arg(long, help_heading = TUNING)]
+    pub(crate) background: bool,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,

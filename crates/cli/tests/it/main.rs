@@ -6,6 +6,7 @@
 mod analyze;
 mod analyze_folder;
 mod appliances;
+mod background;
 mod backup;
 mod backup_bitmap;
 mod bench;

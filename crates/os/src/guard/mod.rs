@@ -29,6 +29,7 @@ pub use handle::Handle;
 pub use held::{HeldFile, Taken};
 pub use peer::{OpenDisk, connect_at_once, disks_open_in, open_port, process_at, wait_for_input};
 pub use room::{FileFacts, LeftAlone, Outcome};
+pub(crate) use storage::lies_on_lowest;
 pub use storage::{DeviceCounters, DeviceNumber, DiskFacts, devices_below, devices_below_system};
 
 use crate::fiemap::{filesystem_magic, filesystem_name};

@@ -92,11 +92,35 @@ pub fn devices_below_system(system: &GuardedSystem) -> Vec<DeviceNumber> {
 pub fn devices_below(path: &Path) -> Vec<DeviceNumber> {
     let mut found = BTreeSet::new();
     if let Ok(facts) = fs::metadata(path) {
-        let is_device =
-            rustix::fs::FileType::from_raw_mode(facts.mode()) == rustix::fs::FileType::BlockDevice;
-        below(if is_device { facts.rdev() } else { facts.dev() }, DEPTH_MAX, &mut found);
+        below(device_of(&facts), DEPTH_MAX, &mut found);
     }
     found.into_iter().collect()
+}
+
+/// Whether a device lies on no other, and on no file.
+fn is_lowest(device: DeviceNumber) -> bool {
+    let mut found = BTreeSet::new();
+    descend(device, 1, &mut found);
+    found.contains(&device) || is_partition_of_lowest(device)
+}
+
+fn is_partition_of_lowest(device: DeviceNumber) -> bool {
+    let Some(folder) = device.folder().filter(|folder| folder.join("partition").exists()) else {
+        return false;
+    };
+    folder.parent().and_then(|disk| number_in(&disk.join("dev"))).is_some_and(is_lowest)
+}
+
+/// Whether a file or block device lies on one device, with none in between.
+pub(crate) fn lies_on_lowest(path: &Path) -> bool {
+    let Ok(facts) = fs::metadata(path) else { return false };
+    is_lowest(DeviceNumber::of(device_of(&facts)))
+}
+
+/// The device that a file lies on, or that it is.
+fn device_of(facts: &fs::Metadata) -> u64 {
+    let kind = rustix::fs::FileType::from_raw_mode(facts.mode());
+    if kind == rustix::fs::FileType::BlockDevice { facts.rdev() } else { facts.dev() }
 }
 
 /// Those that are the file system's own. Btrfs has any number, and a device number of its own.
