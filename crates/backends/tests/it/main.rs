@@ -9,6 +9,7 @@ mod rclone;
 mod refused;
 mod s3;
 mod sftp;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use testkit::scratch;
 use crate::conformance::{assert_same, conform};
 use crate::{open, options};
 
-fn is_here() -> bool {
+pub(crate) fn is_here() -> bool {
     let is_here = Command::new("rclone").arg("version").output().is_ok();
     if !is_here {
         println!("skipped: there is no rclone here");

@@ -8,6 +8,7 @@ mod analyze_folder;
 mod appliances;
 mod backup;
 mod backup_bitmap;
+mod backup_remote;
 mod bench;
 mod bitmaps;
 mod broken_ext;
