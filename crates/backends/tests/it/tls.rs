@@ -17,14 +17,28 @@ fn make_certificates(dir: &Path) {
     let path = |name: &str| dir.join(name).display().to_string();
     let openssl = |args: &[&str]| run("openssl", args);
     let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
-    let ca = ["-x509", "-subj", "/CN=our own", "-days", "2", "-keyout", &path("ca.key"), "-out", &path("ca.pem")];
+    let ca =
+        ["-x509", "-subj", "/CN=our own", "-days", "2", "-keyout", &path("ca.key"), "-out", &path("ca.pem")];
     openssl(&[&["req"], &key[..], &ca].concat());
     let request = ["-subj", "/CN=localhost", "-keyout", &path("key.pem"), "-out", &path("request.pem")];
     openssl(&[&["req"], &key[..], &request].concat());
     std::fs::write(path("names"), "subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n").unwrap();
     openssl(&[
-        "x509", "-req", "-in", &path("request.pem"), "-CA", &path("ca.pem"), "-CAkey", &path("ca.key"),
-        "-CAcreateserial", "-days", "2", "-extfile", &path("names"), "-out", &path("certificate.pem"),
+        "x509",
+        "-req",
+        "-in",
+        &path("request.pem"),
+        "-CA",
+        &path("ca.pem"),
+        "-CAkey",
+        &path("ca.key"),
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-extfile",
+        &path("names"),
+        "-out",
+        &path("certificate.pem"),
     ]);
 }
 
@@ -41,7 +55,16 @@ impl Drop for Server {
 fn serve(dir: &Path, folder: &Path) -> (Server, u16) {
     let path = |name: &str| dir.join(name).display().to_string();
     let mut child = Command::new("rclone")
-        .args(["serve", "restic", "--addr", "localhost:0", "--cert", &path("certificate.pem"), "--key", &path("key.pem")])
+        .args([
+            "serve",
+            "restic",
+            "--addr",
+            "localhost:0",
+            "--cert",
+            &path("certificate.pem"),
+            "--key",
+            &path("key.pem"),
+        ])
         .args(["--user", "me", "--pass", "p@ss", &format!(":local:{}", folder.display())])
         .stderr(Stdio::piped())
         .spawn()
@@ -50,7 +73,8 @@ fn serve(dir: &Path, folder: &Path) -> (Server, u16) {
     let port = lines.by_ref().find_map(|line| {
         let line = line.unwrap();
         let (_, rest) = line.split_once("https://")?;
-        rest.split(|letter: char| !letter.is_ascii_digit()).find_map(|digits| digits.parse().ok().filter(|port| *port > 1000))
+        rest.split(|letter: char| !letter.is_ascii_digit())
+            .find_map(|digits| digits.parse().ok().filter(|port| *port > 1000))
     });
     // It goes on to say things.
     std::thread::spawn(move || lines.for_each(drop));

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use rustix::process::{Pid, test_kill_process_group};
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::{Moto, RestServer, run, scratch};
@@ -70,7 +72,7 @@ impl Road {
     /// A repository of restic's takes our backups, and restic restores them; so does Leandisk, to this target.
     fn check(&self, target: &str) {
         let (disk, copy) = (self.path("disk.raw"), self.path(target));
-        noise(&disk, 40, 5);
+        noise(&disk, 18, 5);
         self.restic(&["init"]);
         let first = self.document(&["backup", "--verify", arg(&disk)]);
         self.restic(&["check", "--read-data"]);
@@ -94,19 +96,19 @@ impl Road {
     /// Backups are killed after so many milliseconds; the next one succeeds, and restic finds nothing.
     fn kill(&self, moments: &[u64]) {
         let disk = self.path("disk.raw");
-        noise(&disk, 48, 1);
+        noise(&disk, 20, 1);
         self.succeed(&["backup", "--init", arg(&disk)]);
         for (seed, after) in (2..).zip(moments) {
-            noise(&disk, 48, seed);
-            let mut child = self
-                .command(&["backup", arg(&disk)])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
+            noise(&disk, 20, seed);
+            let mut child = in_background(self.command(&["backup", arg(&disk)]));
             sleep(Duration::from_millis(*after));
             child.kill().unwrap();
             child.wait().unwrap();
+            // Until its server has done what it was told before.
+            let group = Pid::from_child(&child);
+            while test_kill_process_group(group).is_ok() {
+                sleep(Duration::from_millis(5));
+            }
         }
         self.succeed(&["backup", arg(&disk)]);
         self.restic(&["check", "--read-data"]);
@@ -121,6 +123,11 @@ fn output_of(command: &mut Command) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{stderr}", output.status);
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// In a process group of its own, with whatever it starts.
+fn in_background(mut command: Command) -> Child {
+    command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Whether there is such a program; if not, a line says that a test is skipped.
@@ -161,23 +168,21 @@ fn s3_holds_what_restic_restores() {
 #[test]
 fn backups_that_are_killed_on_their_way_leave_a_whole_repository() {
     let road = Road::sftp();
-    road.kill(&[60, 150, 400]);
+    road.kill(&[60, 250]);
     let folder = road.path("repository");
     let left = testkit::run("find", &[arg(&folder), "-name", "*-tmp-*"]);
     assert_eq!(left, "", "half-written files are removed");
     let server = RestServer::start(2, None);
-    Road::new(|_| server.repo(), None).kill(&[60, 150, 400]);
+    Road::new(|_| server.repo(), None).kill(&[150]);
 }
 
 /// An interrupt from the terminal reaches `ssh` as well, which has to live until the lock is gone.
 #[test]
 fn an_interrupted_backup_removes_its_lock_over_sftp() {
-    use std::os::unix::process::CommandExt;
     let road = Road::sftp();
     let disk = road.path("disk.raw");
-    noise(&disk, 200, 1);
-    let mut backup = road.command(&["backup", "--init", arg(&disk)]);
-    let mut child = backup.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    noise(&disk, 48, 1);
+    let mut child = in_background(road.command(&["backup", "--init", arg(&disk)]));
     let locks = road.path("repository/locks");
     while fs::read_dir(&locks).map_or(0, Iterator::count) == 0 {
         assert!(child.try_wait().unwrap().is_none(), "it is done already");
