@@ -54,10 +54,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// Takes `KEY=VALUE`; `false` if it is no option of a repository.
+    /// Whether this is `KEY=VALUE` of a repository.
     pub fn is_extended(text: &str) -> bool {
-        let begins = |kind: &str| text.strip_prefix(kind).is_some_and(|rest| rest.starts_with('.'));
-        ["rest", "rclone", "s3", "sftp", "local", "b2", "swift", "azure", "gs"].into_iter().any(begins)
+        text.split_once('=').is_some_and(|(key, _)| EXTENDED.contains(&key))
     }
 
     /// Adds `KEY=VALUE`. `Invalid` if there is no such option.

@@ -54,6 +54,15 @@ impl From<NtfsLog> for leandisk::NtfsLog {
 }
 
 impl RepositoryArguments {
+    /// The same, with those of a target's options that are of the repository; and the others.
+    fn with_options_among(&self, options: &[String]) -> (Self, Vec<String>) {
+        let is_extended = |option: &&String| PlaceOptions::is_extended(option);
+        let (of_repository, others): (Vec<_>, Vec<_>) = options.iter().partition(is_extended);
+        let mut all = self.clone();
+        all.option.extend(of_repository.into_iter().cloned());
+        (all, others.into_iter().cloned().collect())
+    }
+
     /// What is not said is taken from restic's variables; `None` if no repository is named.
     fn place(&self) -> Option<Place> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -146,12 +155,13 @@ impl RestoreArguments {
     }
 
     pub(crate) fn options(&self) -> Result<backup::RestoreOptions> {
+        let (repository, target_option) = self.repository.with_options_among(&self.target_option);
         let copy = copy::Options {
             source: self.snapshot.clone().into(),
             target: self.target.clone(),
-            open: OpenOptions { repository: Some(self.repository.needed()?), ..OpenOptions::default() },
+            open: OpenOptions { repository: Some(repository.needed()?), ..OpenOptions::default() },
             target_format: self.target_format,
-            target_option: self.target_option.clone(),
+            target_option,
             compress: self.compress,
             layout: self.layout.into(),
             provision: self.provision.into(),
@@ -406,12 +416,13 @@ impl CopyArguments {
     }
 
     fn copy(&self, target: PathBuf) -> copy::Options {
+        let (repository, target_option) = self.repository.with_options_among(&self.target_option);
         copy::Options {
             source: self.source.clone(),
             target,
-            open: self.open.options_of_stored(self.log, &self.repository),
+            open: self.open.options_of_stored(self.log, &repository),
             target_format: self.target_format,
-            target_option: self.target_option.clone(),
+            target_option,
             compress: self.compress,
             layout: self.layout.into(),
             reflink: self.reflink.into(),

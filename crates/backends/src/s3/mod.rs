@@ -26,6 +26,8 @@ const CONNECTION_COUNT: usize = 5;
 const PAGE_BYTES_MAX: u64 = 8 << 20;
 /// A hundred million files.
 const PAGE_COUNT_MAX: usize = 100_000;
+/// What a server calls a bucket that is not there: then nothing is.
+const NO_BUCKET: &str = "NoSuchBucket";
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// A repository in a bucket.
@@ -120,8 +122,9 @@ impl S3 {
         let mut query = vec![("list-type", "2"), ("prefix", prefix)];
         query.extend(token.map(|token| ("continuation-token", token)));
         let answer = self.ask(&Asked { query: &query, ..Asked::default() })?;
-        match answer.status {
-            200 => list::parse(&answer.body),
+        match (answer.status, field(&answer.body, "Code").as_deref()) {
+            (200, _) => list::parse(&answer.body),
+            (_, Some(NO_BUCKET)) => Ok(Listed { keys: Vec::new(), next: None }),
             _ => Err(self.fault("list", &answer)),
         }
     }
@@ -129,7 +132,7 @@ impl S3 {
     fn fault(&self, what: &str, answer: &Answer) -> Fault {
         let code = field(&answer.body, "Code").map(|code| shown(&code)).unwrap_or_default();
         match code.as_str() {
-            "NoSuchBucket" => {
+            NO_BUCKET => {
                 Fault::Final(Error::refused(format!("there is no bucket '{}'", self.address.bucket)))
             }
             // These come with a status that would not pass.
@@ -154,7 +157,7 @@ impl S3 {
         let answer = self.ask(&Asked { query: &query, ..Asked::default() })?;
         match (answer.status, field(&answer.body, "Code").as_deref()) {
             (200, _) => Ok(true),
-            (_, Some("NoSuchBucket")) => Ok(false),
+            (_, Some(NO_BUCKET)) => Ok(false),
             _ => Err(self.fault("look at the bucket", &answer)),
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Sftp {
     script: String,
     limits: Limits,
     session: Mutex<Option<Session>>,
-    /// Tells partial files of this process from each other.
+    /// Tells partial files of one process from each other. It begins anywhere: a process may open a place twice.
     counter: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl Sftp {
             script,
             limits: limits.clone(),
             session: Mutex::new(None),
-            counter: AtomicU64::new(0),
+            counter: AtomicU64::new(u64::from(random())),
         })
     }
 
@@ -106,6 +106,11 @@ impl Sftp {
         let name = if kind == Kind::Config { "config" } else { name };
         format!("{}/{name}{}-{count}", self.folder(kind).trim_end_matches('/'), partial_suffix())
     }
+}
+
+/// Any number; 0 where there are none.
+fn random() -> u32 {
+    getrandom::u32().unwrap_or_default()
 }
 
 /// Makes a folder and those above it, as far as they are missing.

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// Which repository, and how its password is known.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct RepositoryArguments {
     /// Repository with the backups, in restic's format: a local folder, rest:URL, s3:HOST/BUCKET, sftp:USER@HOST:PATH or rclone:REMOTE:PATH.
     /// A disk in it is named SNAPSHOT:DISK [default: RESTIC_REPOSITORY]
