@@ -104,6 +104,10 @@ fn only_what_a_running_guest_wrote_is_read() {
             (&second["read_bytes"], &json!("bitmap"))
         );
 
+        if attached == Attached::Unused {
+            continue;
+        }
+
         // What is written while a backup goes on is in the next one.
         tracked.guest.write(0x53, "2M", "64k");
         let disk = tracked.disk();
@@ -170,7 +174,7 @@ fn a_bitmap_outlives_its_qemu_if_that_ends_in_order() {
 /// `LEANDISK_KILLS` says how often; `make live-kills` has more.
 #[test]
 fn no_change_is_skipped_after_a_killed_backup() {
-    let kills = std::env::var("LEANDISK_KILLS").map_or(8, |text| text.parse().unwrap());
+    let kills = std::env::var("LEANDISK_KILLS").map_or(4, |text| text.parse().unwrap());
     let mut tracked = Tracked::new(Attached::ByNode);
     tracked.backup(&[]);
     let started = Instant::now();
@@ -229,10 +233,13 @@ impl Model {
     fn check(&self, repo: &Repo, restored: &std::path::Path, generation: u32) {
         repo.succeed(&["restore", "latest:disk", arg(restored), "-O", "raw", "--force", "--threads", "2"]);
         let found = fs::read(restored).unwrap();
+        if found == self.bytes {
+            return;
+        }
         let differs = found.iter().zip(&self.bytes).position(|(found, held)| found != held);
-        assert!(
-            differs.is_none() && found.len() == self.bytes.len(),
-            "generation {generation}: byte {differs:?}"
+        panic!(
+            "generation {generation}: of {} bytes that at {differs:?} is not what was written",
+            found.len()
         );
     }
 }
