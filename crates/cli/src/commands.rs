@@ -319,18 +319,20 @@ fn serve(arguments: &ServeArguments) -> Result<()> {
         let _ = signals.forever().next();
         manager.notify(service::STOPPING);
     });
-    places.into_iter().zip(&options.disks).fold(served, |served, (place, disk)| place.end(&disk.disk, served))
+    places.end(served)
 }
 
-/// Where the disks are read that are served, if they are only read.
-fn places_to_serve(options: &mut serve::Options) -> Result<Vec<Place>> {
-    let mut places = Vec::new();
-    for served in options.disks.iter_mut().filter(|_| options.read_only) {
-        let place = Place::begin(&served.disk, &looking(), &TERMINAL)?;
-        if let Some((read_at, shown)) = place.elsewhere() {
-            (served.read_at, served.disk) = (Some(read_at), shown.into());
-        }
-        places.push(place);
+/// Where the disks are read that are served, if they are only read: those of one guest as of one moment.
+fn places_to_serve(options: &mut serve::Options) -> Result<Places> {
+    let disks = options.disks.iter().filter(|_| options.read_only);
+    let names: Vec<_> = disks.map(|served| served.disk.clone()).collect();
+    let places = Places::begin(&names, &looking(), &TERMINAL)?;
+    if places.disks.len() > names.len() {
+        let several = Error::invalid("this guest has several disks");
+        return places.end(Err(several.hint("name each that is to be served: qmp:SOCKET?disk=NAME")));
+    }
+    for (served, found) in options.disks.iter_mut().zip(&places.disks) {
+        (served.read_at, served.disk) = (found.read_at.clone(), found.disk.clone());
     }
     Ok(places)
 }

@@ -141,6 +141,10 @@ impl Snapshot {
 pub fn begin(monitor: &mut dyn Monitor, around: &dyn Surroundings, wanted: &Wanted<'_>) -> Result<Snapshot> {
     check_version(monitor)?;
     if let Some(other) = recover(monitor, around)?.living.first() {
+        if other.is_of_process_of(wanted.run) {
+            return Err(Error::refused("two of the sockets lead to the same QEMU")
+                .hint("name all disks of a guest by one socket: they are read as of one moment then"));
+        }
         return Err(Error::refused(format!("another leandisk reads a disk of this guest ('{other}')"))
             .hint("wait until it is done; if it is in another container and gone: restart leandisk there with 'recover'"));
     }
