@@ -44,6 +44,13 @@ fn all_disks_of_a_guest_are_copied_as_of_one_moment() {
         for (disk, byte, at) in [(0, 0xaa, "0"), (1, 0xbb, "1M"), (1, 0xcc, "6M"), (0, 0xdd, "31M")] {
             guest.write_to(disk, byte, at, "1M");
         }
+        let third = format!("qmp:{}", guest.path("third").display());
+        let (listed, _) = succeeds(&guest, &["info", &third, "--json"]);
+        for (number, name) in names.iter().enumerate() {
+            let disk = &listed["disks"][number];
+            let is_own = !disk["node"].as_str().unwrap().starts_with("leandisk-");
+            assert!(disk["name"] == *name && is_own, "not what is above it for a while: {listed}");
+        }
         signal(&child, "CONT");
         let (status, said) = ended(child);
         assert_eq!(status, Some(0), "{said}");

@@ -199,6 +199,40 @@ fn no_change_is_skipped_after_a_killed_backup() {
     tracked.repo.restic(&["check", "--read-data"]);
 }
 
+/// While the bits are made with which the bitmap is to begin: the snapshot is stored, and the bitmap begins with the one before.
+#[test]
+fn a_backup_that_is_killed_as_its_bitmap_begins_anew_costs_nothing_but_reading() {
+    let mut tracked = Tracked::new(Attached::ByNode);
+    tracked.backup(&[]);
+    let until = Instant::now() + Duration::from_secs(60);
+    let makes_bits = |guest: &mut Guest| {
+        let exports = guest.ask("query-block-exports", json!({}));
+        exports.as_array().unwrap().iter().any(|export| export["id"].as_str().unwrap().contains("-kep"))
+    };
+    let changed = 64 << 10;
+    tracked.guest.write(0x41, "1M", "64k");
+    'killed: loop {
+        let mut child = tracked.command(&[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if makes_bits(&mut tracked.guest) {
+                child.kill().unwrap();
+                let status = child.wait().unwrap();
+                if !status.success() {
+                    break 'killed;
+                }
+            }
+        }
+        assert!(Instant::now() < until, "it is never seen");
+        tracked.guest.write(0x42, "1M", "64k");
+    }
+    let address = tracked.guest.address();
+    let recovered = tracked.guest.leandisk(&["recover", &address]).output().unwrap();
+    assert!(recovered.status.success(), "{}", String::from_utf8_lossy(&recovered.stderr));
+    tracked.guest.assert_clean();
+    assert_reads(&tracked.backup_and_compare(), changed);
+    assert_reads(&tracked.backup_and_compare(), 0);
+}
+
 /// Random numbers from a seed (SplitMix64).
 struct Random(u64);
 
