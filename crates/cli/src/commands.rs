@@ -12,10 +12,10 @@ use std::time::Duration;
 use block::{Error, Result};
 use clap::ValueEnum;
 use leandisk::background::Background;
-use leandisk::running::{Address, ReadDisk};
+use leandisk::running::Address;
 use leandisk::{
-    Observer, OpenOptions, Reported, analyze, backup, bench, compact, confine, coordinate, copy, create,
-    defrag, files, folder, guard, increment, info, map, moment, recover, running, serve, stats, worth,
+    Observer, Reported, analyze, backup, bench, compact, confine, coordinate, copy, create, defrag, files,
+    folder, guard, increment, info, map, recover, running, serve, stats, worth,
 };
 use report::{
     ASSUMPTIONS_TOML, BackupDocument, DiskEntry, DiskReport, age_text, analyze_full_text, analyze_text,
@@ -36,6 +36,7 @@ use crate::arguments::{
 use crate::copying;
 use crate::generate;
 use crate::output::{is_quiet, print, print_aside, stderr_palette, stdout_palette, tell};
+use crate::places::{Place, Places, at, looking};
 use crate::progress::{Ending, Terminal, cancel_on_signal, columns_of};
 use crate::service;
 
@@ -258,130 +259,6 @@ fn copy(arguments: &CopyArguments, is_stream: bool) -> Result<()> {
     }
 }
 
-/// Where a disk is read.
-enum Place {
-    /// Where the command line says.
-    Here,
-    /// At the export of a running guest's disk.
-    Guest(Box<running::Moment>),
-    /// At a server on this host.
-    Served(Box<moment::Disk>, String),
-}
-
-impl Place {
-    /// Where it is opened, if elsewhere than the command line says, and what it is called there.
-    fn elsewhere(&self) -> Option<(PathBuf, String)> {
-        match self {
-            Self::Here => None,
-            Self::Guest(guest) => Some((guest.disk().source.clone(), guest.disk().shown.clone())),
-            Self::Served(served, shown) => Some((served.source().to_owned(), shown.clone())),
-        }
-    }
-
-    /// Has the disk be opened there.
-    fn put_in(&self, disk: &mut PathBuf, open: &mut OpenOptions) {
-        if let Some((source, shown)) = self.elsewhere() {
-            (*disk, open.shown_as) = (source, Some(shown));
-        }
-    }
-
-    /// What was made, and is removed by a process that is closed in by then.
-    fn made(&self) -> Option<&Path> {
-        match self {
-            Self::Here | Self::Served(..) => None,
-            Self::Guest(guest) => Some(guest.made()),
-        }
-    }
-}
-
-/// How a disk of a running guest is read that is only looked at.
-fn looking() -> running::Options {
-    running::Options { freeze: running::Freeze::Never, ..running::Options::default() }
-}
-
-/// Does something with a disk, which may be one of a running guest, exported meanwhile, or one that is served, kept as it is meanwhile.
-fn at<T>(
-    disk: &Path,
-    how: &running::Options,
-    observer: &dyn Observer,
-    act: impl FnOnce(&mut Place) -> Result<T>,
-) -> Result<T> {
-    let mut place = Place::begin(disk, how, observer)?;
-    let done = act(&mut place);
-    place.end(disk, done)
-}
-
-impl Place {
-    fn begin(disk: &Path, how: &running::Options, observer: &dyn Observer) -> Result<Self> {
-        if let Some(address) = Address::of(disk) {
-            return Ok(Self::Guest(Box::new(running::Moment::begin(&address?, how, observer)?)));
-        }
-        let served = moment::Disk::begin(disk, how.overlay_folder.as_deref())?;
-        Ok(served.map_or(Self::Here, |served| Self::Served(Box::new(served), disk.display().to_string())))
-    }
-
-    /// Removes what was made for it, whatever was done there.
-    fn end<T>(self, disk: &Path, done: Result<T>) -> Result<T> {
-        let ended = match self {
-            Self::Here | Self::Served(..) => Ok(()),
-            Self::Guest(guest) => guest.end(),
-        };
-        let again = format!("something may be left in QEMU: leandisk recover '{}'", disk.display());
-        match (done, ended) {
-            (done, Ok(())) => done,
-            (Ok(_), Err(error)) => Err(error.hint(again)),
-            (Err(error), Err(left)) => {
-                tell(&format!("{left}; {again}"));
-                Err(error)
-            }
-        }
-    }
-}
-
-/// Where several disks are read: those of one running guest as they are at one moment, and those that are served.
-pub(crate) struct Places {
-    guests: running::Guests,
-    served: Vec<moment::Disk>,
-    /// In the order of their names. A guest's name stands for all of its disks.
-    pub(crate) disks: Vec<ReadDisk>,
-}
-
-impl Places {
-    pub(crate) fn begin(names: &[PathBuf], how: &running::Options, observer: &dyn Observer) -> Result<Self> {
-        let (guests, mut disks) = running::Guests::begin(names, how, observer)?;
-        let mut served = Vec::new();
-        for (named, disk) in names.iter().enumerate().filter(|(_, name)| !Address::is_one(name)) {
-            let found = moment::Disk::begin(disk, how.overlay_folder.as_deref())?;
-            let read_at = found.as_ref().map(|found| found.source().to_owned());
-            disks.push(ReadDisk { read_at, ..ReadDisk::here(named, disk.clone()) });
-            served.extend(found);
-        }
-        disks.sort_by_key(|disk| disk.named);
-        Ok(Self { guests, served, disks })
-    }
-
-    /// What was made, and is removed by a process that is closed in by then.
-    pub(crate) fn made(&self) -> impl Iterator<Item = &Path> {
-        self.guests.made()
-    }
-
-    /// Removes what was made for them, whatever was done there.
-    pub(crate) fn end<T, E: From<Error>>(self, done: Result<T, E>) -> Result<T, E> {
-        drop(self.served);
-        match (done, self.guests.end()) {
-            (done, Ok(())) => done,
-            (Ok(_), Err(left)) => Err(left.into()),
-            (Err(error), Err(left)) => {
-                tell(&match left.hint_text() {
-                    Some(hint) => format!("{left}; {hint}"),
-                    None => left.to_string(),
-                });
-                Err(error)
-            }
-        }
-    }
-}
-
 /// Backs disks up, wherever they are read.
 fn back_up(arguments: &BackupArguments, observer: &dyn Observer) -> Result<BackupDocument> {
     let mut options = arguments.options()?;
@@ -465,18 +342,20 @@ fn serve(arguments: &ServeArguments) -> Result<()> {
         let _ = signals.forever().next();
         manager.notify(service::STOPPING);
     });
-    places.into_iter().zip(&options.disks).fold(served, |served, (place, disk)| place.end(&disk.disk, served))
+    places.end(served)
 }
 
-/// Where the disks are read that are served, if they are only read.
-fn places_to_serve(options: &mut serve::Options) -> Result<Vec<Place>> {
-    let mut places = Vec::new();
-    for served in options.disks.iter_mut().filter(|_| options.read_only) {
-        let place = Place::begin(&served.disk, &looking(), &TERMINAL)?;
-        if let Some((read_at, shown)) = place.elsewhere() {
-            (served.read_at, served.disk) = (Some(read_at), shown.into());
-        }
-        places.push(place);
+/// Where the disks are read that are served, if they are only read: those of one guest as of one moment.
+fn places_to_serve(options: &mut serve::Options) -> Result<Places> {
+    let disks = options.disks.iter().filter(|_| options.read_only);
+    let names: Vec<_> = disks.map(|served| served.disk.clone()).collect();
+    let places = Places::begin(&names, &looking(), &TERMINAL)?;
+    if places.disks.len() > names.len() {
+        let several = Error::invalid("this guest has several disks");
+        return places.end(Err(several.hint("name each that is to be served: qmp:SOCKET?disk=NAME")));
+    }
+    for (served, found) in options.disks.iter_mut().zip(&places.disks) {
+        (served.read_at, served.disk) = (found.read_at.clone(), found.disk.clone());
     }
     Ok(places)
 }

@@ -12,6 +12,7 @@ mod generate;
 mod log;
 mod options;
 mod output;
+mod places;
 mod progress;
 mod service;
 mod sizes;

@@ -12,12 +12,14 @@ mod inventory;
 mod monitor;
 #[cfg(feature = "mutants")]
 mod mutant;
+mod nodes;
 mod owner;
 mod parts;
 mod record;
 mod removal;
 mod snapshot;
 mod socket;
+mod surroundings;
 
 pub use address::Address;
 pub use agent::{Agent, Freeze, GuestAgent};
@@ -27,7 +29,6 @@ pub use monitor::{Command, Monitor, Said};
 pub use mutant::{MUTANTS, Mutant};
 pub use owner::{Life, PREFIX, RunId};
 pub use removal::{Recovered, recover};
-pub use snapshot::{
-    BitmapFound, DISK_COUNT_MAX, Snapshot, Surroundings, Wanted, WantedDisk, begin, find_bitmap, is_over,
-};
+pub use snapshot::{BitmapFound, DISK_COUNT_MAX, Snapshot, Wanted, WantedDisk, begin, find_bitmap, is_over};
 pub use socket::Socket;
+pub use surroundings::Surroundings;

@@ -83,6 +83,11 @@ impl RunId {
         found.strip_prefix(part)?.parse().ok()
     }
 
+    /// Whether both are runs of one process.
+    pub(crate) fn is_of_process_of(self, other: Self) -> bool {
+        self.0 >> COUNT_BITS == other.0 >> COUNT_BITS
+    }
+
     /// Whether the process that this is the name of is there.
     pub fn life(self) -> Life {
         let take = |shift: u32, bits: u32| {
@@ -159,7 +164,9 @@ mod tests {
     fn a_run_lives_as_long_as_its_process() {
         let own = RunId::new().unwrap();
         assert_eq!(own.life(), Life::Alive);
-        assert_ne!(own, RunId::new().unwrap());
+        let another = RunId::new().unwrap();
+        assert!(own != another && own.is_of_process_of(another));
+        assert!(!own.is_of_process_of(RunId::of(1, 2, 3, 4)));
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let id = child.id();
         let run = RunId::of(id, started(id).unwrap(), namespace(), 0);

@@ -13,12 +13,13 @@ use mutants::broken;
 use serde_json::{Value, json};
 
 use crate::monitor::{Monitor, is_refusal, strange};
+use crate::nodes::{nodes, put_in, reopen};
 use crate::owner::{Life, RunId};
 use crate::parts::{
     ABOVE, EXPORT, FILTER, FROZEN, GATE, JOB, KEPT, OVERLAY, SERVER, SINCE_NOW, UNTIL_NOW, VIEW,
 };
 use crate::record::{self, Record};
-use crate::snapshot::{Surroundings, nodes, put_in, reopen};
+use crate::surroundings::Surroundings;
 
 /// How often is looked whether something is gone.
 const LOOK_COUNT_MAX: usize = 1000;

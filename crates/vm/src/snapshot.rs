@@ -19,10 +19,12 @@ use serde_json::{Value, json};
 use crate::agent::{Agent, Freeze};
 use crate::inventory::VmDisk;
 use crate::monitor::{Monitor, is_refusal, strange};
-use crate::owner::{Life, RunId};
+use crate::nodes::{add_node, gate_to, nodes, put_in, reopen};
+use crate::owner::RunId;
 use crate::parts::{EXPORT, FILTER, FROZEN, GATE, JOB, KEPT, OVERLAY, SERVER, SINCE_NOW, UNTIL_NOW, VIEW};
 use crate::record::{self, Record, RecordedDisk};
 use crate::removal::{recover, remove, remove_export, thaw_anew};
+use crate::surroundings::Surroundings;
 
 /// The most disks that are read at one moment: names of nodes have room for two digits.
 pub const DISK_COUNT_MAX: usize = 100;
@@ -30,21 +32,6 @@ pub const DISK_COUNT_MAX: usize = 100;
 const WRITE_WAITS_SECONDS: u32 = 20;
 /// The name of the descriptor that the export listens at.
 const LISTENS_AT: &str = "leandisk-listen";
-
-/// What is done outside of QEMU, and known outside of it.
-pub trait Surroundings {
-    /// Whether that run goes on.
-    fn life(&self, run: RunId) -> Life;
-
-    /// The guest's agent, if it answers.
-    fn agent(&self, path: &Path) -> Result<Box<dyn Agent>>;
-
-    /// Removes the socket of an export, if it is there.
-    fn remove_socket(&self, path: &Path) -> Result<()>;
-
-    /// Waits for a moment, until something may have become other than it was.
-    fn wait(&self);
-}
 
 /// What is to be read, and how.
 pub struct Wanted<'a> {
@@ -154,6 +141,10 @@ impl Snapshot {
 pub fn begin(monitor: &mut dyn Monitor, around: &dyn Surroundings, wanted: &Wanted<'_>) -> Result<Snapshot> {
     check_version(monitor)?;
     if let Some(other) = recover(monitor, around)?.living.first() {
+        if other.is_of_process_of(wanted.run) {
+            return Err(Error::refused("two of the sockets lead to the same QEMU")
+                .hint("name all disks of a guest by one socket: they are read as of one moment then"));
+        }
         return Err(Error::refused(format!("another leandisk reads a disk of this guest ('{other}')"))
             .hint("wait until it is done; if it is in another container and gone: restart leandisk there with 'recover'"));
     }
@@ -297,21 +288,6 @@ fn has_gates(wanted: &Wanted<'_>) -> bool {
     with_device.count() > 1 && !broken!(DisksOneByOne)
 }
 
-/// A node through which another one is used as it is.
-fn gate_to(gate: &str, node: &str) -> Value {
-    json!({ "driver": "raw", "node-name": gate, "file": node })
-}
-
-/// Has gates lead to other nodes, all at one moment.
-pub(crate) fn reopen<'a>(
-    monitor: &mut dyn Monitor,
-    gates: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Result<()> {
-    let options: Vec<_> = gates.map(|(gate, node)| gate_to(gate, node)).collect();
-    monitor.ask("blockdev-reopen", json!({ "options": options }))?;
-    Ok(())
-}
-
 /// The node that shows the disk as it was at the moment, and a bitmap of what was written until then.
 fn show(
     monitor: &mut dyn Monitor,
@@ -388,11 +364,6 @@ fn record_of(wanted: &Wanted<'_>) -> Result<Record> {
     })
 }
 
-fn add_node(monitor: &mut dyn Monitor, node: Value) -> Result<()> {
-    monitor.ask("blockdev-add", node)?;
-    Ok(())
-}
-
 fn add_bitmap(
     monitor: &mut dyn Monitor,
     node: &str,
@@ -420,13 +391,6 @@ fn bitmap(monitor: &mut dyn Monitor, node: &str, name: &str) -> Result<Option<Va
     let node = nodes.iter_mut().find(|other| other["node-name"] == node);
     let bitmaps = node.and_then(|node| node["dirty-bitmaps"].as_array_mut());
     Ok(bitmaps.and_then(|all| all.iter_mut().find(|bitmap| bitmap["name"] == name).map(Value::take)))
-}
-
-pub(crate) fn nodes(monitor: &mut dyn Monitor) -> Result<Vec<Value>> {
-    match monitor.ask("query-named-block-nodes", json!({ "flat": true }))? {
-        Value::Array(nodes) => Ok(nodes),
-        _ => Err(strange("query-named-block-nodes")),
-    }
 }
 
 /// The filter comes in, with the guest frozen if it can be. How many of its file systems were, and why it was not.
@@ -521,11 +485,6 @@ fn take(monitor: &mut dyn Monitor, wanted: &Wanted<'_>) -> Result<()> {
             .try_for_each(|job| monitor.ask("transaction", json!({ "actions": [job] })).map(drop));
     }
     monitor.ask("transaction", json!({ "actions": jobs })).map(drop)
-}
-
-pub(crate) fn put_in(monitor: &mut dyn Monitor, device: &str, node: &str) -> Result<()> {
-    monitor.ask("qom-set", json!({ "path": device, "property": "drive", "value": node }))?;
-    Ok(())
 }
 
 /// Has QEMU listen at the socket. A mark says that the server is this run's, and is made before.

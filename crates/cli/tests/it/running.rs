@@ -479,7 +479,7 @@ fn a_live_copy_is_left_alone() {
 }
 
 /// An agent that answers as told, and what it was asked.
-fn fake_agent(path: &Path, freezes: bool) -> Arc<Mutex<Vec<String>>> {
+pub(crate) fn fake_agent(path: &Path, freezes: bool) -> Arc<Mutex<Vec<String>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let listener = UnixListener::bind(path).unwrap();
     let heard = asked.clone();

@@ -1,6 +1,7 @@
 //! Several disks of a running guest, taken at one moment: copied, backed up, and what a kill leaves.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use vm::Monitor;
 
 use crate::backup::Repo;
 use crate::common::{arg, assert_same_bytes, fail, names_in, signal};
-use crate::running::{Attached, DEVICES, Guest, ended, make_disk};
+use crate::running::{Attached, DEVICES, Guest, ended, fake_agent, make_disk};
 
 /// With two disks.
 fn guest(attached: Attached) -> Guest {
@@ -43,6 +44,13 @@ fn all_disks_of_a_guest_are_copied_as_of_one_moment() {
         for (disk, byte, at) in [(0, 0xaa, "0"), (1, 0xbb, "1M"), (1, 0xcc, "6M"), (0, 0xdd, "31M")] {
             guest.write_to(disk, byte, at, "1M");
         }
+        let third = format!("qmp:{}", guest.path("third").display());
+        let (listed, _) = succeeds(&guest, &["info", &third, "--json"]);
+        for (number, name) in names.iter().enumerate() {
+            let disk = &listed["disks"][number];
+            let is_own = !disk["node"].as_str().unwrap().starts_with("leandisk-");
+            assert!(disk["name"] == *name && is_own, "not what is above it for a while: {listed}");
+        }
         signal(&child, "CONT");
         let (status, said) = ended(child);
         assert_eq!(status, Some(0), "{said}");
@@ -52,6 +60,11 @@ fn all_disks_of_a_guest_are_copied_as_of_one_moment() {
         }
         guest.assert_clean();
         let address = guest.address();
+        let ova = guest.path("vm.ova");
+        succeeds(&guest, &["copy", &address, "--into", arg(&ova)]);
+        let members = testkit::run("tar", &["-tf", arg(&ova)]);
+        assert_eq!(members.lines().filter(|name| name.ends_with(".vmdk")).count(), 2, "{members}");
+        guest.assert_clean();
         let disk = |name: &str| format!("{address}?disk={name}");
         let only = guest.path("only");
         let (told, _) = succeeds(
@@ -141,6 +154,21 @@ fn disks_of_a_guest_make_one_snapshot_of_one_moment() {
     repo.fail(2, &["backup", &named]);
     guest.assert_clean();
 
+    // It is frozen once, for all of them.
+    let agent = guest.path("agent");
+    let asked = fake_agent(&agent, true);
+    let frozen = ["backup", &guest.address(), "--freeze", "always", "--agent", arg(&agent)];
+    succeeds(&guest, &repo.with(&place, &frozen));
+    assert_eq!(*asked.lock().unwrap(), ["guest-sync", "guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]);
+    guest.assert_clean();
+
+    // Another socket of the same QEMU is not another guest.
+    let third = format!("qmp:{}?disk=vdb", guest.path("third").display());
+    let said = guest.leandisk(&repo.with(&place, &["backup", &disks[0], &third])).output().unwrap();
+    assert_eq!(said.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&said.stderr).contains("the same QEMU"));
+    guest.assert_clean();
+
     // Another guest has a moment of its own, which is said.
     let mut other = Guest::start(Attached::ByNode);
     let of_other = format!("other={}", other.address());
@@ -195,6 +223,27 @@ fn assert_whole(into: &Path, guest: &Guest) {
         let held = guest.path(if is_first { "first.raw" } else { "second.raw" });
         assert_same_bytes(&into.join(name), &held);
     }
+}
+
+#[test]
+fn disks_of_a_guest_are_served_as_of_one_moment() {
+    let mut guest = guest(Attached::ByNode);
+    let disks = DEVICES.map(|name| format!("{}?disk={name}", guest.address()));
+    let socket = guest.path("served");
+    let args = ["serve", &disks[0], &disks[1], "--read-only", "--socket", arg(&socket)];
+    let mut serving = guest.leandisk(&args).spawn().unwrap();
+    let mut said = BufReader::new(serving.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(said.by_ref().filter(|line| line.contains("serving ")).take(2).count(), 2);
+    (0..2).for_each(|disk| guest.write_to(disk, 0x77, "20M", "64k"));
+    for (name, raw) in DEVICES.iter().zip(["first.raw", "second.raw"]) {
+        let export = format!("nbd+unix:///{name}?socket={}", socket.display());
+        testkit::run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &export, arg(&guest.path(raw))]);
+    }
+    signal(&serving, "TERM");
+    assert!(serving.wait().unwrap().success());
+    guest.assert_clean();
+    fail(2, &["serve", &guest.address(), "--read-only", "--socket", arg(&socket)]);
+    guest.assert_clean();
 }
 
 #[test]

@@ -90,11 +90,14 @@ impl Guests {
 
     /// Removes what was made for them. The first that fails is told, and the guest that it is of.
     pub fn end(self) -> Result<()> {
-        self.moments.into_iter().fold(Ok(()), |ended, moment| {
+        let end = |moment: Moment| {
             let disk = moment.disk().shown.clone();
-            let hint = || format!("something may be left in QEMU: leandisk recover '{disk}'");
-            ended.and(moment.end().map_err(|error| error.hint(hint())))
-        })
+            let hint = format!("something may be left in QEMU: leandisk recover '{disk}'");
+            moment.end().map_err(|error| error.hint(hint))
+        };
+        // Each, whatever becomes of the others.
+        let ended: Vec<Result<()>> = self.moments.into_iter().map(end).collect();
+        ended.into_iter().collect()
     }
 }
 

@@ -31,7 +31,7 @@ struct Kind {
 
 fn kinds() -> Vec<Kind> {
     let mut kinds = Vec::new();
-    for disk_count in [1, 2] {
+    for disk_count in [2, 1] {
         for has_device in [true, false] {
             for since in [true, false] {
                 for (freeze, agent_fails) in [
@@ -41,7 +41,7 @@ fn kinds() -> Vec<Kind> {
                     (Freeze::Always, true),
                 ] {
                     // What freezes knows nothing of disks.
-                    if disk_count == 1 || !agent_fails {
+                    if disk_count == 1 || (freeze == Freeze::Auto && !agent_fails) {
                         kinds.push(Kind { disk_count, has_device, since, freeze, agent_fails });
                     }
                 }

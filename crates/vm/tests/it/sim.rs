@@ -112,14 +112,14 @@ impl Qemu {
         if self.frozen {
             return;
         }
-        for disk in 0..2 {
+        for (disk, own) in NODES.into_iter().enumerate() {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 7;
             self.random ^= self.random << 17;
             let block = (self.random >> 20) as usize % BLOCK_COUNT;
             self.content[disk][block] = self.random;
             self.written += 1;
-            let of_disk = self.bitmaps.iter_mut().filter(|((node, _), _)| node == NODES[disk]);
+            let of_disk = self.bitmaps.iter_mut().filter(|((node, _), _)| node == own);
             of_disk.map(|(_, bitmap)| bitmap).filter(|bitmap| bitmap.records).for_each(|bitmap| {
                 bitmap.dirty.insert(block);
             });
