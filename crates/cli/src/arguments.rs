@@ -21,7 +21,7 @@ pub(crate) use backup::{
 };
 pub(crate) use bench::{
     Activity, AgeArguments, AgedFilesystem, BenchCommand, FirstWriteArguments, FragmentationArguments,
-    HostFilesystem, Order, Remedy, State, WorkloadsArguments,
+    HostFilesystem, Order, Remedy, State, Storage, WorkloadsArguments,
 };
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
 pub(crate) use guarding::{CoordinateArguments, GuardArguments, GuardCommand};

@@ -19,7 +19,7 @@ use crate::arguments::{
     ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, HostFilesystem,
     InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog, OpenArguments, Order,
     Placement, Provision, RecoverArguments, Reflink, Remedy, ReportArguments, RepositoryArguments,
-    RestoreArguments, ServeArguments, SnapshotsArguments, State, StatsArguments, WorkloadsArguments,
+    RestoreArguments, ServeArguments, SnapshotsArguments, State, StatsArguments, Storage, WorkloadsArguments,
 };
 
 impl OpenArguments {
@@ -533,6 +533,11 @@ impl WorkloadsArguments {
             size: self.size,
             runs: self.runs,
             seed: self.seed,
+            storage: match self.storage {
+                Storage::This => bench::Storage::This,
+                Storage::Hdd => bench::Storage::Hdd,
+                Storage::San => bench::Storage::San,
+            },
             html: self.html.clone(),
             force: self.force,
         }

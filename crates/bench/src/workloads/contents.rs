@@ -17,6 +17,8 @@ use crate::content::{Content, Random};
 
 /// What is written at a time where nothing is to be in pieces.
 const CHUNK_BYTES: usize = 1 << 20;
+/// What is read at a time.
+const READ_BYTES: usize = 128 << 10;
 /// No file of the tree is larger than this part of it.
 const FILE_SHARE: u64 = 20;
 /// Files of a folder.
@@ -251,7 +253,7 @@ fn make(path: &Path) -> std::io::Result<File> {
 pub(super) fn read_whole(path: &Path) -> std::io::Result<(u64, u64)> {
     let mut file = File::open(path)?;
     let (mut hash, mut bytes) = (Xxh3::new(), 0);
-    let mut part = vec![0; CHUNK_BYTES];
+    let mut part = vec![0; READ_BYTES];
     loop {
         match file.read(&mut part)? {
             0 => return Ok((bytes, hash.digest())),

@@ -701,3 +701,44 @@ fn interrupted_workloads_leave_nothing_and_killed_ones_nothing_after_the_next() 
     fail(3, &["bench", "workloads", "--dir", arg(dir.path()), "--size", "64T"]);
     assert_left_alone(dir.path());
 }
+
+/// On modelled storages the cost model, which is asked before, is held against requests that were really made: within 20 %.
+#[test]
+fn what_is_predicted_of_modelled_storages_comes() {
+    let dir = scratch();
+    for (storage, state) in [("hdd", "nested"), ("san", "heavy")] {
+        let told = document(
+            "leandisk.workloads/1",
+            &[
+                "bench",
+                "workloads",
+                "--dir",
+                arg(dir.path()),
+                "--size",
+                "64M",
+                "--runs",
+                "1",
+                "--remedy",
+                "none,copy-packed",
+                "--activities",
+                "backup,scan",
+                "--storage",
+                storage,
+                "--state",
+                state,
+            ],
+        );
+        assert_eq!(told["storage_is_modelled"], true);
+        let entries = told["activities"].as_array().unwrap();
+        for entry in entries {
+            let error = entry["predicted"]["seconds_error_percent"].as_f64().unwrap();
+            assert!(error.abs() < 20.0, "{storage}: {error} % of {entry}");
+        }
+        let seconds = |index: usize| entries[index]["storage_seconds"]["median"].as_f64().unwrap();
+        let (aged, packed) = (seconds(0), seconds(1));
+        assert!(packed < aged * 0.8, "{storage}: {aged} s, then {packed} s");
+        let extents = |index: usize| told["disks"][index]["host_extents"].as_u64().unwrap();
+        assert_eq!(state == "nested", extents(0) > 10 * extents(1), "{} and {}", extents(0), extents(1));
+    }
+    assert_left_alone(dir.path());
+}
