@@ -172,13 +172,21 @@ fn request(asked: &Asked) -> Request {
     }
 }
 
+/// Beyond that a prediction would be wrong by more than it is good for.
+const MEAN_RATIO_MAX: f64 = 1.2;
+
 /// What this storage is like, by reading from the guest's device; or why nobody knows.
 pub(super) fn probe(device: &Path) -> std::result::Result<Profile, String> {
     let probed = os::time_storage(device, TimingBudget::default());
-    let StorageTiming { sequential, random, near, span_bytes, doubts, .. } =
+    let StorageTiming { sequential, random, near, span_bytes, doubts, mean_ratio, .. } =
         probed.map_err(|error| error.to_string())?;
     if let Some(doubt) = doubts.first() {
         return Err(doubt.clone());
+    }
+    if mean_ratio > MEAN_RATIO_MAX {
+        return Err(format!(
+            "reads took {mean_ratio:.2} times as long on average as in the median: others use the storage or the machine"
+        ));
     }
     Profile::measured(&Timings { sequential, random, near, span_bytes })
         .ok_or_else(|| "what was measured makes no sense".to_owned())
