@@ -26,7 +26,7 @@ pub(crate) use bench::{
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
 pub(crate) use guarding::{CoordinateArguments, GuardArguments, GuardCommand};
 pub(crate) use report::ReportArguments;
-pub(crate) use serving::{Placement, ServeArguments, StatsArguments};
+pub(crate) use serving::{Placement, ServeArguments, Simulate, StatsArguments};
 
 /// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
 /// contiguously.

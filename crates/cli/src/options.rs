@@ -19,7 +19,8 @@ use crate::arguments::{
     ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, HostFilesystem,
     InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog, OpenArguments, Order,
     Placement, Provision, RecoverArguments, Reflink, Remedy, ReportArguments, RepositoryArguments,
-    RestoreArguments, ServeArguments, SnapshotsArguments, State, StatsArguments, Storage, WorkloadsArguments,
+    RestoreArguments, ServeArguments, Simulate, SnapshotsArguments, State, StatsArguments, Storage,
+    WorkloadsArguments,
 };
 
 impl OpenArguments {
@@ -445,6 +446,10 @@ impl ServeArguments {
             tls: self.tls_files(),
             insecure: self.insecure,
             metrics: self.metrics,
+            simulate: self.simulate.map(|kind| match kind {
+                Simulate::Hdd => serve::Simulate::Hdd,
+                Simulate::San => serve::Simulate::San,
+            }),
         })
     }
 

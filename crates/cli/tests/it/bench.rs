@@ -733,7 +733,7 @@ fn what_is_predicted_of_modelled_storages_comes() {
         let entries = told["activities"].as_array().unwrap();
         for entry in entries {
             let error = entry["predicted"]["seconds_error_percent"].as_f64().unwrap();
-            assert!(error.abs() < 20.0, "{storage}: {error} % of {entry}");
+            assert!(error.abs() < 20.0, "{storage}: {error} %, {}", entry["predicted"]);
         }
         let seconds = |index: usize| entries[index]["storage_seconds"]["median"].as_f64().unwrap();
         let (aged, packed) = (seconds(0), seconds(1));
