@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(manifest.tree.iter().map(|entry| entry.bytes).sum::<u64>(), 3 << 20);
         assert_eq!(manifest.documents.len(), 20);
         let count = check_entries(dir.path(), manifest.all(), &Nobody).unwrap();
-        assert_eq!(count as usize, manifest.all().count());
+        assert_eq!(usize::try_from(count).unwrap(), manifest.all().count());
         let changed = dir.path().join(&manifest.tree[3].path);
         let mut bytes = fs::read(&changed).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
