@@ -21,12 +21,12 @@ pub(crate) use backup::{
 };
 pub(crate) use bench::{
     Activity, AgeArguments, AgedFilesystem, BenchCommand, FirstWriteArguments, FragmentationArguments,
-    HostFilesystem, Order, Remedy, State, WorkloadsArguments,
+    HostFilesystem, Order, Remedy, State, Storage, WorkloadsArguments,
 };
 pub(crate) use files::{CatArguments, ExtractArguments, ListArguments};
 pub(crate) use guarding::{CoordinateArguments, GuardArguments, GuardCommand};
 pub(crate) use report::ReportArguments;
-pub(crate) use serving::{Placement, ServeArguments, StatsArguments};
+pub(crate) use serving::{Placement, ServeArguments, Simulate, StatsArguments};
 
 /// Makes virtual machine disks lean: copies only what the guest uses, gives back what it does not use, and lays out its files
 /// contiguously.

@@ -19,8 +19,8 @@ use crate::arguments::{
     ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, GuestArguments,
     HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog,
     OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, Remedy, ReportArguments,
-    RepositoryArguments, RestoreArguments, ServeArguments, SnapshotsArguments, State, StatsArguments,
-    WorkloadsArguments,
+    RepositoryArguments, RestoreArguments, ServeArguments, Simulate, SnapshotsArguments, State,
+    StatsArguments, Storage, WorkloadsArguments,
 };
 
 impl OpenArguments {
@@ -517,6 +517,10 @@ impl ServeArguments {
             tls: self.tls_files(),
             insecure: self.insecure,
             metrics: self.metrics,
+            simulate: self.simulate.map(|kind| match kind {
+                Simulate::Hdd => serve::Simulate::Hdd,
+                Simulate::San => serve::Simulate::San,
+            }),
         })
     }
 
@@ -605,6 +609,11 @@ impl WorkloadsArguments {
             size: self.size,
             runs: self.runs,
             seed: self.seed,
+            storage: match self.storage {
+                Storage::This => bench::Storage::This,
+                Storage::Hdd => bench::Storage::Hdd,
+                Storage::San => bench::Storage::San,
+            },
             html: self.html.clone(),
             force: self.force,
         }

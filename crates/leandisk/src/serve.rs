@@ -19,6 +19,7 @@ mod made;
 mod opened;
 mod overlay;
 mod rehearsal;
+mod simulated;
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use block::{Error, LiveDisk, Result};
 use image::live::Arrangement;
 use os::{ConfinedNames, SpareFile, SpareRoom, Work};
+use predict::profile::{HDD, Profile, SAN};
 use serve::Export;
 use serve::monitor::Monitor;
 use serve::stats::MetricsServer;
@@ -43,6 +45,7 @@ use listening::{Doors, Entrances, Listening};
 use made::Made;
 use opened::OpenForUse;
 pub(crate) use opened::open_direct;
+use simulated::Simulated;
 
 /// What is served, and where.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +80,26 @@ pub struct Options {
     pub insecure: bool,
     /// A loopback address for metrics.
     pub metrics: Option<SocketAddr>,
+    /// The kind of storage as whose requests are answered; `None` for as soon as they can be.
+    pub simulate: Option<Simulate>,
+}
+
+/// A kind of storage that a served disk stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Simulate {
+    /// A disk with an arm.
+    Hdd,
+    /// An array behind a network.
+    San,
+}
+
+impl Simulate {
+    fn profile(self) -> &'static Profile {
+        match self {
+            Self::Hdd => &HDD,
+            Self::San => &SAN,
+        }
+    }
 }
 
 /// Where units of a thin disk go in its image's file.
@@ -283,7 +306,11 @@ impl<'a> InUse<'a> {
     }
 
     fn export(&self, options: &Options, writer: Option<&Arc<TraceWriter>>) -> Arc<Export> {
-        let mut export = Export::new(self.served.export_name(), self.opened.disk.clone());
+        let disk: Arc<dyn LiveDisk> = match options.simulate.map(Simulate::profile) {
+            None => self.opened.disk.clone(),
+            Some(profile) => Arc::new(Simulated::new(self.opened.disk.clone(), profile)),
+        };
+        let mut export = Export::new(self.served.export_name(), disk);
         export = export.monitored(self.monitor.clone());
         if options.read_only {
             export = export.read_only();

@@ -76,6 +76,8 @@ pub struct StorageTiming {
     pub near: Vec<(u64, f64)>,
     /// The fastest and the slowest random read of 4 KiB, in seconds: how far the medians can be relied on.
     pub random_range_seconds: (f64, f64),
+    /// All that was measured, as a multiple of what it had taken had each read taken its median: 1 where nothing else goes on.
+    pub mean_ratio: f64,
     /// The length of the file or device.
     pub span_bytes: u64,
     /// How often everything was measured.
@@ -260,11 +262,20 @@ impl<'a> Prober<'a> {
     fn finish(mut self, rounds: usize) -> StorageTiming {
         let random: Vec<_> = self.random.iter_mut().filter_map(Times::median).collect();
         // Sorted by the median.
-        let smallest = &self.random[0].seconds;
+        let smallest = self.random[0].seconds.clone();
         let median = smallest[smallest.len() / 2];
         let total: f64 = smallest.iter().sum();
         // The count as it is: some hundreds at most.
         let mean = total / f64::from(u32::try_from(smallest.len()).unwrap_or(u32::MAX));
+        let kinds = self.random.iter_mut().chain(&mut self.sequential).chain([&mut self.near]);
+        let (took, by_median) = kinds.fold((0.0, 0.0), |(took, by_median), times| {
+            let median = times.median().map_or(0.0, |(_, seconds)| seconds);
+            let sum: f64 = times.seconds.iter().sum();
+            (
+                took + sum,
+                by_median + median * f64::from(u32::try_from(times.seconds.len()).unwrap_or(u32::MAX)),
+            )
+        });
         let cached = (median < CACHE_SECONDS).then(|| {
             format!(
                 "half of the random reads of 4 KiB were answered within {:.0} µs: by a cache below this machine, or \
@@ -284,6 +295,7 @@ impl<'a> Prober<'a> {
             sequential: self.sequential.iter_mut().filter_map(Times::median).collect(),
             near: self.near.median().into_iter().collect(),
             random_range_seconds: (smallest[0], smallest[smallest.len() - 1]),
+            mean_ratio: if by_median > 0.0 { took / by_median } else { 1.0 },
             span_bytes: self.file.len_bytes(),
             rounds,
             read_bytes: self.read_bytes,

@@ -176,7 +176,7 @@ impl Profile {
 
     /// What it costs to go on at a place that is `move_by` from where a piece of `piece_bytes` ended; at an
     /// unknown distance if there was no piece.
-    pub(crate) fn jump_seconds(&self, move_by: Option<i128>, piece_bytes: u64) -> f64 {
+    pub fn jump_seconds(&self, move_by: Option<i128>, piece_bytes: u64) -> f64 {
         let jump = &self.jump;
         let half_turn = jump.revolution_seconds / 2.0;
         let Some(move_by) = move_by else {

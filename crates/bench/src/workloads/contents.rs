@@ -17,6 +17,8 @@ use crate::content::{Content, Random};
 
 /// What is written at a time where nothing is to be in pieces.
 const CHUNK_BYTES: usize = 1 << 20;
+/// What is read at a time.
+const READ_BYTES: usize = 128 << 10;
 /// No file of the tree is larger than this part of it.
 const FILE_SHARE: u64 = 20;
 /// Files of a folder.
@@ -251,7 +253,7 @@ fn make(path: &Path) -> std::io::Result<File> {
 pub(super) fn read_whole(path: &Path) -> std::io::Result<(u64, u64)> {
     let mut file = File::open(path)?;
     let (mut hash, mut bytes) = (Xxh3::new(), 0);
-    let mut part = vec![0; CHUNK_BYTES];
+    let mut part = vec![0; READ_BYTES];
     loop {
         match file.read(&mut part)? {
             0 => return Ok((bytes, hash.digest())),
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(manifest.tree.iter().map(|entry| entry.bytes).sum::<u64>(), 3 << 20);
         assert_eq!(manifest.documents.len(), 20);
         let count = check_entries(dir.path(), manifest.all(), &Nobody).unwrap();
-        assert_eq!(count as usize, manifest.all().count());
+        assert_eq!(usize::try_from(count).unwrap(), manifest.all().count());
         let changed = dir.path().join(&manifest.tree[3].path);
         let mut bytes = fs::read(&changed).unwrap();
         *bytes.last_mut().unwrap() ^= 1;

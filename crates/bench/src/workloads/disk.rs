@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt as _};
 use std::path::Path;
 
 use block::{Error, Result};
@@ -10,6 +10,8 @@ use engine::JobMonitor;
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
 const PART_BYTES: u64 = 1 << 20;
+/// More files than that are not made to find one.
+const NEIGHBOURS_MAX: u64 = 1024;
 
 /// What of a file holds data: starts and lengths.
 fn data_of(file: &mut File, len: u64) -> std::io::Result<Vec<(u64, u64)>> {
@@ -56,10 +58,10 @@ pub(super) fn lay_out(
 
 /// Takes room for the data piece by piece, with a piece of another file between any two.
 fn scatter(to: &File, target: &Path, data: &[(u64, u64)], piece_bytes: u64) -> std::io::Result<()> {
-    let path = target.with_extension("beside");
-    let beside = File::create_new(&path)?;
-    let mut beside_at = 0;
-    let done = (|| {
+    let folder = target.with_extension("beside");
+    fs::create_dir(&folder)?;
+    let done = neighbour_of(to, &folder).and_then(|beside| {
+        let mut beside_at = 0;
         for &(start, len) in data {
             let mut at = start;
             while at < start + len {
@@ -71,9 +73,26 @@ fn scatter(to: &File, target: &Path, data: &[(u64, u64)], piece_bytes: u64) -> s
             }
         }
         Ok(())
-    })();
-    fs::remove_file(&path)?;
+    });
+    fs::remove_dir_all(&folder)?;
     done
+}
+
+/// A new file that gets room where `to` does: ext4 goes on for a file where it last gave room to one whose inode's number has the same
+/// remainder by the number of possible processors (fs/ext4/mballoc.c, `s_mb_last_groups`). Others take any.
+fn neighbour_of(to: &File, folder: &Path) -> std::io::Result<File> {
+    let inode = to.metadata()?.ino();
+    let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = possible.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u64>().ok());
+    let count = last.unwrap_or(0).saturating_add(1);
+    let mut found = File::create_new(folder.join("0"))?;
+    for name in 1..=count.min(NEIGHBOURS_MAX) {
+        if found.metadata()?.ino() % count == inode % count {
+            break;
+        }
+        found = File::create_new(folder.join(name.to_string()))?;
+    }
+    Ok(found)
 }
 
 /// Makes `work` what `pristine` is. What is the same stays where it is.

@@ -13,7 +13,7 @@ use super::contents::{check_entries, read_whole};
 use super::documents::open_document;
 
 /// What is read and written at a time.
-const PART_BYTES: usize = 256 << 10;
+const PART_BYTES: usize = 128 << 10;
 
 /// Below the guest's mount, where the tree is copied to.
 const COPY: &str = "copy";
@@ -67,10 +67,18 @@ pub(super) fn back_up(scene: &Scene<'_>) -> Result<()> {
     let path = scene.second.join(BACKUP);
     let archive = File::create_new(&path).map_err(|error| failed("make", &path, error))?;
     let mut out = BufWriter::with_capacity(1 << 20, archive);
+    let mut part = vec![0; PART_BYTES];
     for entry in scene.manifest.all() {
         scene.check_cancel()?;
         let from = scene.point.join(&entry.path);
-        let copied = File::open(&from).and_then(|mut file| std::io::copy(&mut file, &mut out));
+        let copied = File::open(&from).and_then(|mut file| {
+            loop {
+                match file.read(&mut part)? {
+                    0 => return Ok(()),
+                    count => out.write_all(&part[..count])?,
+                }
+            }
+        });
         copied.map_err(|error| failed("back up", &from, error))?;
     }
     let archive = out.into_inner().map_err(|error| failed("write", &path, error.into_error()))?;

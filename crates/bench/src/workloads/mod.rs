@@ -18,6 +18,7 @@ mod postgresql;
 mod prepare;
 mod sizes;
 mod sqlite;
+mod storage;
 mod tables;
 mod trace;
 
@@ -26,6 +27,8 @@ use std::time::Instant;
 
 use block::{Error, Result};
 use engine::JobMonitor;
+use predict::cost::{Piece, QueueLimits};
+use predict::profile::READ_AHEAD_BYTES;
 use serve::monitor::Snapshot;
 
 use crate::age::{AgedKind, AgedLayout, LookAt};
@@ -37,10 +40,12 @@ use crate::workspace::{Workspace, write_back};
 
 pub use activity::{Activity, Engine};
 pub use sizes::{Sizes, WORKLOAD_DISK_BYTES_DEFAULT, WORKLOAD_DISK_BYTES_FULL, WORKLOAD_DISK_BYTES_MIN};
+pub use storage::{Forecast, Lies, Storage, Survey};
 pub use trace::{Recorded, Request};
 
 use contents::{Manifest, Turns};
 use postgresql::{Postgresql, Server};
+use storage::Known;
 use trace::Recording;
 
 /// How a disk was used before.
@@ -129,6 +134,10 @@ pub struct Workloads<'a> {
     pub apply: Apply<'a>,
     /// How a disk is looked at.
     pub look: LookAt<'a>,
+    /// On which storage.
+    pub storage: Storage,
+    /// How it is told where everything lies.
+    pub survey: Survey<'a>,
 }
 
 /// What was measured.
@@ -170,14 +179,20 @@ pub struct Measured {
     pub engine: Option<Engine>,
     /// On the disk after this.
     pub remedy: Remedy,
+    /// What reading was predicted to take, before; or why nobody knew. `None` of what is not predicted.
+    pub forecast: Option<std::result::Result<Forecast, String>>,
     /// Each time.
     pub runs: Vec<RunFacts>,
 }
 
 /// What one run took.
 pub struct RunFacts {
-    /// Until all was done, and on stable storage if anything was written.
+    /// Until all was done, and on stable storage if anything was written. On a modelled storage: as long as it would have taken.
     pub seconds: f64,
+    /// With at least one request under way; `None` where the kernel keeps no record.
+    pub storage_seconds: Option<f64>,
+    /// Commands of the modelled storage; requests of the guest on this one.
+    pub commands: Option<u64>,
     /// For how long this program and those that it started kept processors busy. The kernel's own threads are not in it.
     pub cpu_seconds: Option<f64>,
     /// What the guest's device was asked.
@@ -231,6 +246,8 @@ struct Prepared {
     pristine: PathBuf,
     /// What is mounted.
     work: PathBuf,
+    /// Where everything lies.
+    lies: Lies,
 }
 
 /// What all runs share.
@@ -240,6 +257,7 @@ struct Stage<'a> {
     sizes: Sizes,
     manifest: Manifest,
     everything: (u64, u64),
+    paths: Vec<PathBuf>,
     postgresql: Option<Postgresql>,
     host: Option<Devices>,
     monitor: &'a dyn JobMonitor,
@@ -275,6 +293,7 @@ impl Workloads<'_> {
             sizes,
             manifest: prepared.manifest,
             everything: prepared.everything,
+            paths: prepared.paths,
             postgresql,
             host: Devices::beneath(space.path()),
             monitor,
@@ -354,28 +373,31 @@ impl Stage<'_> {
         }
         let seconds = started.elapsed().as_secs_f64();
         disk::lay_out(&work, &pristine, None, self.monitor)?;
-        let lies = on_host(&work)?;
+        let image = on_host(&work)?;
         let layout = (self.bench.look)(&work)?;
+        let lies = (self.bench.survey)(&work)?;
         self.monitor.advanced(0, self.bench.disk_bytes);
         let facts = DiskFacts {
             remedy,
             seconds,
             layout,
-            host_extents: lies.extents,
-            allocated_bytes: lies.allocated_bytes,
+            host_extents: image.extents,
+            allocated_bytes: image.allocated_bytes,
         };
-        Ok((Prepared { remedy, pristine, work }, facts))
+        Ok((Prepared { remedy, pristine, work, lies }, facts))
     }
 
     /// Each activity on each disk, in turns that begin with another disk each time.
     fn measure_all(&self, disks: &[Prepared], measured: &mut Vec<Measured>) -> Result<()> {
         let kinds: Vec<_> =
             self.bench.activities.iter().flat_map(|activity| self.kinds_of(*activity)).collect();
+        let before = self.probe(disks)?;
         for &(activity, engine) in &kinds {
             measured.extend(disks.iter().map(|disk| Measured {
                 activity,
                 engine,
                 remedy: disk.remedy,
+                forecast: self.forecast(disk, activity, &before),
                 runs: Vec::new(),
             }));
         }
@@ -389,7 +411,57 @@ impl Stage<'_> {
                 }
             }
         }
+        let after = self.probe(disks)?;
+        for (index, measured) in measured.iter_mut().enumerate() {
+            let again = self.forecast(&disks[index % disks.len()], measured.activity, &after);
+            measured.forecast =
+                measured.forecast.take().zip(again).map(|(before, after)| steady(before, after));
+        }
         Ok(())
+    }
+
+    /// What the storage is like, and what its device takes at once.
+    fn probe(&self, disks: &[Prepared]) -> Result<Known> {
+        let point = self.space.path().join("mount");
+        let mut known = Known {
+            profile: Err("its device is not known".into()),
+            limits: QueueLimits::DEFAULT,
+            read_ahead_bytes: READ_AHEAD_BYTES,
+        };
+        let Some(first) = disks.first() else { return Ok(known) };
+        let mounted = Mounted::mount(point.clone(), &first.work, READ_ONLY)?;
+        let names = Devices::beneath(&point).map_or_else(Vec::new, |devices| devices.names());
+        if let Some(device) = names.first().map(|name| Path::new("/dev").join(name)) {
+            if let Some(queue) = os::queue_of(&device) {
+                let (request_bytes, segments) = (queue.request_bytes, queue.segments);
+                known.limits = QueueLimits { request_bytes, segments };
+                known.read_ahead_bytes = queue.read_ahead_bytes;
+            }
+            known.profile =
+                self.bench.storage.model().map_or_else(|| storage::probe(&device), |model| Ok(*model));
+        }
+        mounted.unmount()?;
+        Ok(known)
+    }
+
+    /// What reading the files of an activity takes, if it does nothing else with the disk.
+    fn forecast(
+        &self,
+        disk: &Prepared,
+        activity: Activity,
+        known: &Known,
+    ) -> Option<std::result::Result<Forecast, String>> {
+        let of = |entries: &[&[contents::Entry]]| -> Vec<PathBuf> {
+            entries.iter().flat_map(|entries| entries.iter()).map(|entry| entry.path.clone()).collect()
+        };
+        let Manifest { tree, documents, maildir, mbox, .. } = &self.manifest;
+        let files = match activity {
+            Activity::Documents => of(&[documents]),
+            Activity::Backup => of(&[tree, documents, maildir, mbox]),
+            Activity::Scan => self.paths.clone(),
+            _ => return None,
+        };
+        Some(disk.lies.forecast(known, &files))
     }
 
     fn kinds_of(&self, activity: Activity) -> Vec<(Activity, Option<Engine>)> {
@@ -424,7 +496,7 @@ impl Stage<'_> {
             }
             _ => None,
         };
-        let facts = self.watched(&scene, activity, server.as_ref(), writes);
+        let facts = self.watched(&scene, activity, server.as_ref(), writes, &on.lies.map);
         let ended = server.map_or(Ok(()), Server::stop);
         let facts = facts?;
         ended?;
@@ -441,6 +513,7 @@ impl Stage<'_> {
         activity: Activity,
         server: Option<&Server<'_>>,
         writes: bool,
+        map: &[Piece],
     ) -> Result<RunFacts> {
         let guest = Devices::beneath(scene.point)
             .ok_or_else(|| Error::unsupported("the kernel does not count what a loop device is asked"))?;
@@ -457,18 +530,45 @@ impl Stage<'_> {
         let on_host = on_host.stop()?;
         let cpu_seconds = cpu().zip(cpu_before).map(|(now, before)| now - before);
         let recorded = recording.and_then(Recording::stop);
+        let took = recorded
+            .as_ref()
+            .map(|recorded| storage::took(self.bench.storage, recorded, on_guest.seconds, map));
+        if took.is_none() && self.bench.storage != Storage::This {
+            return Err(Error::unsupported(
+                "the kernel did not record all requests, and a model can only serve what was recorded",
+            )
+            .hint("choose a smaller --size, or --storage this"));
+        }
         let checked = activity::check(activity, scene, server)?;
         Ok(RunFacts {
-            seconds: on_guest.seconds,
+            seconds: took.as_ref().map_or(on_guest.seconds, |took| took.seconds),
+            storage_seconds: took.as_ref().map(|took| took.storage_seconds),
+            commands: took.as_ref().map(|took| took.commands),
             cpu_seconds,
             guest: on_guest.device.unwrap_or_default(),
             host: on_host.device,
-            requests: recorded.as_ref().map(Recorded::snapshot),
+            requests: took.map(|took| took.requests),
             cuts: recorded.as_ref().map(|recorded| recorded.cuts),
             checked,
         })
     }
 }
+
+/// A forecast that is the same by the storage as it was before and after; else nobody knows.
+fn steady(
+    before: std::result::Result<Forecast, String>,
+    after: std::result::Result<Forecast, String>,
+) -> std::result::Result<Forecast, String> {
+    let (before, after) = (before?, after?);
+    let ratio = after.seconds / before.seconds;
+    match (1.0 / STEADY_RATIO..=STEADY_RATIO).contains(&ratio) {
+        true => Ok(before),
+        false => Err(format!("at the end the storage took {ratio:.2} times as long as at the beginning")),
+    }
+}
+
+/// What is measured of the storage before and after may differ so far.
+const STEADY_RATIO: f64 = 1.2;
 
 /// The file system of all disks.
 const KIND: AgedKind = AgedKind::Ext4;

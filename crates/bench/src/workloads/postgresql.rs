@@ -156,10 +156,7 @@ impl Server<'_> {
         let deadline = Instant::now() + START_MAX;
         loop {
             self.running.check()?;
-            let refused = match self.ask("SELECT 1") {
-                Ok(_) => return Ok(()),
-                Err(error) => error,
-            };
+            let Err(refused) = self.ask("SELECT 1") else { return Ok(()) };
             if self.monitor.is_cancelled() || Instant::now() >= deadline {
                 return Err(refused);
             }

@@ -1,7 +1,7 @@
 //! The disk that all others are copies of: aged, thinned out, and given contents that are known.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
 use engine::JobMonitor;
@@ -44,6 +44,8 @@ impl DiskState {
 pub(super) struct Made {
     pub(super) manifest: Manifest,
     pub(super) everything: (u64, u64),
+    /// All files, in the order in which they are scanned.
+    pub(super) paths: Vec<PathBuf>,
 }
 
 /// Makes it at `path`.
@@ -77,8 +79,10 @@ pub(super) fn make(
     forget_cached(path)?;
     let mounted = Mounted::mount(point.clone(), path, READ_ONLY)?;
     let everything = scan(&point, monitor)?;
+    let below = |path: PathBuf| path.strip_prefix(&point).map_or_else(|_| path.clone(), Path::to_owned);
+    let paths = files_below(&point)?.into_iter().map(below).collect();
     mounted.unmount()?;
-    Ok(Made { manifest, everything })
+    Ok(Made { manifest, everything, paths })
 }
 
 /// Months of use, after which most of it is gone.

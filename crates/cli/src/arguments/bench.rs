@@ -76,6 +76,17 @@ pub(crate) enum Remedy {
     CopyPacked,
 }
 
+/// On which storage activities run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Storage {
+    /// The folder's own
+    This,
+    /// A model of a 7200 rpm disk
+    Hdd,
+    /// A model of an array behind a network
+    San,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct WorkloadsArguments {
     /// Folder on the storage to measure. A new folder is made in it, and removed at the end. Needs root
@@ -96,6 +107,9 @@ pub(crate) struct WorkloadsArguments {
     /// How many times each activity runs on each disk
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = WORKLOAD)]
     pub(crate) runs: u16,
+    /// On which storage: this one, or a modelled one that serves the requests recorded here
+    #[arg(long, value_enum, value_name = "KIND", default_value = "this", help_heading = WORKLOAD)]
+    pub(crate) storage: Storage,
     /// Other seeds give other contents
     #[arg(long, value_name = "N", default_value = "1", help_heading = WORKLOAD)]
     pub(crate) seed: u64,

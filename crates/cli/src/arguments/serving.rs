@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::{
     CHANGE, Confine, LogArguments, NETWORK, OUTPUT, OpenArguments, Provision, RepositoryArguments, SAFETY,
+    TUNING,
 };
 
 #[derive(Debug, Args)]
@@ -83,10 +84,23 @@ pub(crate) struct ServeArguments {
     /// Serve metrics for Prometheus at this loopback address and port
     #[arg(long, value_name = "ADDR:PORT", help_heading = OUTPUT)]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Answer reads and writes no earlier than such a storage would: a model, to measure clients with, not for disks that are in earnest
+    /// use. As if the virtual disk lay in one piece
+    #[arg(long, value_name = "KIND", value_enum, help_heading = TUNING)]
+    pub(crate) simulate: Option<Simulate>,
     /// Whether the program, before it lets clients in, closes itself in with the files and sockets that it has open: it can open no other
     /// file, start no program and reach no network (Landlock and seccomp)
     #[arg(long, value_name = "WHEN", value_enum, default_value = "auto", help_heading = SAFETY)]
     pub(crate) confine: Confine,
+}
+
+/// A kind of storage that a served disk stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Simulate {
+    /// A 7200 rpm disk
+    Hdd,
+    /// An array behind a network
+    San,
 }
 
 /// Where units of a thin disk go.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::{
     Untouched, arg, assert_only, document, fail, leandisk, number, output, succeed, unwritten_bytes,
 };
+use crate::serving::Serving;
 use serde_json::Value;
 use testkit::{run, scratch};
 
@@ -490,4 +491,25 @@ fn a_disk_keeps_the_storage_that_it_was_promised() {
     server.io(&["discard 0 24M", "flush"]);
     server.stop("-TERM");
     assert!(allocated_bytes(&disk) < 1 << 20);
+}
+
+/// `serve --simulate`: nothing is answered before the modelled storage would, and what is answered is right.
+#[test]
+fn a_simulated_disk_answers_no_earlier_than_the_model() {
+    let dir = scratch();
+    let disk = dir.path().join("disk.raw");
+    let bytes: Vec<u8> = (0..4_u32 << 20).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect();
+    fs::write(&disk, &bytes).unwrap();
+    let serving = Serving::start_with(&disk, &["--read-only", "--simulate", "hdd"]);
+    // Each request is elsewhere, and waits for half a revolution of 8.33 ms at least, one after the other.
+    let started = Instant::now();
+    let raw = dir.path().join("read.raw");
+    run(
+        "qemu-img",
+        &["bench", "-c", "40", "-d", "4", "-s", "4096", "-S", "1048576", "-f", "raw", &serving.address],
+    );
+    assert!(started.elapsed().as_secs_f64() > 40.0 * 0.004, "{:?}", started.elapsed());
+    run("qemu-img", &["convert", "-f", "raw", "-O", "raw", &serving.address, arg(&raw)]);
+    assert!(fs::read(&raw).unwrap() == bytes);
+    serving.stop();
 }

@@ -1,16 +1,21 @@
 //! Activities on an aged disk, before and after the remedies that this program has.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use bench::{Activity, DiskState, Remedy, Workloads};
-use block::{Error, Result};
+use bench::{Activity, DiskState, Lies, Remedy, Storage, Workloads};
+use block::{Error, ReadAt as _, Result};
+use extent::Span;
+use filesystem::{Check, FileKind, StreamName};
 use image::Format;
+use predict::cost::Piece;
 use report::{WorkloadsDocument, WorkloadsSubject, workloads_document, workloads_page};
 
 use super::{layout_of_image, prepare_page, without_repetitions};
-use crate::{Observer, OpenOptions, Unwatched, copy, defrag};
+use crate::{Caching, Observer, OpenDisk, OpenOptions, Unwatched, copy, defrag};
 
 /// What is done, on what, and how often.
 #[derive(Clone, Debug)]
@@ -29,6 +34,8 @@ pub struct WorkloadsOptions {
     pub runs: u16,
     /// Of all contents.
     pub seed: u64,
+    /// On which storage.
+    pub storage: Storage,
     /// Where the results go as a page, if anywhere.
     pub html: Option<PathBuf>,
     /// Whether that replaces a file that is there.
@@ -52,6 +59,8 @@ pub fn workloads(options: &WorkloadsOptions, observer: &dyn Observer) -> Result<
         seed: options.seed,
         apply: &apply,
         look: &layout_of_image,
+        storage: options.storage,
+        survey: &survey,
     };
     let cancelled = observer.cancel()?;
     let progress = observer.progress("measure", bench.total_bytes(), cancelled.clone());
@@ -63,6 +72,7 @@ pub fn workloads(options: &WorkloadsOptions, observer: &dyn Observer) -> Result<
     let document = workloads_document(&WorkloadsSubject {
         dir: &options.dir.display().to_string(),
         state: options.state,
+        storage: options.storage,
         seed: options.seed,
         outcome: &outcome,
         elapsed_seconds: started.elapsed().as_secs_f64(),
@@ -71,6 +81,36 @@ pub fn workloads(options: &WorkloadsOptions, observer: &dyn Observer) -> Result<
         file.write_page(&workloads_page(&document), &options.dir, observer)?;
     }
     Ok(document)
+}
+
+/// Where a raw disk and its files lie.
+fn survey(path: &Path) -> Result<Lies> {
+    let options = OpenOptions { format: Some(Format::Raw), ..OpenOptions::default() };
+    let disk = OpenDisk::open(path, &options, Caching::PageCache)?;
+    let stack = disk.stack();
+    let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
+    let mut lies = Lies::default();
+    survey.layers.each_place(Span::from_zero(stack.chain().len_bytes()), |place| {
+        let logical = place.span.start().get();
+        lies.map.push(Piece { logical, physical: place.address, len_bytes: place.stored_bytes });
+    });
+    for (volume, found) in stack.volumes().iter().zip(&survey.volumes) {
+        let Some(catalog) = &found.catalog else { continue };
+        for stream in catalog.streams() {
+            if stream.stream.kind != FileKind::Regular || stream.stream.name != StreamName::Main {
+                continue;
+            }
+            let path = stream.path();
+            let path = path.strip_prefix(b"/").unwrap_or(&path);
+            let mut pieces = Vec::new();
+            survey.layers.each_place_of(&volume.place, stream.extents(), |logical, place| {
+                let len_bytes = place.stored_bytes;
+                pieces.push(Piece { logical: logical.get(), physical: place.address, len_bytes });
+            });
+            lies.files.insert(OsStr::from_bytes(path).into(), pieces);
+        }
+    }
+    Ok(lies)
 }
 
 /// Does to the disk `to`, a copy of `from`, what the program's commands do.

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use bench::{Counters, DiskFacts, DiskState, Measured, Remedy, RunFacts, Skipped, WorkloadsOutcome};
+use bench::{
+    Counters, DiskFacts, DiskState, Forecast, Measured, Remedy, RunFacts, Skipped, Storage, WorkloadsOutcome,
+};
 use serde::Serialize;
 use serve::monitor::Histogram;
 
@@ -22,8 +24,9 @@ pub struct WorkloadsDocument {
     schema: &'static str,
     dir: String,
     host: Host,
-    /// `this`: the folder's own storage.
+    /// `this`: the folder's own storage. `hdd` or `san`: a model, which served what was recorded here.
     storage: &'static str,
+    storage_is_modelled: bool,
     /// `fresh`, `light`, `heavy` or `nested`.
     state: &'static str,
     seed: u64,
@@ -71,6 +74,10 @@ struct ActivityEntry {
     ratio_to_none: Option<f64>,
     /// `faster`, `slower` or `same` as without a remedy; `unclear` if runs vary more than remedies.
     verdict: Option<&'static str>,
+    /// With at least one request under way.
+    storage_seconds: Option<Figure>,
+    /// What was predicted before, of activities that only read files; `null` of others.
+    predicted: Option<PredictedEntry>,
     cpu_seconds: Option<Figure>,
     requests: Option<Figure>,
     read_bytes: Option<Figure>,
@@ -86,6 +93,18 @@ struct ActivityEntry {
     checked: Option<Figure>,
 }
 
+/// What reading was predicted to take, beside what it took.
+#[derive(Clone, Debug, Serialize)]
+struct PredictedEntry {
+    requests: Option<u64>,
+    seconds: Option<f64>,
+    /// Of the median of what came: predicted too much is positive.
+    requests_error_percent: Option<f64>,
+    seconds_error_percent: Option<f64>,
+    /// Why nobody knows, where that is so.
+    unknown: Option<String>,
+}
+
 #[derive(Clone, Debug, Serialize)]
 struct SkippedEntry {
     activity: &'static str,
@@ -99,6 +118,8 @@ pub struct WorkloadsSubject<'a> {
     pub dir: &'a str,
     /// How the disk was used before.
     pub state: DiskState,
+    /// On which storage.
+    pub storage: Storage,
     /// Of all contents.
     pub seed: u64,
     /// What was measured.
@@ -116,7 +137,8 @@ pub fn workloads_document(subject: &WorkloadsSubject<'_>) -> WorkloadsDocument {
         schema: "leandisk.workloads/1",
         dir: subject.dir.to_owned(),
         host: Host { filesystem: outcome.host_filesystem.clone(), devices: outcome.devices.clone() },
-        storage: "this",
+        storage: subject.storage.word(),
+        storage_is_modelled: subject.storage != Storage::This,
         state: subject.state.word(),
         seed: subject.seed,
         runs: runs as u64,
@@ -179,6 +201,8 @@ fn entry(measured: &Measured, all: &[Measured]) -> ActivityEntry {
         elapsed_seconds: time(measured),
         ratio_to_none,
         verdict: times.as_ref().zip(ratio_to_none).map(|((none, own), ratio)| verdict(ratio, none, own)),
+        storage_seconds: figure(measured, |run| run.storage_seconds),
+        predicted: measured.forecast.as_ref().map(|forecast| predicted(forecast, measured)),
         cpu_seconds: figure(measured, |run| run.cpu_seconds),
         requests: figure(measured, |run| Some(number(requests(&run.guest)))),
         read_bytes: figure(measured, |run| Some(number(run.guest.read_bytes))),
@@ -200,6 +224,30 @@ fn entry(measured: &Measured, all: &[Measured]) -> ActivityEntry {
         }),
         response_microseconds: response(measured),
         checked: figure(measured, |run| Some(number(run.checked))),
+    }
+}
+
+fn predicted(forecast: &Result<Forecast, String>, measured: &Measured) -> PredictedEntry {
+    let forecast = match forecast {
+        Ok(forecast) => forecast,
+        Err(because) => {
+            return PredictedEntry {
+                requests: None,
+                seconds: None,
+                requests_error_percent: None,
+                seconds_error_percent: None,
+                unknown: Some(because.clone()),
+            };
+        }
+    };
+    let error = |said: f64, came: Option<Figure>| Some((quotient(said, came?.median())? - 1.0) * 100.0);
+    let commands = figure(measured, |run| run.commands.map(number));
+    PredictedEntry {
+        requests: Some(forecast.requests),
+        seconds: Some(forecast.seconds),
+        requests_error_percent: error(number(forecast.requests), commands),
+        seconds_error_percent: error(forecast.seconds, figure(measured, |run| run.storage_seconds)),
+        unknown: None,
     }
 }
 
@@ -235,8 +283,17 @@ fn response(measured: &Measured) -> Option<Histogram> {
 }
 
 fn about(document: &WorkloadsDocument) -> String {
+    let modelled = match document.storage {
+        "hdd" => {
+            "; times are those of a MODELLED hard disk, which serves the requests that were recorded here"
+        }
+        "san" => {
+            "; times are those of a MODELLED array behind a network, which serves the requests that were recorded here"
+        }
+        _ => "",
+    };
     format!(
-        "a disk of {} ({}, ext4) in {}, {} of each activity, nothing of it in memory at first",
+        "a disk of {} ({}, ext4) in {}, {} of each activity, nothing of it in memory at first{modelled}",
         human_bytes(document.sizes.disk_bytes),
         document.state,
         document.host.said(&document.dir),
@@ -355,6 +412,7 @@ pub fn workloads_text(document: &WorkloadsDocument, palette: Palette) -> String 
         let line = if entry.verdict == Some("slower") { palette.warning(&line) } else { line };
         let _ = writeln!(out, "{line}");
     }
+    out.push_str(&predictions_text(document, palette));
     for line in verdicts(document) {
         out.push_str(&wrapped("  ", None, &line));
     }
@@ -364,6 +422,77 @@ pub fn workloads_text(document: &WorkloadsDocument, palette: Palette) -> String 
     }
     let _ = writeln!(out, "  took {}", seconds(document.elapsed_seconds));
     out
+}
+
+/// What was predicted of reading beside what came: requests and seconds of the storage, each with the error.
+fn prediction_cells(entry: &ActivityEntry) -> Option<[String; 6]> {
+    let predicted = entry.predicted.as_ref()?;
+    let percent = |error: Option<f64>| error.map_or("-".into(), |error| format!("{error:+.0} %"));
+    let seconds = |seconds: Option<f64>| seconds.map_or("-".into(), |seconds| format!("{seconds:.3}"));
+    let came = median(entry.storage_seconds.as_ref());
+    let requests = predicted.requests.zip(predicted.requests_error_percent);
+    let came_requests = requests.map(|(said, error)| number(said) / (1.0 + error / 100.0));
+    Some([
+        predicted.requests.map_or("-".into(), grouped),
+        short(came_requests.map(f64::round)),
+        percent(predicted.requests_error_percent),
+        seconds(predicted.seconds),
+        seconds(came),
+        percent(predicted.seconds_error_percent),
+    ])
+}
+
+fn predictions_text(document: &WorkloadsDocument, palette: Palette) -> String {
+    let mut out = String::new();
+    let rows = document.activities.iter().filter_map(|entry| Some((entry, prediction_cells(entry)?)));
+    for (index, (entry, [requests, came_requests, of_requests, said, came, of_seconds])) in rows.enumerate() {
+        if index == 0 {
+            let _ = writeln!(out, "{}", palette.strong("predicted of reading, and what came"));
+            let head = format!(
+                "  {:<11} {:<12} {:>9} {:>8} {:>7} {:>10} {:>8} {:>7}",
+                "activity", "remedy", "requests", "came", "error", "storage s", "came", "error"
+            );
+            let _ = writeln!(out, "{}", palette.faint(&head));
+        }
+        let _ = writeln!(
+            out,
+            "  {:<11} {:<12} {requests:>9} {came_requests:>8} {of_requests:>7} {said:>10} {came:>8} {of_seconds:>7}",
+            entry.activity, entry.remedy
+        );
+    }
+    if let Some(because) = unknown(document) {
+        out.push_str(&wrapped(
+            "  ",
+            None,
+            &format!("where nothing is predicted, the model does not know: {because}"),
+        ));
+    }
+    out
+}
+
+fn unknown(document: &WorkloadsDocument) -> Option<&str> {
+    document.activities.iter().find_map(|entry| entry.predicted.as_ref()?.unknown.as_deref())
+}
+
+fn predictions_table(document: &WorkloadsDocument) -> Table {
+    let rows = document.activities.iter().filter_map(|entry| {
+        let mut row = vec![name(entry), entry.remedy.to_owned()];
+        row.extend(prediction_cells(entry)?);
+        Some(row)
+    });
+    let mut columns = vec![Column::text("Activity"), Column::text("Remedy")];
+    columns.extend(
+        ["Requests predicted", "Came", "Error", "Storage seconds predicted", "Came", "Error"]
+            .map(Column::number),
+    );
+    Table {
+        title: "What was predicted of reading, and what came".into(),
+        columns,
+        rows: rows.collect(),
+        remark: unknown(document)
+            .map(|because| format!("Where nothing is predicted, the model does not know: {because}")),
+        empty: Some("Nothing that only reads files was measured.".into()),
+    }
 }
 
 /// The document as a page.
@@ -384,6 +513,7 @@ pub fn workloads_page(document: &WorkloadsDocument) -> String {
         page.charts.push(times(wanted, entries()));
     }
     page.files.push(figures_table(document));
+    page.costs.push(predictions_table(document));
     page.costs.push(response_table(document));
     report_html(&page, None)
 }

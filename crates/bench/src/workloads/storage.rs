@@ -1,0 +1,193 @@
+//! On which storage: this one, or a modelled one that serves what was recorded; and what reading files was predicted to take there.
+//!
+//! What is compared is the time in which at least one request was under way: the cost model says nothing of what programs compute.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use block::Result;
+use os::{StorageTiming, TimingBudget};
+use predict::cost::{Order, Piece, QueueLimits, RequestSize, SequentialRead};
+use predict::device::{Asked, Device, replay, waiting_seconds};
+use predict::profile::{HDD, Profile, SAN, Timings};
+use serve::monitor::Snapshot;
+
+use super::trace::{Recorded, Request};
+
+/// On which storage an activity runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Storage {
+    /// The folder's own.
+    This,
+    /// A model of a disk with an arm.
+    Hdd,
+    /// A model of an array behind a network.
+    San,
+}
+
+impl Storage {
+    /// As on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::This => "this",
+            Self::Hdd => "hdd",
+            Self::San => "san",
+        }
+    }
+
+    pub(super) fn model(self) -> Option<&'static Profile> {
+        match self {
+            Self::This => None,
+            Self::Hdd => Some(&HDD),
+            Self::San => Some(&SAN),
+        }
+    }
+}
+
+/// How a disk lies in all layers.
+#[derive(Clone, Default, Debug)]
+pub struct Lies {
+    /// The virtual disk on the lowest layer that is known, by ascending places.
+    pub map: Vec<Piece>,
+    /// The pieces of each regular file, by its path without the first slash.
+    pub files: HashMap<PathBuf, Vec<Piece>>,
+}
+
+/// Tells how a disk lies in all layers, while nobody uses it.
+pub type Survey<'a> = &'a dyn Fn(&Path) -> Result<Lies>;
+
+/// What reading was predicted to take.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Forecast {
+    /// Requests to the guest's device, or commands of the modelled storage.
+    pub requests: u64,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// ext4 has so many extents of a file in its inode; of a file with more it reads a block of its own.
+const INODE_EXTENTS: usize = 4;
+/// Of fewer requests those for the file system's own tables are too large a part, and these are not predicted.
+const FORECAST_REQUESTS_MIN: u64 = 200;
+
+/// What is known of a storage.
+pub(super) struct Known {
+    /// How fast it is; or why nobody knows.
+    pub(super) profile: std::result::Result<Profile, String>,
+    /// What the guest's device takes at once.
+    pub(super) limits: QueueLimits,
+    /// What the kernel reads ahead from it.
+    pub(super) read_ahead_bytes: u64,
+}
+
+impl Lies {
+    /// Reading those files one after the other, as the kernel reads ahead.
+    pub(super) fn forecast<'a>(
+        &self,
+        known: &Known,
+        files: impl IntoIterator<Item = &'a PathBuf>,
+    ) -> std::result::Result<Forecast, String> {
+        let profile = known.profile.as_ref().map_err(Clone::clone)?;
+        let size = RequestSize::new(known.read_ahead_bytes, known.limits);
+        let mut read = SequentialRead::new(profile, size, Order::AsTold);
+        let mut blocks = 0;
+        for path in files {
+            let pieces = self.files.get(path).map_or(&[][..], Vec::as_slice);
+            blocks += u64::from(pieces.len() > INODE_EXTENTS);
+            pieces.iter().for_each(|piece| read.piece(*piece));
+            read.end_file();
+        }
+        let cost = read.total();
+        if cost.requests < FORECAST_REQUESTS_MIN {
+            let few = "too few requests: what the file system reads of its own tables is not predicted, and matters then";
+            return Err(few.to_owned());
+        }
+        // Near the file, but not in the way.
+        let block = profile.command_seconds + profile.access_seconds + profile.jump_seconds(Some(-1), 0);
+        Ok(Forecast { requests: cost.requests + blocks, seconds: cost.seconds + block * float(blocks) })
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Counts of files.
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// What an activity took on its storage.
+pub(super) struct Took {
+    /// From its beginning to its end.
+    pub(super) seconds: f64,
+    /// With at least one request under way.
+    pub(super) storage_seconds: f64,
+    /// Commands of the modelled storage that read; requests of this one.
+    pub(super) commands: u64,
+    /// Each request with its times.
+    pub(super) requests: Snapshot,
+}
+
+/// On this storage as it was recorded; on a modelled one as it would have been.
+pub(super) fn took(storage: Storage, recorded: &Recorded, seconds: f64, map: &[Piece]) -> Took {
+    let asked: Vec<Asked> = recorded.requests.iter().map(asked).collect();
+    let Some(profile) = storage.model() else {
+        return Took {
+            seconds,
+            storage_seconds: waiting_seconds(&asked),
+            commands: recorded.requests.len() as u64,
+            requests: recorded.snapshot(),
+        };
+    };
+    let replayed = replay(&mut Device::new(profile), map, &asked);
+    let first = asked.first().map_or(0.0, |request| request.issued);
+    let recorded_seconds = asked.iter().map(|request| request.ended - first).fold(0.0, f64::max);
+    // What came before the first request and after the last one takes as long as it took.
+    let around = (seconds - recorded_seconds).max(0.0);
+    let requests = replayed.requests.iter().map(request).collect();
+    Took {
+        seconds: replayed.seconds + around,
+        storage_seconds: replayed.waiting_seconds,
+        commands: replayed.commands,
+        requests: Recorded { requests, cuts: 0 }.snapshot(),
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // Microseconds of days are exact.
+fn asked(request: &Request) -> Asked {
+    Asked {
+        issued: request.issued_ns as f64 / 1e9,
+        ended: request.ended_ns as f64 / 1e9,
+        offset: request.offset,
+        len_bytes: request.len_bytes,
+        writes: request.writes,
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Conversions of floats saturate.
+fn request(asked: &Asked) -> Request {
+    Request {
+        issued_ns: (asked.issued * 1e9) as u64,
+        ended_ns: (asked.ended * 1e9) as u64,
+        offset: asked.offset,
+        len_bytes: asked.len_bytes,
+        writes: asked.writes,
+    }
+}
+
+/// Beyond that a prediction would be wrong by more than it is good for.
+const MEAN_RATIO_MAX: f64 = 1.2;
+
+/// What this storage is like, by reading from the guest's device; or why nobody knows.
+pub(super) fn probe(device: &Path) -> std::result::Result<Profile, String> {
+    let probed = os::time_storage(device, TimingBudget::default());
+    let StorageTiming { sequential, random, near, span_bytes, doubts, mean_ratio, .. } =
+        probed.map_err(|error| error.to_string())?;
+    if let Some(doubt) = doubts.first() {
+        return Err(doubt.clone());
+    }
+    if mean_ratio > MEAN_RATIO_MAX {
+        return Err(format!(
+            "reads took {mean_ratio:.2} times as long on average as in the median: others use the storage or the machine"
+        ));
+    }
+    Profile::measured(&Timings { sequential, random, near, span_bytes })
+        .ok_or_else(|| "what was measured makes no sense".to_owned())
+}
