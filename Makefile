@@ -78,7 +78,7 @@ guard-figures: ## What `leandisk guard` prevents and repairs on loop mounts (roo
 	$(CARGO) build --locked --release -p leandisk-cli
 	scripts/as-root scripts/guard-figures target/release/leandisk
 
-results: ## Run `bench workloads` in all states and on all storages, and write docs/results.md (root; SIZE=192M RUNS=3 DIR=target)
+results: ## Run `bench workloads` in all states and on all storages, and write docs/results.md (root; SIZE=256M RUNS=3 DIR=target)
 	scripts/install-test-tools
 	$(CARGO) build --locked --release -p leandisk-cli
 	scripts/as-root scripts/results target/release/leandisk

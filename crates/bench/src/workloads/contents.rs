@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::documents::document;
-use super::mail::{mbox_of, message};
+use super::messages::{mbox_of, message};
 use super::sizes::Sizes;
 use crate::age::operations::SIZES;
 use crate::content::{Content, Random};

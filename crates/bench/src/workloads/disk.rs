@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt as _};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use block::{Error, Result};
@@ -11,7 +11,7 @@ use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
 const PART_BYTES: u64 = 1 << 20;
 /// More files than that are not made to find one.
-const NEIGHBOURS_MAX: u64 = 1024;
+const NEIGHBOURS_MAX: u64 = 16;
 
 /// What of a file holds data: starts and lengths.
 fn data_of(file: &mut File, len: u64) -> std::io::Result<Vec<(u64, u64)>> {
@@ -44,7 +44,7 @@ pub(super) fn lay_out(
     let to = OpenOptions::new().read(true).write(true).create_new(true).open(target).map_err(failed)?;
     to.set_len(len).map_err(failed)?;
     if let Some(piece_bytes) = piece_bytes {
-        scatter(&to, target, &data, piece_bytes).map_err(failed)?;
+        scatter(&to, target, &data, piece_bytes)?;
     }
     for (start, len) in data {
         each_part(start, len, monitor, |at, part| {
@@ -56,43 +56,47 @@ pub(super) fn lay_out(
     to.sync_all().map_err(failed)
 }
 
-/// Takes room for the data piece by piece, with a piece of another file between any two.
-fn scatter(to: &File, target: &Path, data: &[(u64, u64)], piece_bytes: u64) -> std::io::Result<()> {
-    let folder = target.with_extension("beside");
-    fs::create_dir(&folder)?;
-    let done = neighbour_of(to, &folder).and_then(|beside| {
-        let mut beside_at = 0;
-        for &(start, len) in data {
-            let mut at = start;
-            while at < start + len {
-                let bytes = piece_bytes.min(start + len - at);
-                fallocate(to, FallocateFlags::empty(), at, bytes)?;
-                fallocate(&beside, FallocateFlags::empty(), beside_at, bytes)?;
-                at += bytes;
-                beside_at += bytes;
-            }
-        }
-        Ok(())
-    });
-    fs::remove_dir_all(&folder)?;
-    done
-}
-
-/// A new file that gets room where `to` does: ext4 goes on for a file where it last gave room to one whose inode's number has the same
-/// remainder by the number of possible processors (fs/ext4/mballoc.c, `s_mb_last_groups`). Others take any.
-fn neighbour_of(to: &File, folder: &Path) -> std::io::Result<File> {
-    let inode = to.metadata()?.ino();
-    let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = possible.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<u64>().ok());
-    let count = last.unwrap_or(0).saturating_add(1);
-    let mut found = File::create_new(folder.join("0"))?;
-    for name in 1..=count.min(NEIGHBOURS_MAX) {
-        if found.metadata()?.ino() % count == inode % count {
+/// Takes room for the data piece by piece, with a piece of another file between any two. Which file gets room where this one does is the host's
+/// choice (ext4 goes on where it last gave room to any of some files): others are tried until most pieces lie apart.
+fn scatter(to: &File, target: &Path, data: &[(u64, u64)], piece_bytes: u64) -> Result<()> {
+    let failed = |error: std::io::Error| Error::io("scatter", error).path(target.display());
+    let len = to.metadata().map_err(failed)?.len();
+    let wanted: u64 = data.iter().map(|(_, len)| len.div_ceil(piece_bytes)).sum();
+    let names: Vec<_> =
+        (0..NEIGHBOURS_MAX).map(|number| target.with_extension(format!("beside-{number}"))).collect();
+    let mut done = Ok(());
+    for name in &names {
+        done = File::create_new(name).and_then(|beside| {
+            to.set_len(0)?;
+            to.set_len(len)?;
+            take_turns(to, &beside, data, piece_bytes)
+        });
+        let extents = crate::images::on_host(target)?.extents;
+        if done.is_err() || extents.is_none_or(|count| count > wanted / 2) {
             break;
         }
-        found = File::create_new(folder.join(name.to_string()))?;
+        // It goes last, so that the next one is another file to the host.
+        let _ = OpenOptions::new().write(true).open(name).and_then(|file| file.set_len(0));
     }
-    Ok(found)
+    for name in names.iter().filter(|name| name.exists()) {
+        fs::remove_file(name).map_err(failed)?;
+    }
+    done.map_err(failed)
+}
+
+fn take_turns(to: &File, beside: &File, data: &[(u64, u64)], piece_bytes: u64) -> std::io::Result<()> {
+    let mut beside_at = 0;
+    for &(start, len) in data {
+        let mut at = start;
+        while at < start + len {
+            let bytes = piece_bytes.min(start + len - at);
+            fallocate(to, FallocateFlags::empty(), at, bytes)?;
+            fallocate(beside, FallocateFlags::empty(), beside_at, bytes)?;
+            at += bytes;
+            beside_at += bytes;
+        }
+    }
+    Ok(())
 }
 
 /// Makes `work` what `pristine` is. What is the same stays where it is.

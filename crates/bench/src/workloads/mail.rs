@@ -1,6 +1,5 @@
 //! Mail on the server's side, a file a message, and on the client's, one file for all.
 
-use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
 use std::path::Path;
@@ -9,41 +8,13 @@ use block::{Error, Result};
 
 use super::Scene;
 use super::contents::{check_entries, read_whole};
+use super::messages::{mbox_of, message, push};
 use crate::content::Random;
 
 /// Seeds of messages that arrive while it is measured.
 const ARRIVING_SEED: u64 = 1 << 40;
 /// Each of these is removed when the mbox is packed.
 const REMOVED_SHARE: u64 = 4;
-
-/// A message of so many bytes.
-pub(super) fn message(bytes: u64, seed: u64) -> Vec<u8> {
-    let len = usize::try_from(bytes).unwrap_or(1 << 20);
-    let mut text = format!("From: a@example.org\nTo: b@example.org\nSubject: {seed}\n\n");
-    let mut random = Random::new(seed);
-    while text.len() < len {
-        let _ = writeln!(text, "{:016x}{:016x}{:016x}", random.next(), random.next(), random.next());
-    }
-    text.truncate(len);
-    text.into_bytes()
-}
-
-/// An mbox of so many bytes, and how many messages are in it.
-pub(super) fn mbox_of(bytes: u64, seed: u64) -> (Vec<u8>, u64) {
-    let mut random = Random::new(seed ^ 0x6d62_6f78);
-    let (mut mbox, mut count) = (Vec::new(), 0);
-    while (mbox.len() as u64) < bytes {
-        push(&mut mbox, 1024 + random.below(31 << 10), count);
-        count += 1;
-    }
-    (mbox, count)
-}
-
-fn push(mbox: &mut Vec<u8>, bytes: u64, seed: u64) {
-    mbox.extend(b"From a@example.org Thu Jan  1 00:00:00 1970\n");
-    mbox.extend(message(bytes, seed));
-    mbox.extend(b"\n\n");
-}
 
 fn arriving(scene: &Scene<'_>) -> impl Iterator<Item = (u64, Vec<u8>)> {
     let mut random = Random::new(ARRIVING_SEED);

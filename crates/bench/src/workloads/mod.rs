@@ -14,6 +14,7 @@ mod disk;
 mod documents;
 mod files;
 mod mail;
+mod messages;
 mod postgresql;
 mod prepare;
 mod sizes;

@@ -101,7 +101,7 @@ pub(crate) struct WorkloadsArguments {
     /// What is done about fragmentation, each on a copy of the same disk
     #[arg(long, value_enum, value_name = "REMEDY,..", default_value = "none,defrag,defrag-pack,copy-packed", value_delimiter = ',', help_heading = WORKLOAD)]
     pub(crate) remedy: Vec<Remedy>,
-    /// Size of the disk, a multiple of 4K; or percent of that of the published measurements, 16G. All contents scale with it
+    /// Size of the disk, a multiple of 4K; or percent of that of the published measurements, 24G. All contents scale with it
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_workload_size, help_heading = WORKLOAD)]
     pub(crate) size: u64,
     /// How many times each activity runs on each disk

@@ -627,7 +627,7 @@ fn activities_run_on_an_aged_disk_and_on_one_that_defrag_made_whole() {
             "--dir",
             arg(dir.path()),
             "--size",
-            "48M",
+            "64M",
             "--runs",
             "1",
             "--remedy",
@@ -638,7 +638,7 @@ fn activities_run_on_an_aged_disk_and_on_one_that_defrag_made_whole() {
             arg(&page),
         ],
     );
-    assert_eq!((told["state"].as_str(), number(&told, "/sizes/disk_bytes")), (Some("heavy"), 48 << 20));
+    assert_eq!((told["state"].as_str(), number(&told, "/sizes/disk_bytes")), (Some("heavy"), 64 << 20));
     let [aged, whole] = [0, 1].map(|index| &told["disks"][index]);
     assert!(aged["fragmented_files"].as_u64() > Some(20), "{aged}");
     assert_eq!((whole["remedy"].as_str(), whole["fragmented_files"].as_u64()), (Some("defrag"), Some(0)));
@@ -716,7 +716,7 @@ fn what_is_predicted_of_modelled_storages_comes() {
                 "--dir",
                 arg(dir.path()),
                 "--size",
-                "64M",
+                "96M",
                 "--runs",
                 "1",
                 "--remedy",

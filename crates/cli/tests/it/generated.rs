@@ -8,7 +8,7 @@ use crate::common::{arg, fail, names_in, succeed};
 use testkit::{run, scratch};
 
 /// The words of which a command consists, and its page.
-const PAGES: [(&str, &str); 28] = [
+const PAGES: [(&str, &str); 29] = [
     ("", "leandisk.1"),
     ("info", "leandisk-info.1"),
     ("analyze", "leandisk-analyze.1"),
@@ -36,6 +36,7 @@ const PAGES: [(&str, &str); 28] = [
     ("bench age", "leandisk-bench-age.1"),
     ("bench first-write", "leandisk-bench-first-write.1"),
     ("bench fragmentation", "leandisk-bench-fragmentation.1"),
+    ("bench workloads", "leandisk-bench-workloads.1"),
     ("completions", "leandisk-completions.1"),
 ];
 

@@ -308,8 +308,7 @@ fn name(entry: &ActivityEntry) -> String {
 
 fn said_of(entry: &ActivityEntry) -> String {
     match (entry.ratio_to_none, entry.verdict) {
-        (Some(ratio), Some("same")) => format!("{ratio:.2}x same"),
-        (Some(ratio), Some(verdict)) => format!("{ratio:.2}x {verdict}"),
+        (Some(ratio), Some(verdict)) => format!("{ratio:.2}x, {verdict}"),
         _ => "-".into(),
     }
 }
@@ -393,7 +392,7 @@ pub fn workloads_text(document: &WorkloadsDocument, palette: Palette) -> String 
         out.push_str(&wrapped(&format!("  {:<12}", disk.remedy), None, &layout_of(disk)));
     }
     let head = format!(
-        "  {:<12} {:>8} {:>7} {:>13} {:>8} {:>7} {:>7} {:>6} {:>7} {:>6}",
+        "  {:<12} {:>8} {:>7} {:>14} {:>8} {:>7} {:>7} {:>6} {:>7} {:>6}",
         "remedy", "seconds", "spread", "to none", "requests", "KB each", "split*", "seq.", "ms each", "CPU s"
     );
     let mut last = String::new();
@@ -406,7 +405,7 @@ pub fn workloads_text(document: &WorkloadsDocument, palette: Palette) -> String 
         }
         let [time, spread, to_none, requests, kb, split, sequential, response, cpu] = cells(entry);
         let line = format!(
-            "  {:<12} {time:>8} {spread:>7} {to_none:>13} {requests:>8} {kb:>7} {split:>7} {sequential:>6} {response:>7} {cpu:>6}",
+            "  {:<12} {time:>8} {spread:>7} {to_none:>14} {requests:>8} {kb:>7} {split:>7} {sequential:>6} {response:>7} {cpu:>6}",
             entry.remedy
         );
         let line = if entry.verdict == Some("slower") { palette.warning(&line) } else { line };
@@ -548,7 +547,7 @@ fn figures_table(document: &WorkloadsDocument) -> Table {
         ["Seconds", "Spread", "To none", "Requests", "KB each", "Split", "Sequential", "ms each", "CPU s"];
     let mut columns = vec![Column::text("Activity"), Column::text("Remedy")];
     columns.extend(numbers.map(Column::number));
-    Table { title: "Figures".into(), columns, rows: rows.collect(), ..Table::default() }
+    Table { title: "All figures".into(), columns, rows: rows.collect(), ..Table::default() }
 }
 
 /// Response times of all activities together, a column a remedy.
