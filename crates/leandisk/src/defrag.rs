@@ -6,7 +6,7 @@ use std::time::Instant;
 use block::{Error, ErrorKind, HOST_BLOCK_BYTES, Result};
 use claims::{Act, Seen};
 use engine::RearrangeOutcome;
-use extent::{ExtentSet, Span, VolumeOffset};
+use extent::{Extent, ExtentSet, Span, Virtual, VirtualSpan, VolumeOffset};
 use filesystem::Check;
 use image::{Chain, Edit};
 use plan::defrag::{
@@ -281,6 +281,8 @@ enum Counted {
     Units,
     /// Blocks of the host, in units that the image has.
     BlocksOfItsUnits,
+    /// The same, with as many more of them in one place as the image may keep.
+    BlocksOfMoreUnits,
     /// Blocks of the host, in units that the image has or will have.
     Blocks,
 }
@@ -297,9 +299,8 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
     let extents = image::backing(chain, span)?;
     let unit_bytes = chain.facts().cluster_bytes.unwrap_or(HOST_BLOCK_BYTES).max(HOST_BLOCK_BYTES);
     let has = |state| extents.iter().any(|extent| extent.state == state);
-    let on_volume = |span: extent::VirtualSpan| {
-        Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes())
-    };
+    let on_volume =
+        |span: VirtualSpan| Span::new(VolumeOffset::new(span.start().get() - start), span.len_bytes());
     let image = || ImageUnits {
         unit_bytes,
         unit_skew_bytes: start % unit_bytes,
@@ -309,29 +310,56 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
             .map(|extent| on_volume(extent.span))
             .collect(),
     };
+    let more = more_units(&extents, unit_bytes, growth_bytes_max);
     let storage = |counted: Counted| {
-        let state = |backing| match (backing, counted) {
+        let state = |span, backing| match (backing, counted) {
             (Found::Allocated, _) => Backing::Allocated,
             (Found::Unallocated, Counted::Units) if unit_bytes > HOST_BLOCK_BYTES => Backing::Hole,
-            (Found::Absent, Counted::BlocksOfItsUnits) | (Found::Fixed, _) => Backing::Fixed,
+            (Found::Absent, Counted::BlocksOfMoreUnits) if more.covers(&span) => Backing::Unallocated,
+            (Found::Absent, Counted::BlocksOfItsUnits | Counted::BlocksOfMoreUnits) | (Found::Fixed, _) => {
+                Backing::Fixed
+            }
             (Found::Absent | Found::Unallocated, _) => Backing::Unallocated,
         };
+        let parts = extents.iter().flat_map(|extent| {
+            let [before, within, after] = around(extent.span, more);
+            [before, within, after].map(|part| (part, extent.state))
+        });
+        let parts = parts.filter(|(part, _)| !part.is_empty());
         Storage {
-            backing: extents.iter().map(|extent| (on_volume(extent.span), state(extent.state))).collect(),
+            backing: parts.map(|(part, found)| (on_volume(part), state(part, found))).collect(),
             unit_bytes: if counted == Counted::Units { unit_bytes } else { HOST_BLOCK_BYTES },
-            image: (counted == Counted::Blocks).then(image),
+            image: matches!(counted, Counted::Blocks | Counted::BlocksOfMoreUnits).then(image),
         }
     };
-    let ways: &[Counted] = if unit_bytes == HOST_BLOCK_BYTES || !has(Found::Unallocated) {
-        &[Counted::Units]
-    } else if !has(Found::Absent) {
-        &[Counted::BlocksOfItsUnits]
-    } else if unit_bytes > growth_bytes_max {
-        &[Counted::BlocksOfItsUnits, Counted::Blocks]
-    } else {
-        &[Counted::Units, Counted::BlocksOfItsUnits, Counted::Blocks]
-    };
-    Ok(ways.iter().map(|counted| storage(*counted)).collect())
+    let mut ways = Vec::new();
+    let is_counted_alike = unit_bytes == HOST_BLOCK_BYTES || !has(Found::Unallocated);
+    if is_counted_alike || (has(Found::Absent) && unit_bytes <= growth_bytes_max) {
+        ways.push(Counted::Units);
+    }
+    if !is_counted_alike {
+        ways.push(Counted::BlocksOfItsUnits);
+    }
+    if !is_counted_alike && has(Found::Absent) {
+        ways.extend([Counted::BlocksOfMoreUnits, Counted::Blocks]);
+    }
+    Ok(ways.into_iter().map(storage).collect())
+}
+
+/// `bytes` in whole units, one at least, where the image lacks the most of them in one piece.
+fn more_units(extents: &[Extent<Virtual, image::Backing>], unit_bytes: u64, bytes: u64) -> VirtualSpan {
+    let absent = extents.iter().filter(|extent| extent.state == image::Backing::Absent);
+    let longest = absent.map(|extent| extent.span).max_by_key(VirtualSpan::len_bytes);
+    let longest = longest.unwrap_or(Span::from_zero(0));
+    let bytes = (bytes / unit_bytes).max(1).saturating_mul(unit_bytes);
+    Span::new(longest.start(), bytes.min(longest.len_bytes()))
+}
+
+/// What of `span` lies before `window`, in it and after it.
+fn around(span: VirtualSpan, window: VirtualSpan) -> [VirtualSpan; 3] {
+    let clamped = |at: extent::VirtualOffset| at.clamp(span.start(), span.end());
+    let (start, end) = (clamped(window.start()), clamped(window.end()));
+    [Span::between(span.start(), start), Span::between(start, end), Span::between(end, span.end())]
 }
 
 /// The disk after the change, and what was done to each volume.
@@ -384,5 +412,41 @@ fn check_any_was_possible(options: &Options, stack: &Stack, plans: Vec<VolumePla
         }
         Some(Err(error)) => Err(error.path(options.disk.display())),
         _ => Err(Error::unsupported(stack.why_no_volume()).path(options.disk.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::Backing::{Absent, Allocated, Unallocated};
+
+    use super::*;
+
+    const UNIT_BYTES: u64 = 8 << 20;
+
+    fn units(start: u64, count: u64) -> VirtualSpan {
+        Span::new(extent::VirtualOffset::new(start * UNIT_BYTES), count * UNIT_BYTES)
+    }
+
+    #[test]
+    fn more_units_are_whole_and_lie_where_most_are_missing() {
+        let extents: Vec<_> = [(0, 3, Absent), (3, 20, Allocated), (23, 1, Unallocated), (24, 9, Absent)]
+            .map(|(start, count, state)| Extent { span: units(start, count), state })
+            .into();
+        // Two and a half, less than one, more than there are.
+        for (bytes, count) in [(UNIT_BYTES * 5 / 2, 2), (4096, 1), (1 << 40, 9)] {
+            assert_eq!(more_units(&extents, UNIT_BYTES, bytes), units(24, count));
+        }
+        assert!(more_units(&extents[1..3], UNIT_BYTES, 1 << 40).is_empty());
+    }
+
+    #[test]
+    fn what_is_around_a_window_is_all_of_a_span() {
+        let window = units(10, 4);
+        for span in [units(0, 5), units(8, 3), units(8, 9), units(11, 1), units(12, 9), units(20, 2)] {
+            let [before, within, after] = around(span, window);
+            assert_eq!(span.intersect(&window), Some(within).filter(|within| !within.is_empty()));
+            assert!(before.end() == within.start() && within.end() == after.start());
+            assert_eq!((before.start(), after.end()), (span.start(), span.end()));
+        }
     }
 }

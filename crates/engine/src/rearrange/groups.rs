@@ -10,7 +10,7 @@ use mutants::broken;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::index;
-use super::moves::{PIECE_BYTES_MAX, Piece};
+use super::piece::{PIECE_BYTES_MAX, Piece};
 
 /// So much may lie between two pieces that are read at once: about what takes as long to read as one more request.
 const GAP_BYTES_MAX: u64 = 64 << 10;

@@ -15,6 +15,7 @@ mod free_spans;
 mod groups;
 mod moves;
 mod patches;
+mod piece;
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -11,10 +11,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::groups::{Buffers, groups};
 use super::index;
+use super::piece::{PIECE_BYTES_MAX, Piece};
 use crate::monitor::JobMonitor;
-
-/// What a worker copies or reads back at once.
-pub(super) const PIECE_BYTES_MAX: u64 = 4 << 20;
 
 /// The data of a batch, in pieces that are contiguous in both places.
 pub(super) struct Mover<'a> {
@@ -22,27 +20,6 @@ pub(super) struct Mover<'a> {
     thread_count: usize,
     /// By where they come from; their digests are known once they were copied.
     pieces: Vec<Piece>,
-}
-
-/// Data that are contiguous in both places.
-pub(super) struct Piece {
-    pub(super) from: VirtualSpan,
-    pub(super) to: VirtualOffset,
-    digest: Mutex<u128>,
-}
-
-impl Piece {
-    pub(super) fn new(from: VirtualSpan, to: VirtualOffset) -> Self {
-        Self { from, to, digest: Mutex::new(0) }
-    }
-
-    pub(super) fn to_span(&self) -> VirtualSpan {
-        VirtualSpan::new(self.to, self.from.len_bytes())
-    }
-
-    pub(super) fn note_digest(&self, digest: u128) {
-        *self.digest.lock().expect("no worker panicked") = digest;
-    }
 }
 
 impl<'a> Mover<'a> {
@@ -122,7 +99,7 @@ impl<'a> Mover<'a> {
             for piece in pieces {
                 let span = piece.to_span();
                 let arrived = &bytes[index(window.start(), span.start())..index(window.start(), span.end())];
-                if xxh3_128(arrived) != *piece.digest.lock().expect("no worker panicked") {
+                if xxh3_128(arrived) != piece.digest() {
                     return Err(Error::mismatch(
                         "what was written did not arrive: the storage is not to be trusted",
                     )
@@ -135,12 +112,7 @@ impl<'a> Mover<'a> {
 
     /// For the record.
     pub(super) fn into_moves(self) -> Vec<Move> {
-        let digest = |piece: Piece| Move {
-            from: piece.from,
-            to: piece.to,
-            digest: piece.digest.into_inner().expect("no worker panicked"),
-        };
-        self.pieces.into_iter().map(digest).collect()
+        self.pieces.into_iter().map(Piece::into_move).collect()
     }
 
     /// Has workers do `act` for all numbers below `count`, each with memory of its own. `false` if the monitor asked to
