@@ -25,7 +25,7 @@ pub struct Limits {
     pub first_pause: Duration,
     /// The longest of these pauses.
     pub pause_max: Duration,
-    /// Attempts in all. No more than 3 until the place answered for the first time: by then its name is as likely to be wrong.
+    /// Attempts in all. No more than 3 of a place that has not answered yet, whose name is as likely to be wrong, or that does not any more.
     pub attempt_count: u32,
 }
 
@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// Attempts until a place has answered for the first time.
+/// Attempts of a place that has not answered yet, or does not any more.
 const FIRST_ATTEMPT_COUNT: u32 = 3;
 
 /// A kind of place. Callable from any thread; whatever it answers is checked already, but for the contents of files.
@@ -140,6 +140,8 @@ impl<B: Backend> Retrying<B> {
                     return Err(error.path(self.backend.place()));
                 }
                 Err(Fault::Passing(error)) if count >= self.attempt_count() => {
+                    // Whoever asks next, if only to remove a lock, is not to wait as long.
+                    self.has_answered.store(false, Ordering::Relaxed);
                     return Err(given_up(error, count).path(self.backend.place()));
                 }
                 Err(Fault::Passing(_)) => {}

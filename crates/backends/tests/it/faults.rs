@@ -97,6 +97,10 @@ fn what_does_not_pass_is_told_in_time() {
     assert!(error.to_string().contains("503"), "{error}");
     assert_eq!(error.hint_text(), Some("it was tried 12 times"));
     assert_eq!(server.request_count() - before, u64::from(limits().attempt_count));
+    // It does not answer any more: who comes next waits for less.
+    let before = server.request_count();
+    storage.remove(Kind::Key, &name).unwrap_err();
+    assert_eq!(server.request_count() - before, 3);
     for (fault, kind) in
         [(RestFault::Forbidden, ErrorKind::Refused), (RestFault::Garbage, ErrorKind::Corrupt)]
     {

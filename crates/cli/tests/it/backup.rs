@@ -325,7 +325,8 @@ fn what_is_wrong_is_said_before_anything_is_stored() {
     fail(2, &["backup", disk, "--repo", arg(&repo.path()), "--init"]);
     assert!(repo.fail(2, &["backup", disk, disk, "--init"]).contains("two disks"));
     assert!(!repo.path().exists());
-    fail(3, &["snapshots", "--repo", "s3:bucket"]);
+    fail(3, &["snapshots", "--repo", "b2:bucket"]);
+    fail(2, &["snapshots", "--repo", "s3:bucket"]);
 
     let small = repo.dir.path().join("small.raw");
     noise(&small, 1, 2);

@@ -20,8 +20,9 @@ pub fn program() -> String {
 /// The program, ready to be given arguments. Its surroundings do not reach it.
 pub fn leandisk() -> Command {
     let mut command = Command::new(program());
-    let restic = ["RESTIC_REPOSITORY", "RESTIC_PASSWORD_FILE", "RESTIC_PASSWORD_COMMAND", "RESTIC_PASSWORD"];
-    for name in ["NO_COLOR", "RUST_LOG", "JOURNAL_STREAM"].into_iter().chain(restic) {
+    let restic = std::env::vars().map(|(name, _)| name);
+    let restic = restic.filter(|name| name.starts_with("RESTIC_") || name.starts_with("AWS_"));
+    for name in ["NO_COLOR", "RUST_LOG", "JOURNAL_STREAM"].map(String::from).into_iter().chain(restic) {
         command.env_remove(name);
     }
     command
