@@ -66,7 +66,8 @@ Examples:
   leandisk backup root.qcow2 data.qcow2 --repo /backup --password-file key
   leandisk backup web=/dev/vg/web --repo /backup --password-file key --verify
   leandisk backup root.qcow2 --bitmap daily --repo /backup --password-file key
-  leandisk backup qmp:/run/vm.sock --bitmap daily --repo /backup --password-file key
+  leandisk backup qmp:/run/vm.sock --bitmap daily --repo /backup \\
+      --password-file key                           a running guest's disks
   leandisk backup disk.vhdx --repo /backup --password-file key --keep-daily 7 --keep-weekly 5
   leandisk backup disk.vhdx --repo sftp:backup@nas:/srv/vm --password-file key
   leandisk backup disk.vhdx --repo rest:https://nas:8000/vm --password-file key

@@ -1,7 +1,9 @@
 //! Several disks of a running guest, taken at one moment: copied, backed up, and what a kill leaves.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::scratch;
-use vm::Monitor;
 
 use crate::backup::Repo;
 use crate::common::{arg, assert_same_bytes, fail, names_in, signal};
@@ -104,18 +105,25 @@ fn all_disks_of_a_guest_are_copied_as_of_one_moment() {
 fn no_write_is_there_without_an_earlier_one_to_another_disk() {
     let mut guest = guest(Attached::ByNode);
     (0..2).for_each(|disk| guest.write_to(disk, 250, "2M", "512"));
-    let mut writer = vm::Socket::connect(&guest.path("third")).unwrap();
+    let mut writer = UnixStream::connect(guest.path("third")).unwrap();
+    let answers = writer.try_clone().unwrap();
     let is_over = AtomicBool::new(false);
     let into = guest.path("into");
     std::thread::scope(|scope| {
+        // The next write waits in QEMU already when one is done, so that some come between any two commands.
+        scope.spawn(move || BufReader::new(answers).lines().map_while(Result::ok).for_each(drop));
         scope.spawn(|| {
+            writeln!(writer, "{}", json!({ "execute": "qmp_capabilities" })).unwrap();
             for number in (1..=250_u8).cycle().take_while(|_| !is_over.load(Ordering::Relaxed)) {
                 for device in DEVICES {
-                    let line = format!("qemu-io -d /machine/peripheral/{device}/virtio-backend \"write -q -P {number} 2M 512\"");
+                    let line = format!(
+                        "qemu-io -d /machine/peripheral/{device}/virtio-backend \"write -q -P {number} 2M 512\""
+                    );
                     let arguments = json!({ "command-line": line });
-                    writer.execute(vm::Command { name: "human-monitor-command", arguments, file: None }).unwrap();
+                    writeln!(writer, "{}", json!({ "execute": "human-monitor-command", "arguments": arguments })).unwrap();
                 }
             }
+            writer.shutdown(Shutdown::Both).unwrap();
         });
         for _ in 0..5 {
             succeeds(&guest, &["copy", &guest.address(), "--into", arg(&into), "-O", "raw", "--force"]);
