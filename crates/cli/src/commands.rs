@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use block::{Error, Result};
 use clap::ValueEnum;
-use leandisk::background::Background;
 use leandisk::running::Address;
 use leandisk::{
     Observer, Reported, analyze, backup, bench, compact, confine, coordinate, copy, create, defrag, files,
@@ -37,7 +36,7 @@ use crate::copying;
 use crate::generate;
 use crate::output::{is_quiet, print, print_aside, stderr_palette, stdout_palette, tell};
 use crate::places::{Place, Places, at, looking};
-use crate::progress::{Ending, Terminal, cancel_on_signal, columns_of};
+use crate::progress::{Ending, Terminal, cancel_on_signal, columns_of, watching};
 use crate::service;
 
 /// Columns of the map on a terminal.
@@ -46,12 +45,6 @@ const MAP_COLUMNS_MAX: usize = 96;
 
 /// Of commands that have no option for it.
 const TERMINAL: Terminal = Terminal { style: ProgressStyle::Auto };
-
-/// Shows work on these files, which is done in the background if that is asked for.
-pub(crate) fn watching(style: ProgressStyle, background: bool, paths: &[PathBuf]) -> Box<dyn Observer> {
-    let terminal = Terminal { style };
-    if background { Box::new(Background::begin(terminal, paths)) } else { Box::new(terminal) }
-}
 
 pub(crate) fn run(command: &Command) -> Result<(), Failed> {
     let shown = |style| Terminal { style };

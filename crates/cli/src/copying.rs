@@ -7,9 +7,9 @@ use report::{copy_all_text, to_json};
 
 use crate::Failed;
 use crate::arguments::CopyArguments;
-use crate::commands::watching;
 use crate::output::{print, stdout_palette};
 use crate::places::Places;
+use crate::progress::watching;
 
 /// Copies several disks, or those of an appliance or of a running guest, into a folder or a new appliance.
 pub(crate) fn into(arguments: &CopyArguments) -> Result<(), Failed> {

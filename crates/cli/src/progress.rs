@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -13,6 +14,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle as BarStyle};
 use serde::Serialize;
 
 use leandisk::Observer;
+use leandisk::background::Background;
 
 use crate::arguments::ProgressStyle;
 use crate::output::{BAR_WAS_DRAWN, is_quiet, tell};
@@ -70,6 +72,12 @@ pub(crate) fn columns_of(terminal: &impl AsFd) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
     pub(crate) style: ProgressStyle,
+}
+
+/// Shows work on these files, which is done in the background if that is asked for.
+pub(crate) fn watching(style: ProgressStyle, background: bool, paths: &[PathBuf]) -> Box<dyn Observer> {
+    let terminal = Terminal { style };
+    if background { Box::new(Background::begin(terminal, paths)) } else { Box::new(terminal) }
 }
 
 /// Shows what is done when disks cease to be served: the signal that ended that does not stop it, and a second one ends the program.
