@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use block::Result;
@@ -23,8 +22,27 @@ pub struct Background<O> {
     shared: Arc<Shared>,
 }
 
+/// Time, which tests have of their own.
+trait Clock: Send + Sync {
+    fn now(&self) -> Millis;
+
+    fn wait(&self, time: Duration);
+}
+
+struct SinceBegin(Instant);
+
+impl Clock for SinceBegin {
+    fn now(&self) -> Millis {
+        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn wait(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
 struct Shared {
-    began: Instant,
+    clock: Box<dyn Clock>,
     activity: Option<Activity>,
     regulator: Mutex<Regulator>,
 }
@@ -39,8 +57,12 @@ impl<O: Observer> Background<O> {
         if activity.is_none() {
             debug!("nobody counts what others do on this storage: pauses follow from slow progress alone");
         }
-        let shared = Shared { began: Instant::now(), activity, regulator: Mutex::new(Regulator::new(0)) };
-        Self { inner, shared: Arc::new(shared) }
+        Self::with(inner, Box::new(SinceBegin(Instant::now())), activity)
+    }
+
+    fn with(inner: O, clock: Box<dyn Clock>, activity: Option<Activity>) -> Self {
+        let regulator = Mutex::new(Regulator::new(clock.now()));
+        Self { inner, shared: Arc::new(Shared { clock, activity, regulator }) }
     }
 
     /// For how long it has paused.
@@ -51,10 +73,6 @@ impl<O: Observer> Background<O> {
 }
 
 impl Shared {
-    fn now(&self) -> Millis {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
     fn counts(&self) -> Option<Counts> {
         let MovedBytes { device_read, device_written, own_read, own_written } =
             self.activity.as_ref()?.moved()?;
@@ -69,23 +87,24 @@ impl Shared {
     /// So many bytes were done. Pauses if others are there. Other threads that get here meanwhile wait as long.
     fn advanced(&self, bytes: u64, is_over: &dyn Fn() -> bool) {
         let mut regulator = self.regulator.lock().unwrap_or_else(PoisonError::into_inner);
-        if !regulator.advance(self.now(), bytes) {
+        if !regulator.advance(self.clock.now(), bytes) {
             return;
         }
         // Where something lies in between, what devices do for us is not what we do: only what they do in pauses tells of others.
         let exact = self.activity.as_ref().is_some_and(Activity::is_exact);
         let counts = if exact { self.counts() } else { None };
-        let mut pause = regulator.look(self.now(), counts);
+        let mut pause = regulator.look(self.clock.now(), counts);
         while let Some((ms, reason)) = pause {
             debug!("pause of {ms} ms: {reason}");
             if let Some(counts) = self.counts() {
                 regulator.rests(counts);
             }
-            let until = Instant::now() + Duration::from_millis(ms);
-            while Instant::now() < until && !is_over() {
-                sleep(PAUSE_STEP.min(until.saturating_duration_since(Instant::now())));
+            let until = self.clock.now().saturating_add(ms);
+            while self.clock.now() < until && !is_over() {
+                let rest = Duration::from_millis(until.saturating_sub(self.clock.now()));
+                self.clock.wait(PAUSE_STEP.min(rest));
             }
-            pause = regulator.rested(self.now(), self.counts()).filter(|_| !is_over());
+            pause = regulator.rested(self.clock.now(), self.counts()).filter(|_| !is_over());
         }
     }
 }
@@ -156,46 +175,64 @@ impl Progress for Regulated {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use super::*;
     use crate::Unwatched;
 
-    fn worked(progress: &dyn Progress, looks: u32, bytes: u64) {
-        for _ in 0..looks {
-            sleep(Duration::from_millis(throttle::LOOK_MS + 5));
-            progress.advanced(bytes, 0);
+    /// Time that passes when somebody waits.
+    #[derive(Default)]
+    struct Waited(AtomicU64);
+
+    impl Clock for Arc<Waited> {
+        fn now(&self) -> Millis {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn wait(&self, time: Duration) {
+            self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::Relaxed);
         }
     }
 
-    /// As of files on a network: nobody counts what others do there.
-    fn shared() -> Background<Unwatched> {
-        let shared =
-            Shared { began: Instant::now(), activity: None, regulator: Mutex::new(Regulator::new(0)) };
-        Background { inner: Unwatched, shared: Arc::new(shared) }
+    /// Work of which nobody counts what others do meanwhile, as on files of a network.
+    struct Work {
+        clock: Arc<Waited>,
+        background: Background<Unwatched>,
+        cancel: Cancel,
+        progress: Box<dyn Progress>,
+    }
+
+    impl Work {
+        fn begin() -> Self {
+            let (clock, cancel) = (Arc::<Waited>::default(), Cancel::default());
+            let background = Background::with(Unwatched, Box::new(clock.clone()), None);
+            let progress = background.progress("copy", 1 << 30, cancel.clone());
+            Self { clock, background, cancel, progress }
+        }
+
+        fn look(&self, count: u32, bytes: u64) {
+            for _ in 0..count {
+                self.clock.wait(Duration::from_millis(throttle::LOOK_MS));
+                self.progress.advanced(bytes, 0);
+            }
+        }
     }
 
     #[test]
     fn work_that_got_slow_pauses() {
-        let background = shared();
-        let progress = background.progress("copy", 1 << 30, Cancel::default());
-        worked(&*progress, 9, 64 << 20);
-        assert_eq!(background.paused(), Duration::ZERO);
-        worked(&*progress, 5, 64 << 10);
-        assert!(
-            background.paused() >= Duration::from_millis(throttle::PAUSE_MIN_MS),
-            "{:?}",
-            background.paused()
-        );
+        let work = Work::begin();
+        work.look(20, 64 << 20);
+        assert_eq!(work.background.paused(), Duration::ZERO);
+        work.look(5, 64 << 10);
+        assert_eq!(work.background.paused(), Duration::from_millis(throttle::PAUSE_MIN_MS));
     }
 
     #[test]
     fn a_pause_ends_when_the_work_is_to_stop() {
-        let background = shared();
-        let cancel = Cancel::default();
-        let progress = background.progress("copy", 1 << 30, cancel.clone());
-        worked(&*progress, 9, 64 << 20);
-        cancel.store(true, Ordering::Relaxed);
-        worked(&*progress, 20, 64 << 10);
-        let longest = u128::from(throttle::PAUSE_MIN_MS) * 20;
-        assert!(background.paused().as_millis() < longest, "{:?}", background.paused());
+        let work = Work::begin();
+        work.look(20, 64 << 20);
+        work.cancel.store(true, Ordering::Relaxed);
+        work.look(20, 64 << 10);
+        assert_eq!(work.background.paused(), Duration::ZERO);
     }
 }

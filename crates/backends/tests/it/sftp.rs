@@ -103,7 +103,7 @@ fn what_is_not_there_or_no_server_is_told() {
     assert!(denied.to_string().contains("please"), "{denied}");
     let lost = kind("sh -c 'echo Connection refused >&2; exit 255'");
     assert_eq!(lost.kind(), ErrorKind::Io, "{lost}");
-    let garbage = kind("echo Welcome to this host, and not to SFTP");
+    let garbage = kind("sh -c 'echo Welcome to this host, and not to SFTP; exec cat >/dev/null'");
     assert_eq!(garbage.kind(), ErrorKind::Corrupt, "{garbage}");
 }
 
