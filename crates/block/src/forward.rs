@@ -1,7 +1,8 @@
-//! Files that stand before other files: what they leave as it is, they forward.
+//! Files and disks that stand before others: what they leave as it is, they forward.
 
 /// The methods of [`ReadAt`](crate::ReadAt) (of a host file), [`HostFile`](crate::HostFile) and [`TargetFile`](crate::TargetFile)
-/// that another file does: `forward!(self, self.file => set_len, flush);` in one of their implementations.
+/// that another file does: `forward!(self, self.file => set_len, flush);` in one of their implementations. Of [`Disk`](crate::Disk) and
+/// [`LiveDisk`](crate::LiveDisk) those that have no namesake there.
 #[macro_export]
 macro_rules! forward {
     ($self:ident, $to:expr => $($method:ident),+ $(,)?) => {$($crate::forward!(@$method $self, $to);)+};
@@ -107,5 +108,39 @@ macro_rules! forward {
 
     (@forget $self:ident, $to:expr) => {
         fn forget(&$self, span: $crate::extent::HostSpan) { $to.forget(span) }
+    };
+
+    (@map $self:ident, $to:expr) => {
+        fn map(&$self, span: $crate::extent::VirtualSpan) -> $crate::Result<Vec<$crate::Run>> { $to.map(span) }
+    };
+    (@sector_bytes $self:ident, $to:expr) => {
+        fn sector_bytes(&$self) -> u32 { $to.sector_bytes() }
+    };
+    (@occupancy $self:ident, $to:expr) => {
+        fn occupancy(&$self) -> $crate::Result<Option<$crate::Occupancy>> { $to.occupancy() }
+    };
+    (@relocate $self:ident, $to:expr) => {
+        fn relocate(&$self, moves: &[$crate::UnitMove]) -> $crate::Result<()> { $to.relocate(moves) }
+    };
+    (@is_changed $self:ident, $to:expr) => {
+        fn is_changed(&$self) -> bool { $to.is_changed() }
+    };
+    (@reclaim $self:ident, $to:expr) => {
+        fn reclaim(&$self) -> $crate::Result<u64> { $to.reclaim() }
+    };
+    (@restart_bitmap $self:ident, $to:expr) => {
+        fn restart_bitmap(
+            &$self,
+            name: &str,
+            kept: &$crate::extent::ExtentSet<$crate::extent::Virtual>,
+        ) -> $crate::Result<()> {
+            $to.restart_bitmap(name, kept)
+        }
+    };
+    (@has_failed $self:ident, $to:expr) => {
+        fn has_failed(&$self) -> bool { $to.has_failed() }
+    };
+    (@close $self:ident, $to:expr) => {
+        fn close(&$self) -> $crate::Result<()> { $to.close() }
     };
 }

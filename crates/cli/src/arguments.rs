@@ -168,9 +168,9 @@ impl Command {
             Self::Stats(arguments) => arguments.json,
             Self::Report(arguments) => arguments.json,
             Self::Bench(BenchCommand::Age(arguments)) => arguments.json,
-            Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.json,
-            Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.json,
-            Self::Bench(BenchCommand::Workloads(arguments)) => arguments.json,
+            Self::Bench(BenchCommand::FirstWrite(arguments)) => arguments.results.json,
+            Self::Bench(BenchCommand::Fragmentation(arguments)) => arguments.results.json,
+            Self::Bench(BenchCommand::Workloads(arguments)) => arguments.results.json,
             Self::Guard(GuardArguments { command: Some(GuardCommand::Status(arguments)), .. }) => {
                 arguments.json
             }

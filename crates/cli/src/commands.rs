@@ -82,10 +82,8 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
         Command::Copy(arguments) if arguments.into.is_some() => copying::into(arguments)?,
         Command::Copy(arguments) => copy(arguments, command.fills_stdout())?,
         Command::Backup(arguments) => {
-            let document = back_up(
-                arguments,
-                &*watching(arguments.progress, arguments.background, &arguments.paths()?),
-            )?;
+            let document =
+                back_up(arguments, &*watching(arguments.progress, arguments.background, &arguments.paths()))?;
             print(&if arguments.json { to_json(&document) } else { backup_text(&document, palette) })?;
         }
         Command::Snapshots(arguments) => {
@@ -154,16 +152,28 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             print(&if arguments.json { to_json(&document) } else { age_text(&document, palette) })?;
         }
         Command::Bench(BenchCommand::FirstWrite(arguments)) => {
-            let document = bench::first_write(&arguments.options(), &shown(arguments.progress))?;
-            print(&if arguments.json { to_json(&document) } else { first_write_text(&document, palette) })?;
+            let document = bench::first_write(&arguments.options(), &shown(arguments.results.progress))?;
+            print(&if arguments.results.json {
+                to_json(&document)
+            } else {
+                first_write_text(&document, palette)
+            })?;
         }
         Command::Bench(BenchCommand::Fragmentation(arguments)) => {
-            let document = bench::fragmentation(&arguments.options()?, &shown(arguments.progress))?;
-            print(&if arguments.json { to_json(&document) } else { fragmentation_text(&document, palette) })?;
+            let document = bench::fragmentation(&arguments.options()?, &shown(arguments.results.progress))?;
+            print(&if arguments.results.json {
+                to_json(&document)
+            } else {
+                fragmentation_text(&document, palette)
+            })?;
         }
         Command::Bench(BenchCommand::Workloads(arguments)) => {
-            let document = bench::workloads(&arguments.options(), &shown(arguments.progress))?;
-            print(&if arguments.json { to_json(&document) } else { workloads_text(&document, palette) })?;
+            let document = bench::workloads(&arguments.options(), &shown(arguments.results.progress))?;
+            print(&if arguments.results.json {
+                to_json(&document)
+            } else {
+                workloads_text(&document, palette)
+            })?;
         }
     }
     Ok(())

@@ -53,6 +53,11 @@ impl From<NtfsLog> for leandisk::NtfsLog {
     }
 }
 
+/// A variable of restic's that says something.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 impl RepositoryArguments {
     /// The same, with those of a target's options that are of the repository; and the others.
     fn with_options_among(&self, options: &[String]) -> (Self, Vec<String>) {
@@ -63,10 +68,14 @@ impl RepositoryArguments {
         (all, others.into_iter().cloned().collect())
     }
 
+    /// What the repository is called, if one is named.
+    fn name(&self) -> Option<String> {
+        self.repo.clone().or_else(|| variable("RESTIC_REPOSITORY"))
+    }
+
     /// What is not said is taken from restic's variables; `None` if no repository is named.
     fn place(&self) -> Option<Place> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let name = self.repo.clone().or_else(|| variable("RESTIC_REPOSITORY"))?;
+        let name = self.name()?;
         let password = match (&self.password_file, &self.password_command) {
             (Some(file), _) => Password::File(file.clone()),
             (None, Some(command)) => Password::Command(command.clone()),
@@ -90,9 +99,9 @@ impl RepositoryArguments {
 
 impl BackupArguments {
     /// The files that are read and written.
-    pub(crate) fn paths(&self) -> Result<Vec<PathBuf>> {
-        let sources = self.options()?.sources.into_iter().map(|source| source.disk);
-        Ok(sources.chain(self.repository.repo.iter().map(PathBuf::from)).collect())
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        let sources = self.disks.iter().map(|disk| backup::Source::parse(disk).disk);
+        sources.chain(self.repository.name().map(PathBuf::from)).collect()
     }
 
     fn keep(&self) -> backup::Keep {
@@ -151,7 +160,7 @@ impl SnapshotsArguments {
 impl RestoreArguments {
     /// The files that are read and written.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        std::iter::once(self.target.clone()).chain(self.repository.repo.iter().map(PathBuf::from)).collect()
+        std::iter::once(self.target.clone()).chain(self.repository.name().map(PathBuf::from)).collect()
     }
 
     pub(crate) fn options(&self) -> Result<backup::RestoreOptions> {
@@ -614,8 +623,8 @@ impl WorkloadsArguments {
                 Storage::Hdd => bench::Storage::Hdd,
                 Storage::San => bench::Storage::San,
             },
-            html: self.html.clone(),
-            force: self.force,
+            html: self.results.html.clone(),
+            force: self.results.force,
         }
     }
 }
@@ -659,8 +668,8 @@ impl FirstWriteArguments {
             write: self.write,
             iterations: self.iterations,
             keep: self.keep,
-            html: self.html.clone(),
-            force: self.force,
+            html: self.results.html.clone(),
+            force: self.results.force,
         }
     }
 }
@@ -692,8 +701,8 @@ impl FragmentationArguments {
             host,
             iterations: self.iterations,
             keep: self.keep,
-            html: self.html.clone(),
-            force: self.force,
+            html: self.results.html.clone(),
+            force: self.results.force,
             program: this_program()?,
         })
     }

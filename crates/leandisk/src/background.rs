@@ -16,8 +16,8 @@ use crate::observer::{Cancel, Observer, Progress, Waiting};
 /// A pause ends within so much time once the work is to stop.
 const PAUSE_STEP: Duration = Duration::from_millis(50);
 
-/// An observer whose use cases work in the background.
-pub struct Background<O> {
+/// An observer whose use cases work in the background. When it goes it tells for how long they paused.
+pub struct Background<O: Observer> {
     inner: O,
     shared: Arc<Shared>,
 }
@@ -65,8 +65,8 @@ impl<O: Observer> Background<O> {
         Self { inner, shared: Arc::new(Shared { clock, activity, regulator }) }
     }
 
-    /// For how long it has paused.
-    pub fn paused(&self) -> Duration {
+    /// For how long they have paused.
+    fn paused(&self) -> Duration {
         let regulator = self.shared.regulator.lock().unwrap_or_else(PoisonError::into_inner);
         Duration::from_millis(regulator.paused_ms())
     }
@@ -105,6 +105,16 @@ impl Shared {
                 self.clock.wait(PAUSE_STEP.min(rest));
             }
             pause = regulator.rested(self.clock.now(), self.counts()).filter(|_| !is_over());
+        }
+    }
+}
+
+impl<O: Observer> Drop for Background<O> {
+    fn drop(&mut self) {
+        let paused = self.paused();
+        if paused > Duration::ZERO {
+            self.inner
+                .note(&format!("paused for {:.1} s while others used the storage", paused.as_secs_f64()));
         }
     }
 }

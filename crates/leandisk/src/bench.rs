@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bench::{Age, AgeTarget, AgedKind, AgedLayout, FirstWrite, Fragmentation, HostVolume, Stated, Workload};
 use block::{Error, Result};
+use engine::JobMonitor;
 use filesystem::Check;
 use image::Format;
 use report::{
@@ -13,6 +14,7 @@ use report::{
     FragmentationSubject, age_document, first_write_document, first_write_page, fragmentation_document,
     fragmentation_page,
 };
+use stack::{Stack, Survey};
 
 use crate::output::OutputFile;
 use crate::serve::open_direct;
@@ -99,13 +101,7 @@ pub fn age(options: &AgeOptions, observer: &dyn Observer) -> Result<AgeDocument>
     };
     let AgeOptions { seed, size, fill_percent, months, stated, .. } = *options;
     let age = Age { target, seed, size_bytes: size, fill_percent, months, stated, look: &layout_of_image };
-    let cancelled = observer.cancel()?;
-    let progress = observer.progress("write", age.total_bytes(), cancelled.clone());
-    let outcome = age.run(&*progress).map_err(|error| {
-        // What fails because everything is being ended is no failure.
-        if cancelled.load(Ordering::Relaxed) { Error::interrupted() } else { error }
-    })?;
-    progress.finish();
+    let outcome = watched(observer, "write", age.total_bytes(), |progress| age.run(progress))?;
     Ok(age_document(&AgeSubject {
         is_image: !is_folder,
         seed,
@@ -117,12 +113,38 @@ pub fn age(options: &AgeOptions, observer: &dyn Observer) -> Result<AgeDocument>
     }))
 }
 
-/// As `analyze` counts it.
-fn layout_of_image(path: &Path) -> Result<AgedLayout> {
+/// Does what is measured, and shows how far it is.
+fn watched<T>(
+    observer: &dyn Observer,
+    phase: &'static str,
+    total_bytes: u64,
+    run: impl FnOnce(&dyn JobMonitor) -> Result<T>,
+) -> Result<T> {
+    let cancelled = observer.cancel()?;
+    let progress = observer.progress(phase, total_bytes, cancelled.clone());
+    let outcome = run(&*progress).map_err(|error| {
+        // What fails because everything is being ended is no failure.
+        if cancelled.load(Ordering::Relaxed) { Error::interrupted() } else { error }
+    })?;
+    progress.finish();
+    Ok(outcome)
+}
+
+/// Looks at where everything lies in a raw image.
+fn surveyed<T>(path: &Path, look: impl FnOnce(&Stack, &Survey) -> T) -> Result<T> {
     let options = OpenOptions { format: Some(Format::Raw), ..OpenOptions::default() };
     let disk = OpenDisk::open(path, &options, Caching::PageCache)?;
     let stack = disk.stack();
     let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
+    Ok(look(stack, &survey))
+}
+
+/// As `analyze` counts it.
+fn layout_of_image(path: &Path) -> Result<AgedLayout> {
+    surveyed(path, |_, survey| layout_of(survey))
+}
+
+fn layout_of(survey: &Survey) -> AgedLayout {
     let mut layout = AgedLayout::default();
     for volume in &survey.volumes {
         layout.files += volume.totals.files.count;
@@ -134,7 +156,7 @@ fn layout_of_image(path: &Path) -> Result<AgedLayout> {
             layout.largest_free_bytes = layout.largest_free_bytes.max(Some(free.largest_bytes));
         }
     }
-    Ok(layout)
+    layout
 }
 
 /// What the first write to a disk costs, by when its storage was allocated.
@@ -156,10 +178,7 @@ pub fn first_write(options: &FirstWriteOptions, observer: &dyn Observer) -> Resu
         keeps: options.keep,
         open: &open_direct,
     };
-    let cancelled = observer.cancel()?;
-    let progress = observer.progress("write", bench.total_bytes(), cancelled);
-    let outcome = bench.run(&*progress)?;
-    progress.finish();
+    let outcome = watched(observer, "write", bench.total_bytes(), |progress| bench.run(progress))?;
     let document = first_write_document(&FirstWriteSubject {
         dir: &options.dir.display().to_string(),
         virtual_bytes: options.size,
@@ -193,13 +212,7 @@ pub fn fragmentation(
         keeps: options.keep,
         program: &options.program,
     };
-    let cancelled = observer.cancel()?;
-    let progress = observer.progress("measure", bench.total_bytes(), cancelled.clone());
-    let outcome = bench.run(&*progress).map_err(|error| {
-        // What fails because everything is being ended is no failure.
-        if cancelled.load(Ordering::Relaxed) { Error::interrupted() } else { error }
-    })?;
-    progress.finish();
+    let outcome = watched(observer, "measure", bench.total_bytes(), |progress| bench.run(progress))?;
     let document = fragmentation_document(&FragmentationSubject {
         dir: &options.dir.display().to_string(),
         workload,

@@ -6,12 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::guard::lies_on_lowest;
-use crate::{DeviceNumber, devices_below};
+use crate::{DeviceCounters, DeviceNumber, devices_below};
 
 /// No file of counters is longer.
 const TEXT_BYTES_MAX: usize = 4096;
-/// What the kernel counts sectors in, whatever the device does.
-const SECTOR_BYTES: u64 = 512;
 
 /// Bytes up to a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,6 +39,7 @@ impl Activity {
         let there = paths.iter().filter_map(|path| existing(path));
         let there: Vec<&Path> = there.collect();
         let found: BTreeSet<DeviceNumber> = there.iter().flat_map(|path| devices_below(path)).collect();
+        let counters = |device| File::open(DeviceCounters::file(device)?).ok();
         let devices: Vec<_> = found.into_iter().filter_map(counters).collect();
         let own = File::open("/proc/self/io").ok()?;
         let is_exact = there.iter().all(|path| lies_on_lowest(path));
@@ -62,12 +61,9 @@ impl Activity {
             ..MovedBytes::default()
         };
         for device in &self.devices {
-            // Fields 3 and 7 of `Documentation/admin-guide/iostats.rst`.
-            let text = text(device)?;
-            let mut words = text.split_whitespace().map(str::parse::<u64>);
-            let mut sectors = |skipped| words.nth(skipped)?.ok()?.checked_mul(SECTOR_BYTES);
-            moved.device_read = moved.device_read.checked_add(sectors(2)?)?;
-            moved.device_written = moved.device_written.checked_add(sectors(3)?)?;
+            let DeviceCounters { read_bytes, written_bytes, .. } = DeviceCounters::parse(&text(device)?)?;
+            moved.device_read = moved.device_read.checked_add(read_bytes)?;
+            moved.device_written = moved.device_written.checked_add(written_bytes)?;
         }
         Some(moved)
     }
@@ -81,10 +77,6 @@ fn existing(path: &Path) -> Option<&Path> {
     let folder = path.parent()?;
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     folder.exists().then_some(folder)
-}
-
-fn counters(device: DeviceNumber) -> Option<File> {
-    File::open(format!("/sys/dev/block/{}:{}/stat", device.major, device.minor)).ok()
 }
 
 fn text(file: &File) -> Option<String> {

@@ -12,11 +12,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use block::{
-    Disk, EditDisk, Error, LiveDisk, Occupancy, ReadAt, Result, Run, RunState, Take, UnitMove, push_run,
-};
-use block::{FileIndex, check_bounds};
-use extent::{ExtentSet, HostOffset, Virtual, VirtualOffset, VirtualSpan};
+use block::{Disk, EditDisk, Error, LiveDisk, ReadAt, Result, Run, RunState, Take, push_run};
+use block::{FileIndex, check_bounds, forward};
+use extent::{HostOffset, Virtual, VirtualOffset, VirtualSpan};
 use mutants::broken;
 
 /// What is kept at once: QEMU's own unit of copying before writing is the cluster of its target, 64 KiB by default.
@@ -108,13 +106,7 @@ impl EditDisk for Moments {
 }
 
 impl Disk for Moments {
-    fn map(&self, span: VirtualSpan) -> Result<Vec<Run>> {
-        self.disk.map(span)
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.disk.sector_bytes()
-    }
+    forward!(self, self.disk => map, sector_bytes);
 }
 
 impl LiveDisk for Moments {
@@ -126,37 +118,11 @@ impl LiveDisk for Moments {
         self.changing(span, || self.disk.discard(span))
     }
 
-    fn occupancy(&self) -> Result<Option<Occupancy>> {
-        self.disk.occupancy()
-    }
-
-    fn relocate(&self, moves: &[UnitMove]) -> Result<()> {
-        self.disk.relocate(moves)
-    }
-
-    fn is_changed(&self) -> bool {
-        self.disk.is_changed()
-    }
-
-    fn reclaim(&self) -> Result<u64> {
-        self.disk.reclaim()
-    }
-
     fn lend(&self, span: VirtualSpan, take: Take<'_>) -> Result<bool> {
         self.disk.lend(span, take)
     }
 
-    fn restart_bitmap(&self, name: &str, kept: &ExtentSet<Virtual>) -> Result<()> {
-        self.disk.restart_bitmap(name, kept)
-    }
-
-    fn has_failed(&self) -> bool {
-        self.disk.has_failed()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.disk.close()
-    }
+    forward!(self, self.disk => occupancy, relocate, is_changed, reclaim, restart_bitmap, has_failed, close);
 }
 
 /// A disk as it was at one moment. It is only read.

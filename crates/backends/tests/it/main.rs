@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use backends::{Limits, Options};
 use repository::Storage;
+use testkit::noise;
 
 /// Short ones: what answers here answers at once.
 fn limits() -> Limits {
@@ -38,18 +39,4 @@ fn options(extended: &[(&str, &str)]) -> Options {
 fn open(name: &str, options: &Options, variables: &[(&str, &str)]) -> block::Result<Arc<dyn Storage>> {
     let variables: BTreeMap<_, _> = variables.iter().copied().collect();
     backends::open(name, options, &|name| variables.get(name).map(|value| (*value).to_owned()))
-}
-
-/// What nobody has compressed or guessed yet: the same for the same seed.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }

@@ -87,6 +87,23 @@ pub(crate) enum Storage {
     San,
 }
 
+/// Where the results of a benchmark go.
+#[derive(Debug, Args)]
+pub(crate) struct ResultArguments {
+    /// Also write the results as an HTML page with charts
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) html: Option<PathBuf>,
+    /// Replace the output file if it exists
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) force: bool,
+    /// Print one JSON document instead of text (see docs/json.md)
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) json: bool,
+    /// How to show progress
+    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
+    pub(crate) progress: ProgressStyle,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct WorkloadsArguments {
     /// Folder on the storage to measure. A new folder is made in it, and removed at the end. Needs root
@@ -113,18 +130,8 @@ pub(crate) struct WorkloadsArguments {
     /// Other seeds give other contents
     #[arg(long, value_name = "N", default_value = "1", help_heading = WORKLOAD)]
     pub(crate) seed: u64,
-    /// Also write the results as an HTML page with charts
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub(crate) html: Option<PathBuf>,
-    /// Replace the output file if it exists
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) force: bool,
-    /// Print one JSON document instead of text (see docs/json.md)
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) json: bool,
-    /// How to show progress
-    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
-    pub(crate) progress: ProgressStyle,
+    #[command(flatten)]
+    pub(crate) results: ResultArguments,
 }
 
 /// In which order disks grow.
@@ -241,18 +248,8 @@ pub(crate) struct FragmentationArguments {
     /// Keep the disks instead of removing them at the end
     #[arg(long, conflicts_with = "host_filesystem", help_heading = OUTPUT)]
     pub(crate) keep: bool,
-    /// Also write the results as an HTML page with charts
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub(crate) html: Option<PathBuf>,
-    /// Replace the output file if it exists
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) force: bool,
-    /// Print one JSON document instead of text (see docs/json.md)
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) json: bool,
-    /// How to show progress
-    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
-    pub(crate) progress: ProgressStyle,
+    #[command(flatten)]
+    pub(crate) results: ResultArguments,
 }
 
 #[derive(Debug, Args)]
@@ -288,16 +285,6 @@ pub(crate) struct FirstWriteArguments {
     /// Keep the disks instead of removing them at the end
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) keep: bool,
-    /// Also write the results as an HTML page with charts
-    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
-    pub(crate) html: Option<PathBuf>,
-    /// Replace the output file if it exists
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) force: bool,
-    /// Print one JSON document instead of text (see docs/json.md)
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) json: bool,
-    /// How to show progress
-    #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
-    pub(crate) progress: ProgressStyle,
+    #[command(flatten)]
+    pub(crate) results: ResultArguments,
 }

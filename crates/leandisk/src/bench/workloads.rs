@@ -3,19 +3,19 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bench::{Activity, DiskState, Lies, Remedy, Storage, Workloads};
-use block::{Error, ReadAt as _, Result};
+use block::{ReadAt as _, Result};
 use extent::Span;
-use filesystem::{Check, FileKind, StreamName};
+use filesystem::{FileKind, StreamName};
 use image::Format;
 use predict::cost::Piece;
 use report::{WorkloadsDocument, WorkloadsSubject, workloads_document, workloads_page};
+use stack::{Stack, Survey};
 
-use super::{layout_of_image, prepare_page, without_repetitions};
-use crate::{Caching, Observer, OpenDisk, OpenOptions, Unwatched, copy, defrag};
+use super::{layout_of_image, prepare_page, surveyed, watched, without_repetitions};
+use crate::{Observer, OpenOptions, Unwatched, copy, defrag};
 
 /// What is done, on what, and how often.
 #[derive(Clone, Debug)]
@@ -62,13 +62,7 @@ pub fn workloads(options: &WorkloadsOptions, observer: &dyn Observer) -> Result<
         storage: options.storage,
         survey: &survey,
     };
-    let cancelled = observer.cancel()?;
-    let progress = observer.progress("measure", bench.total_bytes(), cancelled.clone());
-    let outcome = bench.run(&*progress).map_err(|error| {
-        // What fails because everything is being ended is no failure.
-        if cancelled.load(Ordering::Relaxed) { Error::interrupted() } else { error }
-    })?;
-    progress.finish();
+    let outcome = watched(observer, "measure", bench.total_bytes(), |progress| bench.run(progress))?;
     let document = workloads_document(&WorkloadsSubject {
         dir: &options.dir.display().to_string(),
         state: options.state,
@@ -85,10 +79,10 @@ pub fn workloads(options: &WorkloadsOptions, observer: &dyn Observer) -> Result<
 
 /// Where a raw disk and its files lie.
 fn survey(path: &Path) -> Result<Lies> {
-    let options = OpenOptions { format: Some(Format::Raw), ..OpenOptions::default() };
-    let disk = OpenDisk::open(path, &options, Caching::PageCache)?;
-    let stack = disk.stack();
-    let survey = stack.survey(&stack.used_maps(Check::Quick)?)?;
+    surveyed(path, places)
+}
+
+fn places(stack: &Stack, survey: &Survey) -> Lies {
     let mut lies = Lies::default();
     survey.layers.each_place(Span::from_zero(stack.chain().len_bytes()), |place| {
         let logical = place.span.start().get();
@@ -110,7 +104,7 @@ fn survey(path: &Path) -> Result<Lies> {
             lies.files.insert(OsStr::from_bytes(path).into(), pieces);
         }
     }
-    Ok(lies)
+    lies
 }
 
 /// Does to the disk `to`, a copy of `from`, what the program's commands do.

@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use block::{Disk, EditDisk, LiveDisk, Occupancy, ReadAt, Result, Run, UnitMove};
-use extent::{ExtentSet, Virtual, VirtualOffset, VirtualSpan};
+use block::{Disk, EditDisk, LiveDisk, ReadAt, Result, forward};
+use extent::{Virtual, VirtualOffset, VirtualSpan};
 use predict::device::Device;
 use predict::profile::Profile;
 
@@ -46,9 +46,7 @@ impl Simulated {
 }
 
 impl ReadAt<Virtual> for Simulated {
-    fn len_bytes(&self) -> u64 {
-        self.disk.len_bytes()
-    }
+    forward!(self, self.disk => len_bytes);
 
     fn read_at(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
         self.answered(at, buf.len(), false, || self.disk.read_at(at, buf))
@@ -60,9 +58,7 @@ impl EditDisk for Simulated {
         self.answered(at, buf.len(), true, || self.disk.write_at(at, buf))
     }
 
-    fn flush(&self) -> Result<()> {
-        self.disk.flush()
-    }
+    forward!(self, self.disk => flush);
 
     fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
         self.answered(at, buf.len(), false, || self.disk.read_stored(at, buf))
@@ -74,13 +70,7 @@ impl EditDisk for Simulated {
 }
 
 impl Disk for Simulated {
-    fn map(&self, span: VirtualSpan) -> Result<Vec<Run>> {
-        self.disk.map(span)
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.disk.sector_bytes()
-    }
+    forward!(self, self.disk => map, sector_bytes);
 }
 
 /// Nothing is lent: what is read without this would not wait.
@@ -93,31 +83,5 @@ impl LiveDisk for Simulated {
         self.disk.discard(span)
     }
 
-    fn occupancy(&self) -> Result<Option<Occupancy>> {
-        self.disk.occupancy()
-    }
-
-    fn relocate(&self, moves: &[UnitMove]) -> Result<()> {
-        self.disk.relocate(moves)
-    }
-
-    fn is_changed(&self) -> bool {
-        self.disk.is_changed()
-    }
-
-    fn reclaim(&self) -> Result<u64> {
-        self.disk.reclaim()
-    }
-
-    fn restart_bitmap(&self, name: &str, kept: &ExtentSet<Virtual>) -> Result<()> {
-        self.disk.restart_bitmap(name, kept)
-    }
-
-    fn has_failed(&self) -> bool {
-        self.disk.has_failed()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.disk.close()
-    }
+    forward!(self, self.disk => occupancy, relocate, is_changed, reclaim, restart_bitmap, has_failed, close);
 }

@@ -34,26 +34,50 @@ impl DeviceNumber {
     }
 }
 
+/// What the kernel counts sectors in, whatever the device does.
+const SECTOR_BYTES: u64 = 512;
+
 /// Requests that a device has served, and how long they took together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceCounters {
     /// Reads.
     pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
     /// Milliseconds that they took.
     pub read_ms: u64,
     /// Writes.
     pub writes: u64,
+    /// Bytes of them.
+    pub written_bytes: u64,
     /// Milliseconds that they took.
     pub write_ms: u64,
 }
 
 impl DeviceCounters {
-    /// As the kernel has them now: the fields 1, 4, 5 and 8 of `Documentation/admin-guide/iostats.rst`.
+    /// As the kernel has them now.
     pub fn of(device: DeviceNumber) -> Option<Self> {
-        let text = fs::read_to_string(device.folder()?.join("stat")).ok()?;
+        Self::parse(&fs::read_to_string(Self::file(device)?).ok()?)
+    }
+
+    /// Where the kernel has them.
+    pub(crate) fn file(device: DeviceNumber) -> Option<PathBuf> {
+        Some(device.folder()?.join("stat"))
+    }
+
+    /// The fields 1, 3, 4, 5, 7 and 8 of `Documentation/admin-guide/iostats.rst`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let word = |at: usize| words.get(at)?.parse().ok();
-        Some(Self { reads: word(0)?, read_ms: word(3)?, writes: word(4)?, write_ms: word(7)? })
+        let word = |at: usize| words.get(at)?.parse::<u64>().ok();
+        let bytes = |at: usize| word(at)?.checked_mul(SECTOR_BYTES);
+        Some(Self {
+            reads: word(0)?,
+            read_bytes: bytes(2)?,
+            read_ms: word(3)?,
+            writes: word(4)?,
+            written_bytes: bytes(6)?,
+            write_ms: word(7)?,
+        })
     }
 }
 
@@ -71,10 +95,9 @@ impl DiskFacts {
     pub fn of(device: DeviceNumber) -> Option<Self> {
         let folder = device.folder()?;
         let text = |name: &str| fs::read_to_string(folder.join(name)).ok();
-        // The kernel counts in 512 bytes, whatever the device does.
         let sectors: u64 = text("size")?.trim().parse().ok()?;
         let serial = text("serial").or_else(|| text("device/serial")).unwrap_or_default();
-        Some(Self { size_bytes: sectors.checked_mul(512)?, serial: serial.trim().to_owned() })
+        Some(Self { size_bytes: sectors.checked_mul(SECTOR_BYTES)?, serial: serial.trim().to_owned() })
     }
 }
 
@@ -97,24 +120,17 @@ pub fn devices_below(path: &Path) -> Vec<DeviceNumber> {
     found.into_iter().collect()
 }
 
-/// Whether a device lies on no other, and on no file.
-fn is_lowest(device: DeviceNumber) -> bool {
-    let mut found = BTreeSet::new();
-    descend(device, 1, &mut found);
-    found.contains(&device) || is_partition_of_lowest(device)
-}
-
-fn is_partition_of_lowest(device: DeviceNumber) -> bool {
-    let Some(folder) = device.folder().filter(|folder| folder.join("partition").exists()) else {
-        return false;
-    };
-    folder.parent().and_then(|disk| number_in(&disk.join("dev"))).is_some_and(is_lowest)
-}
-
 /// Whether a file or block device lies on one device, with none in between.
 pub(crate) fn lies_on_lowest(path: &Path) -> bool {
     let Ok(facts) = fs::metadata(path) else { return false };
-    is_lowest(DeviceNumber::of(device_of(&facts)))
+    let device = DeviceNumber::of(device_of(&facts));
+    devices_below(path) == [disk_of(device).unwrap_or(device)]
+}
+
+/// The disk that a partition is of; `None` of what is none.
+fn disk_of(device: DeviceNumber) -> Option<DeviceNumber> {
+    let folder = device.folder().filter(|folder| folder.join("partition").exists())?;
+    number_in(&folder.parent()?.join("dev"))
 }
 
 /// The device that a file lies on, or that it is.
@@ -167,9 +183,7 @@ fn descend(device: DeviceNumber, depth: u32, found: &mut BTreeSet<DeviceNumber>)
     if depth == 0 || found.len() >= DEVICES_MAX {
         return;
     }
-    if folder.join("partition").exists()
-        && let Some(disk) = folder.parent().and_then(|disk| number_in(&disk.join("dev")))
-    {
+    if let Some(disk) = disk_of(device) {
         return descend(disk, depth - 1, found);
     }
     let slaves: Vec<_> = fs::read_dir(folder.join("slaves"))

@@ -9,22 +9,9 @@ mod shaky;
 use std::sync::Arc;
 
 use repository::{BlobKind, Id, Memory, Node, Packer, Repository, Session, Snapshot, Tree};
+use testkit::noise;
 
 const PASSWORD: &[u8] = b"correct horse";
-
-/// What nobody has compressed or guessed yet: the same for the same seed.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 /// The blobs of the file in a generation's snapshot: some are as in the generation before.
 fn blobs(generation: u64) -> Vec<Vec<u8>> {
