@@ -41,7 +41,7 @@ help: ## Say what can be made
 test: export CARGO_INCREMENTAL = 0
 test: export CARGO_PROFILE_DEV_DEBUG = 0
 test: ## The gate: all checks, all tests, and how long each took
-	scripts/gate tools format lint deny packages docs fuzz-smoke bench-smoke unit
+	scripts/gate tools format lint deny packages docs fuzz-smoke unit
 
 quick: format lint ## Format, lints and unit tests: what to run all day
 	$(RUN_TESTS) --locked --workspace --lib --bins
@@ -65,7 +65,7 @@ packages: ## Package all crates, as `cargo publish` would
 docs: ## Build the documentation, warnings are errors
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace --document-private-items
 
-unit: ## All tests
+unit: ## All tests, with the benchmark on tiny disks beside them
 	$(RUN_TESTS) --beside --locked --workspace
 
 fuzz: ## Fuzz each parser for FUZZ_SECONDS
@@ -91,7 +91,8 @@ bench: ## Compare with those that do the same work (BENCH_SCALE=0.1 for smaller 
 	$(CARGO) build --locked --release -p leandisk-cli
 	$(CARGO) run --locked --release -p leandisk-xtask -- bench --scale $(BENCH_SCALE)
 
-# Built as `unit` builds it: of fewer packages, some dependencies would have other features, and half of all were built twice.
+# Built as `unit` builds it, which runs it, too: of fewer packages, some dependencies would have other features, and half of all were built
+# twice.
 bench-smoke: ## Run the benchmark on tiny disks: that it runs, not how fast
 	$(CARGO) build --locked --workspace --bins --tests
 	target/debug/xtask bench --smoke --program target/debug/leandisk

@@ -7,8 +7,9 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::arguments::MessageArguments;
 use crate::output::{tell, write_line};
@@ -20,18 +21,22 @@ pub(crate) fn begin(arguments: MessageArguments) {
     }
     let Some(filter) = filter(arguments.verbose) else { return };
     // Colours would have to be taken out of names that were chosen to look like them.
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(|| Line);
+    let lines =
+        tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_ansi(false).with_writer(|| Line);
     // Else it says so on standard error, and panics if that is closed.
     let lines = lines.log_internal_errors(false);
     // Nobody else in this program has begun one.
-    let _ = if is_journal() { lines.without_time().try_init() } else { lines.try_init() };
+    let _ = match is_journal() {
+        true => lines.without_time().finish().with(filter).try_init(),
+        false => lines.finish().with(filter).try_init(),
+    };
 }
 
 /// What is told: what `RUST_LOG` says, else by how often `-v` was given.
-fn filter(verbose: u8) -> Option<EnvFilter> {
+fn filter(verbose: u8) -> Option<Targets> {
     let wanted = std::env::var("RUST_LOG").ok().filter(|text| !text.trim().is_empty());
     if let Some(text) = wanted {
-        match EnvFilter::builder().parse(&text) {
+        match text.parse() {
             Ok(filter) => return Some(filter),
             Err(error) => tell(&format!("RUST_LOG is not understood, and is ignored: {error}")),
         }
@@ -42,7 +47,7 @@ fn filter(verbose: u8) -> Option<EnvFilter> {
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    Some(EnvFilter::default().add_directive(level.into()))
+    Some(Targets::new().with_default(level))
 }
 
 /// Whether standard error is the journal of systemd, which has times of its own (systemd.exec(5), `JOURNAL_STREAM`).

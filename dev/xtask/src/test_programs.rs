@@ -18,10 +18,13 @@ use serde_json::Value;
 
 /// What stands for the package of examples in documentation, which are no program of their own.
 const DOCUMENTATION: &str = "examples in documentation";
+/// What stands for the package of the benchmark on tiny disks.
+const BENCHMARK: &str = "benchmark on tiny disks";
 /// These take longest, so they begin first: package and program.
-const LONG: [(&str, &str); 7] = [
+const LONG: [(&str, &str); 8] = [
     ("leandisk-cli", "it"),
     (DOCUMENTATION, ""),
+    (BENCHMARK, ""),
     ("leandisk-crash", "it"),
     ("leandisk-filesystem", "it"),
     ("leandisk-image", "it"),
@@ -29,7 +32,7 @@ const LONG: [(&str, &str); 7] = [
     ("leandisk-verify", "it"),
 ];
 /// These say nothing of tests: what they try, they try in a process of its own kind.
-const SILENT: [(&str, &str); 1] = [("leandisk-os", "confined")];
+const SILENT: [(&str, &str); 2] = [("leandisk-os", "confined"), (BENCHMARK, "")];
 /// These measure time, so they run by themselves.
 const ALONE: [(&str, &str); 2] = [("leandisk-os", "storage_timing"), ("leandisk-report", "browser")];
 
@@ -41,20 +44,31 @@ pub(crate) struct Arguments {
     /// What starts a program, and gets it as its arguments
     #[arg(long)]
     runner: Option<PathBuf>,
+    /// The program of which the benchmark on tiny disks runs beside the tests
+    #[arg(long, value_name = "PROGRAM")]
+    benchmark: Option<PathBuf>,
     /// For `cargo test`
     #[arg(last = true)]
     cargo: Vec<String>,
 }
 
-/// A program of tests, or the examples in documentation.
+/// What runs, and says whether it passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Program {
     package: String,
     name: String,
     /// Of the package, where it runs.
     folder: PathBuf,
-    /// None for the examples in documentation, which cargo runs.
-    path: Option<PathBuf>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Tests(PathBuf),
+    /// Examples in documentation, which cargo runs.
+    Documentation,
+    /// The benchmark on tiny disks, of this program.
+    Benchmark(PathBuf),
 }
 
 impl Program {
@@ -63,10 +77,11 @@ impl Program {
     }
 
     fn command(&self, arguments: &Arguments) -> Command {
-        match (&self.path, &arguments.runner) {
-            (None, _) => cargo(arguments, &["--doc"]),
-            (Some(path), None) => Command::new(path),
-            (Some(path), Some(runner)) => {
+        match (&self.kind, &arguments.runner) {
+            (Kind::Documentation, _) => cargo(arguments, &["--doc"]),
+            (Kind::Benchmark(program), _) => benchmark(program),
+            (Kind::Tests(path), None) => Command::new(path),
+            (Kind::Tests(path), Some(runner)) => {
                 let mut command = Command::new(runner);
                 command.arg(path);
                 command
@@ -86,18 +101,27 @@ struct Ended {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let began = Instant::now();
     let programs = built(arguments)?;
-    let of_documentation = Program {
-        package: DOCUMENTATION.into(),
-        name: String::new(),
-        folder: env::current_dir()?,
-        path: None,
-    };
     let (alone, mut beside): (Vec<_>, Vec<_>) =
         programs.into_iter().partition(|program| program.is_of(&ALONE).is_some());
-    beside.push(of_documentation);
+    beside.push(here(DOCUMENTATION, Kind::Documentation)?);
+    if let Some(program) = &arguments.benchmark {
+        beside.push(here(BENCHMARK, Kind::Benchmark(program.clone()))?);
+    }
     let mut ended = run_all(ordered(beside), arguments.programs, arguments)?;
     ended.extend(run_all(alone, 1, arguments)?);
     summarize(&ended, began.elapsed())
+}
+
+/// What belongs to no package.
+fn here(what: &str, kind: Kind) -> Result<Program> {
+    Ok(Program { package: what.into(), name: String::new(), folder: env::current_dir()?, kind })
+}
+
+/// This program, as the benchmark of `program`.
+fn benchmark(program: &Path) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["bench", "--smoke", "--program"]).arg(program);
+    command
 }
 
 fn cargo(arguments: &Arguments, more: &[&str]) -> Command {
@@ -126,7 +150,7 @@ fn program(line: &str) -> Result<Option<Program>> {
     let folder = message["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
     let folder = folder.context("a package without a folder")?.to_owned();
     let name = message["target"]["name"].as_str().context("a program without a name")?.to_owned();
-    Ok(Some(Program { package: package(&message)?, name, folder, path: Some(path.into()) }))
+    Ok(Some(Program { package: package(&message)?, name, folder, kind: Kind::Tests(path.into()) }))
 }
 
 /// The name of a message's package: behind the last `#` of `path+file:///FOLDER#NAME@VERSION`, or the folder's name, if that is the same.
@@ -237,7 +261,7 @@ mod tests {
             package: package.into(),
             name: name.into(),
             folder: "/".into(),
-            path: Some("/bin/true".into()),
+            kind: Kind::Tests("/bin/true".into()),
         }
     }
 
@@ -250,7 +274,8 @@ mod tests {
     fn programs_of_tests_are_found_in_what_cargo_says() {
         let found = program(&line("compiler-artifact", true, r#""/t/it-1""#)).unwrap().unwrap();
         assert_eq!((found.package.as_str(), found.name.as_str()), ("leandisk-image", "it"));
-        assert_eq!((found.folder, found.path), ("/a/crates/image".into(), Some("/t/it-1".into())));
+        assert_eq!(found.folder, Path::new("/a/crates/image"));
+        assert_eq!(found.kind, Kind::Tests("/t/it-1".into()));
         for other in [
             line("compiler-artifact", true, "null"),
             line("compiler-artifact", false, r#""/t/leandisk""#),
@@ -278,8 +303,8 @@ mod tests {
 
     #[test]
     fn all_of_them_run_and_each_ends_as_it_ends() {
-        let arguments = Arguments { programs: 2, runner: None, cargo: Vec::new() };
-        let of = |path: &str| Program { path: Some(path.into()), ..named(path, "it") };
+        let arguments = Arguments { programs: 2, runner: None, benchmark: None, cargo: Vec::new() };
+        let of = |path: &str| Program { kind: Kind::Tests(path.into()), ..named(path, "it") };
         let queue: Vec<_> = ["/bin/true", "/bin/false", "/bin/true"].map(of).into();
         let mut ends = run_all(queue, 2, &arguments).unwrap();
         ends.sort_by_key(|end| end.program.package.clone());

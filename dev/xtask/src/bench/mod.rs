@@ -273,6 +273,10 @@ fn show_reading(result: &Measured) {
     let predicted = &result.last().printed["volumes"][0]["reading"];
     let model = |field: &str| predicted[field].as_f64().unwrap_or(f64::NAN);
     let (model_before, model_after) = (model("seconds_before"), model("seconds_after"));
+    if model_before == 0.0 {
+        println!("  {:28} nothing was fragmented", result.name);
+        return;
+    }
     println!(
         "  {:28} what was fragmented is read in {before:.3} s before, {after:.3} s after ({:.1}x); on the modelled hard disk \
          {model_before:.2} s, {model_after:.2} s ({:.1}x)",
