@@ -20,7 +20,9 @@ use serde_json::Value;
 const DOCUMENTATION: &str = "examples in documentation";
 /// What stands for the package of the benchmark on tiny disks.
 const BENCHMARK: &str = "benchmark on tiny disks";
-/// These take longest, so they begin first: package and program.
+/// What the harness of tests asks how many it may run at a time.
+const THREADS: &str = "RUST_TEST_THREADS";
+/// These take longest, so they begin first: package and program. The first takes as long as all others, and runs twice as many tests at a time.
 const LONG: [(&str, &str); 8] = [
     ("leandisk-cli", "it"),
     (DOCUMENTATION, ""),
@@ -199,6 +201,9 @@ fn run_one(program: Program, arguments: &Arguments) -> Result<Ended> {
     let mut output: File = tempfile::tempfile()?;
     let mut command = program.command(arguments);
     command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+    if let (Some(0), Some(threads)) = (program.is_of(&LONG), threads()) {
+        command.env(THREADS, (2 * threads).to_string());
+    }
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
     let status = command.status().with_context(|| format!("start {} {}", program.package, program.name))?;
     output.rewind()?;
@@ -206,6 +211,11 @@ fn run_one(program: Program, arguments: &Arguments) -> Result<Ended> {
     output.read_to_end(&mut text)?;
     let output = String::from_utf8_lossy(&text).into_owned();
     Ok(Ended { program, is_success: status.success(), took: began.elapsed(), output })
+}
+
+/// Tests that run at a time in one program, where the caller says so.
+fn threads() -> Option<usize> {
+    env::var(THREADS).ok()?.parse().ok()
 }
 
 /// How many tests a program's last lines say had this outcome.
