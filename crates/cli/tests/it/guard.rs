@@ -64,6 +64,10 @@ impl Running {
         }
         let mut command = leandisk();
         command.args(["guard", arg(path), "--state", arg(state.path()), "--pressure", arg(pressure.path())]);
+        if !more.contains(&"--device-counters") {
+            // Others use the same devices as the test.
+            command.args(["--device-counters", arg(pressure.path())]);
+        }
         let mut child = command.args(["--idle", "0"]).args(more).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut said = BufReader::new(child.stderr.take().unwrap());
@@ -458,6 +462,57 @@ fn it_sleeps_while_others_wait_and_says_so() {
     assert!(extents(&path) < before);
     guard.end();
     others.end();
+}
+
+/// A device that serves others, as the kernel would count it.
+struct Served {
+    is_over: Arc<AtomicBool>,
+    counter: JoinHandle<()>,
+}
+
+impl Served {
+    fn begin(folder: &Path, device: &str) -> Self {
+        let folder = folder.join(device);
+        fs::create_dir(&folder).unwrap();
+        let file = File::create(folder.join("stat")).unwrap();
+        let is_over = Arc::<AtomicBool>::default();
+        let ends = is_over.clone();
+        let count =
+            move |sectors: u64| file.write_at(format!("1 0 {sectors:016} 1 1 0 0 1 0 1 1").as_bytes(), 0);
+        count(0).unwrap();
+        let counter = std::thread::spawn(move || {
+            for at in 1.. {
+                count(at * 4096).unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        Self { is_over, counter }
+    }
+
+    fn end(self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.counter.join().unwrap();
+    }
+}
+
+#[test]
+fn it_sleeps_while_devices_serve_others_and_says_so() {
+    let (host, path) = in_pieces("ext4");
+    let counters = scratch();
+    let others = Served::begin(counters.path(), &device_below(host.path()));
+    let guard = Running::start(host.path(), &["--device-counters", arg(counters.path())]);
+    until("it sleeps", || {
+        // Whatever became of it meanwhile, there is something to look at again.
+        close_after_writing(&path);
+        let status = guard.status();
+        status["paths"][0]["state"] == "asleep" && status["paths"][0]["reason"] == "others use the devices"
+    });
+    others.end();
+    until("it wakes", || guard.count("repaired") > 0);
+    guard.end();
 }
 
 #[test]
