@@ -372,6 +372,51 @@ fn what_was_closed_in_pieces_is_put_together_unless_it_is_shared_or_open() {
     }
 }
 
+/// Whether the kernel is of this version or a later one.
+fn kernel_has(major: u32, minor: u32) -> bool {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = text.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
+    (numbers.next().unwrap(), numbers.next().unwrap()) >= (major, minor)
+}
+
+/// Where XFS exchanges ranges, only what is in pieces moves, and not the whole file.
+#[test]
+fn on_xfs_that_exchanges_ranges_only_what_is_in_pieces_moves() {
+    if !kernel_has(6, 10) {
+        println!("skipped: this kernel cannot exchange ranges of files on XFS");
+        return;
+    }
+    let host = HostMount::xfs_that_exchanges_ranges(400 << 20);
+    let path = host.path().join("in pieces");
+    let file = File::create(&path).unwrap();
+    let long = vec![7; 16 << 20];
+    file.write_all_at(&long, 0).unwrap();
+    file.sync_all().unwrap();
+    // With the last descriptor goes what XFS reserved by itself, in which all would be one piece.
+    drop(file);
+    let file = File::options().write(true).open(&path).unwrap();
+    for at in (0..48).rev() {
+        file.write_all_at(&piece(1, at), (long.len() + at * PIECE_BYTES) as u64).unwrap();
+        file.sync_all().unwrap();
+        let other = File::create(host.path().join(at.to_string())).unwrap();
+        other.write_all_at(&piece(2, at), 0).unwrap();
+        other.sync_all().unwrap();
+    }
+    // Ends within a block.
+    file.set_len((long.len() + 48 * PIECE_BYTES - 1000) as u64).unwrap();
+    drop(file);
+    let (before, contents, time) = (extents(&path), fs::read(&path).unwrap(), stamp(&path));
+    assert!(before > 40, "{before}");
+    let guard = Running::start(host.path(), &["--no-prevent"]);
+    close_after_writing(&path);
+    until("it was put together", || guard.count("repaired") > 0);
+    let moved = guard.count("moved_bytes");
+    assert!((1..4 << 20).contains(&moved), "{moved} bytes moved");
+    assert!(extents(&path) < 8, "{}", extents(&path));
+    assert!(fs::read(&path).unwrap() == contents && stamp(&path) == time);
+    guard.end();
+}
+
 #[test]
 fn a_dry_run_reserves_nothing_and_counts_what_it_would() {
     let host = HostMount::new("btrfs", HOST_BYTES);
