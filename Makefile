@@ -32,7 +32,7 @@ LIVE_KILLS ?= 100
 # Generations of random writes that `make backup-generations` backs up.
 GENERATIONS ?= 1000
 
-.PHONY: help guard-figures results coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean
+.PHONY: help background-figures guard-figures results coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,10 @@ fuzz-smoke: ## Fuzz each parser for FUZZ_SMOKE_SECONDS
 guard-figures: ## What `leandisk guard` prevents and repairs on loop mounts (root; MIB=32 a file)
 	$(CARGO) build --locked --release -p leandisk-cli
 	scripts/as-root scripts/guard-figures target/release/leandisk
+
+background-figures: ## What fio notices of a copy, with and without --background (ROUNDS=3, SECONDS=10, MIB=4096)
+	$(CARGO) build --locked --release -p leandisk-cli
+	scripts/background-figures target/release/leandisk
 
 results: ## Run `bench workloads` in all states and on all storages, and write docs/results.md (root; SIZE=256M RUNS=3 DIR=target)
 	scripts/install-test-tools

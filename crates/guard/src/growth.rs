@@ -17,16 +17,23 @@ pub struct Policy {
     /// What a file grows by at a time without the guard, if it is not by what is written at a time: for the count of what was
     /// prevented.
     pub own_bytes: u64,
+    /// A block that is written a second time gets another place.
+    pub copies_on_write: bool,
 }
 
 /// XFS: by itself it reserves as much as the last piece has; past the page cache, nothing.
-pub const XFS: Policy =
-    Policy { first_bytes: 256 * MIB, least_bytes: MIB, most_bytes: 1024 * MIB, own_bytes: 0 };
+pub const XFS: Policy = Policy {
+    first_bytes: 256 * MIB,
+    least_bytes: MIB,
+    most_bytes: 1024 * MIB,
+    own_bytes: 0,
+    copies_on_write: false,
+};
 /// ext4: finds 8 MiB at a time by itself, so that less than a few times that makes it worse. More at first would take more than the four
 /// extents that an inode has room for, and so a block that stays.
 pub const EXT4: Policy = Policy { first_bytes: 64 * MIB, least_bytes: 64 * MIB, own_bytes: 8 * MIB, ..XFS };
 /// Btrfs: reserves nothing by itself.
-pub const BTRFS: Policy = XFS;
+pub const BTRFS: Policy = Policy { copies_on_write: true, ..XFS };
 
 /// A file that has this much when it is first seen is large enough to believe in at once.
 const BELIEVED_BYTES: u64 = 64 * KIB;
@@ -34,6 +41,8 @@ const BELIEVED_BYTES: u64 = 64 * KIB;
 const HORIZON_SECONDS: u64 = 30;
 /// A file grows this often before its pace is believed.
 const PACE_STEPS: u32 = 2;
+/// A file that ends elsewhere than at a multiple has its last block written again by the next append. No file system has smaller blocks by default.
+const BLOCK_BYTES: u64 = 4096;
 /// The last so many changes are remembered.
 const MEMORY_STEPS: u32 = 16;
 
@@ -47,17 +56,21 @@ pub(crate) struct Growth {
     steps: u32,
     /// Times that it was changed and no longer than before.
     rewrites: u32,
+    /// Times that it was seen to end within a block.
+    ragged: u32,
     is_known: bool,
 }
 
 impl Growth {
     /// The file was changed and has `size_bytes` now. By how much it grew.
     pub(crate) fn changed(&mut self, now: Millis, size_bytes: u64) -> u64 {
+        let is_ragged = !size_bytes.is_multiple_of(BLOCK_BYTES);
         if !self.is_known || size_bytes < self.last_bytes {
             *self = Self {
                 first_ms: now,
                 first_bytes: size_bytes,
                 last_bytes: size_bytes,
+                ragged: u32::from(is_ragged),
                 is_known: true,
                 ..Self::default()
             };
@@ -67,9 +80,11 @@ impl Growth {
         self.last_bytes = size_bytes;
         let count = if grown > 0 { &mut self.steps } else { &mut self.rewrites };
         *count += 1;
+        self.ragged += u32::from(is_ragged);
         if self.steps + self.rewrites > MEMORY_STEPS {
             self.steps /= 2;
             self.rewrites /= 2;
+            self.ragged /= 2;
         }
         grown
     }
@@ -77,6 +92,10 @@ impl Growth {
     /// How much room past its end the file should have; `None` if it is overwritten in place, or not worth it.
     pub(crate) fn wants(&self, now: Millis, policy: &Policy) -> Option<u64> {
         if self.rewrites > self.steps || !self.is_known {
+            return None;
+        }
+        // Each append would put the last block elsewhere and go on in the room: two pieces where there would be one.
+        if policy.copies_on_write && 2 * self.ragged > self.steps + self.rewrites {
             return None;
         }
         let by_pace = (self.steps >= PACE_STEPS).then(|| {
@@ -111,7 +130,7 @@ mod tests {
         for step in 0..6 {
             slow.changed(step * 1000, 1 + step * 100);
         }
-        assert_eq!(slow.wants(6000, &BTRFS), Some(MIB));
+        assert_eq!(slow.wants(6000, &XFS), Some(MIB));
         assert_eq!(slow.wants(6000, &EXT4), None, "ext4's own is more than that");
     }
 
@@ -124,6 +143,21 @@ mod tests {
         growth.changed(2, (1 << 30) + 4096);
         growth.changed(3, 1 << 30);
         assert_eq!(growth.wants(3, &XFS), Some(256 * MIB), "cut short, it begins anew");
+    }
+
+    #[test]
+    fn what_ends_within_a_block_gets_nothing_where_that_block_is_copied() {
+        let mut log = Growth::default();
+        for step in 1..=20 {
+            log.changed(step * 100, step * 8000);
+        }
+        assert_eq!(log.wants(2000, &BTRFS), None);
+        assert_eq!(log.wants(2000, &XFS), Some(4 * MIB));
+        let mut download = Growth::default();
+        for step in 1..=20 {
+            download.changed(step * 100, step * 65536 + u64::from(step == 20));
+        }
+        assert!(download.wants(2000, &BTRFS).is_some(), "now and then is not each time");
     }
 
     #[test]

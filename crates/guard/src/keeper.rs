@@ -18,7 +18,7 @@ use predict::profile::Profile;
 use crate::facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 use crate::growth::{Growth, Policy};
 use crate::ledger::Record;
-use crate::machine::{Held, Machine, Reserved};
+use crate::machine::{Gathered, GoesOn, Held, Machine, Reserved};
 use crate::repair::{self, count};
 
 /// A file that nobody touched for so long is thought to be finished.
@@ -85,7 +85,7 @@ pub struct Allowance<'a> {
     /// Bytes that are left of it.
     pub bytes: u64,
     /// Whether there is time for more.
-    pub goes_on: &'a dyn Fn() -> bool,
+    pub goes_on: &'a mut GoesOn<'a>,
 }
 
 /// What is reserved of a file.
@@ -440,7 +440,7 @@ impl<M: Machine> Guard<M> {
 
     /// Puts the next file together whose turn it is; whether there was one.
     pub fn repair_next(&mut self, now: Millis) -> Result<bool> {
-        self.repair_next_within(now, &mut Allowance { bytes: u64::MAX, goes_on: &|| true })
+        self.repair_next_within(now, &mut Allowance { bytes: u64::MAX, goes_on: &mut |_| true })
     }
 
     /// The same, as far as it is allowed. What does not fit comes again.
@@ -457,14 +457,14 @@ impl<M: Machine> Guard<M> {
         }
         let done = self.repair(&id, allowance);
         self.machine.release(&id);
-        if !done? {
-            self.suspects.insert(id, now + REPAIR_RETRY_MS);
+        if let Some(wait_ms) = done? {
+            self.suspects.insert(id, now + wait_ms);
         }
         Ok(true)
     }
 
-    /// Whether the file needs no more of it.
-    fn repair(&mut self, id: &FileId, allowance: &mut Allowance<'_>) -> Result<bool> {
+    /// How long the file waits until it is looked at again; `None` if it needs no more of it.
+    fn repair(&mut self, id: &FileId, allowance: &mut Allowance<'_>) -> Result<Option<Millis>> {
         let extents = self.machine.extents(id)?;
         let whole_files = self.machine.moves_whole_files();
         let plan = repair::plan(&extents, &self.options.profile, whole_files);
@@ -473,30 +473,42 @@ impl<M: Machine> Guard<M> {
         }
         if self.options.dry_run {
             self.counters.repaired += if plan.stretches.is_empty() { 0 } else { plan.piece_count - 1 };
-            return Ok(true);
+            return Ok(None);
         }
-        let mut is_done = true;
-        let mut moved_bytes = 0;
+        // What was moved of a file that only moves as a whole is lost when it stops.
+        let stopped = Some(if whole_files { REPAIR_RETRY_MS } else { 0 });
+        let allowance_bytes = allowance.bytes;
+        let (mut waits, mut moved_bytes) = (None, 0);
         for (start, len) in plan.stretches {
-            if self.machine.is_wanted(id) || len > allowance.bytes || !(allowance.goes_on)() {
-                is_done = false;
+            if self.machine.is_wanted(id) || len > allowance.bytes {
+                waits = Some(REPAIR_RETRY_MS);
                 break;
             }
-            if self.machine.gather(id, start, len)? {
-                moved_bytes += len;
-                allowance.bytes -= len;
-            } else if self.machine.is_wanted(id) {
+            let goes_on = &mut allowance.goes_on;
+            let mut step = |bytes: u64| {
+                moved_bytes += bytes;
+                goes_on(bytes) || broken!(StopIgnored)
+            };
+            let gathered =
+                if step(0) { self.machine.gather(id, start, len, &mut step)? } else { Gathered::Stopped };
+            if gathered == Gathered::Stopped {
+                waits = stopped;
+                break;
+            }
+            if gathered == Gathered::No && self.machine.is_wanted(id) {
                 // It was let go for somebody who opened it meanwhile.
-                is_done = false;
+                waits = Some(REPAIR_RETRY_MS);
                 break;
             }
+            allowance.bytes = allowance_bytes.saturating_sub(moved_bytes);
         }
+        allowance.bytes = allowance_bytes.saturating_sub(moved_bytes);
         if moved_bytes > 0 {
             let after = count(&self.machine.extents(id)?);
             self.counters.repaired += plan.piece_count.saturating_sub(after);
             self.counters.moved_bytes += moved_bytes;
         }
-        Ok(is_done)
+        Ok(waits)
     }
 }
 

@@ -17,7 +17,7 @@ pub use facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 pub use growth::{BTRFS, EXT4, Policy, XFS};
 pub use keeper::{Allowance, Counters, Guard, Options};
 pub use ledger::{Record, claims, hex};
-pub use machine::{Extent, Held, Machine, Reserved};
+pub use machine::{Extent, Gathered, GoesOn, Held, Machine, Reserved};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use pressure::{Busy, Pressure, Waits, waited_us};

@@ -47,6 +47,20 @@ pub enum Held {
     Gone,
 }
 
+/// What came of putting a stretch together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gathered {
+    /// It has fewer pieces.
+    Yes,
+    /// It stayed as it was.
+    No,
+    /// It was to stop before the end. What was moved until then lies where it is to be, unless only whole files can be moved.
+    Stopped,
+}
+
+/// Is told how many bytes were moved since it was asked last. Whether work goes on.
+pub type GoesOn<'a> = dyn FnMut(u64) -> bool + 'a;
+
 /// One file system, and the ledger of what was reserved on it.
 ///
 /// Each call is one step: a program that is killed was killed between two of them.
@@ -93,7 +107,13 @@ pub trait Machine {
     /// Whether only a whole file can be put together.
     fn moves_whole_files(&self) -> bool;
 
-    /// Puts `len_bytes` of a file that is held, from `start_bytes` on, together, if that makes fewer pieces of it: whether it did.
-    /// Contents and times stay.
-    fn gather(&mut self, file: &FileId, start_bytes: u64, len_bytes: u64) -> Result<bool>;
+    /// Puts `len_bytes` of a file that is held, from `start_bytes` on, together, if that makes fewer pieces of it. Contents and
+    /// times stay. Every few MiB it is asked whether that goes on.
+    fn gather(
+        &mut self,
+        file: &FileId,
+        start_bytes: u64,
+        len_bytes: u64,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<Gathered>;
 }

@@ -17,10 +17,12 @@ pub enum Mutant {
     StampUnproven,
     /// What a file shares is moved as well.
     SharedMoved,
+    /// What is to stop goes on to the end of the file.
+    StopIgnored,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 7] = [
+pub const MUTANTS: [Mutant; 8] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -28,4 +30,5 @@ pub const MUTANTS: [Mutant; 7] = [
     Mutant::StampStays,
     Mutant::StampUnproven,
     Mutant::SharedMoved,
+    Mutant::StopIgnored,
 ];

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use block::{Error, Result};
 use guard::{
-    Allowance, EXT4, Extent, Facts, FileId, Guard, Held, MUTANTS, Machine, Mutant, Options, Policy, Record,
-    Refusal, Reserved, Room, Stamp, XFS, claims,
+    Allowance, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, MUTANTS, Machine, Mutant, Options,
+    Policy, Record, Refusal, Reserved, Room, Stamp, XFS, claims,
 };
 use predict::cost::Piece;
 use predict::profile::HDD;
@@ -321,19 +321,28 @@ impl Machine for Sim {
         self.0.borrow().is_exact
     }
 
-    fn gather(&mut self, id: &FileId, start: u64, _len: u64) -> Result<bool> {
+    fn gather(&mut self, id: &FileId, start: u64, len: u64, goes_on: &mut GoesOn<'_>) -> Result<Gathered> {
         let mut world = self.0.borrow_mut();
         world.step()?;
         if std::mem::take(&mut world.opens_next) {
             world.is_wanted = true;
-            return Ok(false);
+            return Ok(Gathered::No);
         }
+        let whole_files = world.is_exact;
         let file = &mut world.files[index(id)];
         if !file.is_held || file.is_shared && start == 0 {
             file.damage = Some("moved what it must not");
         }
+        // In two steps.
+        if !goes_on(len / 2) {
+            if !whole_files {
+                file.pieces = file.pieces.div_ceil(2);
+            }
+            return Ok(Gathered::Stopped);
+        }
+        goes_on(len - len / 2);
         file.pieces = file.pieces.min(1 + u64::from(file.is_shared));
-        Ok(true)
+        Ok(Gathered::Yes)
     }
 }
 
@@ -493,19 +502,47 @@ fn no_more_moves_than_is_allowed() {
     let mut guard = guard_of(&world).unwrap();
     drain(&world, &mut guard, 0);
     for (bytes, goes_on, now) in [((40 << 16) - 1, true, 10_000), (1 << 30, false, 20_000)] {
-        let mut allowance = Allowance { bytes, goes_on: &|| goes_on };
+        let mut allowance = Allowance { bytes, goes_on: &mut |_| goes_on };
         assert!(guard.has_work(now) && guard.repair_next_within(now, &mut allowance).unwrap());
         assert_eq!((world.borrow().files[0].pieces, guard.suspect_count(), allowance.bytes), (40, 1, bytes));
     }
-    let mut allowance = Allowance { bytes: 40 << 16, goes_on: &|| true };
+    let mut allowance = Allowance { bytes: 40 << 16, goes_on: &mut |_| true };
     assert!(guard.repair_next_within(30_000, &mut allowance).unwrap());
     assert_eq!((world.borrow().files[0].pieces, guard.suspect_count(), allowance.bytes), (1, 0, 0));
+}
+
+/// Others come in the midst of a file: it stops there, keeps what can be kept, and goes on later.
+fn stops_in_the_midst(whole_files: bool) -> std::result::Result<(), String> {
+    let world = Rc::new(RefCell::new(World::new(1, u64::MAX)));
+    {
+        let mut world = world.borrow_mut();
+        (world.writers, world.is_exact) = (false, whole_files);
+        world.files[0] = SimFile { exists: true, pieces: 40, size: 40 << 16, ..SimFile::default() };
+        world.events.push_back((0, true, true));
+    }
+    let mut guard = guard_of(&world).unwrap();
+    drain(&world, &mut guard, 0);
+    let mut allowance = Allowance { bytes: u64::MAX, goes_on: &mut |bytes| bytes == 0 };
+    guard.repair_next_within(10_000, &mut allowance).unwrap();
+    let left = (world.borrow().files[0].pieces, guard.counters().moved_bytes, guard.has_work(10_000));
+    if left != (if whole_files { 40 } else { 20 }, 20 << 16, !whole_files) {
+        return Err(format!("{left:?}"));
+    }
+    while guard.repair_next(20_000).unwrap() {}
+    (world.borrow().files[0].pieces == 1).then_some(()).ok_or_else(|| "it does not go on".to_owned())
+}
+
+#[test]
+fn what_is_to_stop_stops_in_the_midst_of_a_file_and_goes_on_later() {
+    for whole_files in [false, true] {
+        stops_in_the_midst(whole_files).unwrap_or_else(|what| panic!("{whole_files}: {what}"));
+    }
 }
 
 #[test]
 fn each_mutant_is_found() {
     for mutant in MUTANTS {
-        let found = mutants::with(Some(mutant), || explore(0..60));
+        let found = mutants::with(Some(mutant), || explore(0..60).and_then(|_| stops_in_the_midst(false)));
         assert!(found.is_err(), "{mutant:?} is not found");
     }
     assert!(mutants::with(None::<Mutant>, || explore(0..2)).is_ok());

@@ -46,6 +46,18 @@ impl Activity {
         (!devices.is_empty()).then_some(Self { own, devices, is_exact })
     }
 
+    /// Of the devices below these file systems, whose counters are in `folder` as they are in `/sys/dev/block`.
+    pub fn of_systems(folder: &Path, systems: &[(PathBuf, Vec<DeviceNumber>)]) -> Option<Self> {
+        let devices: BTreeSet<_> = systems.iter().flat_map(|(_, devices)| devices).collect();
+        let is_exact = systems.iter().all(|(path, _)| lies_on_lowest(path));
+        let counters = |device: &DeviceNumber| {
+            File::open(folder.join(format!("{}:{}", device.major, device.minor)).join("stat")).ok()
+        };
+        let devices: Vec<_> = devices.into_iter().filter_map(counters).collect();
+        let own = File::open("/proc/self/io").ok()?;
+        (!devices.is_empty()).then_some(Self { own, devices, is_exact })
+    }
+
     /// Whether what this process does reaches the devices as it is, with nothing in between that does more or less of it, such as a RAID or
     /// a file that serves as a device.
     pub fn is_exact(&self) -> bool {

@@ -8,6 +8,8 @@
 //! A pause begins with [`PAUSE_MIN_MS`] and doubles while others go on, up to [`PAUSE_MAX_MS`]. After so much of it some work is done all the
 //! same, so that work ends even where others never rest.
 //!
+//! Who has a thread for the work, and sleeps in it, asks a [`Regulator`]. Who has other things to do while work pauses works in [`Turns`].
+//!
 //! Absent on purpose: idle classes of the scheduler and of the devices' queues, which are the caller's (`os::idle`); and threads.
 
 mod counts;
@@ -15,8 +17,10 @@ mod counts;
 mod mutant;
 mod rate;
 mod regulator;
+mod turns;
 
 pub use counts::Counts;
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use regulator::{LOOK_MS, Millis, PAUSE_MAX_MS, PAUSE_MIN_MS, REST_MAX_MS, Reason, Regulator, TURN_MS};
+pub use turns::{Counted, Turns};

@@ -13,13 +13,19 @@ pub enum Mutant {
     PauseEndsBlindly,
     /// Work waits as long as others work.
     Starved,
+    /// Work in turns does not look what others do between its turns.
+    RestUnseen,
+    /// Work in turns goes on through a pause that was decided in the midst of a turn.
+    TurnUnended,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 5] = [
+pub const MUTANTS: [Mutant; 7] = [
     Mutant::OwnWorkCounted,
     Mutant::LateWritesCounted,
     Mutant::ProgressIgnored,
     Mutant::PauseEndsBlindly,
     Mutant::Starved,
+    Mutant::RestUnseen,
+    Mutant::TurnUnended,
 ];

@@ -130,6 +130,13 @@ impl Regulator {
         Some((self.pause_ms, reason))
     }
 
+    /// A look before work goes on that did nothing since the last look: all that devices did meanwhile was for others. Answers as
+    /// [`Self::look`] does.
+    pub fn look_idle(&mut self, now: Millis, counts: Option<Counts>) -> Option<(Millis, Reason)> {
+        (self.told_ms, self.done_bytes) = (now, 0);
+        self.look(now, counts)
+    }
+
     /// A pause begins, with what the kernel counts: what is counted from here on is others' work.
     pub fn rests(&mut self, counts: Counts) {
         self.others.look(counts);

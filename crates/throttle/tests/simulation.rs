@@ -1,7 +1,7 @@
 //! A device with a queue, background work that is regulated, and others who come and go, on virtual time.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use throttle::{Counts, LOOK_MS, MUTANTS, Millis, PAUSE_MAX_MS, REST_MAX_MS, Regulator};
+use throttle::{Counted, Counts, LOOK_MS, MUTANTS, Millis, PAUSE_MAX_MS, REST_MAX_MS, Regulator, Turns};
 
 /// Bytes a millisecond that the device moves.
 const DEVICE: u64 = 200 << 10;
@@ -146,7 +146,109 @@ fn slow_from_now_on() {
     assert!(simulated.done_bytes - done > (simulated.now - began) * (DEVICE / 3) / 100 * 90);
 }
 
+/// Work in turns, as the guard's: some of it, then a look whether others came, who want nothing but reads.
+struct InTurns {
+    now: Millis,
+    turns: Turns,
+    counts: Counts,
+    /// When others are there.
+    others: std::ops::Range<Millis>,
+    /// What lies below writes everything twice.
+    is_mirrored: bool,
+    disturbed_ms: Millis,
+    done_bytes: u64,
+}
+
+const TURN: Millis = 100;
+const BETWEEN_TURNS: Millis = 200;
+
+impl InTurns {
+    fn new(is_mirrored: bool, others: std::ops::Range<Millis>) -> Self {
+        let counts =
+            Counts { device_read_bytes: 1 << 30, device_written_bytes: 1 << 30, ..Counts::default() };
+        Self { now: 0, turns: Turns::new(0), counts, others, is_mirrored, disturbed_ms: 0, done_bytes: 0 }
+    }
+
+    fn pass(&mut self, ms: Millis) {
+        self.now += ms;
+        if self.others.contains(&self.now) {
+            self.counts.device_read_bytes += OTHERS * ms;
+        }
+    }
+
+    /// Reads and writes; whether it goes on.
+    fn work(&mut self) -> bool {
+        let others = self.others.contains(&self.now);
+        let took = REQUEST / if others { DEVICE / 3 } else { DEVICE };
+        self.pass(took);
+        self.counts.own_read_bytes += REQUEST;
+        self.counts.own_written_bytes += REQUEST;
+        self.counts.device_read_bytes += REQUEST;
+        self.counts.device_written_bytes += if self.is_mirrored { 2 * REQUEST } else { REQUEST };
+        self.done_bytes += REQUEST;
+        if others {
+            self.disturbed_ms += took;
+        }
+        let counted = self.counted();
+        self.turns.goes_on(self.now, REQUEST, || counted)
+    }
+
+    fn counted(&self) -> Counted {
+        if self.is_mirrored { Counted::BetweenTurns(self.counts) } else { Counted::Exact(self.counts) }
+    }
+
+    /// Turns of so long each.
+    fn run(&mut self, ms: Millis, turn: Millis) {
+        let until = self.now + ms;
+        while self.now < until {
+            self.pass(BETWEEN_TURNS);
+            let counted = self.counted();
+            if self.turns.waits(self.now, || counted).is_some() {
+                continue;
+            }
+            let end = until.min(self.now + turn);
+            while self.now < end && self.work() {}
+            let counted = self.counted();
+            self.turns.ends(|| counted);
+        }
+    }
+}
+
+/// Others come: they are alone within half a second, whether own work can be told from theirs or not; they go, and work goes on.
+fn others_come_between_turns(is_mirrored: bool) {
+    let mut simulated = InTurns::new(is_mirrored, 60_000..75_000);
+    simulated.run(60_000, TURN);
+    let share = simulated.done_bytes * 100 / (DEVICE * 60_000);
+    assert!(share >= 25, "alone it does {share} % of what the device can");
+    simulated.run(15_000, TURN);
+    assert!(simulated.disturbed_ms <= TURN + LOOK_MS, "disturbed for {} ms", simulated.disturbed_ms);
+    let done = simulated.done_bytes;
+    simulated.run(30_000, TURN);
+    let share = (simulated.done_bytes - done) * 100 / (DEVICE * 30_000);
+    assert!(share >= 20, "afterwards it does {share} %");
+}
+
+/// A turn that is long, for a file that has to be moved at once, ends when others come.
+fn others_come_within_a_turn() {
+    let mut simulated = InTurns::new(false, 20_000..30_000);
+    simulated.run(30_000, 30_000);
+    assert!(simulated.disturbed_ms <= 150, "disturbed for {} ms", simulated.disturbed_ms);
+}
+
+/// What was done before there was work is nobody's.
+fn what_was_before_is_skipped() {
+    let mut simulated = InTurns::new(false, 0..2_000_000);
+    simulated.pass(1_000_000);
+    let counted = simulated.counted();
+    simulated.turns.skip(counted);
+    assert_eq!(simulated.turns.waits(simulated.now, || counted), None);
+}
+
 fn all() {
+    others_come_between_turns(false);
+    others_come_between_turns(true);
+    others_come_within_a_turn();
+    what_was_before_is_skipped();
     for writes in [false, true] {
         alone(Seen::All, writes);
         alone(Seen::Nothing, writes);

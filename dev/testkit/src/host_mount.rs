@@ -1,6 +1,7 @@
 //! File systems of the host, as images lie on them: fresh ones, and ones whose free space is in pieces. Needs root.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,37 @@ fn make(filesystem: &str, image: &Path, len_bytes: u64) {
     run(&format!("mkfs.{filesystem}"), &["-q", text(image)]);
 }
 
+/// `sb_features_incompat` and `sb_crc` (`fs/xfs/libxfs/xfs_format.h`).
+const INCOMPATIBLE_AT: usize = 216;
+const CHECKSUM_AT: usize = 224;
+/// `XFS_SB_FEAT_INCOMPAT_EXCHRANGE`.
+const EXCHANGES_RANGES: u64 = 1 << 6;
+
+fn superblock(image: &File, at: u64) -> [u8; 512] {
+    let mut superblock = [0; 512];
+    image.read_exact_at(&mut superblock, at).unwrap();
+    superblock
+}
+
+fn number(superblock: &[u8], at: usize) -> u64 {
+    u32::from_be_bytes(superblock[at..at + 4].try_into().unwrap()).into()
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let bit = |crc: u32, _| (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), bit))
+}
+
+fn allow_exchange(image: &File, at: u64) {
+    let mut superblock = superblock(image, at);
+    let features = u32::try_from(number(&superblock, INCOMPATIBLE_AT) | EXCHANGES_RANGES).unwrap();
+    superblock[INCOMPATIBLE_AT..INCOMPATIBLE_AT + 4].copy_from_slice(&features.to_be_bytes());
+    superblock[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+    let checksum = crc32c(&superblock).to_le_bytes();
+    superblock[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum);
+    image.write_all_at(&superblock, at).unwrap();
+}
+
 impl HostMount {
     /// Makes and mounts a file system of `len_bytes`: `ext4`, `xfs` (from 300 MiB) or `btrfs`.
     pub fn new(filesystem: &str, len_bytes: u64) -> Self {
@@ -39,6 +71,17 @@ impl HostMount {
         Self::of(filesystem, |image| {
             File::create(image).unwrap().set_len(len_bytes).unwrap();
             run(&format!("mkfs.{filesystem}"), &[&["-q"], options, &[text(image)]].concat());
+        })
+    }
+
+    /// XFS that can exchange ranges of files (kernel 6.10), which the `mkfs.xfs` of older distributions does not offer.
+    pub fn xfs_that_exchanges_ranges(len_bytes: u64) -> Self {
+        Self::of("xfs", |image| {
+            make("xfs", image, len_bytes);
+            let image = File::options().read(true).write(true).open(image).unwrap();
+            let head = superblock(&image, 0);
+            let (block, group, count) = (number(&head, 4), number(&head, 84), number(&head, 88));
+            (0..count).for_each(|at| allow_exchange(&image, at * group * block));
         })
     }
 

@@ -39,6 +39,9 @@ pub(crate) struct GuardArguments {
     /// Where the kernel says how long others waited
     #[arg(long, value_name = "DIR", default_value = "/proc/pressure", hide = true)]
     pub(crate) pressure: PathBuf,
+    /// Where the kernel counts what devices do, by their numbers
+    #[arg(long, value_name = "DIR", default_value = "/sys/dev/block", hide = true)]
+    pub(crate) device_counters: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -107,6 +110,7 @@ impl GuardArguments {
             idle: self.idle,
             metrics: self.metrics.clone(),
             pressure: self.pressure.clone(),
+            device_counters: self.device_counters.clone(),
             coordinator: self.coordinator.clone(),
         }
     }

@@ -64,6 +64,10 @@ impl Running {
         }
         let mut command = leandisk();
         command.args(["guard", arg(path), "--state", arg(state.path()), "--pressure", arg(pressure.path())]);
+        if !more.contains(&"--device-counters") {
+            // Others use the same devices as the test.
+            command.args(["--device-counters", arg(pressure.path())]);
+        }
         let mut child = command.args(["--idle", "0"]).args(more).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut said = BufReader::new(child.stderr.take().unwrap());
@@ -368,6 +372,51 @@ fn what_was_closed_in_pieces_is_put_together_unless_it_is_shared_or_open() {
     }
 }
 
+/// Whether the kernel is of this version or a later one.
+fn kernel_has(major: u32, minor: u32) -> bool {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = text.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
+    (numbers.next().unwrap(), numbers.next().unwrap()) >= (major, minor)
+}
+
+/// Where XFS exchanges ranges, only what is in pieces moves, and not the whole file.
+#[test]
+fn on_xfs_that_exchanges_ranges_only_what_is_in_pieces_moves() {
+    if !kernel_has(6, 10) {
+        println!("skipped: this kernel cannot exchange ranges of files on XFS");
+        return;
+    }
+    let host = HostMount::xfs_that_exchanges_ranges(400 << 20);
+    let path = host.path().join("in pieces");
+    let file = File::create(&path).unwrap();
+    let long = vec![7; 16 << 20];
+    file.write_all_at(&long, 0).unwrap();
+    file.sync_all().unwrap();
+    // With the last descriptor goes what XFS reserved by itself, in which all would be one piece.
+    drop(file);
+    let file = File::options().write(true).open(&path).unwrap();
+    for at in (0..48).rev() {
+        file.write_all_at(&piece(1, at), (long.len() + at * PIECE_BYTES) as u64).unwrap();
+        file.sync_all().unwrap();
+        let other = File::create(host.path().join(at.to_string())).unwrap();
+        other.write_all_at(&piece(2, at), 0).unwrap();
+        other.sync_all().unwrap();
+    }
+    // Ends within a block.
+    file.set_len((long.len() + 48 * PIECE_BYTES - 1000) as u64).unwrap();
+    drop(file);
+    let (before, contents, time) = (extents(&path), fs::read(&path).unwrap(), stamp(&path));
+    assert!(before > 40, "{before}");
+    let guard = Running::start(host.path(), &["--no-prevent"]);
+    close_after_writing(&path);
+    until("it was put together", || guard.count("repaired") > 0);
+    let moved = guard.count("moved_bytes");
+    assert!((1..4 << 20).contains(&moved), "{moved} bytes moved");
+    assert!(extents(&path) < 8, "{}", extents(&path));
+    assert!(fs::read(&path).unwrap() == contents && stamp(&path) == time);
+    guard.end();
+}
+
 #[test]
 fn a_dry_run_reserves_nothing_and_counts_what_it_would() {
     let host = HostMount::new("btrfs", HOST_BYTES);
@@ -458,6 +507,57 @@ fn it_sleeps_while_others_wait_and_says_so() {
     assert!(extents(&path) < before);
     guard.end();
     others.end();
+}
+
+/// A device that serves others, as the kernel would count it.
+struct Served {
+    is_over: Arc<AtomicBool>,
+    counter: JoinHandle<()>,
+}
+
+impl Served {
+    fn begin(folder: &Path, device: &str) -> Self {
+        let folder = folder.join(device);
+        fs::create_dir(&folder).unwrap();
+        let file = File::create(folder.join("stat")).unwrap();
+        let is_over = Arc::<AtomicBool>::default();
+        let ends = is_over.clone();
+        let count =
+            move |sectors: u64| file.write_at(format!("1 0 {sectors:016} 1 1 0 0 1 0 1 1").as_bytes(), 0);
+        count(0).unwrap();
+        let counter = std::thread::spawn(move || {
+            for at in 1.. {
+                count(at * 4096).unwrap();
+                std::thread::sleep(Duration::from_millis(10));
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        Self { is_over, counter }
+    }
+
+    fn end(self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.counter.join().unwrap();
+    }
+}
+
+#[test]
+fn it_sleeps_while_devices_serve_others_and_says_so() {
+    let (host, path) = in_pieces("ext4");
+    let counters = scratch();
+    let others = Served::begin(counters.path(), &device_below(host.path()));
+    let guard = Running::start(host.path(), &["--device-counters", arg(counters.path())]);
+    until("it sleeps", || {
+        // Whatever became of it meanwhile, there is something to look at again.
+        close_after_writing(&path);
+        let status = guard.status();
+        status["paths"][0]["state"] == "asleep" && status["paths"][0]["reason"] == "others use the devices"
+    });
+    others.end();
+    until("it wakes", || guard.count("repaired") > 0);
+    guard.end();
 }
 
 #[test]

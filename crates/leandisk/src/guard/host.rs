@@ -1,6 +1,6 @@
 //! The machine that a guard stands on: a mounted file system and a ledger on disk.
 
-use ::guard::{Extent, FileId, Held, Machine, Record, Refusal, Reserved, Room, Stamp};
+use ::guard::{Extent, FileId, Gathered, GoesOn, Held, Machine, Record, Refusal, Reserved, Room, Stamp};
 use block::{Error, Result};
 use os::{GuardedKind, GuardedSystem, Handle, HeldFile, LeftAlone, RawPiece, ReserveOutcome, Taken};
 use predict::cost::Piece;
@@ -119,13 +119,23 @@ impl Machine for HostMachine {
     }
 
     fn moves_whole_files(&self) -> bool {
-        self.system.kind == GuardedKind::Xfs
+        self.system.moves_whole_files
     }
 
-    fn gather(&mut self, file: &FileId, start_bytes: u64, len_bytes: u64) -> Result<bool> {
-        let done = self.held()?.gather(start_bytes, len_bytes);
+    fn gather(
+        &mut self,
+        file: &FileId,
+        start_bytes: u64,
+        len_bytes: u64,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<Gathered> {
+        let done = self.held()?.gather(start_bytes, len_bytes, goes_on);
         tracing::debug!(?file, start_bytes, len_bytes, ?done, "gather");
         // No room, mapped, or not possible here: it stays as it is.
-        Ok(done.unwrap_or(false))
+        Ok(match done {
+            Ok(os::Gathered::Yes) => Gathered::Yes,
+            Ok(os::Gathered::Stopped) => Gathered::Stopped,
+            Ok(os::Gathered::No) | Err(_) => Gathered::No,
+        })
     }
 }

@@ -11,6 +11,7 @@ mod chronicle;
 mod history;
 mod host;
 mod metrics;
+mod pace;
 mod state;
 mod turns;
 
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use ::coordinate::{Disks, May};
 use ::guard::{
-    Allowance, BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Options as GuardOptions, Policy, Pressure,
-    Stamp, XFS,
+    Allowance, BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Machine, Options as GuardOptions, Policy,
+    Pressure, Stamp, XFS,
 };
 use block::{Error, Result};
 use os::{DeviceNumber, FileFacts, GuardedKind, GuardedSystem, Handle, Seen, Watch};
@@ -35,6 +36,7 @@ use chronicle::Chronicle;
 pub use history::HISTORY_DAYS_MAX;
 use host::HostMachine;
 use metrics::Metrics;
+use pace::{Pace, paces};
 use state::State;
 use turns::Turns;
 
@@ -79,6 +81,8 @@ pub struct Options {
     pub metrics: Option<String>,
     /// What the kernel counts of waiting: `/proc/pressure`.
     pub pressure: PathBuf,
+    /// What the kernel counts of devices, by their numbers: `/sys/dev/block`.
+    pub device_counters: PathBuf,
     /// The socket or port of a coordinator; found without if there is none here.
     pub coordinator: Option<PathBuf>,
 }
@@ -94,6 +98,7 @@ impl Default for Options {
             idle: Duration::from_secs(2),
             metrics: None,
             pressure: PathBuf::from("/proc/pressure"),
+            device_counters: PathBuf::from("/sys/dev/block"),
             coordinator: None,
         }
     }
@@ -143,6 +148,7 @@ pub fn run(
     let mut systems = find(options, &mut state, observer)?;
     let mut chronicle = Chronicle::new(state.history(options.dry_run, observer), &systems);
     let mut turns = turns_of(options, &mut systems);
+    let mut paces = paces(&options.device_counters, &mut systems);
     let paths: Vec<_> = systems
         .iter()
         .filter(|system| system.watch.is_some())
@@ -154,7 +160,7 @@ pub fn run(
     show(&mut document, &systems, &state, &mut metrics, &clock);
     ready(&paths);
     while !stop.load(Ordering::Relaxed) {
-        turn(options, &mut systems, &mut clock, &mut chronicle, &mut turns);
+        turn(options, &mut systems, &mut clock, &mut chronicle, &mut turns, &mut paces);
         chronicle.save(clock.now(), &mut systems, false);
         if clock.now() >= clock.status_ms {
             clock.status_ms = clock.now() + STATUS_MS;
@@ -201,9 +207,10 @@ struct System {
     guard: Option<Guard<HostMachine>>,
     watch: Option<Watch>,
     pressure: Pressure,
-    /// When others last wrote, when it was looked for others last, and until when nothing is done after an error.
+    /// When others last wrote, when it was looked for others last (not yet, for the work that there is), and until when nothing is done after an
+    /// error.
     written_ms: u64,
-    looked_ms: u64,
+    looked_ms: Option<u64>,
     quiet_ms: u64,
     state: GuardState,
     reason: Option<String>,
@@ -214,6 +221,8 @@ struct System {
     devices: Vec<DeviceNumber>,
     /// What of its counts is in the history.
     saved: Counters,
+    /// Which of the paces is its own.
+    pace: usize,
     /// What a coordinator is asked for.
     disks: Option<Disks>,
     gain: u64,
@@ -349,7 +358,7 @@ fn system(
         watch,
         pressure: Pressure::default(),
         written_ms: 0,
-        looked_ms: 0,
+        looked_ms: None,
         quiet_ms: 0,
         state: GuardState::Working,
         reason: None,
@@ -357,6 +366,7 @@ fn system(
         uuid,
         devices,
         saved: Counters::default(),
+        pace: 0,
         disks: None,
         gain,
     })
@@ -381,6 +391,7 @@ fn turn(
     clock: &mut Clock,
     chronicle: &mut Chronicle,
     turns: &mut Turns,
+    paces: &mut [Pace],
 ) {
     turns.turn(clock.now());
     let began = clock.now();
@@ -400,7 +411,9 @@ fn turn(
         std::thread::sleep(if has_new { COLLECT_NEW } else { COLLECT });
     }
     for system in systems.iter_mut() {
-        system.repair(options, clock, turns);
+        if let Some(pace) = paces.get_mut(system.pace) {
+            system.repair(options, clock, turns, pace);
+        }
     }
     if let Some(system) = systems.iter().find(|system| system.state == GuardState::Asleep) {
         let passed = clock.now().saturating_sub(began);
@@ -476,59 +489,95 @@ impl System {
         (self.state, self.why, self.reason) = (GuardState::Asleep, why, Some(reason));
     }
 
-    fn repair(&mut self, options: &Options, clock: &Clock, turns: &mut Turns) {
-        let Some(guard) = &mut self.guard else { return };
+    fn repair(&mut self, options: &Options, clock: &Clock, turns: &mut Turns, pace: &mut Pace) {
+        let Some(guard) = &self.guard else { return };
         let now = clock.now();
         if self.state == GuardState::Off || now < self.quiet_ms {
             return;
         }
         if !guard.has_suspects() {
             turns.done(self.disks);
-            (self.state, self.reason) = (GuardState::Working, None);
+            (self.state, self.reason, self.looked_ms) = (GuardState::Working, None, None);
             return;
         }
         let idle_ms = u64::try_from(options.idle.as_millis()).unwrap_or(u64::MAX);
         if now < self.written_ms.saturating_add(idle_ms) {
-            self.sleep(WRITERS, "files are being written".to_owned());
-            self.looked_ms = now;
-            self.pressure.skip(now, waits(&options.pressure));
-            return;
+            self.looked_ms = None;
+            return self.sleep(WRITERS, "files are being written".to_owned());
         }
-        if now < self.looked_ms + LOOK_MS {
-            return;
+        match self.looked_ms {
+            Some(looked) if now < looked + LOOK_MS => {}
+            Some(_) => self.repair_if_idle(options, clock, turns, pace),
+            None => self.skip(options, clock, pace),
         }
-        self.looked_ms = now;
-        if let Some(busy) = self.pressure.look(now, waits(&options.pressure)) {
+    }
+
+    /// What was until now is no reason to wait.
+    fn skip(&mut self, options: &Options, clock: &Clock, pace: &mut Pace) {
+        let now = clock.now();
+        self.looked_ms = Some(now);
+        self.pressure.skip(now, waits(&options.pressure));
+        pace.skip();
+    }
+
+    /// Looks whether others use or wait for what the work needs, and works for a turn if they do not.
+    fn repair_if_idle(&mut self, options: &Options, clock: &Clock, turns: &mut Turns, pace: &mut Pace) {
+        let now = clock.now();
+        self.looked_ms = Some(now);
+        let busy = self.pressure.look(now, waits(&options.pressure));
+        // Asked in any case: a pause of its own ends by it.
+        let used = pace.waits(now);
+        if let Some(busy) = busy {
             return self.sleep(why(busy), busy.text());
         }
+        if let Some(reason) = used {
+            return self.sleep(pace::why(reason), reason.to_string());
+        }
         (self.state, self.reason) = (GuardState::Working, None);
-        if !guard.has_work(now) {
+        if !self.guard.as_ref().is_some_and(|guard| guard.has_work(now)) {
             return turns.done(self.disks);
         }
-        let (bytes, until) = match turns.may(now, self.disks.filter(|_| !options.dry_run), self.gain) {
-            May::Alone => (u64::MAX, u64::MAX),
-            May::Wait => {
-                return self.sleep(OTHERS_TURN, "it is another guard's turn on the storage".to_owned());
-            }
-            May::Go { bytes, until } => (bytes, until),
-        };
-        os::be_idle_io(true);
+        match turns.may(now, self.disks.filter(|_| !options.dry_run), self.gain) {
+            May::Alone => self.repair_for_a_turn(clock, turns, pace, (u64::MAX, u64::MAX)),
+            May::Wait => self.sleep(OTHERS_TURN, "it is another guard's turn on the storage".to_owned()),
+            May::Go { bytes, until } => self.repair_for_a_turn(clock, turns, pace, (bytes, until)),
+        }
+        // Own waiting does not count.
+        self.looked_ms = Some(clock.now());
+        self.pressure.skip(clock.now(), waits(&options.pressure));
+    }
+
+    /// Puts files together for a while, as far as the lease of bytes and time allows.
+    fn repair_for_a_turn(
+        &mut self,
+        clock: &Clock,
+        turns: &mut Turns,
+        pace: &mut Pace,
+        (bytes, until): (u64, u64),
+    ) {
+        let Some(guard) = &mut self.guard else { return };
         let began = Instant::now();
-        let mut result = Ok(true);
-        // A file is not begun that may take longer than there is time.
-        let goes_on = || clock.now().saturating_add(LEASE_REST_MS) < until;
-        let mut allowance = Allowance { bytes: bytes.min(turns.growth_left(self.disks)), goes_on: &goes_on };
+        // A file that moves as a whole is not begun anew each time.
+        let whole_files = guard.machine().moves_whole_files();
         let before = guard.counters().moved_bytes;
-        while matches!(result, Ok(true)) && began.elapsed() < WORK_TIME && goes_on() {
+        let bytes = bytes.min(turns.growth_left(self.disks));
+        let has_time = || clock.now().saturating_add(LEASE_REST_MS) < until;
+        os::be_idle_io(true);
+        pace.begins();
+        let mut goes_on = |bytes: u64| {
+            let is_paced = pace.goes_on(clock.now(), bytes);
+            is_paced && has_time() && (whole_files || bytes == 0 || began.elapsed() < WORK_TIME)
+        };
+        let mut allowance = Allowance { bytes, goes_on: &mut goes_on };
+        let mut result = Ok(true);
+        while matches!(result, Ok(true)) && began.elapsed() < WORK_TIME && (allowance.goes_on)(0) {
             result = guard.repair_next_within(clock.now(), &mut allowance);
         }
+        pace.ends();
         os::be_idle_io(false);
         turns.moved(guard.counters().moved_bytes.saturating_sub(before));
-        // Own waiting does not count.
-        self.looked_ms = clock.now();
-        self.pressure.skip(self.looked_ms, waits(&options.pressure));
         if let Err(error) = result {
-            self.fail(now, &error);
+            self.fail(clock.now(), &error);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Puts files together by the kernel's own calls, which swap blocks under the file's lock: ext4 piece by piece, XFS whole files, Btrfs by
-//! writing the stretch anew. The file is held.
+//! Puts files together by the kernel's own calls, which exchange blocks under the file's lock: ext4 and XFS piece by piece, XFS whole files
+//! where it cannot exchange ranges, Btrfs by writing the stretch anew. The file is held.
 
 use std::fs::File;
 use std::io;
@@ -20,6 +20,24 @@ const EXT4_IOC_MOVE_EXT: u32 = 0xc028_660f;
 const BTRFS_IOC_DEFRAG_RANGE: u32 = 0x4030_9410;
 /// `BTRFS_DEFRAG_RANGE_START_IO`.
 const START_IO: u64 = 2;
+
+/// As much is moved until it is asked whether that goes on: some tenths of a second on a disk that spins. On Btrfs, where each step finds its own
+/// place, pieces of this length cost next to nothing.
+const STEP_BYTES: u64 = 8 << 20;
+
+/// What came of putting a stretch together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gathered {
+    /// It has fewer pieces.
+    Yes,
+    /// It stayed as it was.
+    No,
+    /// It was to stop before the end. What was moved until then lies where it is to be, unless only whole files can be moved.
+    Stopped,
+}
+
+/// Is told how many bytes were moved since it was asked last. Whether work goes on.
+pub type GoesOn<'a> = dyn FnMut(u64) -> bool + 'a;
 
 #[repr(C)]
 struct MoveExtent {
@@ -64,24 +82,24 @@ impl HeldFile {
         Ok(pieces(&self.file, &name)?.unwrap_or_default())
     }
 
-    /// Puts a stretch together if that makes fewer pieces of it; whether it did. Contents and times stay.
-    pub fn gather(&self, start: u64, len: u64) -> Result<bool> {
+    /// Puts a stretch together if that makes fewer pieces of it. Contents and times stay. After each step what was moved is written
+    /// to the device, and it is asked whether that goes on.
+    pub fn gather(&self, start: u64, len: u64, goes_on: &mut GoesOn<'_>) -> Result<Gathered> {
         let before = self.pieces()?;
-        if before.iter().any(|piece| {
-            piece.is_shared
-                && piece.logical < start.saturating_add(len)
-                && piece.logical.saturating_add(piece.len_bytes) > start
-        }) {
-            return Ok(false);
-        }
         let end = start.saturating_add(len);
+        if within(&before, start, end).iter().any(|piece| piece.is_shared) {
+            return Ok(Gathered::No);
+        }
         let done = match self.system.kind {
-            GuardedKind::Ext4 => self.move_blocks(&before, start, end),
-            GuardedKind::Xfs => self.swap(&before),
-            GuardedKind::Btrfs => self.write_anew(start, len),
+            GuardedKind::Ext4 => self.move_blocks(&before, start, end, goes_on),
+            GuardedKind::Xfs if self.system.moves_whole_files => self.swap(&before, goes_on),
+            GuardedKind::Xfs => self.exchange(&before, start, end, goes_on),
+            GuardedKind::Btrfs => self.write_anew(start, end, goes_on),
         };
-        let is_done = done.map_err(|error| self.error("put together", error))?;
-        Ok(is_done && count(&self.pieces()?) < count(&before))
+        match done.map_err(|error| self.error("put together", error))? {
+            Gathered::Yes if count(&self.pieces()?) >= count(&before) => Ok(Gathered::No),
+            done => Ok(done),
+        }
     }
 
     fn donor(&self) -> io::Result<File> {
@@ -90,86 +108,126 @@ impl HeldFile {
         Ok(File::from(rustix::fs::openat(&root, ".", flags, Mode::RUSR | Mode::WUSR)?))
     }
 
-    /// A donor gets room at the same places, then the two swap blocks.
-    fn move_blocks(&self, before: &[RawPiece], start: u64, end: u64) -> io::Result<bool> {
-        let block = self.file.metadata()?.blksize().max(1024);
+    /// A donor with room at the same places as this stretch; `None` if that would be no fewer pieces.
+    fn better_donor(&self, before: &[RawPiece], start: u64, end: u64) -> io::Result<Option<File>> {
         let donor = self.donor()?;
-        let (start, end) = (start / block * block, end.next_multiple_of(block));
-        fallocate(&donor, FallocateFlags::empty(), start, end - start)?;
+        fallocate(&donor, FallocateFlags::empty(), start, end.saturating_sub(start))?;
         let room = pieces(&donor, "a donor").map_err(io::Error::other)?.unwrap_or_default();
-        if count(&room) >= count(&within(before, start, end)) {
-            return Ok(false);
-        }
-        let mut at = start;
-        while at < end {
+        Ok((count(&room) < count(&within(before, start, end))).then_some(donor))
+    }
+
+    /// The file and a donor swap blocks.
+    fn move_blocks(
+        &self,
+        before: &[RawPiece],
+        start: u64,
+        end: u64,
+        goes_on: &mut GoesOn<'_>,
+    ) -> io::Result<Gathered> {
+        let block = self.file.metadata()?.blksize().max(1024);
+        let (start, end) = (start / block * block, end.next_multiple_of(block));
+        let Some(donor) = self.better_donor(before, start, end)? else { return Ok(Gathered::No) };
+        self.in_steps(start, end, goes_on, |at, next| {
             let mut request = MoveExtent {
                 reserved: 0,
                 donor: u32::try_from(donor.as_raw_fd()).unwrap_or(u32::MAX),
                 start: at / block,
                 donor_start: at / block,
-                len: (end - at) / block,
+                len: (next - at) / block,
                 moved: 0,
             };
             ioctl(&self.file, EXT4_IOC_MOVE_EXT, &mut request)?;
-            if request.moved == 0 {
-                break;
+            crate::write_out(&self.file);
+            Ok(request.moved.saturating_mul(block))
+        })
+    }
+
+    /// A donor gets a copy, then the two exchange ranges. What changed meanwhile the kernel refuses to exchange.
+    fn exchange(
+        &self,
+        before: &[RawPiece],
+        start: u64,
+        end: u64,
+        goes_on: &mut GoesOn<'_>,
+    ) -> io::Result<Gathered> {
+        let end = end.min(self.file.metadata()?.size());
+        let Some(donor) = self.better_donor(before, start, end)? else { return Ok(Gathered::No) };
+        self.in_steps(start, end, goes_on, |at, next| {
+            let sampled = xfs::sample(&self.file)?;
+            copy(&self.file, &donor, at, next)?;
+            crate::write_out(&donor);
+            sampled.exchange(&self.file, &donor, at, next - at)?;
+            Ok(next - at)
+        })
+    }
+
+    /// Moves step by step: `one` moves from here to there, and says how many bytes it moved. What nobody else wants goes on.
+    fn in_steps(
+        &self,
+        start: u64,
+        end: u64,
+        goes_on: &mut GoesOn<'_>,
+        mut one: impl FnMut(u64, u64) -> io::Result<u64>,
+    ) -> io::Result<Gathered> {
+        let mut at = start;
+        while at < end {
+            let moved = one(at, end.min(at.saturating_add(STEP_BYTES)))?;
+            at = at.saturating_add(moved);
+            let goes_on = goes_on(moved) && !self.is_wanted();
+            if at < end && (moved == 0 || !goes_on) {
+                return Ok(if moved == 0 { Gathered::No } else { Gathered::Stopped });
             }
-            at = at.saturating_add(request.moved.saturating_mul(block));
         }
-        Ok(true)
+        Ok(Gathered::Yes)
     }
 
     /// A donor gets a copy in one piece, then the two swap all blocks.
-    fn swap(&self, before: &[RawPiece]) -> io::Result<bool> {
+    fn swap(&self, before: &[RawPiece], goes_on: &mut GoesOn<'_>) -> io::Result<Gathered> {
         let found = self.file.metadata()?;
         let size = found.size();
         // Holes would be filled.
         if found.blocks().saturating_mul(512) < size || size == 0 {
-            return Ok(false);
+            return Ok(Gathered::No);
         }
-        let donor = self.donor()?;
-        fallocate(&donor, FallocateFlags::empty(), 0, size)?;
-        let room = pieces(&donor, "a donor").map_err(io::Error::other)?.unwrap_or_default();
-        if count(&room) >= count(before) {
-            return Ok(false);
-        }
-        let mut at = 0;
-        while at < size {
-            let next = size.min(at + (16 << 20));
+        let Some(donor) = self.better_donor(before, 0, size)? else { return Ok(Gathered::No) };
+        let copied = self.in_steps(0, size, goes_on, |at, next| {
             copy(&self.file, &donor, at, next)?;
-            if self.is_wanted() {
-                return Ok(false);
-            }
-            at = next;
+            crate::write_out(&donor);
+            Ok(next - at)
+        })?;
+        if copied != Gathered::Yes {
+            return Ok(copied);
         }
         fsync(&donor)?;
         if self.is_wanted() {
-            return Ok(false);
+            return Ok(Gathered::No);
         }
         let now = self.file.metadata()?;
         let times =
             |of: &std::fs::Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec(), of.size());
         if times(&now) != times(&found) {
-            return Ok(false);
+            return Ok(Gathered::No);
         }
         // Behind our back nothing is left in the cache of either.
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
         xfs::swap(&self.file, &donor, &found)?;
-        Ok(true)
+        Ok(Gathered::Yes)
     }
 
-    fn write_anew(&self, start: u64, len: u64) -> io::Result<bool> {
-        let mut request = DefragRange {
-            start,
-            len,
-            flags: START_IO,
-            // Pieces of any length.
-            threshold: u32::MAX,
-            compression: 0,
-            unused: [0; 4],
-        };
-        ioctl(&self.file, BTRFS_IOC_DEFRAG_RANGE, &mut request)?;
-        fsync(&self.file)?;
-        Ok(true)
+    fn write_anew(&self, start: u64, end: u64, goes_on: &mut GoesOn<'_>) -> io::Result<Gathered> {
+        self.in_steps(start, end, goes_on, |at, next| {
+            let mut request = DefragRange {
+                start: at,
+                len: next - at,
+                flags: START_IO,
+                // Pieces of any length.
+                threshold: u32::MAX,
+                compression: 0,
+                unused: [0; 4],
+            };
+            ioctl(&self.file, BTRFS_IOC_DEFRAG_RANGE, &mut request)?;
+            fsync(&self.file)?;
+            Ok(next - at)
+        })
     }
 }

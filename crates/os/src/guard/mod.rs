@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 use block::{Error, Result};
 
 pub use fanotify::{Seen, Watch, wait};
+pub use gather::{Gathered, GoesOn};
 pub use handle::Handle;
 pub use held::{HeldFile, Taken};
 pub use peer::{OpenDisk, connect_at_once, disks_open_in, open_port, process_at, wait_for_input};
@@ -66,6 +67,8 @@ pub struct GuardedSystem {
     pub kind: GuardedKind,
     /// Its number, by which a ledger knows it.
     pub uuid: [u8; 16],
+    /// Whether only whole files can be put together here: XFS without exchange of ranges.
+    pub moves_whole_files: bool,
     device: u64,
 }
 
@@ -83,7 +86,8 @@ impl GuardedSystem {
         };
         let device = root.metadata().map_err(fail)?.dev();
         let uuid = uuid_of(&root, kind).map_err(fail)?;
-        Ok(Ok(Self { path, kind, uuid, device }))
+        let moves_whole_files = kind == GuardedKind::Xfs && !xfs::exchanges_ranges(&root);
+        Ok(Ok(Self { path, kind, uuid, moves_whole_files, device }))
     }
 
     /// Its folder. It is not kept open: that would keep it from being unmounted.

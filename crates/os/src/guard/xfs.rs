@@ -1,7 +1,8 @@
-//! What XFS has of its own (`fs/xfs/libxfs/xfs_fs.h`): descriptors that leave a file's times alone, and swapping the blocks of two files.
+//! What XFS has of its own (`fs/xfs/libxfs/xfs_fs.h`): descriptors that leave a file's times alone, and exchanging the blocks of two files.
 
 use std::fs::File;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::ptr::null_mut;
@@ -21,6 +22,12 @@ const FD_TO_HANDLE: u32 = sized::<HandleRequest>(0xc000_586a);
 const OPEN_BY_HANDLE: u32 = sized::<HandleRequest>(0xc000_586b);
 /// `_IOWR('X', 109, struct xfs_swapext)`.
 const SWAPEXT: u32 = sized::<Swap>(0xc000_586d);
+/// `_IOR('X', 126, struct xfs_fsop_geom)`, of which the flags are at [`GEOMETRY_FLAGS_AT`].
+const FSGEOMETRY: u32 = sized::<[u32; GEOMETRY_WORDS]>(0x8000_587e);
+/// `_IOR('X', 130, struct xfs_commit_range)`.
+const START_COMMIT: u32 = sized::<CommitRange>(0x8000_5882);
+/// `_IOW('X', 131, struct xfs_commit_range)`.
+const COMMIT_RANGE: u32 = sized::<CommitRange>(0x4000_5883);
 /// `_IOR('X', 31, struct fsxattr)`, which is the same on all file systems.
 const FSGETXATTR: u32 = 0x801c_581f;
 
@@ -28,6 +35,12 @@ const FSGETXATTR: u32 = 0x801c_581f;
 const IS_REALTIME: u32 = 0x1;
 /// `FS_XFLAG_PREALLOC`.
 const IS_PREALLOCATED: u32 = 0x2;
+
+/// `sizeof(struct xfs_fsop_geom)`, in words.
+const GEOMETRY_WORDS: usize = 64;
+const GEOMETRY_FLAGS_AT: usize = 92 / 4;
+/// `XFS_FSOP_GEOM_FLAGS_EXCHANGE_RANGE`.
+const HAS_EXCHANGE_RANGE: u32 = 1 << 24;
 
 #[repr(C)]
 struct HandleRequest {
@@ -88,6 +101,59 @@ struct Swap {
     length: i64,
     pad: [u8; 16],
     stat: Bulk,
+}
+
+/// `struct xfs_commit_range`: the called file is the second one.
+#[repr(C)]
+struct CommitRange {
+    file1: i32,
+    pad: u32,
+    file1_offset: u64,
+    file2_offset: u64,
+    length: u64,
+    flags: u64,
+    /// The kernel's own, by which it knows whether the second file changed.
+    file2_freshness: [u64; 6],
+}
+
+const _: () = assert!(size_of::<CommitRange>() == 88);
+const _: () = assert!(offset_of!(CommitRange, file1_offset) == 8 && offset_of!(CommitRange, flags) == 32);
+const _: () = assert!(offset_of!(CommitRange, file2_freshness) == 40);
+const _: () =
+    assert!(START_COMMIT == 0x8058_5882 && COMMIT_RANGE == 0x4058_5883 && FSGEOMETRY == 0x8100_587e);
+
+/// Whether ranges of two files can be exchanged on this file system, in one transaction.
+pub(super) fn exchanges_ranges(root: &File) -> bool {
+    let mut geometry = [0_u32; GEOMETRY_WORDS];
+    ioctl(root, FSGEOMETRY, &mut geometry).is_ok() && geometry[GEOMETRY_FLAGS_AT] & HAS_EXCHANGE_RANGE != 0
+}
+
+/// A file as it is at a moment, for [`Sampled::exchange`].
+pub(super) struct Sampled(CommitRange);
+
+/// What the file is like now.
+pub(super) fn sample(target: &File) -> io::Result<Sampled> {
+    let mut request = CommitRange {
+        file1: 0,
+        pad: 0,
+        file1_offset: 0,
+        file2_offset: 0,
+        length: 0,
+        flags: 0,
+        file2_freshness: [0; 6],
+    };
+    ioctl(target, START_COMMIT, &mut request)?;
+    Ok(Sampled(request))
+}
+
+impl Sampled {
+    /// Exchanges the same range of the two, unless the file changed since: the kernel looks itself, under its locks.
+    pub(super) fn exchange(mut self, target: &File, donor: &File, start: u64, len: u64) -> io::Result<()> {
+        let request = &mut self.0;
+        request.file1 = donor.as_raw_fd();
+        (request.file1_offset, request.file2_offset, request.length) = (start, start, len);
+        ioctl(target, COMMIT_RANGE, request).map(|_| ())
+    }
 }
 
 /// Opens a file for reading and writing so that neither its times nor its change counter tell of what is done with it.
