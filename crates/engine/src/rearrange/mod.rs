@@ -259,8 +259,10 @@ impl Run<'_> {
                 }
             }
             // All that lies there is free on stable storage by now. A crash in between leaves it allocated, no more.
-            for span in self.job.releases.get(number).into_iter().flatten() {
-                self.job.disk.release(to_virtual(self.job.volume, *span))?;
+            let release: ExtentSet<Volume> =
+                self.job.releases.get(number).into_iter().flatten().copied().collect();
+            for span in release.iter() {
+                self.job.disk.release(to_virtual(self.job.volume, span))?;
             }
         }
         if self.job.releases.iter().any(|release| !release.is_empty()) {

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - what the container holds for others is never in it;
 //! - what is not stored is taken by whole units of the container, or blocks of the host where that has holes, and only within the limit;
-//! - what was taken is made good once a batch is closed, by giving back free units, the smallest free extents first. Where holes were
-//!   filled, parts of units go back as well.
+//! - what was taken is made good once a batch is closed, by giving back free units, in few pieces, the smallest free extents first that
+//!   make them few. Where holes were filled, parts of units go back as well.
 
 use block::HOST_BLOCK_BYTES;
 use extent::{VolumeOffset, VolumeSpan};
@@ -22,6 +22,10 @@ const SLIVER_BYTES: u64 = 16 << 10;
 
 /// What the container may grow by, as a part of all that it may, for one of many gaps.
 const LITTLE_PART: u64 = 16;
+
+/// What is given back at once comes in about so many pieces at the most, as far as free space is in pieces that large: the host is asked
+/// for each by itself, and works for as long on a block as on many.
+const GIVEN_PIECES: u64 = 16;
 
 /// Whether the container may grow for a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -341,8 +345,10 @@ impl Space {
     /// than before. To be called when all that is free is free on the volume, too. Answers what is given back.
     pub(crate) fn shrink(&mut self) -> Vec<VolumeSpan> {
         let mut given = Vec::new();
+        let least_bytes = self.growth_bytes / GIVEN_PIECES;
         while self.growth_bytes > 0 && self.loan.is_none() {
-            let Some(span) = self.next_units().or_else(|| self.next_blocks()) else { break };
+            let next = self.next_units(least_bytes).or_else(|| self.next_blocks(least_bytes));
+            let Some(span) = next else { break };
             let aside = self.aside.as_mut().and_then(|aside| aside.held.as_mut());
             for held in self.held.iter_mut().chain(aside) {
                 held.remove_within(span);
@@ -354,8 +360,8 @@ impl Space {
     }
 
     /// Units that the container gives back next. It has no place for them from now on.
-    fn next_units(&mut self) -> Option<VolumeSpan> {
-        let units = self.of_held(|held| self.whole_units(held))?;
+    fn next_units(&mut self, least_bytes: u64) -> Option<VolumeSpan> {
+        let units = self.of_held(|held| self.whole_units(held, least_bytes))?;
         let wanted = self.growth_bytes.div_ceil(self.unit_bytes).saturating_mul(self.unit_bytes);
         let span = span_at(units.start().get(), units.len_bytes().min(wanted));
         self.thin.remove_units(span);
@@ -363,9 +369,9 @@ impl Space {
     }
 
     /// What the host has back next. It is a hole of its file from now on.
-    fn next_blocks(&mut self) -> Option<VolumeSpan> {
+    fn next_blocks(&mut self, least_bytes: u64) -> Option<VolumeSpan> {
         let wanted = self.filled_bytes.div_ceil(HOST_BLOCK_BYTES).saturating_mul(HOST_BLOCK_BYTES);
-        let blocks = self.of_held(|held| self.whole_blocks(held)).filter(|_| wanted > 0)?;
+        let blocks = self.of_held(|held| self.whole_blocks(held, least_bytes)).filter(|_| wanted > 0)?;
         let span = span_at(blocks.start().get(), blocks.len_bytes().min(wanted));
         self.thin.remove_blocks(span);
         self.filled_bytes = self.filled_bytes.saturating_sub(span.len_bytes());
@@ -378,18 +384,17 @@ impl Space {
         aside.and_then(&find).or_else(|| self.held.as_ref().and_then(&find))
     }
 
-    /// Whole units of the container in the smallest of `held` that has some.
-    fn whole_units(&self, held: &Spans) -> Option<VolumeSpan> {
+    /// Whole units of the container in one of `held` that has some.
+    fn whole_units(&self, held: &Spans, least_bytes: u64) -> Option<VolumeSpan> {
         // Twice the unit holds one for sure.
         let sure = held.fitting(self.unit_bytes.saturating_mul(2)).take(1);
-        let mut fitting = held.fitting(self.unit_bytes).take(LOOKED_AT_MAX).chain(sure);
+        let mut fitting = to_give(held, self.unit_bytes, least_bytes).chain(sure);
         fitting.find_map(|span| Some(self.thin.units_within(span)).filter(|units| !units.is_empty()))
     }
 
-    /// Whole blocks of the host in the smallest of `held` that has some which can go back alone.
-    fn whole_blocks(&self, held: &Spans) -> Option<VolumeSpan> {
-        let mut parts = held.fitting(HOST_BLOCK_BYTES).take(LOOKED_AT_MAX);
-        parts.find_map(|span| self.thin.blocks_within(span))
+    /// Whole blocks of the host in one of `held` that has some which can go back alone.
+    fn whole_blocks(&self, held: &Spans, least_bytes: u64) -> Option<VolumeSpan> {
+        to_give(held, HOST_BLOCK_BYTES, least_bytes).find_map(|span| self.thin.blocks_within(span))
     }
 
     /// Takes what is free of `span`, to keep others from it. It must not be written unless it is allocated.
@@ -449,6 +454,14 @@ impl Space {
 fn step_bytes_max(options: &DefragOptions) -> u64 {
     let growth_bytes_max = options.growth_bytes_max;
     growth_bytes_max.saturating_sub(options.unit_bytes.saturating_mul(2)).max(growth_bytes_max / 2)
+}
+
+/// What of `held` is looked at to be given back: the smallest first of those of `least_bytes`, so that the largest remain for large files;
+/// then the largest of the others, but for those that hold no `piece_bytes`.
+fn to_give(held: &Spans, piece_bytes: u64, least_bytes: u64) -> impl Iterator<Item = VolumeSpan> + '_ {
+    let least_bytes = least_bytes.max(piece_bytes);
+    let small = held.fitting_below(piece_bytes, least_bytes).rev();
+    held.fitting(least_bytes).take(LOOKED_AT_MAX).chain(small.take(LOOKED_AT_MAX))
 }
 
 fn give_to(free: &mut Spans, held: Option<&mut Spans>, thin: &Unstored, span: VolumeSpan) {

@@ -81,6 +81,15 @@ impl Spans {
         self.by_len.range((len_bytes, 0)..).map(|(len, start)| span_at(*start, *len))
     }
 
+    /// All spans of at least `len_bytes` and less than `end_bytes`, which is no less, the shortest first.
+    pub(crate) fn fitting_below(
+        &self,
+        len_bytes: u64,
+        end_bytes: u64,
+    ) -> impl DoubleEndedIterator<Item = VolumeSpan> + '_ {
+        self.by_len.range((len_bytes, 0)..(end_bytes, 0)).map(|(len, start)| span_at(*start, *len))
+    }
+
     /// The longest span.
     pub(crate) fn largest(&self) -> Option<VolumeSpan> {
         self.by_len.last().map(|(len, start)| span_at(*start, *len))

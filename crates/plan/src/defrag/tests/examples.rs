@@ -148,6 +148,21 @@ fn a_window_takes_a_little_storage_at_a_time() {
 }
 
 #[test]
+fn what_goes_back_to_the_container_is_in_few_pieces() {
+    let mut model = Model::new(146);
+    let file = model.add_dense(&[(1, 16), (18, 16)]);
+    keep(&mut model, &[0..1, 17..18, 34..35, 104..105, 145..146]);
+    // Twenty free clusters apart from each other, a gap that is too small, and one that is large enough and has no storage.
+    (36..76).step_by(2).for_each(|at| model.cells[at] = Cell::Kept);
+    (105..145).for_each(|at| model.backing[at] = Backing::Unallocated);
+    let options =
+        DefragOptions { growth_bytes_max: 40 * CLUSTER, growth_left_bytes_max: 0, ..options(Goal::Files) };
+    let (plan, now) = planned(&model, &options);
+    assert_eq!((now.run_count(file), plan.growth_left_bytes), (1, 0), "{plan:?}");
+    assert_eq!(plan.releases, [[span(1, 16), span(18, 16)]]);
+}
+
+#[test]
 fn a_stream_that_cannot_be_whole_gets_fewer_runs_and_is_counted() {
     let mut model = Model::new(100);
     // 95 % full: free are 3 and 2, and of its runs of 1, 2, 3 and 5 the first two fit together.
