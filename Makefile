@@ -29,10 +29,12 @@ MOMENTS ?= 100
 COORDINATE_SEEDS ?= 1000000
 # Copies of running guests' disks that `make live-kills` kills.
 LIVE_KILLS ?= 100
+# Copies of each guest's disk that `make live-guest` makes.
+LIVE_COPIES ?= 10
 # Generations of random writes that `make backup-generations` backs up.
 GENERATIONS ?= 1000
 
-.PHONY: help background-figures guard-figures results coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean
+.PHONY: help background-figures guard-figures results coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean live-guest
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -160,6 +162,10 @@ running-guests: ## Have a Debian kernel work on disks until it is killed, taken 
 	scripts/install-test-tools
 	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- running_guest:: --ignored --nocapture
 	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running_lvm:: --ignored --nocapture
+
+live-guest: ## Copy the disk of a Debian guest while SQLite, PostgreSQL and fio write to it, LIVE_COPIES times for each file system, and judge each copy (Debian, postgresql, qemu-system-x86)
+	scripts/install-test-tools live
+	LEANDISK_LIVE_COPIES=$(LIVE_COPIES) $(RUN_TESTS) --locked -p leandisk-cli --test it -- live_guest:: --ignored --nocapture --test-threads 1
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo

@@ -29,6 +29,9 @@ const GREETING_MAX: Duration = Duration::from_secs(5);
 /// How long it may take to do what it is asked for.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
+/// What no JSON has: an agent's parser begins anew with it, and so does what it answers.
+const MARK: u8 = 0xff;
+
 /// A connection that answers commands.
 #[derive(Debug)]
 pub struct Socket {
@@ -71,13 +74,25 @@ impl Socket {
     pub fn connect_agent(path: &Path, answer_max: Duration) -> Result<Self> {
         let mut socket = Self::open(path, "the guest agent")?;
         socket.answer_max = answer_max;
-        // What an earlier client left unread ends here: see guest-sync-delimited in qga/qapi-schema.json.
-        socket.stream.write_all(&[0xff]).map_err(|error| socket.lost(error))?;
+        socket.synchronise().map_err(|error| error.path(path.display()))?;
+        Ok(socket)
+    }
+
+    /// Skips what was meant for an earlier client, and the agent's complaint about the mark that ends what that one left unsent: see
+    /// guest-sync-delimited in qga/qapi-schema.json.
+    fn synchronise(&mut self) -> Result<()> {
+        self.stream.write_all(&[MARK]).map_err(|error| self.lost(error))?;
         let id = std::process::id();
-        let synced = (&mut socket as &mut dyn Monitor).ask("guest-sync", json!({ "id": id }))?;
-        match synced.as_u64() == Some(id.into()) {
-            true => Ok(socket),
-            false => Err(Error::corrupt("the guest agent answers another client").path(path.display())),
+        let asked = json!({ "execute": "guest-sync-delimited", "arguments": { "id": id } });
+        self.stream.write_all(format!("{asked}\n").as_bytes()).map_err(|error| self.lost(error))?;
+        let deadline = Instant::now() + self.answer_max;
+        loop {
+            let line = self.read_line(deadline)?;
+            // An answer that was cut off may stand before the mark.
+            let Some(at) = line.iter().rposition(|byte| *byte == MARK) else { continue };
+            if self.parse(&line[at + 1..])?["return"].as_u64() == Some(id.into()) {
+                return Ok(());
+            }
         }
     }
 
@@ -104,18 +119,24 @@ impl Socket {
 
     /// The next message of any kind.
     fn read_message(&mut self, deadline: Instant) -> Result<Value> {
+        loop {
+            let line = self.read_line(deadline)?;
+            if !line.is_empty() {
+                return self.parse(&line);
+            }
+        }
+    }
+
+    fn parse(&self, text: &[u8]) -> Result<Value> {
+        serde_json::from_slice(text).map_err(|_| self.no_monitor())
+    }
+
+    fn read_line(&mut self, deadline: Instant) -> Result<Vec<u8>> {
         let mut searched = 0;
         loop {
             if let Some(end) = self.held[searched..].iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.held.drain(..=searched + end).collect();
-                // An agent may mark where its answers begin anew.
-                let text = line.trim_ascii();
-                let text = text.strip_prefix(&[0xff]).unwrap_or(text);
-                if text.is_empty() {
-                    searched = 0;
-                    continue;
-                }
-                return serde_json::from_slice(text).map_err(|_| self.no_monitor());
+                return Ok(line.trim_ascii().to_vec());
             }
             searched = self.held.len();
             if searched >= ANSWER_BYTES_MAX {

@@ -17,6 +17,7 @@ use crate::tools::{run, scratch};
 
 const SCRIPT: &str = include_str!("../scripts/make-working-kernel");
 const PROGRAM: &str = include_str!("../scripts/working-init.c");
+const PACKER: &str = include_str!("../scripts/initrd.py");
 /// How long a guest may take to boot and mount, and to show all of the volumes that it is given.
 const TIME_MAX: Duration = Duration::from_secs(400);
 
@@ -148,7 +149,7 @@ fn kernel() -> &'static Path {
     static KERNEL: OnceLock<PathBuf> = OnceLock::new();
     KERNEL.get_or_init(|| {
         let mut hasher = DefaultHasher::new();
-        (SCRIPT, PROGRAM).hash(&mut hasher);
+        (SCRIPT, PROGRAM, PACKER).hash(&mut hasher);
         let dir = fixtures().join(format!("working-kernel-{:016x}", hasher.finish()));
         if dir.exists() {
             return dir;
@@ -156,9 +157,9 @@ fn kernel() -> &'static Path {
         fs::create_dir_all(fixtures()).unwrap();
         let fresh = tempfile::tempdir_in(fixtures()).unwrap();
         let scripts = scratch();
-        let [script, program] = ["make", "working-init.c"].map(|name| scripts.path().join(name));
-        fs::write(&script, SCRIPT).unwrap();
-        fs::write(program, PROGRAM).unwrap();
+        for (name, text) in [("make", SCRIPT), ("working-init.c", PROGRAM), ("initrd.py", PACKER)] {
+            fs::write(scripts.path().join(name), text).unwrap();
+        }
         let (at, scripts) = (fresh.path().display(), scripts.path().display());
         run(
             "bash",

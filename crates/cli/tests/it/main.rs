@@ -38,6 +38,7 @@ mod guest;
 mod holders;
 mod instant;
 mod interrupted;
+mod live_guest;
 mod load;
 mod log;
 mod lvm;

@@ -478,7 +478,8 @@ fn a_live_copy_is_left_alone() {
     guest.assert_clean();
 }
 
-/// An agent that answers as told, and what it was asked.
+/// An agent that answers as told, and what it was asked. Like that of QEMU it complains about the byte with which its parser begins anew, and an
+/// answer that an earlier client did not wait for comes before.
 pub(crate) fn fake_agent(path: &Path, freezes: bool) -> Arc<Mutex<Vec<String>>> {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let listener = UnixListener::bind(path).unwrap();
@@ -490,12 +491,19 @@ pub(crate) fn fake_agent(path: &Path, freezes: bool) -> Arc<Mutex<Vec<String>>> 
             let mut line = Vec::new();
             while reader.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
                 let text = line.strip_prefix(&[0xff]).unwrap_or(&line);
+                if text.len() < line.len() {
+                    let complaint = json!({ "error": { "class": "GenericError", "desc": "JSON parse error, stray '\u{fffd}'" } });
+                    write!(stream, "{}\n{complaint}\n", json!({ "return": 7, "id": 1 })).unwrap();
+                }
                 let command: Value = serde_json::from_slice(text).unwrap();
                 line.clear();
                 let name = command["execute"].as_str().unwrap().to_owned();
                 heard.lock().unwrap().push(name.clone());
                 let answer = match name.as_str() {
-                    "guest-sync" => json!({ "return": command["arguments"]["id"], "id": command["id"] }),
+                    "guest-sync-delimited" => {
+                        stream.write_all(&[0xff]).unwrap();
+                        json!({ "return": command["arguments"]["id"] })
+                    }
                     "guest-fsfreeze-freeze" if !freezes => {
                         json!({ "error": { "class": "GenericError", "desc": "a file system is busy" }, "id": command["id"] })
                     }
@@ -538,7 +546,7 @@ fn a_guest_that_is_told_to_freeze_is_told_to_thaw() {
         assert_eq!(output.status.code(), Some(status), "{said}");
         assert_eq!(said.contains("was not frozen"), !freezes && status == 0, "{said}");
         let asked = asked.lock().unwrap().clone();
-        assert_eq!(asked, ["guest-sync", "guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]);
+        assert_eq!(asked, ["guest-sync-delimited", "guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]);
         if is_taken {
             guest.ask("nbd-server-stop", json!({}));
         }

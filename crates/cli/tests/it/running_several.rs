@@ -168,7 +168,10 @@ fn disks_of_a_guest_make_one_snapshot_of_one_moment() {
     let asked = fake_agent(&agent, true);
     let frozen = ["backup", &guest.address(), "--freeze", "always", "--agent", arg(&agent)];
     succeeds(&guest, &repo.with(&place, &frozen));
-    assert_eq!(*asked.lock().unwrap(), ["guest-sync", "guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]);
+    assert_eq!(
+        *asked.lock().unwrap(),
+        ["guest-sync-delimited", "guest-fsfreeze-freeze", "guest-fsfreeze-thaw"]
+    );
     guest.assert_clean();
 
     // Another socket of the same QEMU is not another guest.
