@@ -79,15 +79,19 @@ impl Key {
 
     /// What was sealed; `None` if it was sealed by other keys, or is not what was sealed.
     pub(crate) fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
-        let (nonce, rest) = sealed.split_first_chunk::<NONCE_BYTES>()?;
-        let (ciphertext, mac) = rest.split_last_chunk::<MAC_BYTES>()?;
-        let differs = self.mac(nonce, ciphertext).iter().zip(mac).fold(0, |all, (a, b)| all | (a ^ b));
+        self.open_in_place(&mut sealed.to_vec()).map(|plain| plain.to_vec())
+    }
+
+    /// The same without memory of its own: what was sealed is a part of `sealed` then.
+    pub(crate) fn open_in_place<'s>(&self, sealed: &'s mut [u8]) -> Option<&'s mut [u8]> {
+        let (nonce, rest) = sealed.split_first_chunk_mut::<NONCE_BYTES>()?;
+        let (text, mac) = rest.split_last_chunk_mut::<MAC_BYTES>()?;
+        let differs = self.mac(nonce, text).iter().zip(mac).fold(0, |all, (a, b)| all | (a ^ *b));
         if differs != 0 {
             return None;
         }
-        let mut plain = ciphertext.to_vec();
-        self.counter(nonce).apply_keystream(&mut plain);
-        Some(plain)
+        self.counter(nonce).apply_keystream(text);
+        Some(text)
     }
 
     fn counter(&self, nonce: &[u8; NONCE_BYTES]) -> Counter {

@@ -1,11 +1,13 @@
 //! A repository whose key is known: what is stored in it by name, or as a blob in a pack.
 
+use std::cell::RefCell;
 use std::io::{ErrorKind as IoErrorKind, Read};
 use std::sync::Arc;
 
 use block::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zstd::bulk::Decompressor;
 
 use crate::Id;
 use crate::crypto::Key;
@@ -101,24 +103,38 @@ impl Unlocked {
         };
         let len = usize::try_from(stored.len_bytes).expect("bounded by the index");
         let sealed = self.storage.read_part(Kind::Pack, &name, u64::from(stored.offset), len);
-        let sealed = sealed.map_err(|error| match error.io_source().map(std::io::Error::kind) {
+        let mut sealed = sealed.map_err(|error| match error.io_source().map(std::io::Error::kind) {
             Some(IoErrorKind::NotFound | IoErrorKind::UnexpectedEof) => {
                 corrupt("is not there").because(error)
             }
             _ => error,
         })?;
-        let plain = self.key.open(&sealed).ok_or_else(|| corrupt("does not decrypt"))?;
+        let plain = self.key.open_in_place(&mut sealed).ok_or_else(|| corrupt("does not decrypt"))?;
         let plain = match stored.uncompressed_bytes {
-            None => plain,
-            Some(bytes) => decompressed(&plain, u64::from(bytes))
-                .filter(|plain| plain.len() as u64 == u64::from(bytes))
-                .ok_or_else(|| corrupt("does not decompress"))?,
+            None => plain.to_vec(),
+            Some(bytes) => inflated(plain, bytes).ok_or_else(|| corrupt("does not decompress"))?,
         };
         if Id::of(&plain) != stored.id {
             return Err(corrupt("is not what its ID says"));
         }
         Ok(plain)
     }
+}
+
+thread_local! {
+    /// Its memory is a megabyte, and blobs are many.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// `None` if it is no such stream, or not of that length.
+fn inflated(bytes: &[u8], len_bytes: u32) -> Option<Vec<u8>> {
+    let len = usize::try_from(len_bytes).ok()?;
+    DECOMPRESSOR.with_borrow_mut(|kept| {
+        let mut decompressor = kept.take().or_else(|| Decompressor::new().ok())?;
+        let plain = decompressor.decompress(bytes, len).ok();
+        *kept = Some(decompressor);
+        plain.filter(|plain| plain.len() == len)
+    })
 }
 
 /// `None` if it is no such stream, or would be longer than allowed.
