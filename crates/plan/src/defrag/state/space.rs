@@ -3,8 +3,8 @@
 //! Invariants:
 //! - what the container holds for others is never in it;
 //! - what is not stored is taken by whole units of the container, or blocks of the host where that has holes, and only within the limit;
-//! - what was taken is made good once a batch is closed, by giving back free units, in few pieces, the smallest free extents first that
-//!   make them few. Where holes were filled, parts of units go back as well.
+//! - what was taken is made good once a batch is closed, by giving back free units, the smallest free extents first; in few pieces where
+//!   units are as small as the host's blocks. Where holes were filled, parts of units go back as well.
 
 use block::HOST_BLOCK_BYTES;
 use extent::{VolumeOffset, VolumeSpan};
@@ -345,7 +345,7 @@ impl Space {
     /// than before. To be called when all that is free is free on the volume, too. Answers what is given back.
     pub(crate) fn shrink(&mut self) -> Vec<VolumeSpan> {
         let mut given = Vec::new();
-        let least_bytes = self.growth_bytes / GIVEN_PIECES;
+        let least_bytes = self.given_bytes_min();
         while self.growth_bytes > 0 && self.loan.is_none() {
             let next = self.next_units(least_bytes).or_else(|| self.next_blocks(least_bytes));
             let Some(span) = next else { break };
@@ -357,6 +357,12 @@ impl Space {
             given.push(span);
         }
         given
+    }
+
+    /// How large pieces are that go back first. Of a container with larger units than the host's blocks the number of pieces is small
+    /// anyhow, and large free extents are worth more.
+    fn given_bytes_min(&self) -> u64 {
+        if self.unit_bytes > HOST_BLOCK_BYTES { 0 } else { self.growth_bytes / GIVEN_PIECES }
     }
 
     /// Units that the container gives back next. It has no place for them from now on.
