@@ -20,6 +20,7 @@ mod removal;
 mod snapshot;
 mod socket;
 mod surroundings;
+mod threads;
 
 pub use address::Address;
 pub use agent::{Agent, Freeze, GuestAgent};

@@ -27,10 +27,12 @@ pub enum Mutant {
     DisksOneByOne,
     /// Of several disks only the first is put back as it was.
     OnlyFirstDiskPutBack,
+    /// A disk is exported that its QEMU does not survive.
+    ThreadIgnored,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 12] = [
+pub const MUTANTS: [Mutant; 13] = [
     Mutant::NoRecord,
     Mutant::OverlayLeft,
     Mutant::FilterLeftIn,
@@ -43,4 +45,5 @@ pub const MUTANTS: [Mutant; 12] = [
     Mutant::OldBitmapBeforeMoment,
     Mutant::DisksOneByOne,
     Mutant::OnlyFirstDiskPutBack,
+    Mutant::ThreadIgnored,
 ];

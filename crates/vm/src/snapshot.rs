@@ -25,6 +25,7 @@ use crate::parts::{EXPORT, FILTER, FROZEN, GATE, JOB, KEPT, OVERLAY, SERVER, SIN
 use crate::record::{self, Record, RecordedDisk};
 use crate::removal::{recover, remove, remove_export, thaw_anew};
 use crate::surroundings::Surroundings;
+use crate::threads;
 
 /// The most disks that are read at one moment: names of nodes have room for two digits.
 pub const DISK_COUNT_MAX: usize = 100;
@@ -139,7 +140,10 @@ impl Snapshot {
 
 /// Makes it. What runs that are over left in this QEMU is removed before. Fails with nothing left, if QEMU still answers.
 pub fn begin(monitor: &mut dyn Monitor, around: &dyn Surroundings, wanted: &Wanted<'_>) -> Result<Snapshot> {
-    check_version(monitor)?;
+    let version = check_version(monitor)?;
+    for WantedDisk { disk, .. } in &wanted.disks {
+        threads::check(monitor, version, disk)?;
+    }
     if let Some(other) = recover(monitor, around)?.living.first() {
         if other.is_of_process_of(wanted.run) {
             return Err(Error::refused("two of the sockets lead to the same QEMU")
@@ -164,12 +168,12 @@ pub fn begin(monitor: &mut dyn Monitor, around: &dyn Surroundings, wanted: &Want
     })
 }
 
-/// The copy-before-write filter that gives the copy up rather than the guest's write came with QEMU 7.1.
-fn check_version(monitor: &mut dyn Monitor) -> Result<()> {
+/// QEMU's version. The copy-before-write filter that gives the copy up rather than the guest's write came with QEMU 7.1.
+fn check_version(monitor: &mut dyn Monitor) -> Result<(u64, u64)> {
     let version = monitor.ask("query-version", json!({}))?;
     let part = |name: &str| version["qemu"][name].as_u64().unwrap_or(0);
     match (part("major"), part("minor")) {
-        enough if enough >= (7, 1) => Ok(()),
+        enough if enough >= (7, 1) => Ok(enough),
         (major, minor) => Err(Error::unsupported("reading a disk of a running guest").field(
             "QEMU's version",
             format!("{major}.{minor}"),

@@ -39,30 +39,17 @@ struct Kind {
     make: &'static [&'static str],
     check: &'static [&'static str],
     format: &'static str,
-    /// Whether a thread of QEMU's own has the disk.
-    has_thread: bool,
 }
 
-const EXT4: Kind = Kind {
-    name: "ext4",
-    make: &["mkfs.ext4", "-q", "-F"],
-    check: &["e2fsck", "-fn"],
-    format: "qcow2",
-    has_thread: false,
-};
-const XFS: Kind = Kind {
-    name: "xfs",
-    make: &["mkfs.xfs", "-q", "-f"],
-    check: &["xfs_repair", "-n"],
-    format: "raw",
-    has_thread: true,
-};
+const EXT4: Kind =
+    Kind { name: "ext4", make: &["mkfs.ext4", "-q", "-F"], check: &["e2fsck", "-fn"], format: "qcow2" };
+const XFS: Kind =
+    Kind { name: "xfs", make: &["mkfs.xfs", "-q", "-f"], check: &["xfs_repair", "-n"], format: "raw" };
 const BTRFS: Kind = Kind {
     name: "btrfs",
     make: &["mkfs.btrfs", "-q", "-f"],
     check: &["btrfs", "check", "--readonly"],
     format: "qcow2",
-    has_thread: true,
 };
 
 /// Where PostgreSQL's programs are.
@@ -192,13 +179,11 @@ impl Guest {
             user.trim(),
             postgresql().display()
         );
-        let thread: &[&str] = if kind.has_thread { &["-object", "iothread,id=thread"] } else { &[] };
         let node = format!(
             "driver={},node-name=disk0,file.driver=file,file.filename={}",
             kind.format,
             disk.display()
         );
-        let device = if kind.has_thread { ",iothread=thread" } else { "" };
         let serials = LINES.map(|name| format!("file:{}", at(name).display()));
         let monitors = ["qmp", "own"].map(|name| format!("unix:{},server=on,wait=off", at(name).display()));
         let agent = format!("socket,id=agent,server=on,wait=off,path={}", at("agent").display());
@@ -222,8 +207,7 @@ impl Guest {
             .args(["-append", &line])
             .args(serials.iter().flat_map(|serial| ["-serial", serial]))
             .args(monitors.iter().flat_map(|monitor| ["-qmp", monitor]))
-            .args(thread)
-            .args(["-blockdev", &node, "-device", &format!("virtio-blk-pci,id=vda,drive=disk0{device}")])
+            .args(["-blockdev", &node, "-device", "virtio-blk-pci,id=vda,drive=disk0"])
             .args(["-chardev", &agent, "-device", "virtio-serial"])
             .args(["-device", "virtserialport,chardev=agent,name=org.qemu.guest_agent.0"])
             .stdin(Stdio::null())

@@ -30,6 +30,8 @@ pub(crate) enum Attached {
     ByDrive,
     /// A block device that no device uses.
     Unused,
+    /// A node, as `vda`, that a thread of its own handles.
+    InThread,
 }
 
 /// A QEMU with one disk or several, and a monitor of the test's own beside the one that is named.
@@ -58,11 +60,13 @@ impl Guest {
         let disk = |(number, name): (usize, &&str)| {
             let disk = dir.path().join(format!("{name}.qcow2"));
             let disk = disk.display();
+            let by_node = format!(
+                "-blockdev driver=qcow2,node-name=disk{number},file.driver=file,file.filename={disk} -device virtio-blk-pci,drive=disk{number},id={}",
+                DEVICES[number]
+            );
             match attached {
-                Attached::ByNode => format!(
-                    "-blockdev driver=qcow2,node-name=disk{number},file.driver=file,file.filename={disk} -device virtio-blk-pci,drive=disk{number},id={}",
-                    DEVICES[number]
-                ),
+                Attached::ByNode => by_node,
+                Attached::InThread => format!("-object iothread,id=thread {by_node},iothread=thread"),
                 Attached::ByDrive => format!("-drive file={disk},if=virtio"),
                 Attached::Unused => format!("-drive file={disk},if=none,id=virtio{number}"),
             }
@@ -127,7 +131,9 @@ impl Guest {
     /// The same to the disk of that number.
     pub(crate) fn write_to(&mut self, disk: usize, byte: u8, at: &str, len: &str) {
         let device = match self.attached {
-            Attached::ByNode => format!("-d /machine/peripheral/{}/virtio-backend", DEVICES[disk]),
+            Attached::ByNode | Attached::InThread => {
+                format!("-d /machine/peripheral/{}/virtio-backend", DEVICES[disk])
+            }
             Attached::ByDrive | Attached::Unused => format!("virtio{disk}"),
         };
         let line = format!("qemu-io {device} \"write -P {byte} {at} {len}\"");
@@ -391,6 +397,22 @@ fn what_goes_wrong_has_its_status_and_leaves_nothing() {
     assert_eq!(status, Some(5), "{said}");
     assert_ne!(fs::metadata(&target).unwrap().len(), DISK_BYTES, "{said}");
     assert_eq!(names_in(&guest.path("tmp")), Vec::<String>::new());
+}
+
+#[test]
+fn a_disk_with_an_iothread_is_read_only_by_a_qemu_that_survives_it() {
+    let mut guest = Guest::start(Attached::InThread);
+    let (address, target) = (guest.address(), guest.path("copy.raw"));
+    let version = guest.ask("query-version", json!({}))["qemu"]["major"].as_u64().unwrap();
+    if version < 9 {
+        let said = fail(3, &["copy", &address, arg(&target)]);
+        assert!(said.contains("iothread") && said.contains("9.0"), "{said}");
+        assert!(!target.exists());
+    } else {
+        succeed(&["copy", &address, arg(&target)]);
+        run("qemu-img", &["compare", arg(&target), arg(&guest.path("before.raw"))]);
+    }
+    guest.assert_clean();
 }
 
 #[test]

@@ -299,6 +299,45 @@ fn foreign_fault() -> Option<String> {
     if kept { world.check_clean().err() } else { Some("an export of others is gone".to_owned()) }
 }
 
+/// A QEMU that a reader of the disk would end is not asked to export it, and others are.
+fn thread_fault() -> Option<String> {
+    let (none, thread) = (Some(""), Some("/objects/thread"));
+    for (has_device, version, of_devices, refused) in [
+        (true, (7, 2), [thread, none], true),
+        (true, (7, 2), [none, thread], false),
+        (true, (7, 2), [None, none], true),
+        (false, (7, 2), [none, none], true),
+        (true, (8, 2), [thread, none], true),
+        (true, (9, 0), [thread, none], false),
+    ] {
+        let kind =
+            Kind { disk_count: 1, has_device, since: false, freeze: Freeze::Never, agent_fails: false };
+        let world = World::new(kind, 1);
+        {
+            let mut qemu = world.qemu.borrow_mut();
+            (qemu.version, qemu.threads) = (version, Some(of_devices));
+            qemu.begin_process(None);
+        }
+        let begun = world.begin(id(1));
+        let kind = begun.as_ref().err().map(block::Error::kind);
+        if kind != refused.then_some(ErrorKind::Unsupported) {
+            return Some(format!("{version:?} {of_devices:?} {has_device}: {kind:?}"));
+        }
+        if let Ok(snapshot) = begun {
+            snapshot.end(&mut world.shared(), &world.shared()).unwrap();
+        }
+        if let Err(why) = world.check_clean() {
+            return Some(why);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_disk_whose_readers_end_its_qemu_is_refused() {
+    assert_eq!(thread_fault(), None);
+}
+
 #[test]
 fn a_run_that_goes_on_is_left_alone() {
     assert_eq!(living_fault(), None);
@@ -312,8 +351,9 @@ fn what_others_export_stays() {
 #[test]
 fn every_way_to_break_the_order_is_found() {
     for mutant in MUTANTS {
-        let found =
-            mutants::with(Some(mutant), || first_fault().or_else(living_fault).or_else(foreign_fault));
+        let found = mutants::with(Some(mutant), || {
+            first_fault().or_else(living_fault).or_else(foreign_fault).or_else(thread_fault)
+        });
         assert!(found.is_some(), "{mutant:?} was not found");
     }
     assert_eq!(mutants::with(None::<Mutant>, living_fault), None);

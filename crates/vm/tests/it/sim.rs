@@ -52,6 +52,10 @@ pub(crate) struct Qemu {
     /// By their nodes and names.
     bitmaps: BTreeMap<(String, String), Bitmap>,
     pub(crate) has_device: bool,
+    /// What each device says of its thread, if the guest has one: nothing at all, as a device of a controller does, or the thread.
+    pub(crate) threads: Option<[Option<&'static str>; 2]>,
+    /// QEMU's version.
+    pub(crate) version: (u64, u64),
     /// What each device reads and writes.
     roots: [String; 2],
     /// Each with its filter.
@@ -86,6 +90,8 @@ impl Qemu {
             objects: BTreeMap::new(),
             bitmaps: NODES.map(|node| ((node.to_owned(), "daily".to_owned()), daily.clone())).into(),
             has_device: true,
+            threads: None,
+            version: (7, 2),
             roots: NODES.map(str::to_owned),
             jobs: BTreeMap::new(),
             exports: BTreeMap::new(),
@@ -244,7 +250,14 @@ impl Qemu {
         let text = |key: &str| told[key].as_str().unwrap_or_default().to_owned();
         let need = |there: bool, what: &str| if there { Ok(()) } else { Err(what.to_owned()) };
         match name {
-            "query-version" => return Ok(json!({ "qemu": { "major": 7, "minor": 2, "micro": 0 } })),
+            "query-version" => {
+                let (major, minor) = self.version;
+                return Ok(json!({ "qemu": { "major": major, "minor": minor, "micro": 0 } }));
+            }
+            "query-iothreads" => {
+                let threads = self.threads.map(|_| json!({ "id": "thread" }));
+                return Ok(threads.into_iter().collect());
+            }
             "query-block" if self.has_device => {
                 let block = |(root, device): (&String, &str)| json!({ "device": "", "qdev": device, "inserted": { "node-name": root } });
                 return Ok(self.roots.iter().zip(DEVICES).map(block).collect());
@@ -265,6 +278,11 @@ impl Qemu {
             }
             "qom-list" if self.objects.is_empty() => return Err("Device '/objects' not found".to_owned()),
             "qom-list" => return Ok(self.objects.keys().map(|name| json!({ "name": name })).collect()),
+            "qom-get" if text("property") == "iothread" => {
+                let device = DEVICES.iter().position(|device| text("path") == *device);
+                let said = device.zip(self.threads).and_then(|(device, threads)| threads[device]);
+                return said.map(|thread| json!(thread)).ok_or_else(|| "Property not found".to_owned());
+            }
             "qom-get" => {
                 let path = text("path");
                 let object = self.objects.get(path.trim_start_matches("/objects/"));
