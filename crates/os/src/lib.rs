@@ -51,6 +51,7 @@ mod target_names;
 mod target_options;
 mod users;
 mod writeback;
+mod zeros;
 
 pub use activity::{Activity, MovedBytes};
 pub use confine::{Confined, Names as ConfinedNames, Split, Work, confine, split};

@@ -16,8 +16,7 @@ use extent::{Host, HostOffset, HostSpan};
 use mutants::broken;
 use rustix::io::Errno;
 
-/// What zeros are written from.
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+use crate::zeros::ZEROS;
 
 /// Where a stream goes to.
 pub trait Outlet: Send + Sync {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use crate::direct::Direct;
 use crate::memory::prefer_large_pages;
 use crate::requests::{Client, Request, client};
+use crate::zeros::ZEROS;
 
 /// What kind of thing a path is, of the kinds that can hold an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,7 +163,6 @@ impl RawFile {
 
     /// Writes zeros over `span`.
     pub(crate) fn write_zeros(&self, span: HostSpan) -> Result<()> {
-        static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
         for piece in span.split(ZEROS.len() as u64) {
             let len = usize::try_from(piece.len_bytes()).expect("at most the zeros' length");
             self.file

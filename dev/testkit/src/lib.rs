@@ -20,6 +20,7 @@ pub mod ntfs_log;
 pub mod ntfs_volume;
 mod rest_server;
 mod tools;
+pub mod vhd;
 pub mod working_guest;
 mod writing;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{SOURCES, arg, document, fail, number, succeed};
 use serde_json::Value;
-use testkit::{Guest, Inside, as_root, run, scratch};
+use testkit::{AgedHost, Guest, Inside, as_root, run, scratch};
 
 const SCRIPT: &str = include_str!("../scripts/layers.py");
 
@@ -16,8 +16,8 @@ fn layers(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An image in which the guest's disk lies in pieces in a shuffled order, and so does the image on the host.
-fn scattered(guest: &Guest, format: &str, dir: &Path) -> PathBuf {
+/// An image on `host` in which the guest's disk lies in pieces in a shuffled order, and so does the image there.
+fn scattered(guest: &Guest, format: &str, dir: &Path, host: &Path) -> PathBuf {
     let made = dir.join(format!("made.{format}"));
     if format == "raw" {
         run("cp", &["--sparse=always", arg(&guest.disk), arg(&made)]);
@@ -40,7 +40,7 @@ fn scattered(guest: &Guest, format: &str, dir: &Path) -> PathBuf {
         args.push(arg(&made));
         run("qemu-io", &args);
     }
-    let image = dir.join(format!("disk.{format}"));
+    let image = host.join(format!("disk.{format}"));
     layers(&["scatter", arg(&made), arg(&image)]);
     image
 }
@@ -65,9 +65,11 @@ fn listed(image: &Path, format: &str, dir: &Path) -> (Value, BTreeMap<String, Va
 #[test]
 fn the_whole_stack_is_what_other_programs_compose() {
     let guest = Guest::get(Inside::Ext4);
+    // Where much is free in one piece, ext4 puts what comes in any order in its place.
+    let aged = AgedHost::new("ext4", 256 << 20);
     for format in ["raw", "qcow2", "vmdk", "vdi", "vpc"] {
-        let dir = scratch();
-        let image = scattered(guest, format, dir.path());
+        let (dir, host) = (scratch(), aged.mount());
+        let image = scattered(guest, format, dir.path(), host.path());
         let (document, files) = listed(&image, format, dir.path());
         let volume_start = guest.volume_start.to_string();
         let composed = layers(&["compose", arg(&guest.disk), &volume_start, format, arg(&image)]);

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use testkit::vhd::differencing;
 use testkit::{Guest, Inside, run};
 
 use crate::backup::Repo;
@@ -253,5 +254,47 @@ fn what_lies_in_layers_that_are_as_they_were_is_not_read() {
         write(base, 5, at + (128 << 10), 64 << 10);
         let made = back_up(second);
         assert!(tracking(&made).0 == "none" && tracking(&made).1.contains("layers"), "{made:#}");
+    }
+}
+
+#[test]
+fn what_lies_in_the_parent_of_a_differencing_vhd_is_not_read() {
+    let repo = Repo::new();
+    let path = |name: &str| repo.dir.path().join(name);
+    let (parent, child, raw) = (path("parent.vhd"), path("child.vhd"), path("now.raw"));
+    let guest = Guest::get(Inside::Ext4);
+    let options = "subformat=dynamic,force_size=on";
+    run("qemu-img", &["convert", "-f", "raw", "-O", "vpc", "-o", options, arg(&guest.disk), arg(&parent)]);
+    let (at, _) = longest_file(&parent, repo.dir.path());
+    let name: Vec<u8> = ".\\parent.vhd".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let locators = [(b"W2ru", name)];
+    let (parent_bytes, contents) = (fs::read(&parent).unwrap(), fs::read(&guest.disk).unwrap());
+    // So many bytes of the file are the child's.
+    let write_child = |len_bytes: u64| {
+        let sectors = at / 512..(at + len_bytes) / 512;
+        let is_here = |block: usize, sector: usize| sectors.contains(&((block * 4096 + sector) as u64));
+        let (bytes, expected) = differencing(&parent_bytes, &contents, &locators, is_here);
+        fs::write(&child, bytes).unwrap();
+        expected
+    };
+    let back_up = |image: &Path| {
+        let disk = format!("disk={}", arg(image));
+        repo.document("leandisk.backup/1", &["backup", "--init", &disk])
+    };
+    assert_eq!(tracking(&back_up(&parent)).0, "none");
+    for len_bytes in [64 << 10, 192 << 10] {
+        let expected = write_child(len_bytes);
+        let made = back_up(&child);
+        assert_eq!(tracking(&made), ("chain", ""), "{made:#}");
+        let read_bytes = number(&made, "/read_bytes");
+        let bound = len_bytes + len_bytes / 5 + 2 * 65536 + (128 << 10);
+        assert!(read_bytes >= len_bytes && read_bytes <= bound, "{len_bytes} changed: {made:#}");
+        let restored = path("restored.raw");
+        repo.dump("latest", "/disk", &restored);
+        succeed(&["copy", arg(&child), arg(&raw), "-O", "raw", "--force"]);
+        assert_same_bytes(&raw, &restored);
+        let start = usize::try_from(at).unwrap();
+        let changed = start..start + usize::try_from(len_bytes).unwrap();
+        assert_eq!(fs::read(&restored).unwrap()[changed.clone()], expected[changed], "what the child has");
     }
 }

@@ -10,6 +10,7 @@ use crate::vhd_shared::{
 use block::{ErrorKind, Memory, ReadAt};
 use image::vhd::Corrupt;
 use image::{BrokenChain, BrokenImage, Chain, Format, OpenOptions, Probe, create};
+use testkit::vhd::{differencing, seal};
 use testkit::{TestFile, TestResolver, check_hostile, real_image, run, scratch, write_image};
 
 const MIB: u64 = 1 << 20;
@@ -164,68 +165,14 @@ fn a_fixed_disk_is_known_by_its_whole_footer() {
     }
 }
 
-/// The sum of all bytes but the checksum's own, complemented.
-fn seal(bytes: &mut [u8], checksum_at: usize) {
-    bytes[checksum_at..checksum_at + 4].fill(0);
-    let sum: u32 = bytes.iter().map(|byte| u32::from(*byte)).sum();
-    bytes[checksum_at..checksum_at + 4].copy_from_slice(&(!sum).to_be_bytes());
-}
-
-const SECTORS_A_BLOCK: usize = 4096;
-
-/// A differencing disk of `parent`, made by hand from a dynamic VHD of the same size: every block has a
-/// bitmap in which about half of the sectors lie here. Returns the disk with what it shall read as.
-fn differencing(
+/// A differencing disk of `parent`: two of three blocks have a bitmap in which some sectors lie here.
+fn child_of(
     parent: &[u8],
     parent_contents: &[u8],
     locators: &[(&[u8; 4], Vec<u8>)],
     is_here: fn(usize) -> bool,
 ) -> (Vec<u8>, Vec<u8>) {
-    let mut file = parent[..512 + 1024].to_vec();
-    file[60..64].copy_from_slice(&4u32.to_be_bytes());
-    file[68..84].fill(0xc1);
-    seal(&mut file[..512], 64);
-    let block_count = parent_contents.len().div_ceil(SECTORS_A_BLOCK * 512);
-    let header_at = 512;
-    let name: Vec<u8> = "parent.vhd".encode_utf16().flat_map(u16::to_be_bytes).collect();
-    file[header_at + 64..header_at + 64 + name.len()].copy_from_slice(&name);
-    file[header_at + 40..header_at + 56].copy_from_slice(&parent[68..84]);
-    file.resize(2048, 0xff);
-    let mut places = Vec::new();
-    for (_, name) in locators {
-        places.push((file.len(), name.len()));
-        file.extend(name);
-        file.resize(file.len().next_multiple_of(512), 0);
-    }
-    for (index, ((code, _), (at, len))) in locators.iter().zip(places).enumerate() {
-        let locator = header_at + 576 + index * 24;
-        file[locator..locator + 4].copy_from_slice(*code);
-        file[locator + 4..locator + 8].copy_from_slice(&512u32.to_be_bytes());
-        file[locator + 8..locator + 12].copy_from_slice(&u32::try_from(len).unwrap().to_be_bytes());
-        file[locator + 16..locator + 24].copy_from_slice(&(at as u64).to_be_bytes());
-    }
-    seal(&mut file[header_at..header_at + 1024], 36);
-    let mut expected = parent_contents.to_vec();
-    for block in (0..block_count).filter(|block| block % 3 != 1) {
-        let sector = u32::try_from(file.len() / 512).unwrap();
-        file[1536 + block * 4..1540 + block * 4].copy_from_slice(&sector.to_be_bytes());
-        let mut bitmap = vec![0u8; 512];
-        let mut data = vec![0xeeu8; SECTORS_A_BLOCK * 512];
-        for sector in (0..SECTORS_A_BLOCK).filter(|sector| is_here(*sector)) {
-            bitmap[sector / 8] |= 0x80 >> (sector % 8);
-            let value = u8::try_from((sector + block) % 255).unwrap();
-            data[sector * 512..][..512].fill(value);
-            let at = (block * SECTORS_A_BLOCK + sector) * 512;
-            if let Some(expected) = expected.get_mut(at..at + 512) {
-                expected.fill(value);
-            }
-        }
-        file.extend(bitmap);
-        file.extend(data);
-    }
-    let footer = file[..512].to_vec();
-    file.extend(footer);
-    (file, expected)
+    differencing(parent, parent_contents, locators, |block, sector| block % 3 != 1 && is_here(sector))
 }
 
 /// Pieces that begin and end at any sector.
@@ -281,14 +228,14 @@ fn a_differencing_disk_reads_by_its_bitmaps() {
     fs::write(dir.path().join("parent.vhd"), &parent).unwrap();
     let path = dir.path().join("child.avhd");
     for is_here in [in_pieces, in_pieces_to_whole_bytes] {
-        let (child, expected) = differencing(&parent, &parent_contents, &locators(), is_here);
+        let (child, expected) = child_of(&parent, &parent_contents, &locators(), is_here);
         fs::write(&path, &child).unwrap();
         check_reads_as(&path, &expected);
     }
     let chain = open(&path).unwrap();
     assert_eq!(chain.links().len(), 2);
     assert_eq!(chain.facts().variant, "differencing");
-    let (_, expected) = differencing(&parent, &parent_contents, &locators(), in_pieces_to_whole_bytes);
+    let (_, expected) = child_of(&parent, &parent_contents, &locators(), in_pieces_to_whole_bytes);
     libvhdi_reads(&path, &expected);
 }
 
@@ -298,7 +245,7 @@ fn the_parents_names_are_tried_in_order() {
     let (parent, parent_contents) = dynamic_bytes();
     let mut names = locators();
     names.push((b"MacX", b"file://localhost/vm/a%20b/parent.vhd".to_vec()));
-    let (child, _) = differencing(&parent, &parent_contents, &names, in_pieces);
+    let (child, _) = child_of(&parent, &parent_contents, &names, in_pieces);
     let path = dir.path().join("child.vhd");
     fs::write(&path, child).unwrap();
     let resolver = TestResolver::default();
@@ -312,7 +259,7 @@ fn the_parents_names_are_tried_in_order() {
 fn another_parent_is_refused() {
     let dir = scratch();
     let (mut parent, parent_contents) = dynamic_bytes();
-    let (child, _) = differencing(&parent, &parent_contents, &locators(), in_pieces);
+    let (child, _) = child_of(&parent, &parent_contents, &locators(), in_pieces);
     let path = dir.path().join("child.vhd");
     fs::write(&path, child).unwrap();
     let end = parent.len();
@@ -387,7 +334,7 @@ fn bad_input_is_an_error() {
         }
         open_and_read(Arc::new(Memory::new(bytes)), Format::Vhd)
     });
-    let (child, _) = differencing(&whole, &contents, &locators(), in_pieces);
+    let (child, _) = child_of(&whole, &contents, &locators(), in_pieces);
     check_hostile(&child[..1 << 16], 2048, |file| open_and_read(file, Format::Vhd));
 }
 
