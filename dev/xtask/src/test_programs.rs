@@ -22,6 +22,8 @@ const DOCUMENTATION: &str = "examples in documentation";
 const BENCHMARK: &str = "benchmark on tiny disks";
 /// What the harness of tests asks how many it may run at a time.
 const THREADS: &str = "RUST_TEST_THREADS";
+/// Lines of what a failed program said that the summary repeats.
+const COMPLAINT_LINES: usize = 150;
 /// These take longest, so they begin first: package and program. The first takes as long as all others, and runs twice as many tests at a time.
 const LONG: [(&str, &str); 8] = [
     ("leandisk-cli", "it"),
@@ -228,6 +230,18 @@ fn counted(output: &str, outcome: &str) -> usize {
     output.lines().filter_map(of_line).sum()
 }
 
+/// What a program's failed tests said, as the harness repeats it at the end; of one that ended otherwise, its last lines.
+fn complaint(output: &str) -> String {
+    let said = output.split_once("\nfailures:\n").map(|(_, said)| said);
+    let said = said.map(|said| said.split_once("\nfailures:\n").map_or(said, |(said, _)| said));
+    let lines: Vec<_> = said.unwrap_or(output).trim().lines().collect();
+    let shown = match said {
+        Some(_) => &lines[..lines.len().min(COMPLAINT_LINES)],
+        None => &lines[lines.len().saturating_sub(COMPLAINT_LINES)..],
+    };
+    shown.join("\n")
+}
+
 /// Says how long each program took, and fails if one has failed, or says nothing of its tests.
 fn summarize(ended: &[Ended], took: Duration) -> Result<()> {
     for end in ended {
@@ -249,6 +263,7 @@ fn summarize(ended: &[Ended], took: Duration) -> Result<()> {
         println!("FAILED: {} {}", end.program.package, end.program.name);
         let names = end.output.lines().filter(|line| line.ends_with("... FAILED"));
         names.for_each(|line| println!("  {line}"));
+        println!("{}", complaint(&end.output));
     }
     ensure!(failed.is_empty(), "{} of {} programs failed", failed.len(), ended.len());
     Ok(())
@@ -320,6 +335,15 @@ mod tests {
         ends.sort_by_key(|end| end.program.package.clone());
         let ends: Vec<_> = ends.iter().map(|end| (end.program.package.as_str(), end.is_success)).collect();
         assert_eq!(ends, [("/bin/false", false), ("/bin/true", true), ("/bin/true", true)]);
+    }
+
+    #[test]
+    fn the_summary_repeats_why_a_test_failed() {
+        let said = "running 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\nthe reason\n\nfailures:\n    a\n\ntest result: FAILED.";
+        assert_eq!(complaint(said), "---- a stdout ----\nthe reason");
+        let many: String = (0..=COMPLAINT_LINES).map(|index| format!("line {index}\n")).collect();
+        let last = complaint(&format!("{many}killed"));
+        assert!(last.starts_with("line 2\n") && last.ends_with("\nkilled"), "{last}");
     }
 
     #[test]
