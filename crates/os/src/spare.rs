@@ -31,7 +31,16 @@ pub fn free_bytes(path: &Path) -> Result<u64> {
 pub struct SpareFile(File);
 
 /// Room that is given back when this goes.
-pub struct SpareRoom(#[allow(dead_code)] File);
+pub struct SpareRoom(File);
+
+impl Drop for SpareRoom {
+    /// Such file systems use freed room only once the transaction that freed it is stored, so that is waited for.
+    fn drop(&mut self) {
+        if rustix::fs::ftruncate(&self.0, 0).is_ok() {
+            let _ = rustix::fs::syncfs(&self.0);
+        }
+    }
+}
 
 impl SpareFile {
     /// For room on the file system of the folder of `path`; `None` where it is of no use.

@@ -230,11 +230,16 @@ fn counted(output: &str, outcome: &str) -> usize {
     output.lines().filter_map(of_line).sum()
 }
 
-/// What a program's failed tests said, as the harness repeats it at the end; of one that ended otherwise, its last lines.
+/// What a program's failed tests said, as the harness repeats it at the end, without backtraces; of one that ended otherwise, its last lines.
 fn complaint(output: &str) -> String {
     let said = output.split_once("\nfailures:\n").map(|(_, said)| said);
     let said = said.map(|said| said.split_once("\nfailures:\n").map_or(said, |(said, _)| said));
-    let lines: Vec<_> = said.unwrap_or(output).trim().lines().collect();
+    let mut is_in_backtrace = false;
+    let is_told = |line: &&str| {
+        is_in_backtrace = (is_in_backtrace || *line == "stack backtrace:") && !line.starts_with("note: ");
+        !is_in_backtrace
+    };
+    let lines: Vec<_> = said.unwrap_or(output).trim().lines().filter(is_told).collect();
     let shown = match said {
         Some(_) => &lines[..lines.len().min(COMPLAINT_LINES)],
         None => &lines[lines.len().saturating_sub(COMPLAINT_LINES)..],
@@ -339,8 +344,8 @@ mod tests {
 
     #[test]
     fn the_summary_repeats_why_a_test_failed() {
-        let said = "running 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\nthe reason\n\nfailures:\n    a\n\ntest result: FAILED.";
-        assert_eq!(complaint(said), "---- a stdout ----\nthe reason");
+        let said = "running 1 test\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\nthe reason\nstack backtrace:\n   0: main\nnote: more\n\nfailures:\n    a\n\ntest result: FAILED.";
+        assert_eq!(complaint(said), "---- a stdout ----\nthe reason\nnote: more");
         let many: String = (0..=COMPLAINT_LINES).map(|index| format!("line {index}\n")).collect();
         let last = complaint(&format!("{many}killed"));
         assert!(last.starts_with("line 2\n") && last.ends_with("\nkilled"), "{last}");

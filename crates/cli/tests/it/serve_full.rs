@@ -12,8 +12,10 @@ use tempfile::TempDir;
 use testkit::{HostMount, run, scratch};
 
 const MIB: u64 = 1 << 20;
-/// Formats by QEMU's name and file extension, and whether `qemu-img check` knows them.
-const FORMATS: [(&str, &str, bool); 6] = [
+/// QEMU's name, the file extension, and whether `qemu-img check` knows it.
+type Format = (&'static str, &'static str, bool);
+/// All that are served for writing.
+const FORMATS: [Format; 6] = [
     ("raw", "raw", false),
     ("qcow2", "qcow2", true),
     ("vhdx", "vhdx", true),
@@ -107,11 +109,7 @@ fn reads(driver: &str, disk: &Path, pattern: &str, start: &str, len: &str) -> bo
     !said.contains("failed")
 }
 
-fn one_format(
-    mount: &HostMount,
-    (driver, extension, is_checked): (&str, &str, bool),
-    left_bytes: u64,
-) -> bool {
+fn one_format(mount: &HostMount, (driver, extension, is_checked): Format, left_bytes: u64) -> bool {
     let what = format!("{driver}, {left_bytes} bytes left");
     let disk = mount.path().join(format!("disk.{extension}"));
     run("qemu-img", &["create", "-q", "-f", driver, arg(&disk), "48M"]);
