@@ -187,11 +187,14 @@ fn compared(before: &[Input], after: &[Input]) -> Vec<Compared> {
     figures
 }
 
+/// What changed by no more than this share is called the same: as a change it would be printed as 0.0 %.
+const SAME_SHARE: f64 = 0.000_5;
+
 fn compare(kind: Kind, then: &Figure, now: &Figure) -> Compared {
     let about = &then.about;
     let rises = now.value > then.value;
-    #[allow(clippy::float_cmp)] // Counts; and times that are equal to the last digit.
-    let became = match (now.value == then.value, rises == about.more_is_better) {
+    let is_same = (now.value - then.value).abs() <= then.value.abs() * SAME_SHARE;
+    let became = match (is_same, rises == about.more_is_better) {
         (true, _) => Became::Same,
         (false, true) => Became::Better,
         (false, false) => Became::Worse,

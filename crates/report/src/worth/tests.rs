@@ -49,6 +49,17 @@ fn two_analyses_are_compared_and_priced() {
     assert_eq!(document.histograms.len(), 1);
 }
 
+/// What would be printed as a change of 0.0 % is no gain, and no loss.
+#[test]
+fn a_change_too_small_to_print_is_none() {
+    let before = analysis("a", 3_000_000_000, 10, 1000, 30.0);
+    let after = analysis("a", 2_999_000_000, 10, 999, 30.0);
+    let document = worth_document(&subject(&[&before], &[&after]));
+    let became = |key: &str| (figure(&document, key).became, change(figure(&document, key)));
+    assert_eq!(became("allocated_bytes"), (Became::Same, "0 %".to_owned()));
+    assert_eq!(became("read_requests_hdd"), (Became::Better, "−0.1 %".to_owned()));
+}
+
 /// The same figures the other way round: the same rows in the same order, as costs.
 #[test]
 fn what_became_worse_is_shown_as_what_became_better() {
