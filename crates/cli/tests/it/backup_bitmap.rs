@@ -74,7 +74,7 @@ impl Watched {
     }
 }
 
-fn longest_file(image: &Path, dir: &Path) -> (u64, u64) {
+pub(crate) fn longest_file(image: &Path, dir: &Path) -> (u64, u64) {
     let lines = dir.join("files.jsonl");
     let analyzed = document("leandisk.analyze/1", &["analyze", arg(image), "--files", arg(&lines)]);
     let lines = fs::read_to_string(&lines).unwrap();

@@ -10,6 +10,7 @@ mod background;
 mod backup;
 mod backup_bitmap;
 mod backup_boot;
+mod backup_planned;
 mod backup_remote;
 mod bench;
 mod bitmaps;

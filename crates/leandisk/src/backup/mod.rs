@@ -564,6 +564,7 @@ fn rehearse(options: &Options, planned: Vec<Planned>, started: Instant) -> Resul
         let of_disk = disk.job(base.as_ref()).bound();
         bound.bytes += of_disk.bytes;
         bound.pieces += of_disk.pieces;
+        bound.listed += of_disk.listed;
         entries.push(disk.entry(of_disk.read_bytes + sampled_bytes, of_disk.bytes, tracking));
     }
     // As if the new one was there.
