@@ -3,43 +3,23 @@
 //! Invariants: a terminal's signals do not reach them, as they go to this program, which ends them; none
 //! outlives its value, and servers not this program either, however it ends.
 
-use std::env;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use block::{Error, Result};
+pub(crate) use os::{find_program, need_program};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::counters::ratio;
 
-/// Where programs of the administrator lie, though not always in the path of other users.
-const MORE_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// How long a program may take to end when it is asked to.
 const END_MAX: Duration = Duration::from_secs(60);
 const STEP: Duration = Duration::from_millis(2);
 /// So much of what a program complained of is told.
 const SAID_MAX: usize = 500;
-
-/// Where a program lies.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).chain(MORE_FOLDERS.iter().map(PathBuf::from));
-    let is_program = |path: &PathBuf| {
-        fs::metadata(path).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
-    };
-    folders.map(|folder| folder.join(name)).find(is_program)
-}
-
-/// As [`find_program`]; `Unsupported` if it is nowhere.
-pub(crate) fn need_program(name: &str) -> Result<PathBuf> {
-    find_program(name).ok_or_else(|| {
-        Error::unsupported(format!("{name} is not installed")).hint(format!("install {name}, and try again"))
-    })
-}
 
 /// Runs a program to its end, and answers what it printed.
 pub(crate) fn run(program: &Path, arguments: &[&Path]) -> Result<String> {

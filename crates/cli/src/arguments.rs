@@ -17,7 +17,8 @@ mod report;
 mod serving;
 
 pub(crate) use backup::{
-    BackupArguments, CheckArguments, RepositoryArguments, RestoreArguments, SnapshotsArguments,
+    BackupArguments, BootArguments, Bus, CheckArguments, RepositoryArguments, RestoreArguments,
+    SnapshotsArguments,
 };
 pub(crate) use bench::{
     Activity, AgeArguments, AgedFilesystem, BenchCommand, FirstWriteArguments, FragmentationArguments,

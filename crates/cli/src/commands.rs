@@ -98,8 +98,10 @@ pub(crate) fn run(command: &Command) -> Result<(), Failed> {
             print(&if arguments.json { to_json(&document) } else { restore_text(&document, palette) })?;
         }
         Command::Check(arguments) => {
-            let document = backup::check(&arguments.options()?, &shown(arguments.progress))?;
+            let Reported { document, ended } =
+                backup::check(&arguments.options()?, &shown(arguments.progress))?;
             print(&if arguments.json { to_json(&document) } else { check_text(&document, palette) })?;
+            ended.map_err(Failed::Told)?;
         }
         Command::Create(arguments) => {
             let document = create::run(&arguments.options(), &shown(arguments.progress))?;

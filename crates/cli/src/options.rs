@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bench::{AgedKind, DiskState, HostKind, HostVolume, Stated, Workload};
 use block::{Error, Result};
@@ -14,13 +15,13 @@ use leandisk::{
 };
 
 use crate::arguments::{
-    Activity, AgeArguments, AgedFilesystem, AnalyzeArguments, BackupArguments, CatArguments, CheckArguments,
-    CompactArguments, Confine, ConfineArguments, CopyArguments, CreateArguments, DefragArguments,
-    ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze, Goal, GuestArguments,
-    HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments, Move, NtfsLog,
-    OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, Remedy, ReportArguments,
-    RepositoryArguments, RestoreArguments, ServeArguments, Simulate, SnapshotsArguments, State,
-    StatsArguments, Storage, WorkloadsArguments,
+    Activity, AgeArguments, AgedFilesystem, AnalyzeArguments, BackupArguments, BootArguments, Bus,
+    CatArguments, CheckArguments, CompactArguments, Confine, ConfineArguments, CopyArguments,
+    CreateArguments, DefragArguments, ExtractArguments, FirstWriteArguments, FragmentationArguments, Freeze,
+    Goal, GuestArguments, HostFilesystem, InfoArguments, Layout, ListArguments, LogArguments, MapArguments,
+    Move, NtfsLog, OpenArguments, Order, Placement, Provision, RecoverArguments, Reflink, Remedy,
+    ReportArguments, RepositoryArguments, RestoreArguments, ServeArguments, Simulate, SnapshotsArguments,
+    State, StatsArguments, Storage, WorkloadsArguments,
 };
 
 impl OpenArguments {
@@ -191,7 +192,25 @@ impl CheckArguments {
             Error::invalid(format!("'{}' is no snapshot", self.snapshot))
                 .hint("SNAPSHOT is 'latest', or 8 digits or more of its ID")
         })?;
-        Ok(backup::CheckOptions { snapshot, place: self.repository.needed()? })
+        Ok(backup::CheckOptions { snapshot, place: self.repository.needed()?, boot: self.boot.options() })
+    }
+}
+
+impl BootArguments {
+    fn options(&self) -> Option<backup::BootOptions> {
+        self.boot.then(|| backup::BootOptions {
+            time_max: Duration::from_secs(self.boot_seconds.into()),
+            expect: self.boot_expect.clone(),
+            screenshot: self.boot_screenshot.clone(),
+            force: self.force,
+            bus: match self.boot_bus {
+                Bus::Sata => backup::Bus::Sata,
+                Bus::Ide => backup::Bus::Ide,
+                Bus::Virtio => backup::Bus::Virtio,
+            },
+            memory_mebibytes: self.boot_memory,
+            firmware: self.boot_firmware.clone(),
+        })
     }
 }
 

@@ -44,7 +44,7 @@ use held::Held;
 use listening::{Doors, Entrances, Listening};
 use made::Made;
 use opened::OpenForUse;
-pub(crate) use opened::open_direct;
+pub(crate) use opened::{open_direct, read_only};
 use simulated::Simulated;
 
 /// What is served, and where.

@@ -1,13 +1,39 @@
 //! What this process and those that it starts are to the rest of the system: for what must not outlive a process that is
 //! killed.
 
+use std::env;
+use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::ptr::null;
 use std::sync::OnceLock;
 
 use block::{Error, Result};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+/// Where programs of the administrator lie, though not always in the path of other users.
+const MORE_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// Where a program lies.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(MORE_FOLDERS.iter().map(PathBuf::from));
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+    };
+    folders.map(|folder| folder.join(name)).find(is_program)
+}
+
+/// As [`find_program`]; `Unsupported` if it is nowhere.
+pub fn need_program(name: &str) -> Result<PathBuf> {
+    find_program(name).ok_or_else(|| {
+        Error::unsupported(format!("{name} is not installed")).hint(format!("install {name}, and try again"))
+    })
+}
 
 /// What the host calls itself.
 pub fn host_name() -> String {
@@ -84,5 +110,37 @@ pub fn end_with_parent(command: &mut Command) -> &mut Command {
     #[allow(unsafe_code)]
     unsafe {
         command.pre_exec(ask)
+    }
+}
+
+/// Has the program that `command` starts be killed when the thread that starts it is gone, however that ended. For programs that have nothing
+/// to put in order.
+pub fn killed_with_parent(command: &mut Command) -> &mut Command {
+    let parent = rustix::process::getpid();
+    let ask = move || {
+        // SAFETY: a system call with arguments by value, which may be made between fork and exec.
+        #[allow(unsafe_code)]
+        let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        match result {
+            // The parent may have gone before the kernel was asked.
+            0 if rustix::process::getppid() == Some(parent) => Ok(()),
+            0 => Err(io::ErrorKind::NotConnected.into()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes two system calls, and takes no lock and no memory.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(ask)
+    }
+}
+
+/// Gives the program that `command` starts these files as well, with the numbers that they have here.
+pub fn with_files(command: &mut Command, files: Vec<OwnedFd>) -> &mut Command {
+    let keep = move || files.iter().try_for_each(|file| Ok(fcntl_setfd(file, FdFlags::empty())?));
+    // SAFETY: the closure makes a system call for each file, and takes no lock and no memory.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(keep)
     }
 }

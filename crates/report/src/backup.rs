@@ -434,20 +434,51 @@ pub struct CheckedDisk {
     pub data_bytes: u64,
 }
 
+/// How a snapshot's disks behaved when a machine was started from them.
+#[derive(Clone, Debug, Serialize)]
+pub struct BootReport {
+    /// Why the machine was looked at no longer.
+    pub ended: BootEnd,
+    /// How long it ran.
+    pub seconds: f64,
+    /// What was waited for and came: a text of the user's, or `login:`.
+    pub expected: Option<String>,
+    /// The end of what its serial console said.
+    pub serial_tail: String,
+    /// Where a picture of its screen was stored.
+    pub screenshot: Option<String>,
+}
+
+/// Why a machine was looked at no longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BootEnd {
+    /// What was waited for came.
+    Expected,
+    /// The time was over.
+    Time,
+    /// The machine was off.
+    Off,
+}
+
 /// The document `leandisk.check/1`.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckDocument {
     schema: &'static str,
     snapshot: String,
     disks: Vec<CheckedDisk>,
+    boot: Option<BootReport>,
 }
 
 impl CheckDocument {
     /// Of a snapshot in which nothing is wrong.
-    pub fn new(snapshot: String, disks: Vec<CheckedDisk>) -> Self {
-        Self { schema: "leandisk.check/1", snapshot, disks }
+    pub fn new(snapshot: String, disks: Vec<CheckedDisk>, boot: Option<BootReport>) -> Self {
+        Self { schema: "leandisk.check/1", snapshot, disks, boot }
     }
 }
+
+/// Lines of the serial console that the text shows.
+const SERIAL_LINES: usize = 8;
 
 /// The document in words and numbers.
 pub fn check_text(document: &CheckDocument, palette: Palette) -> String {
@@ -458,5 +489,27 @@ pub fn check_text(document: &CheckDocument, palette: Palette) -> String {
         let _ = writeln!(out, "  {}  {size}", printable(&disk.name));
     }
     let _ = writeln!(out, "  {}", palette.good("every blob is there, and is what it was"));
+    if let Some(boot) = &document.boot {
+        out += &boot_text(boot, palette);
+    }
+    out
+}
+
+fn boot_text(boot: &BootReport, palette: Palette) -> String {
+    let mut out = String::new();
+    let after = format!("after {:.1} s", boot.seconds);
+    let line = match (&boot.expected, boot.ended) {
+        (Some(text), _) => palette.good(&format!("booted: {} came {after}", printable(text))),
+        (None, BootEnd::Off) => palette.warning(&format!("not booted: the machine was off {after}")),
+        (None, _) => palette.warning(&format!("not seen to boot: nothing that was waited for came {after}")),
+    };
+    let _ = writeln!(out, "  {line}");
+    let lines: Vec<_> = boot.serial_tail.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    for line in &lines[lines.len().saturating_sub(SERIAL_LINES)..] {
+        let _ = writeln!(out, "    {}", palette.faint(&printable(line)));
+    }
+    if let Some(path) = &boot.screenshot {
+        let _ = writeln!(out, "  its screen: {}", printable(path));
+    }
     out
 }

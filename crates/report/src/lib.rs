@@ -22,6 +22,7 @@ mod html;
 mod info;
 mod listing;
 mod map;
+mod pixmap;
 mod recover;
 mod shadow_copies;
 mod stats;
@@ -44,10 +45,10 @@ pub use analyze::{
 };
 pub use appliance::{ApplianceDisk, ApplianceDocument, appliance_text};
 pub use backup::{
-    BACKUP_METRICS_START, BackupDocument, BackupSubject, CheckDocument, CheckedDisk, DiskBackup, InPlace,
-    RestoreDocument, SnapshotDiskEntry, SnapshotEntry, SnapshotsDocument, Tracking, backup_document,
-    backup_metrics, backup_text, check_text, restore_document, restore_text, restored_in_place,
-    snapshots_text,
+    BACKUP_METRICS_START, BackupDocument, BackupSubject, BootEnd, BootReport, CheckDocument, CheckedDisk,
+    DiskBackup, InPlace, RestoreDocument, SnapshotDiskEntry, SnapshotEntry, SnapshotsDocument, Tracking,
+    backup_document, backup_metrics, backup_text, check_text, restore_document, restore_text,
+    restored_in_place, snapshots_text,
 };
 pub use compact::{
     CompactDocument, CompactMoves, CompactSubject, CompactVolume, compact_document, compact_text,
@@ -77,6 +78,7 @@ pub use map::{
     DiskMap, MAP_SVG_BYTES_MAX, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId,
     PieceClass, disk_map, map_svg, map_text,
 };
+pub use pixmap::png_of_pixmap;
 pub use recover::{RecoverDocument, recover_text};
 pub use shadow_copies::ShadowCopyCare;
 pub use stats::{StatsDocument, stats_text, watch_heading, watch_lines};

@@ -51,7 +51,17 @@ impl Socket {
     }
 
     fn connect_within(path: &Path, greeting_max: Duration) -> Result<Self> {
-        let mut socket = Self::open(path, "QEMU")?;
+        Self::open(path, "QEMU")?.greeted_within(path, greeting_max)
+    }
+
+    /// Takes a connection to a QEMU that is being started, which greets within `greeting_max`.
+    pub fn over(stream: UnixStream, greeting_max: Duration) -> Result<Self> {
+        let path = Path::new("QEMU");
+        Self::of(stream, path, "QEMU")?.greeted_within(path, greeting_max)
+    }
+
+    fn greeted_within(self, path: &Path, greeting_max: Duration) -> Result<Self> {
+        let mut socket = self;
         let greeted = socket.read_message(Instant::now() + greeting_max).map_err(|error| {
             let late = error.io_source().is_some_and(|source| source.kind() == io::ErrorKind::TimedOut);
             match late {
@@ -98,7 +108,11 @@ impl Socket {
 
     fn open(path: &Path, who: &'static str) -> Result<Self> {
         let failed = |error| Error::io("connect", error).path(path.display());
-        let stream = UnixStream::connect(path).map_err(failed)?;
+        Self::of(UnixStream::connect(path).map_err(failed)?, path, who)
+    }
+
+    fn of(stream: UnixStream, path: &Path, who: &'static str) -> Result<Self> {
+        let failed = |error| Error::io("connect", error).path(path.display());
         stream.set_write_timeout(Some(ANSWER_MAX)).map_err(failed)?;
         let path = path.to_owned();
         Ok(Self { stream, path, held: Vec::new(), number: 0, answer_max: ANSWER_MAX, who })

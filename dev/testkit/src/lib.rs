@@ -21,6 +21,7 @@ pub mod ntfs_volume;
 mod rest_server;
 mod tools;
 pub mod vhd;
+pub mod vhdx;
 pub mod working_guest;
 mod writing;
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use image::Format;
 use leandisk::backup::PlaceOptions;
 
@@ -198,10 +198,51 @@ pub(crate) struct CheckArguments {
     pub(crate) snapshot: String,
     #[command(flatten)]
     pub(crate) repository: RepositoryArguments,
+    #[command(flatten)]
+    pub(crate) boot: BootArguments,
     /// Print one JSON document instead of text (see docs/json.md)
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     /// How to show progress
     #[arg(long, value_enum, default_value = "auto", value_name = "STYLE", help_heading = OUTPUT)]
     pub(crate) progress: ProgressStyle,
+}
+
+/// How a machine is started from a snapshot.
+#[derive(Debug, Args)]
+pub(crate) struct BootArguments {
+    /// Start a machine from the snapshot's disks as well, with QEMU and without a network, and see whether it boots. The snapshot is only read; what
+    /// the guest writes is thrown away
+    #[arg(long, help_heading = SAFETY)]
+    pub(crate) boot: bool,
+    /// How long the machine may run. It is stopped earlier when its serial console says what is waited for
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, requires = "boot", value_parser = clap::value_parser!(u32).range(1..), help_heading = SAFETY)]
+    pub(crate) boot_seconds: u32,
+    /// Text on the serial console that says that it has booted; if it does not come that is status 6 [default: a login prompt, which need not
+    /// come]
+    #[arg(long, value_name = "TEXT", requires = "boot", help_heading = SAFETY)]
+    pub(crate) boot_expect: Option<String>,
+    /// Store a picture of the machine's screen, as it is in the end: FILE.png or FILE.ppm
+    #[arg(long, value_name = "FILE", requires = "boot", help_heading = SAFETY)]
+    pub(crate) boot_screenshot: Option<PathBuf>,
+    /// Replace the picture if it exists
+    #[arg(long, requires = "boot_screenshot", help_heading = SAFETY)]
+    pub(crate) force: bool,
+    /// How the disks are attached: for some guests there is a driver for one of these alone
+    #[arg(long, value_enum, value_name = "BUS", default_value = "sata", requires = "boot", help_heading = SAFETY)]
+    pub(crate) boot_bus: Bus,
+    /// Memory of the machine, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "boot", value_parser = clap::value_parser!(u32).range(16..), help_heading = SAFETY)]
+    pub(crate) boot_memory: u32,
+    /// Firmware of the machine, for guests that boot by UEFI, such as /usr/share/ovmf/OVMF.fd [default: a BIOS]
+    #[arg(long, value_name = "FILE", requires = "boot", help_heading = SAFETY)]
+    pub(crate) boot_firmware: Option<PathBuf>,
+}
+
+/// The controller of a machine's disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Bus {
+    Sata,
+    Ide,
+    Virtio,
 }

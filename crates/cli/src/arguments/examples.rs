@@ -94,7 +94,9 @@ pub(super) const CHECK: &str = "\
 Examples:
   leandisk check latest --repo /backup --password-file key
   leandisk check latest --repo /backup --password-file key --json
-  leandisk check 1a2b3c4d:data.qcow2 --repo /backup --password-file key";
+  leandisk check 1a2b3c4d:data.qcow2 --repo /backup --password-file key
+  leandisk check latest --repo /backup --password-file key --boot \\
+      --boot-expect 'vm7 login:' --boot-screenshot vm7.png";
 
 pub(super) const CREATE: &str = "\
 Examples:

@@ -9,6 +9,8 @@ mod appliances;
 mod background;
 mod backup;
 mod backup_bitmap;
+mod backup_boot;
+mod backup_planned;
 mod backup_remote;
 mod bench;
 mod bitmaps;

@@ -4,6 +4,7 @@
 //! reads; but a persistent bitmap that it was told of begins anew in the end.
 
 mod bitmap;
+mod boot;
 mod check;
 mod earlier;
 mod in_place;
@@ -40,10 +41,12 @@ use crate::{Observer, shadow_copies};
 
 pub use crate::stored::{Password, Place, SnapshotName};
 pub use backends::Options as PlaceOptions;
+pub use boot::BootOptions;
 pub use check::{Options as CheckOptions, run as check};
 pub use repository::Keep;
 pub use restore::{Options as RestoreOptions, run as restore};
 pub use snapshots::{Options as SnapshotsOptions, run as snapshots};
+pub use vm::Bus;
 
 use bitmap::{Bitmap, Hold};
 use earlier::{Earlier, Known};
@@ -561,6 +564,7 @@ fn rehearse(options: &Options, planned: Vec<Planned>, started: Instant) -> Resul
         let of_disk = disk.job(base.as_ref()).bound();
         bound.bytes += of_disk.bytes;
         bound.pieces += of_disk.pieces;
+        bound.listed += of_disk.listed;
         entries.push(disk.entry(of_disk.read_bytes + sampled_bytes, of_disk.bytes, tracking));
     }
     // As if the new one was there.

@@ -115,7 +115,7 @@ impl HeldToRead {
                 let disk = Arc::new(ReadOnly(stack.chain().clone()));
                 Arc::new(Lean::of(&stack, disk, observer)?)
             }
-            false => Arc::new(ReadOnly(Arc::new(chain))),
+            false => read_only(chain),
         };
         Ok(OpenForUse {
             format,
@@ -410,6 +410,11 @@ impl Resolver for OwnFilesFirst<'_> {
     fn open_sibling(&self, from: &dyn HostFile, name: &OsStr) -> Result<Arc<dyn HostFile>> {
         self.others.open_sibling(from, name)
     }
+}
+
+/// A disk to be served that is read, and refuses every change.
+pub(crate) fn read_only(chain: Chain) -> Arc<dyn LiveDisk> {
+    Arc::new(ReadOnly(Arc::new(chain)))
 }
 
 /// A disk that is read, and refuses every change.

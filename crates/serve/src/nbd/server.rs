@@ -250,6 +250,13 @@ impl Server {
         Publisher(self.shared.clone())
     }
 
+    /// Lets in a client at the other end of a connected socket, as one that came in by a listener without TLS.
+    pub fn let_in(&self, client: UnixStream) -> Result<()> {
+        self.shared
+            .try_welcome(Socket::Unix(client), None)
+            .map_err(|error| Error::io("serve a client", error))
+    }
+
     /// How many clients there are.
     pub fn connection_count(&self) -> usize {
         self.shared.connections().sockets.len()
@@ -411,12 +418,12 @@ impl Shared {
     }
 
     fn welcome(self: &Arc<Self>, socket: Socket, listener: &Listener) {
-        if let Err(error) = self.try_welcome(socket, listener) {
+        if let Err(error) = self.try_welcome(socket, Some(listener)) {
             (self.options.tell)(Event::NotAccepted(error.to_string()));
         }
     }
 
-    fn try_welcome(self: &Arc<Self>, socket: Socket, listener: &Listener) -> io::Result<()> {
+    fn try_welcome(self: &Arc<Self>, socket: Socket, listener: Option<&Listener>) -> io::Result<()> {
         let number = self.next_number.fetch_add(1, Relaxed);
         let handle = socket.try_clone()?;
         {
@@ -442,7 +449,7 @@ impl Shared {
             number,
             is_stopping: self.is_stopping.clone(),
             #[cfg(feature = "tls")]
-            tls: listener.tls.clone(),
+            tls: listener.and_then(|listener| listener.tls.clone()),
             #[cfg(not(feature = "tls"))]
             tls: None,
         };
