@@ -390,7 +390,8 @@ fn work<'a>(
     };
     let reading = fragmented_reading(found, catalog, &planned.plan.batches, &HDD);
     let left_paths = planned.plan.left.iter().map(|(file, _)| printable_name(&catalog.path(*file))).collect();
-    Ok(DefragWork { plan: &planned.plan, before, after, written, left_paths, reading })
+    let free_bytes = predicted_free(planned).total_bytes();
+    Ok(DefragWork { plan: &planned.plan, before, after, free_bytes, written, left_paths, reading })
 }
 
 /// What will be free. Maps that get smaller leave something, too, as far as can be told before.

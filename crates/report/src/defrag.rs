@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use plan::defrag::{DefragPlan, LayoutFigures, WhyLeft};
+use plan::defrag::{DefragPlan, LayoutFigures, WhyLeft, WhyUnmet};
 use predict::cost::ReadCost;
 use serde::Serialize;
 
@@ -13,9 +13,8 @@ use crate::text::{Palette, counted, grouped, human_bytes, painted, printable, wr
 /// The most files that are named in a document.
 const LEFT_NAMED_MAX: usize = 20;
 
-/// Why nothing moves for a goal that is out of reach.
-const NO_ROOM_TO_SORT: &str = "too little can be moved at once to bring the free space together: by how much the image may grow (--grow), or what stays in its \
-     place, leaves no room for it";
+/// What keeps free space apart is told if less than this much of it could be in one piece.
+const ENOUGH_PERCENT: u128 = 95;
 
 /// Columns of the bar, which has its meaning beside it.
 const PICTURE_COLUMNS: usize = 36;
@@ -70,7 +69,9 @@ struct VolumeDefrag {
     changed_block_bytes: u64,
     /// Steps, each of which leaves a whole volume.
     batches: usize,
-    /// Why nothing moves, though the goal is not reached; `null` if it is, or some of it.
+    /// Bytes that are free afterwards.
+    free_bytes: u64,
+    /// Why nothing moves for the free space, though it was asked for; `null` if it was not, or is together.
     unmet: Option<Unmet>,
     /// Fragmented files and streams that are left.
     left: u64,
@@ -95,12 +96,16 @@ pub struct Figures {
     pub largest_free_extent_bytes: u64,
 }
 
-/// What moving files would come to, where that would serve the goal in nothing.
+/// What moving files would come to, where that would not reach the goal.
 #[derive(Clone, Debug, Serialize)]
 struct Unmet {
-    reason: &'static str,
+    /// `growth`, `growth-left`, `room` or `files`.
+    bound: &'static str,
+    reason: String,
     /// The volume as it would be.
     would_be: Figures,
+    /// What of the free space could be in one piece then.
+    movable_free_bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -156,6 +161,8 @@ pub struct DefragWork<'a> {
     pub before: LayoutFigures,
     /// The volume after: found, or predicted in a dry run.
     pub after: LayoutFigures,
+    /// Bytes that are free afterwards, as predicted.
+    pub free_bytes: u64,
     /// Bytes of metadata and of journal that were written.
     pub written: (u64, u64),
     /// The path of what is left, in the plan's order.
@@ -195,6 +202,7 @@ fn volume_defrag(volume: &DefragVolume<'_>) -> VolumeDefrag {
         movable_free_bytes: 0,
         changed_block_bytes: 0,
         batches: 0,
+        free_bytes: 0,
         unmet: None,
         left: 0,
         left_files: Vec::new(),
@@ -217,7 +225,8 @@ fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
     document.movable_free_bytes = plan.movable_free_bytes;
     document.changed_block_bytes = plan.changed_block_bytes;
     document.batches = plan.batches.len();
-    document.unmet = plan.unmet.map(|would_be| Unmet { reason: NO_ROOM_TO_SORT, would_be: would_be.into() });
+    document.free_bytes = work.free_bytes;
+    document.unmet = plan.unmet.as_ref().map(Unmet::from);
     document.left = plan.left.len() as u64;
     let named = work.left_paths.iter().zip(&plan.left).take(LEFT_NAMED_MAX);
     document.left_files =
@@ -230,6 +239,39 @@ fn add_work(document: &mut VolumeDefrag, work: &DefragWork<'_>) {
         seconds_before: before.seconds,
         seconds_after: after.seconds,
     });
+}
+
+impl From<&plan::defrag::Unmet> for Unmet {
+    fn from(unmet: &plan::defrag::Unmet) -> Self {
+        let (bound, reason) = why_unmet(&unmet.why);
+        Self { bound, reason, would_be: unmet.would_be.into(), movable_free_bytes: unmet.movable_free_bytes }
+    }
+}
+
+/// The bound that a goal meets, and what it is in words.
+fn why_unmet(why: &WhyUnmet) -> (&'static str, String) {
+    match why {
+        WhyUnmet::NoRoom => (
+            "room",
+            "what lies between the free extents fits nowhere else on the volume, or cannot move".into(),
+        ),
+        WhyUnmet::Files => ("files", "more files would be in pieces than without it".into()),
+        WhyUnmet::Growth { bytes_max, needed_bytes } => (
+            "growth",
+            format!(
+                "the image may grow by {} meanwhile, and {} would suffice (--grow, and twice as much free on the host)",
+                human_bytes(*bytes_max),
+                human_bytes(*needed_bytes)
+            ),
+        ),
+        WhyUnmet::GrowthStays { left_bytes_max } => (
+            "growth-left",
+            format!(
+                "the image would stay larger by more than {}, since what moves shares blocks of it with other files",
+                human_bytes(*left_bytes_max)
+            ),
+        ),
+    }
 }
 
 /// Why a file is left, in words.
@@ -290,7 +332,7 @@ pub fn defrag_text(document: &DefragDocument, palette: Palette) -> String {
                 let reason = format!("left as it is: {}", printable(reason));
                 out.push_str(&painted("    ", None, &reason, |line| palette.warning(line)));
             }
-            None => volume_text(&mut out, volume, document.dry_run, palette),
+            None => volume_text(&mut out, volume, document, palette),
         }
     }
     if let Some(files) = document.verified_files {
@@ -306,7 +348,8 @@ pub fn defrag_text(document: &DefragDocument, palette: Palette) -> String {
     out
 }
 
-fn volume_text(out: &mut String, volume: &VolumeDefrag, is_planned: bool, palette: Palette) {
+fn volume_text(out: &mut String, volume: &VolumeDefrag, document: &DefragDocument, palette: Palette) {
+    let is_planned = document.dry_run;
     let (Some(before), Some(after)) = (volume.before, volume.after) else { return };
     let _ = writeln!(out, "    {:23} {:>12} {:>12}", "", "before", "after");
     let mut row = |what: &str, before: String, after: String| {
@@ -326,14 +369,15 @@ fn volume_text(out: &mut String, volume: &VolumeDefrag, is_planned: bool, palett
     }
     let _ = writeln!(out, "    {}", gain_bar(volume, palette));
     out.push_str(&wrapped("    ", None, &work_text(volume, is_planned)));
-    if let Some(Unmet { reason, would_be }) = &volume.unmet {
-        let text = format!(
-            "{reason}. The free space would be in {}, the largest of {}. 'defrag --goal files' makes files contiguous; 'leandisk copy \
-             --layout packed' has no such limit",
-            counted(would_be.free_extents, "extent", "extents"),
-            human_bytes(would_be.largest_free_extent_bytes)
-        );
-        out.push_str(&painted("    ", None, &text, |line| palette.warning(line)));
+    match &volume.unmet {
+        Some(unmet) => {
+            let text = unmet_text(unmet, document.goal);
+            out.push_str(&painted("    ", None, &text, |line| palette.warning(line)));
+        }
+        None if document.goal != "files" => {
+            out.push_str(&wrapped("    ", None, &free_text(volume, after)));
+        }
+        None => {}
     }
     if volume.left > 0 {
         let files = counted(volume.left, "file or stream stays", "files or streams stay");
@@ -347,6 +391,33 @@ fn volume_text(out: &mut String, volume: &VolumeDefrag, is_planned: bool, palett
     if unnamed > 0 {
         let _ = writeln!(out, "      and {} more", grouped(unnamed));
     }
+}
+
+/// What a goal that is out of reach would have come to, and why it is.
+fn unmet_text(unmet: &Unmet, goal: &str) -> String {
+    let would_be = unmet.would_be;
+    format!(
+        "nothing moves for --goal {goal}, which is out of reach: {}. The free space would be in {}, the largest of {}, of {} that could be in \
+         one piece. 'leandisk copy --layout packed' has no such limit",
+        unmet.reason,
+        counted(would_be.free_extents, "extent", "extents"),
+        human_bytes(would_be.largest_free_extent_bytes),
+        human_bytes(unmet.movable_free_bytes)
+    )
+}
+
+/// How much of the free space is in one piece, and what keeps the rest of it apart.
+fn free_text(volume: &VolumeDefrag, after: Figures) -> String {
+    let [free, movable, largest] =
+        [volume.free_bytes, volume.movable_free_bytes, after.largest_free_extent_bytes].map(human_bytes);
+    let text = format!("of {free} that are free, {movable} could be in one piece, and {largest} are");
+    let enough = u128::from(volume.free_bytes) * ENOUGH_PERCENT;
+    if u128::from(volume.movable_free_bytes) * 100 >= enough {
+        return text;
+    }
+    format!(
+        "{text}; the rest is kept apart by what cannot move, or lies where the image must not grow (--grow) or be written"
+    )
 }
 
 /// What was, or would be, written.

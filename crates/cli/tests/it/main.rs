@@ -27,6 +27,7 @@ mod copy_all;
 mod create;
 mod defrag;
 mod defrag_common;
+mod defrag_goals;
 mod defrag_refused;
 mod defrag_thin;
 mod documents;

@@ -40,12 +40,16 @@ use state::{Growth, Storage, Work};
 pub use image_units::{ImageUnits, in_image_units};
 pub use packed::{Packed, plan_packed};
 pub use plan::{
-    Backing, BackingMap, DefragOptions, DefragPlan, Emptied, Goal, Hints, LayoutFigures, WhyLeft,
+    Backing, BackingMap, DefragOptions, DefragPlan, Emptied, Goal, Hints, LayoutFigures, Unmet, WhyLeft,
+    WhyUnmet,
 };
 pub use state::{BrokenLayout, Layout};
 
 /// Where too much of a growth would be left in the end, so many times less is tried next.
 const GROWTH_STEP: u64 = 4;
+
+/// One plan, whatever it leaves.
+type PlanOnce = fn(&Layout, &DefragOptions, &Hints<'_>, Storage) -> Result<DefragPlan>;
 
 /// A free extent that lacks less than one part in so many of the largest that could be had is as good.
 const AS_GOOD_PART: u64 = 8;
@@ -53,19 +57,56 @@ const AS_GOOD_PART: u64 = 8;
 /// Plans a change in place. `Corrupt` if two things share a place of the volume.
 pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
     layout.check()?;
-    let plan = plan_all(layout, options, hints)?;
     match options.goal {
-        Goal::Free | Goal::Pack if !free::serves(&plan) => {
-            let nothing = Work::new(layout, options, hints, Storage::Counted).finish(plan.movable_free_bytes);
-            Ok(DefragPlan { unmet: Some(plan.after), ..nothing })
-        }
-        _ => Ok(plan),
+        Goal::Files | Goal::Units => plan_all(layout, options, hints),
+        Goal::Free | Goal::Pack => plan_or_files(layout, options, hints),
     }
+}
+
+/// A plan for the goal; or for files alone, and why the goal is out of reach.
+fn plan_or_files(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
+    let plan = plan_all(layout, options, hints)?;
+    let serves = free::serves(&plan, options.goal);
+    if serves && plan.is_complete() {
+        return Ok(plan);
+    }
+    let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
+    let why = match serves {
+        true if plan.after.fragments <= files.after.fragments => return Ok(plan),
+        true => WhyUnmet::Files,
+        false => why_unmet(layout, options, hints)?,
+    };
+    let unmet = Unmet { would_be: plan.after, movable_free_bytes: plan.movable_free_bytes, why };
+    Ok(DefragPlan { unmet: Some(unmet), ..files })
+}
+
+/// The bound that a goal meets which no plan reaches: how a plan fails that counts no growth.
+fn why_unmet(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<WhyUnmet> {
+    if !layout.is_thin() {
+        return Ok(WhyUnmet::NoRoom);
+    }
+    let mut plan = plan_once(layout, options, hints, Storage::Ignored)?;
+    if options.goal == Goal::Free && !free::serves(&plan, options.goal) {
+        plan = plan_sorted(layout, options, hints, Storage::Ignored)?;
+    }
+    if !free::serves(&plan, options.goal) {
+        return Ok(WhyUnmet::NoRoom);
+    }
+    let (bytes_max, left_bytes_max) = (options.growth_bytes_max, options.growth_left_bytes_max);
+    let mut growth_bytes_max = bytes_max.max(options.unit_bytes);
+    while growth_bytes_max < layout.end().get() {
+        growth_bytes_max = growth_bytes_max.saturating_mul(2);
+        let lavish = DefragOptions { growth_bytes_max, ..*options };
+        if schedule::within_growth(layout, &lavish, &plan)?.is_some() {
+            return Ok(WhyUnmet::Growth { bytes_max, needed_bytes: growth_bytes_max });
+        }
+    }
+    Ok(WhyUnmet::GrowthStays { left_bytes_max })
 }
 
 /// The plan that does the most for the goal.
 fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
-    let sparing = plan_sparing(layout, options, hints)?;
+    let sparing = plan_sparing(layout, options, hints, plan_once)?;
     let is_thin = layout.is_thin() && options.growth_bytes_max > 0;
     let is_enough = match options.goal {
         Goal::Files => sparing.is_complete(),
@@ -76,7 +117,7 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
     if is_enough {
         return Ok(sparing);
     }
-    let lavish = if is_thin { plan_lavish(layout, options, hints)? } else { None };
+    let lavish = if is_thin { plan_lavish(layout, options, hints, plan_once)? } else { None };
     let mut plans: Vec<_> = lavish.into_iter().collect();
     plans.push(sparing);
     if options.goal != Goal::Pack && !plans.iter().any(DefragPlan::is_complete) {
@@ -91,20 +132,34 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
     if options.goal == Goal::Files {
         return Ok(best(plans, |plan| (plan.left.len(), plan.after.fragments, plan.moved_bytes)));
     }
-    // What more is asked for must not leave more in pieces.
-    let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
+    let is_reached = |plan: &DefragPlan| plan.is_complete() && free::is_together(plan);
+    if options.goal == Goal::Free && !plans.iter().any(is_reached) {
+        // What is sorted leaves the free space together, but for a little.
+        plans.extend(if is_thin { plan_lavish(layout, options, hints, plan_sorted)? } else { None });
+        plans.push(plan_sparing(layout, options, hints, plan_sorted)?);
+    }
     let largest = |plan: &DefragPlan| plan.after.largest_free_extent_bytes;
-    // Free space is no less whole than it is without asking for it.
-    let least = if options.goal == Goal::Free { largest(&files) } else { 0 };
-    plans.push(files);
+    let mut least = 0;
+    if options.goal == Goal::Free {
+        // What more is asked for must not leave more in pieces, and free space is no less whole than it is without asking for it.
+        let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
+        least = largest(&files);
+        plans.push(files);
+    }
     // A plan that leaves more in pieces is no measure.
     let fewest = plans.iter().map(|plan| plan.after.fragments).min();
     let most =
         plans.iter().filter(|plan| Some(plan.after.fragments) == fewest).map(largest).max().unwrap_or(0);
     let is_scattered = |plan: &DefragPlan| largest(plan) < least.max(most - most / AS_GOOD_PART);
     // Of plans that sort, the one with more room sorts better.
-    let moved_bytes = |plan: &DefragPlan| if options.goal == Goal::Free { plan.moved_bytes } else { 0 };
-    Ok(best(plans, |plan| (plan.after.fragments, is_scattered(plan), moved_bytes(plan))))
+    let of_free = |plan: &DefragPlan| match options.goal {
+        Goal::Free => (!free::is_together(plan), plan.moved_bytes),
+        _ => (false, 0),
+    };
+    Ok(best(plans, |plan| {
+        let (is_apart, moved_bytes) = of_free(plan);
+        (plan.after.fragments, is_scattered(plan), is_apart, moved_bytes)
+    }))
 }
 
 /// The first of those of which `rank` says the least.
@@ -114,7 +169,12 @@ fn best<R: Ord>(plans: Vec<DefragPlan>, rank: impl Fn(&DefragPlan) -> R) -> Defr
 
 /// Plans as if the container held all that is free; what it does not is taken and given back a little at a time. No plan if that does
 /// not fit the limits.
-fn plan_lavish(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<Option<DefragPlan>> {
+fn plan_lavish(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+    plan_once: PlanOnce,
+) -> Result<Option<DefragPlan>> {
     for storage in [Storage::Ignored, Storage::InSteps] {
         let plan = plan_once(layout, options, hints, storage)?;
         let plan = schedule::within_growth(layout, options, &plan)?;
@@ -180,7 +240,12 @@ fn plan_exchange_once(
 }
 
 /// Plans with what the container holds, and with growth where that is not enough.
-fn plan_sparing(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
+fn plan_sparing(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+    plan_once: PlanOnce,
+) -> Result<DefragPlan> {
     let left_max = options.growth_left_bytes_max;
     let wanted = options.growth_bytes_max;
     let mut options = *options;
@@ -222,6 +287,20 @@ fn plan_once(
     finish(work, options)
 }
 
+/// Sorts everything, and brings together what is free then.
+fn plan_sorted(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+    storage: Storage,
+) -> Result<DefragPlan> {
+    let mut work = Work::new(layout, options, hints, storage);
+    pack::sort_and_gather(&mut work)?;
+    work.unlock();
+    free::consolidate_and_gather(&mut work)?;
+    finish(work, options)
+}
+
 /// Brings files together as far as the container may grow, has it shrink again, and so on.
 fn gather_and_give_back(work: &mut Work<'_>, options: &DefragOptions) -> Result<()> {
     let mut left = usize::MAX;
@@ -241,6 +320,10 @@ fn finish(mut work: Work<'_>, options: &DefragOptions) -> Result<DefragPlan> {
         anchored::gather(&mut work)?;
     }
     work.close()?;
+    if options.goal == Goal::Pack {
+        // What was sorted stayed from then on, but need not.
+        work.unlock();
+    }
     let movable_free_bytes = free::movable_bytes(&work);
     Ok(work.finish(movable_free_bytes))
 }

@@ -129,11 +129,43 @@ pub struct DefragPlan {
     pub changed_block_bytes: u64,
     /// What the container can give back. Counted for [`Goal::Units`] alone.
     pub emptied: Emptied,
-    /// With [`Goal::Free`] and [`Goal::Pack`], if moving files would serve neither the free space nor the files: what it would come
-    /// to. Nothing moves then.
-    pub unmet: Option<LayoutFigures>,
+    /// With [`Goal::Free`] and [`Goal::Pack`], if that is out of reach: what it would come to. Only what [`Goal::Files`] asks for
+    /// moves then.
+    pub unmet: Option<Unmet>,
     /// Fragmented streams that are left, with their files.
     pub left: Vec<(FileId, WhyLeft)>,
+}
+
+/// A goal that is out of reach.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unmet {
+    /// The volume as the best plan for the goal would leave it.
+    pub would_be: LayoutFigures,
+    /// What of the free space could be in one piece then.
+    pub movable_free_bytes: u64,
+    /// The bound that it meets.
+    pub why: WhyUnmet,
+}
+
+/// Why a goal is out of reach.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WhyUnmet {
+    /// What lies between free extents fits nowhere else, or cannot move.
+    NoRoom,
+    /// More files would be in pieces than without it.
+    Files,
+    /// The container must not grow by as much as is moved at once.
+    Growth {
+        /// By how much it may grow: [`DefragOptions::growth_bytes_max`].
+        bytes_max: u64,
+        /// What would suffice.
+        needed_bytes: u64,
+    },
+    /// However much the container may grow meanwhile, too much of that would stay.
+    GrowthStays {
+        /// By how much it may be larger in the end: [`DefragOptions::growth_left_bytes_max`].
+        left_bytes_max: u64,
+    },
 }
 
 impl WhyLeft {

@@ -14,7 +14,7 @@ use block::Result;
 use super::files;
 use crate::defrag::moves::clear_what_fits;
 use crate::defrag::moves::slide::{largest_free, slide};
-use crate::defrag::plan::DefragPlan;
+use crate::defrag::plan::{DefragPlan, Goal};
 use crate::defrag::state::{Cells, Effort, Growth, Purpose, Work};
 
 /// The goal is reached when this much of the movable free space is in one piece.
@@ -98,12 +98,14 @@ fn consolidate_by(work: &mut Work<'_>, shares: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a plan does what it says: no more fragments than before, and the free space in one piece, or in fewer and larger ones.
-pub(crate) fn serves(plan: &DefragPlan) -> bool {
-    let DefragPlan { before, after, .. } = plan;
-    let is_better = after.free_extents <= before.free_extents
-        && after.largest_free_extent_bytes >= before.largest_free_extent_bytes;
-    after.fragments <= before.fragments && (is_together(plan) || is_better)
+/// The same where everything is sorted, which leaves gaps: room for files that grow, and what is in its order already where it lies.
+const SORTED_PERCENT: u64 = 85;
+
+/// Whether a plan does what its goal says: no more fragments than before, and the free space in one piece.
+pub(crate) fn serves(plan: &DefragPlan, goal: Goal) -> bool {
+    let enough = if goal == Goal::Pack { SORTED_PERCENT } else { ENOUGH_PERCENT };
+    plan.after.fragments <= plan.before.fragments
+        && plan.after.largest_free_extent_bytes >= percent(plan.movable_free_bytes, enough)
 }
 
 /// Whether a plan leaves what could be free in one piece so, nearly.

@@ -102,10 +102,7 @@ impl<'a> Work<'a> {
             emptied: Emptied::default(),
             trims: false,
         };
-        let stays = |stream| {
-            layout.is_anchored(stream) || work.pinned(stream).is_some() || !work.moves_in_steps(stream)
-        };
-        work.locked = (0..layout.stream_count()).map(stays).collect();
+        work.unlock();
         let movable = (0..layout.stream_count()).filter(|stream| !work.locked[*stream]);
         let mut by_place: Vec<_> = movable
             .flat_map(|stream| layout.extents_of(stream))
@@ -126,6 +123,14 @@ impl<'a> Work<'a> {
     /// Whether each run of a stream can move at once.
     pub(crate) fn moves_in_steps(&self, stream: usize) -> bool {
         self.runs(stream).iter().all(|run| self.space.is_a_step(self.moving_with(run.extents.start).bytes))
+    }
+
+    /// Has every stream move again that may.
+    pub(crate) fn unlock(&mut self) {
+        let stays = |stream| {
+            self.layout.is_anchored(stream) || self.pinned(stream).is_some() || !self.moves_in_steps(stream)
+        };
+        self.locked = (0..self.layout.stream_count()).map(stays).collect();
     }
 
     /// Whether a stream is one whose first extent stays, and the others are to come behind it.

@@ -174,16 +174,25 @@ fn fragmented_movable_bytes(model: &Model) -> u64 {
     streams.map(|stream| model.clusters_of(stream) * CLUSTER).sum()
 }
 
-/// Whether the goal is out of reach. If so nothing moves; if not, there are no more fragments, and the free space is in one piece, or
-/// in fewer and larger ones.
-fn is_unmet(plan: &DefragPlan) -> bool {
-    let DefragPlan { before, after, .. } = plan;
-    assert!(plan.unmet.is_none() || (plan.batches.is_empty() && before == after));
-    let is_together = after.largest_free_extent_bytes >= plan.movable_free_bytes * 95 / 100;
-    let is_better = after.free_extents <= before.free_extents
-        && after.largest_free_extent_bytes >= before.largest_free_extent_bytes;
-    assert!(after.fragments <= before.fragments && (is_together || is_better || plan.unmet.is_some()));
-    plan.unmet.is_some()
+/// Whether the goal is out of reach. If so nothing moves but what `files` moves; if not, there are no more fragments, and the free space
+/// is in one piece.
+fn is_unmet(plan: &DefragPlan, files: &DefragPlan, goal: Goal) -> bool {
+    assert!(plan.after.fragments <= plan.before.fragments.min(files.after.fragments));
+    // What is sorted has gaps.
+    let enough = if goal == Goal::Pack { 85 } else { 95 };
+    let is_together = |largest: u64, movable: u64| largest >= movable * enough / 100;
+    let Some(unmet) = &plan.unmet else {
+        assert!(is_together(plan.after.largest_free_extent_bytes, plan.movable_free_bytes));
+        return false;
+    };
+    assert_eq!(&DefragPlan { unmet: None, ..plan.clone() }, files);
+    let is_together = is_together(unmet.would_be.largest_free_extent_bytes, unmet.movable_free_bytes);
+    assert!(!is_together || unmet.would_be.fragments > files.after.fragments);
+    assert!(match unmet.why {
+        WhyUnmet::Growth { bytes_max, needed_bytes } => needed_bytes > bytes_max,
+        _ => true,
+    });
+    true
 }
 
 /// The longest stretch of the volume without anything that stays.
@@ -243,7 +252,15 @@ proptest! {
         let options = some_options(&kind, Goal::Free);
         let (files, whole) = planned(&model, &DefragOptions { goal: Goal::Files, ..options });
         let (plan, now) = planned(&model, &options);
-        if is_unmet(&plan) {
+        let largest_run = (0..whole.streams.len()).map(|stream| whole.clusters_of(stream)).max().unwrap_or(0);
+        // Nothing slides past a sparse run whose pieces lie as far apart as its holes.
+        let is_stored = kind.thin_percent == 0 && kind.holes == 0;
+        let is_plain = is_stored
+            && !kind.spans_holes
+            && longest_region(&model) == model.cells.len() as u64;
+        let is_in_reach = is_plain && files.after.largest_free_extent_bytes >= 2 * largest_run * CLUSTER;
+        if is_unmet(&plan, &files, Goal::Free) {
+            prop_assert!(!is_in_reach);
             return Ok(());
         }
         let usable = |at: usize, cell, model: &Model| cell == Cell::Free && model.backing[at] != Backing::Fixed;
@@ -258,19 +275,13 @@ proptest! {
         let is_larger = plan.after.largest_free_extent_bytes >= files.after.largest_free_extent_bytes;
         prop_assert!(largest(&now) >= as_good || is_larger || is_less_scattered);
         prop_assert!(plan.after.fragments <= files.after.fragments);
-        let largest_run = (0..whole.streams.len()).map(|stream| whole.clusters_of(stream)).max().unwrap_or(0);
         let free: u64 = now.free_runs().iter().map(|(_, len)| len).sum();
-        // Nothing slides past a sparse run whose pieces lie as far apart as its holes.
-        let is_stored = kind.thin_percent == 0 && kind.holes == 0;
-        let is_plain = is_stored
-            && !kind.spans_holes
-            && longest_region(&model) == model.cells.len() as u64;
         if is_stored && plan.left.is_empty() {
             let again = plan_in_place(&now.layout(), &options, &Hints::default()).unwrap();
             let is_enough = plan.after.largest_free_extent_bytes >= plan.movable_free_bytes * 95 / 100;
             prop_assert!(again.batches.is_empty() || !is_enough, "{again:?}");
         }
-        if is_plain && files.after.largest_free_extent_bytes >= 2 * largest_run * CLUSTER {
+        if is_in_reach {
             prop_assert!(plan.after.largest_free_extent_bytes >= free * CLUSTER * 95 / 100);
         }
     }
@@ -317,7 +328,8 @@ proptest! {
         let hints = Hints { folder: Some(&folder), home: None };
         let plan = plan_in_place(&layout, &options, &hints).unwrap();
         model.run(&plan, &options);
-        is_unmet(&plan);
+        let files = plan_in_place(&layout, &DefragOptions { goal: Goal::Files, ..options }, &hints).unwrap();
+        is_unmet(&plan, &files, Goal::Pack);
         prop_assert_eq!(plan_in_place(&layout, &options, &hints).unwrap(), plan);
     }
 
