@@ -89,6 +89,11 @@ impl Growth {
         grown
     }
 
+    /// Whether it was changed in more than one look: what was written at one go mostly lies in one piece.
+    pub(crate) fn took_its_time(&self) -> bool {
+        self.steps + self.rewrites > 0
+    }
+
     /// How much room past its end the file should have; `None` if it is overwritten in place, or not worth it.
     pub(crate) fn wants(&self, now: Millis, policy: &Policy) -> Option<u64> {
         if self.rewrites > self.steps || !self.is_known {

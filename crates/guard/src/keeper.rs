@@ -19,10 +19,13 @@ use crate::facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 use crate::growth::{Growth, Policy};
 use crate::ledger::Record;
 use crate::machine::{Gathered, GoesOn, Held, Machine, Reserved};
-use crate::repair::{self, count};
+use crate::repair::{self, Join, Plan, SMALL_AGAIN_MS, count};
+use crate::suspects::Suspects;
 
 /// A file that nobody touched for so long is thought to be finished.
 const LINGER_MS: Millis = 1000;
+/// So long after it was closed a file is looked at.
+const CLOSED_MS: Millis = 500;
 /// After so long it is asked again whether others still have a file open.
 const RETRY_MS: Millis = 1000;
 /// The same for a repair.
@@ -110,6 +113,8 @@ struct File {
     claim: Option<Claim>,
     /// It is not reserved for.
     is_left_alone: bool,
+    /// When it was put together as a whole because it is small.
+    moved_whole: Option<Millis>,
 }
 
 /// The guard of a file system.
@@ -118,8 +123,7 @@ pub struct Guard<M> {
     options: Options,
     files: HashMap<FileId, File>,
     wanted: BTreeSet<FileId>,
-    /// Closed after a change, to be looked at from then on.
-    suspects: BTreeMap<FileId, Millis>,
+    suspects: Suspects,
     /// In the ledger, and not reserved yet.
     announced: BTreeMap<FileId, u64>,
     counters: Counters,
@@ -139,7 +143,7 @@ impl<M: Machine> Guard<M> {
             options,
             files,
             wanted: BTreeSet::new(),
-            suspects: BTreeMap::new(),
+            suspects: Suspects::default(),
             announced: BTreeMap::new(),
             counters: Counters::default(),
             lines,
@@ -214,7 +218,8 @@ impl<M: Machine> Guard<M> {
         }
         if was_closed {
             if repairs {
-                self.suspects.insert(id, now + LINGER_MS);
+                let is_likely = file.growth.took_its_time();
+                self.suspects.insert(id, now + CLOSED_MS, is_likely);
             }
             return;
         }
@@ -243,7 +248,7 @@ impl<M: Machine> Guard<M> {
             self.files.retain(|_, file| file.claim.is_some());
         }
         if self.suspects.len() >= FILES_MAX {
-            self.suspects.pop_first();
+            self.suspects.forget_one();
         }
     }
 
@@ -425,12 +430,10 @@ impl<M: Machine> Guard<M> {
     }
 
     fn next_suspect(&self, now: Millis) -> Option<FileId> {
-        let is_ready = |(id, due): (&FileId, &Millis)| {
-            let has_claim =
-                self.files.get(id).is_some_and(|file| file.claim.is_some()) && !self.options.dry_run;
-            (*due <= now && !has_claim).then(|| id.clone())
+        let has_claim = |id: &FileId| {
+            self.files.get(id).is_some_and(|file| file.claim.is_some()) && !self.options.dry_run
         };
-        self.suspects.iter().find_map(is_ready)
+        self.suspects.due(now).find(|id| !has_claim(id)).cloned()
     }
 
     /// Whether a file could be put together now.
@@ -446,69 +449,130 @@ impl<M: Machine> Guard<M> {
     /// The same, as far as it is allowed. What does not fit comes again.
     pub fn repair_next_within(&mut self, now: Millis, allowance: &mut Allowance<'_>) -> Result<bool> {
         let Some(id) = self.next_suspect(now) else { return Ok(false) };
-        self.suspects.remove(&id);
+        let is_likely = self.suspects.remove(&id);
         match self.machine.hold(&id)? {
             Held::Yes(_) => {}
             Held::Busy => {
-                self.suspects.insert(id, now + REPAIR_RETRY_MS);
+                self.suspects.insert(id, now + REPAIR_RETRY_MS, is_likely);
                 return Ok(true);
             }
             Held::No(_) | Held::Gone => return Ok(true),
         }
-        let done = self.repair(&id, allowance);
+        let done = self.repair(now, &id, allowance);
         self.machine.release(&id);
         if let Some(wait_ms) = done? {
-            self.suspects.insert(id, now + wait_ms);
+            self.suspects.insert(id, now + wait_ms, is_likely);
         }
         Ok(true)
     }
 
+    /// Whether the file was not put together as a whole a short while ago.
+    fn may_move_whole(&self, now: Millis, id: &FileId) -> bool {
+        let moved = self.files.get(id).map(|file| file.moved_whole).filter(|_| !broken!(SmallEachTime));
+        moved.flatten().is_none_or(|moved| now >= moved.saturating_add(SMALL_AGAIN_MS))
+    }
+
     /// How long the file waits until it is looked at again; `None` if it needs no more of it.
-    fn repair(&mut self, id: &FileId, allowance: &mut Allowance<'_>) -> Result<Option<Millis>> {
+    fn repair(&mut self, now: Millis, id: &FileId, allowance: &mut Allowance<'_>) -> Result<Option<Millis>> {
         let extents = self.machine.extents(id)?;
         let whole_files = self.machine.moves_whole_files();
         let plan = repair::plan(&extents, &self.options.profile, whole_files);
+        let whole = repair::whole(&extents).filter(|_| self.may_move_whole(now, id));
+        // What moves whole anyway need not be put beside anything first.
+        let does_join = whole.is_none() && self.machine.joins();
+        let joins = if does_join { repair::joins(&extents) } else { Vec::new() };
         if plan.piece_count > 1 {
             self.counters.shared_skipped += plan.shared_count;
         }
         if self.options.dry_run {
-            self.counters.repaired += if plan.stretches.is_empty() { 0 } else { plan.piece_count - 1 };
+            let has_work = !plan.stretches.is_empty() || !joins.is_empty() || whole.is_some();
+            self.counters.repaired += if has_work { plan.piece_count - 1 } else { 0 };
             return Ok(None);
         }
         // What was moved of a file that only moves as a whole is lost when it stops.
-        let stopped = Some(if whole_files { REPAIR_RETRY_MS } else { 0 });
-        let allowance_bytes = allowance.bytes;
-        let (mut waits, mut moved_bytes) = (None, 0);
-        for (start, len) in plan.stretches {
-            if self.machine.is_wanted(id) || len > allowance.bytes {
-                waits = Some(REPAIR_RETRY_MS);
-                break;
-            }
-            let goes_on = &mut allowance.goes_on;
-            let mut step = |bytes: u64| {
-                moved_bytes += bytes;
-                goes_on(bytes) || broken!(StopIgnored)
+        let stopped = if whole_files { REPAIR_RETRY_MS } else { 0 };
+        let mut work = Work { id, allowance, moved_bytes: 0, stopped };
+        let is_whole = whole.is_some();
+        let mut waits = work.put_beside(&mut self.machine, &joins)?;
+        if waits.is_none() {
+            // What could not be put beside a longer piece may be worth a place of its own.
+            let planned = match whole {
+                Some(whole) => whole,
+                None if work.moved_bytes == 0 => plan.clone(),
+                None => repair::plan(&self.machine.extents(id)?, &self.options.profile, whole_files),
             };
-            let gathered =
-                if step(0) { self.machine.gather(id, start, len, &mut step)? } else { Gathered::Stopped };
-            if gathered == Gathered::Stopped {
-                waits = stopped;
-                break;
-            }
-            if gathered == Gathered::No && self.machine.is_wanted(id) {
-                // It was let go for somebody who opened it meanwhile.
-                waits = Some(REPAIR_RETRY_MS);
-                break;
-            }
-            allowance.bytes = allowance_bytes.saturating_sub(moved_bytes);
+            waits = work.put_together(&mut self.machine, &planned)?;
         }
-        allowance.bytes = allowance_bytes.saturating_sub(moved_bytes);
+        let moved_bytes = work.moved_bytes;
+        if let Some(file) = self.files.get_mut(id).filter(|_| is_whole && waits.is_none()) {
+            file.moved_whole = Some(now);
+        }
         if moved_bytes > 0 {
             let after = count(&self.machine.extents(id)?);
             self.counters.repaired += plan.piece_count.saturating_sub(after);
             self.counters.moved_bytes += moved_bytes;
         }
         Ok(waits)
+    }
+}
+
+/// What is done with one file, within what is allowed.
+struct Work<'a, 'b> {
+    id: &'a FileId,
+    allowance: &'a mut Allowance<'b>,
+    moved_bytes: u64,
+    /// After it stopped it comes again so much later.
+    stopped: Millis,
+}
+
+impl Work<'_, '_> {
+    fn put_beside<M: Machine>(&mut self, machine: &mut M, joins: &[Join]) -> Result<Option<Millis>> {
+        let id = self.id;
+        for join in joins {
+            let waits = self.piece(machine, join.len_bytes, |machine, step| machine.join(id, join, step))?;
+            if waits.is_some() {
+                return Ok(waits);
+            }
+        }
+        Ok(None)
+    }
+
+    fn put_together<M: Machine>(&mut self, machine: &mut M, plan: &Plan) -> Result<Option<Millis>> {
+        let id = self.id;
+        for &(start, len) in &plan.stretches {
+            let waits = self.piece(machine, len, |machine, step| machine.gather(id, start, len, step))?;
+            if waits.is_some() {
+                return Ok(waits);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves a part of the file, unless somebody wants it or there is no time. How long the file then waits.
+    fn piece<M: Machine>(
+        &mut self,
+        machine: &mut M,
+        len_bytes: u64,
+        moves: impl FnOnce(&mut M, &mut GoesOn<'_>) -> Result<Gathered>,
+    ) -> Result<Option<Millis>> {
+        if machine.is_wanted(self.id) || len_bytes > self.allowance.bytes {
+            return Ok(Some(REPAIR_RETRY_MS));
+        }
+        let goes_on = &mut self.allowance.goes_on;
+        let mut moved_bytes = 0;
+        let mut step = |bytes: u64| {
+            moved_bytes += bytes;
+            goes_on(bytes) || broken!(StopIgnored)
+        };
+        let done = if step(0) { moves(machine, &mut step)? } else { Gathered::Stopped };
+        self.moved_bytes += moved_bytes;
+        self.allowance.bytes = self.allowance.bytes.saturating_sub(moved_bytes);
+        Ok(match done {
+            Gathered::Stopped => Some(self.stopped),
+            // It was let go for somebody who opened it meanwhile.
+            Gathered::No if machine.is_wanted(self.id) => Some(REPAIR_RETRY_MS),
+            Gathered::Yes | Gathered::No => None,
+        })
     }
 }
 

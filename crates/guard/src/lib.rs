@@ -12,6 +12,7 @@ mod machine;
 mod mutant;
 mod pressure;
 mod repair;
+mod suspects;
 
 pub use facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 pub use growth::{BTRFS, EXT4, Policy, XFS};
@@ -21,4 +22,4 @@ pub use machine::{Extent, Gathered, GoesOn, Held, Machine, Reserved};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use pressure::{Busy, Pressure, Waits, waited_us};
-pub use repair::{Plan, count, plan};
+pub use repair::{Beside, Join, Plan, count, joins, plan, whole};

@@ -6,6 +6,7 @@ use predict::cost::Piece;
 
 use crate::facts::{Facts, FileId, Refusal, Room, Stamp};
 use crate::ledger::Record;
+use crate::repair::Join;
 
 /// A piece of a file as the file system tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +107,12 @@ pub trait Machine {
 
     /// Whether only a whole file can be put together.
     fn moves_whole_files(&self) -> bool;
+
+    /// Whether a stretch can be put right beside another piece of its file.
+    fn joins(&self) -> bool;
+
+    /// Puts a stretch of a file that is held right beside the piece before or behind it, if there is room. Contents and times stay.
+    fn join(&mut self, file: &FileId, join: &Join, goes_on: &mut GoesOn<'_>) -> Result<Gathered>;
 
     /// Puts `len_bytes` of a file that is held, from `start_bytes` on, together, if that makes fewer pieces of it. Contents and
     /// times stay. Every few MiB it is asked whether that goes on.

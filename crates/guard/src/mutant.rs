@@ -17,12 +17,16 @@ pub enum Mutant {
     StampUnproven,
     /// What a file shares is moved as well.
     SharedMoved,
+    /// What a file shares is put beside another piece as well.
+    SharedJoined,
+    /// A small file is written anew each time it was closed.
+    SmallEachTime,
     /// What is to stop goes on to the end of the file.
     StopIgnored,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 8] = [
+pub const MUTANTS: [Mutant; 10] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -30,5 +34,7 @@ pub const MUTANTS: [Mutant; 8] = [
     Mutant::StampStays,
     Mutant::StampUnproven,
     Mutant::SharedMoved,
+    Mutant::SharedJoined,
+    Mutant::SmallEachTime,
     Mutant::StopIgnored,
 ];

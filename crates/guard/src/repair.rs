@@ -4,11 +4,19 @@
 //! `predict` loses more than a few hundredths by the next jump; longer pieces stay where they are. A stretch pays if what reading the file
 //! once loses by it, times [`READS`], is at least what reading and writing the stretch takes. Where only whole files can be moved, the
 //! file is the stretch. What is shared stays, and ends a stretch.
+//!
+//! A file of at most [`SMALL_BYTES_MAX`] that lies in pieces is put together whole, whether that pays or not, though not often
+//! ([`SMALL_AGAIN_MS`]): it was just written, and so is in memory, and writing it once more takes some hundredths of a second.
+//!
+//! Where a place can be asked for, what lies beside a longer piece in the file is put beside it on the device as well: the beginning of a file,
+//! which was written before room was reserved, and its end. That takes at most [`JOIN_BYTES_MAX`] of a file each time, whatever the longer
+//! piece has, which stays.
 
 use mutants::broken;
 use predict::cost::{Piece, ReadCost, RequestSize, SequentialRead};
 use predict::profile::Profile;
 
+use crate::facts::Millis;
 use crate::machine::Extent;
 
 /// Pieces of this length cost next to nothing.
@@ -17,6 +25,106 @@ pub(crate) const SHORT_BYTES: u64 = 4 << 20;
 pub(crate) const READS: f64 = 32.0;
 /// A stretch that is put together at once.
 const STRETCH_BYTES_MAX: u64 = 64 << 20;
+
+/// As much of a file is put beside its longer pieces at a time.
+pub(crate) const JOIN_BYTES_MAX: u64 = 8 << 20;
+
+/// The side on which the longer piece lies, in the file as on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beside {
+    /// The longer piece begins where the stretch ends.
+    Next,
+    /// It ends where the stretch begins.
+    Previous,
+}
+
+/// A stretch that is put right beside a longer piece of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Join {
+    /// Where in the file.
+    pub start_bytes: u64,
+    /// How much.
+    pub len_bytes: u64,
+    /// Beside what.
+    pub beside: Beside,
+}
+
+/// What of a file that lies as `extents` say is put beside its longer pieces: the pieces next to the longest first, then what is left on
+/// either side of these.
+pub fn joins(extents: &[Extent]) -> Vec<Join> {
+    let mut found = Vec::new();
+    let mut left_bytes = JOIN_BYTES_MAX;
+    let all = joined(extents);
+    let mut parts = vec![&all[..]];
+    while let Some(part) = parts.pop() {
+        let Some(longest) = longest_of(part) else { continue };
+        let before = run_before(part, longest, left_bytes);
+        let (start, len) = span_of(&part[before..longest]);
+        if len > 0 {
+            found.push(Join { start_bytes: start, len_bytes: len, beside: Beside::Next });
+            left_bytes -= len;
+        }
+        let behind = run_behind(part, longest, left_bytes);
+        let (start, len) = span_of(&part[longest + 1..behind]);
+        if len > 0 {
+            found.push(Join { start_bytes: start, len_bytes: len, beside: Beside::Previous });
+            left_bytes -= len;
+        }
+        parts.extend([&part[..before], &part[behind..]]);
+    }
+    found
+}
+
+/// The longest piece that others may be put beside.
+fn longest_of(part: &[Extent]) -> Option<usize> {
+    let lengths = part.iter().enumerate().filter(|(_, extent)| extent.is_plain && !extent.is_shared);
+    lengths.max_by_key(|(_, extent)| extent.piece.len_bytes).map(|(at, _)| at)
+}
+
+fn may_join(extent: &Extent) -> bool {
+    extent.is_plain && (!extent.is_shared || broken!(SharedJoined))
+}
+
+fn follows_in_file(first: &Extent, next: &Extent) -> bool {
+    first.piece.logical.checked_add(first.piece.len_bytes) == Some(next.piece.logical)
+}
+
+/// Where the pieces begin that lie before this one without a hole, and have no more than so many bytes.
+fn run_before(part: &[Extent], longest: usize, bytes_max: u64) -> usize {
+    let (mut at, mut left) = (longest, bytes_max);
+    while at > 0 && may_join(&part[at - 1]) && follows_in_file(&part[at - 1], &part[at]) {
+        let Some(rest) = left.checked_sub(part[at - 1].piece.len_bytes) else { break };
+        (at, left) = (at - 1, rest);
+    }
+    at
+}
+
+/// Where the pieces end that lie behind it, likewise.
+fn run_behind(part: &[Extent], longest: usize, bytes_max: u64) -> usize {
+    let (mut end, mut left) = (longest + 1, bytes_max);
+    while end < part.len() && may_join(&part[end]) && follows_in_file(&part[end - 1], &part[end]) {
+        let Some(rest) = left.checked_sub(part[end].piece.len_bytes) else { break };
+        (end, left) = (end + 1, rest);
+    }
+    end
+}
+
+/// Files up to this length are put together whole: as much as moves in one step. A longer one could be stopped after a step, and would begin anew each
+/// time.
+pub(crate) const SMALL_BYTES_MAX: u64 = 8 << 20;
+/// That is done once in so long with a file: a database that many short programs open would be written again and again.
+pub(crate) const SMALL_AGAIN_MS: Millis = 3_600_000;
+
+/// The plan that puts a small file together whole; `None` if it is not small, lies in one piece, has holes, or shares something.
+pub fn whole(extents: &[Extent]) -> Option<Plan> {
+    let all = joined(extents);
+    let (start, len) = span_of(&all);
+    let is_movable = |extent: &Extent| extent.is_plain && (!extent.is_shared || broken!(SharedMoved));
+    let is_whole = start == 0 && all.windows(2).all(|pair| follows_in_file(&pair[0], &pair[1]));
+    let piece_count = count(extents);
+    let does = len <= SMALL_BYTES_MAX && piece_count > 1 && is_whole && all.iter().all(is_movable);
+    does.then(|| Plan { stretches: vec![(start, len)], piece_count, shared_count: 0 })
+}
 
 /// What of a file to put together.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -170,6 +278,46 @@ mod tests {
         assert_eq!(found.stretches, [(0, 10 << 16), (11 << 16, 53 << 16)]);
         assert_eq!(found.shared_count, 1);
         assert!(plan(&all, &HDD, true).stretches.is_empty());
+    }
+
+    #[test]
+    fn what_lies_beside_a_longer_piece_is_put_there() {
+        let mib = 1 << 20;
+        let pieces = [
+            (0, 10 * mib, mib / 4),
+            (mib / 4, 100 * mib, 64 * mib),
+            (64 * mib + mib / 4, 300 * mib, 30 * mib),
+            (94 * mib + mib / 4, 500 * mib, 5 * mib),
+            (99 * mib + mib / 4, 600 * mib, mib),
+        ];
+        let join = |start_bytes, len_bytes, beside| Join { start_bytes, len_bytes, beside };
+        assert_eq!(
+            joins(&extents(&pieces)),
+            [join(0, mib / 4, Beside::Next), join(94 * mib + mib / 4, 6 * mib, Beside::Previous)]
+        );
+        let mut shared = extents(&pieces);
+        (shared[0].is_shared, shared[4].is_shared) = (true, true);
+        assert_eq!(joins(&shared), [join(94 * mib + mib / 4, 5 * mib, Beside::Previous)]);
+        assert!(joins(&extents(&pieces[1..3])).is_empty(), "30 MiB are too much");
+        assert!(joins(&extents(&[(0, 0, 64 * mib), (65 * mib, mib, mib)])).is_empty(), "a hole");
+        assert!(joins(&[]).is_empty() && joins(&extents(&pieces[..1])).is_empty());
+        let many = joins(&scattered(1000, 64 << 10));
+        assert_eq!(many.iter().map(|join| join.len_bytes).sum::<u64>(), JOIN_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_small_file_is_put_together_whole() {
+        let kib = 1 << 10;
+        let log = extents(&[(0, 0, 8 * kib), (8 * kib, 1 << 30, 1500 * kib)]);
+        assert!(plan(&log, &NVME, false).stretches.is_empty(), "it does not pay");
+        assert_eq!(whole(&log).unwrap().stretches, [(0, 1508 * kib)]);
+        assert_eq!(whole(&log[..1]), None, "one piece");
+        assert_eq!(whole(&log[1..]), None, "a hole");
+        assert_eq!(whole(&scattered(3, SMALL_BYTES_MAX / 2)), None, "not small");
+        let mut shared = log;
+        shared[1].is_shared = true;
+        assert_eq!(whole(&shared), None);
+        assert_eq!(whole(&[]), None);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use block::{Error, Result};
 use guard::{
-    Allowance, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, MUTANTS, Machine, Mutant, Options,
-    Policy, Record, Refusal, Reserved, Room, Stamp, XFS, claims,
+    Allowance, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS, Machine, Mutant,
+    Options, Policy, Record, Refusal, Reserved, Room, Stamp, XFS, claims,
 };
 use predict::cost::Piece;
 use predict::profile::HDD;
@@ -65,6 +65,9 @@ struct World {
     /// Somebody opens what is moved next, and it is let go.
     opens_next: bool,
     is_wanted: bool,
+    piece_bytes: u64,
+    /// Places can be asked for.
+    joins: bool,
 }
 
 fn id(file: usize) -> FileId {
@@ -94,6 +97,8 @@ impl World {
             nobody_reserves: false,
             opens_next: false,
             is_wanted: false,
+            piece_bytes: 65536,
+            joins: false,
         }
     }
 
@@ -308,9 +313,9 @@ impl Machine for Sim {
     fn extents(&mut self, id: &FileId) -> Result<Vec<Extent>> {
         let mut world = self.0.borrow_mut();
         world.step()?;
-        let file = &world.files[index(id)];
+        let (file, len_bytes) = (&world.files[index(id)], world.piece_bytes);
         let extent = |at: u64| Extent {
-            piece: Piece { logical: at * 65536, physical: at * MIB, len_bytes: 65536 },
+            piece: Piece { logical: at * len_bytes, physical: at * (len_bytes + MIB), len_bytes },
             is_shared: file.is_shared && at == 0,
             is_plain: true,
         };
@@ -319,6 +324,26 @@ impl Machine for Sim {
 
     fn moves_whole_files(&self) -> bool {
         self.0.borrow().is_exact
+    }
+
+    fn joins(&self) -> bool {
+        let world = self.0.borrow();
+        world.joins && !world.is_exact
+    }
+
+    fn join(&mut self, id: &FileId, join: &Join, goes_on: &mut GoesOn<'_>) -> Result<Gathered> {
+        let mut world = self.0.borrow_mut();
+        world.step()?;
+        let has_room = world.random.below(2) == 0;
+        let file = &mut world.files[index(id)];
+        if !file.is_held || file.is_shared && join.start_bytes == 0 {
+            file.damage = Some("put beside another piece what it must not");
+        }
+        if has_room {
+            goes_on(join.len_bytes);
+            file.pieces = file.pieces.min(1 + u64::from(file.is_shared));
+        }
+        Ok(if has_room { Gathered::Yes } else { Gathered::No })
     }
 
     fn gather(&mut self, id: &FileId, start: u64, len: u64, goes_on: &mut GoesOn<'_>) -> Result<Gathered> {
@@ -434,6 +459,7 @@ fn check(world: &World) -> std::result::Result<(), String> {
 /// One life, and one after it if it was killed. How many steps it took, and what is wrong.
 fn life(seed: u64, left: u64) -> (u64, std::result::Result<(), String>) {
     let world = Rc::new(RefCell::new(World::new(seed, left)));
+    world.borrow_mut().joins = true;
     let first = live(&world, 12);
     let steps = world.borrow().steps;
     if first.is_err() {
@@ -539,10 +565,41 @@ fn what_is_to_stop_stops_in_the_midst_of_a_file_and_goes_on_later() {
     }
 }
 
+/// A small file is put together whatever that gains, but not each time it was closed.
+fn small_now_and_then() -> std::result::Result<(), String> {
+    let world = Rc::new(RefCell::new(World::new(1, u64::MAX)));
+    {
+        let mut world = world.borrow_mut();
+        // Pieces that are long enough to stay otherwise.
+        (world.writers, world.is_exact, world.piece_bytes) = (false, false, 4 * MIB);
+    }
+    let mut guard = guard_of(&world).unwrap();
+    for (now, pieces) in [(0, 1), (60_000, 2), (4_000_000, 1)] {
+        {
+            let mut world = world.borrow_mut();
+            world.files[0] = SimFile { exists: true, pieces: 2, size: 8 * MIB, ..SimFile::default() };
+            world.events.push_back((0, true, true));
+        }
+        drain(&world, &mut guard, now);
+        while guard.repair_next(now + 1000).unwrap() {}
+        if world.borrow().files[0].pieces != pieces {
+            return Err(format!("at {now}: {} pieces", world.borrow().files[0].pieces));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_small_file_is_put_together_now_and_then() {
+    small_now_and_then().unwrap();
+}
+
 #[test]
 fn each_mutant_is_found() {
     for mutant in MUTANTS {
-        let found = mutants::with(Some(mutant), || explore(0..60).and_then(|_| stops_in_the_midst(false)));
+        let found = mutants::with(Some(mutant), || {
+            explore(0..60).and_then(|_| stops_in_the_midst(false)).and_then(|()| small_now_and_then())
+        });
         assert!(found.is_err(), "{mutant:?} is not found");
     }
     assert!(mutants::with(None::<Mutant>, || explore(0..2)).is_ok());

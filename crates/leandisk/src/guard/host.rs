@@ -1,6 +1,8 @@
 //! The machine that a guard stands on: a mounted file system and a ledger on disk.
 
-use ::guard::{Extent, FileId, Gathered, GoesOn, Held, Machine, Record, Refusal, Reserved, Room, Stamp};
+use ::guard::{
+    Beside, Extent, FileId, Gathered, GoesOn, Held, Join, Machine, Record, Refusal, Reserved, Room, Stamp,
+};
 use block::{Error, Result};
 use os::{GuardedKind, GuardedSystem, Handle, HeldFile, LeftAlone, RawPiece, ReserveOutcome, Taken};
 use predict::cost::Piece;
@@ -120,6 +122,18 @@ impl Machine for HostMachine {
 
     fn moves_whole_files(&self) -> bool {
         self.system.moves_whole_files
+    }
+
+    fn joins(&self) -> bool {
+        self.system.kind == GuardedKind::Ext4
+    }
+
+    fn join(&mut self, file: &FileId, join: &Join, goes_on: &mut GoesOn<'_>) -> Result<Gathered> {
+        let Join { start_bytes, len_bytes, beside } = *join;
+        let done = self.held()?.join(start_bytes, len_bytes, beside == Beside::Next, goes_on);
+        tracing::debug!(?file, ?join, ?done, "join");
+        // No room there, mapped, or not possible here: it stays as it is.
+        Ok(if matches!(done, Ok(os::Gathered::Yes)) { Gathered::Yes } else { Gathered::No })
     }
 
     fn gather(

@@ -75,6 +75,13 @@ fn within(pieces: &[RawPiece], start: u64, end: u64) -> Vec<RawPiece> {
         .collect()
 }
 
+/// Where the room begins on the device that a stretch of so many bytes would take beside a block of the file.
+fn room_beside(pieces: &[RawPiece], neighbour: u64, block: u64, len: u64, beside_next: bool) -> Option<u64> {
+    let piece = within(pieces, neighbour, neighbour + block).first().copied()?;
+    let at = piece.physical.checked_add(neighbour.checked_sub(piece.logical)?)?;
+    if beside_next { at.checked_sub(len) } else { at.checked_add(block) }
+}
+
 impl HeldFile {
     /// Where it lies. What waits in the page cache is written back first.
     pub fn pieces(&self) -> Result<Vec<RawPiece>> {
@@ -128,18 +135,101 @@ impl HeldFile {
         let (start, end) = (start / block * block, end.next_multiple_of(block));
         let Some(donor) = self.better_donor(before, start, end)? else { return Ok(Gathered::No) };
         self.in_steps(start, end, goes_on, |at, next| {
-            let mut request = MoveExtent {
-                reserved: 0,
-                donor: u32::try_from(donor.as_raw_fd()).unwrap_or(u32::MAX),
-                start: at / block,
-                donor_start: at / block,
-                len: (next - at) / block,
-                moved: 0,
-            };
-            ioctl(&self.file, EXT4_IOC_MOVE_EXT, &mut request)?;
+            let moved = self.move_ext(&donor, at, next - at, block)?;
             crate::write_out(&self.file);
-            Ok(request.moved.saturating_mul(block))
+            Ok(moved)
         })
+    }
+
+    /// Puts a stretch right beside the piece that follows it in the file, or that is before it. ext4 alone: what a file gets next to a block
+    /// that it has already is looked for right beside that block. So a donor gets the neighbouring block of the file first, then a copy of
+    /// the stretch, and if that came to lie beside it, the two swap all of it.
+    pub fn join(
+        &self,
+        start: u64,
+        len: u64,
+        beside_next: bool,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<Gathered> {
+        let done = self.join_in(start, len, beside_next, goes_on);
+        done.map_err(|error| self.error("put together", error))
+    }
+
+    fn join_in(
+        &self,
+        start: u64,
+        len: u64,
+        beside_next: bool,
+        goes_on: &mut GoesOn<'_>,
+    ) -> io::Result<Gathered> {
+        let block = self.file.metadata()?.blksize().max(1024);
+        let end = start.saturating_add(len).next_multiple_of(block);
+        if self.system.kind != GuardedKind::Ext4 || !start.is_multiple_of(block) || start >= end {
+            return Ok(Gathered::No);
+        }
+        let pieces_now = self.pieces().map_err(io::Error::other)?;
+        let Some(neighbour) = (if beside_next { Some(end) } else { start.checked_sub(block) }) else {
+            return Ok(Gathered::No);
+        };
+        let (from, to) = (start.min(neighbour), end.max(neighbour + block));
+        let Some(room) = room_beside(&pieces_now, neighbour, block, end - start, beside_next) else {
+            return Ok(Gathered::No);
+        };
+        let is_movable = |piece: &RawPiece| piece.is_plain && !piece.is_shared;
+        if !within(&pieces_now, from, to).iter().all(is_movable) || !self.is_free_now(room, end - start)? {
+            return Ok(Gathered::No);
+        }
+        let donor = self.donor()?;
+        fallocate(&donor, FallocateFlags::empty(), neighbour, block)?;
+        if self.move_ext(&donor, neighbour, block, block)? != block {
+            return Ok(Gathered::No);
+        }
+        let is_beside = self.copied_beside(&donor, start, end, (from, to));
+        // In any case the file gets its block back, which is part of the stretch then.
+        let (at, to_move) =
+            if matches!(is_beside, Ok(true)) { (from, to - from) } else { (neighbour, block) };
+        let mut moved = 0;
+        while moved < to_move {
+            match self.move_ext(&donor, at + moved, to_move - moved, block)? {
+                0 => break,
+                more => moved += more,
+            }
+        }
+        crate::write_out(&self.file);
+        goes_on(moved);
+        Ok(if is_beside? && moved == to - from { Gathered::Yes } else { Gathered::No })
+    }
+
+    /// Whether a place is free, also if that takes a commit: until then ext4 gives nobody what was freed, such as room that just went back.
+    fn is_free_now(&self, start: u64, len: u64) -> io::Result<bool> {
+        if self.system.is_free(start, len)? {
+            return Ok(true);
+        }
+        fsync(&self.file)?;
+        self.system.is_free(start, len)
+    }
+
+    /// Copies the stretch to the same places of the donor. Whether it is in one piece with the block that the donor has.
+    fn copied_beside(&self, donor: &File, start: u64, end: u64, all: (u64, u64)) -> io::Result<bool> {
+        copy(&self.file, donor, start, end.min(self.file.metadata()?.size()))?;
+        // It gets a place as it is written out, for which this waits. No commit is waited for: what is not committed has happened nowhere.
+        let pieces = pieces(donor, "a donor").map_err(io::Error::other)?.unwrap_or_default();
+        let has = pieces.iter().map(|piece| piece.len_bytes).sum::<u64>() >= all.1 - all.0;
+        Ok(has && count(&pieces) == 1 && !self.is_wanted())
+    }
+
+    /// The file and the donor swap a stretch of the same place. How many bytes of it.
+    fn move_ext(&self, donor: &File, start: u64, len: u64, block: u64) -> io::Result<u64> {
+        let mut request = MoveExtent {
+            reserved: 0,
+            donor: u32::try_from(donor.as_raw_fd()).unwrap_or(u32::MAX),
+            start: start / block,
+            donor_start: start / block,
+            len: len / block,
+            moved: 0,
+        };
+        ioctl(&self.file, EXT4_IOC_MOVE_EXT, &mut request)?;
+        Ok(request.moved.saturating_mul(block))
     }
 
     /// A donor gets a copy, then the two exchange ranges. What changed meanwhile the kernel refuses to exchange.

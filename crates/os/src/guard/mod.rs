@@ -12,6 +12,7 @@ mod handle;
 mod held;
 mod peer;
 mod room;
+mod space;
 mod storage;
 mod xfs;
 
