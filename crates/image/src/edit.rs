@@ -9,12 +9,16 @@
 //! Absent on purpose: allocating (of what is not there yet), which is what an image's own program does; the order of
 //! writes and their journal, which are an engine's; how files are opened and locked, which is the caller's.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{Disk, EditDisk, Error, HostFile, HostState, ReadAt, Result, RunState, TargetFile, check_bounds};
-use extent::{Extent, Span, Virtual, VirtualOffset, VirtualSpan};
+use block::{
+    Disk, EditDisk, Error, FileIndex, HostFile, HostState, ReadAt, Result, RunState, TargetFile, check_bounds,
+};
+use extent::{Extent, ExtentSet, Host, HostSpan, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use crate::layer::push_backing;
 use crate::{Backing, BitmapState, Chain, Format, Found, Layer, OpenOptions, Purpose, Resolver};
@@ -178,10 +182,11 @@ pub fn backing(chain: &Chain, span: VirtualSpan) -> Result<Vec<Extent<Virtual, B
         return Err(Error::invalid("backing past the disk's end").at(span.end()));
     }
     let mut all = Vec::new();
+    let mut stored = Stored { chain, of_files: BTreeMap::new() };
     for window in span.split(WINDOW_BYTES) {
         for extent in chain.links()[0].layer.backing(window)? {
             match extent.state {
-                Backing::Allocated => push_host_backing(chain, extent.span, &mut all)?,
+                Backing::Allocated => stored.push(extent.span, &mut all)?,
                 other => push_backing(&mut all, extent.span, other),
             }
         }
@@ -189,25 +194,63 @@ pub fn backing(chain: &Chain, span: VirtualSpan) -> Result<Vec<Extent<Virtual, B
     Ok(all)
 }
 
-/// Appends what the host has under `span`, which has its own place in the image.
-fn push_host_backing(
-    chain: &Chain,
-    span: VirtualSpan,
-    all: &mut Vec<Extent<Virtual, Backing>>,
-) -> Result<()> {
-    for run in chain.map(span)? {
-        let RunState::Data { file, offset } = run.state else { unreachable!("what is allocated is data") };
-        for host in chain.files()[file.0 as usize].host_map(Span::new(offset, run.span.len_bytes()))? {
-            let skipped = host.span.start().get() - offset.get();
-            let part = Span::new(run.span.start().plus(skipped), host.span.len_bytes());
-            let backing = match host.state {
+/// What of a chain's files has storage on the host.
+struct Stored<'a> {
+    chain: &'a Chain,
+    /// What the host keeps for the files that it was asked about.
+    of_files: BTreeMap<u32, ExtentSet<Host>>,
+}
+
+impl Stored<'_> {
+    /// Appends what the host has under `span`, which has its own place in the image.
+    fn push(&mut self, span: VirtualSpan, all: &mut Vec<Extent<Virtual, Backing>>) -> Result<()> {
+        for run in self.chain.map(span)? {
+            let RunState::Data { file, offset } = run.state else {
+                unreachable!("what is allocated is data")
+            };
+            for host in self.within(file, Span::new(offset, run.span.len_bytes()))? {
+                let skipped = host.span.start().get() - offset.get();
+                let part = Span::new(run.span.start().plus(skipped), host.span.len_bytes());
+                push_backing(all, part, host.state);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is only reserved has storage, too. The file's map calls it a hole, or data, as the page cache has it or not; the
+    /// extents that the host keeps do not depend on that.
+    fn within(&mut self, file: FileIndex, span: HostSpan) -> Result<Vec<Extent<Host, Backing>>> {
+        let mut extents = Vec::new();
+        for extent in self.chain.files()[file.0 as usize].host_map(span)? {
+            let mut at = extent.span.start();
+            let end = extent.span.end();
+            if extent.state == HostState::Hole {
+                for held in self.reserved(file)?.within(extent.span) {
+                    extents.push(Extent::new(Span::between(at, held.start()), Backing::Unallocated));
+                    extents.push(Extent::new(held, Backing::Allocated));
+                    at = held.end();
+                }
+            }
+            let rest = match extent.state {
                 HostState::Data => Backing::Allocated,
                 HostState::Hole => Backing::Unallocated,
             };
-            push_backing(all, part, backing);
+            extents.push(Extent::new(Span::between(at, end), rest));
+        }
+        extents.retain(|extent| !extent.span.is_empty());
+        Ok(extents)
+    }
+
+    /// What the host keeps for a file; nothing if it does not tell.
+    fn reserved(&mut self, file: FileIndex) -> Result<&ExtentSet<Host>> {
+        match self.of_files.entry(file.0) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(unknown) => {
+                let extents = self.chain.files()[file.0 as usize].host_extents()?.unwrap_or_default();
+                Ok(unknown.insert(extents.into_iter().map(|extent| extent.span).collect()))
+            }
         }
     }
-    Ok(())
 }
 
 impl ReadAt<Virtual> for Edit {

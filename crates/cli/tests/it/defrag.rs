@@ -229,6 +229,28 @@ fn one_volume_of_two_is_asked_for() {
     fail(2, &["defrag", arg(&scene.disk), "--volume", "0"]);
 }
 
+/// What the host reserved for an image and never wrote is in the page cache or not, and the plan is the same.
+#[test]
+fn a_plan_does_not_depend_on_what_is_cached() {
+    let scene = Scene::new(ext4(), QCOW2);
+    let file = fs::File::open(&scene.disk).unwrap();
+    run("fallocate", &["--keep-size", "-l", &file.metadata().unwrap().len().to_string(), arg(&scene.disk)]);
+    let mut plans = Vec::new();
+    for cached in [false, true, false] {
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        if cached {
+            testkit::digest(&scene.disk);
+        }
+        let mut planned = scene.defrag(&["--dry-run"]);
+        planned.as_object_mut().unwrap().retain(|key, _| key == "volumes" || key == "goal");
+        plans.push(planned);
+    }
+    assert_eq!(plans[0], plans[1], "before and after all of it was read");
+    assert_eq!(plans[0], plans[2], "and when it left the cache");
+    assert!(number(&plans[0], "/volumes/0/moved_bytes") > 0, "{:#}", plans[0]);
+}
+
 /// `free` leaves free space in no more pieces than `files`, and the largest no smaller; `pack` in far fewer.
 #[test]
 fn goals() {
