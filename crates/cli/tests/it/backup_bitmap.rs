@@ -26,7 +26,7 @@ impl Watched {
         let repo = Repo::new();
         let image = repo.dir.path().join("disk.qcow2");
         let guest = Guest::get(Inside::Ext4);
-        run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", arg(&guest.disk), arg(&image)]);
+        make_qcow2(&guest.disk, &image);
         let watched = Self { repo, image };
         watched.bitmap(&["--add"]);
         watched
@@ -73,6 +73,15 @@ impl Watched {
     fn file(&self) -> (u64, u64) {
         longest_file(&self.image, self.repo.dir.path())
     }
+}
+
+/// A QCOW2 image of the raw disk. What is reserved on the host and never written is a hole for it or not, as the page cache has it or not; here
+/// there is none of it, so that a plan and what follows read as much.
+pub(crate) fn make_qcow2(raw: &Path, image: &Path) {
+    let converted = image.with_extension("converted");
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", arg(raw), arg(&converted)]);
+    run("cp", &["--sparse=always", arg(&converted), arg(image)]);
+    fs::remove_file(converted).unwrap();
 }
 
 pub(crate) fn longest_file(image: &Path, dir: &Path) -> (u64, u64) {

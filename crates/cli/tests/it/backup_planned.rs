@@ -9,6 +9,7 @@ use testkit::{Guest, Inside, run};
 
 use crate::backup::{Repo, noise};
 use crate::backup_bitmap::longest_file;
+use crate::backup_bitmap::make_qcow2;
 use crate::common::{arg, number};
 
 const KIB: u64 = 1 << 10;
@@ -80,7 +81,7 @@ fn a_backup_by_a_bitmap() {
     let planned = Planned(Repo::new());
     let image = planned.path("disk.qcow2");
     let guest = Guest::get(Inside::Ext4);
-    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", arg(&guest.disk), arg(&image)]);
+    make_qcow2(&guest.disk, &image);
     run("qemu-img", &["bitmap", "--add", arg(&image), "daily"]);
     let args = ["--bitmap", "daily"];
     planned.back_up(&image, &args);
@@ -95,7 +96,7 @@ fn a_backup_of_an_overlay_of_many_pieces() {
     let planned = Planned(Repo::new());
     let [raw, base, overlay] = ["base.raw", "base.qcow2", "overlay.qcow2"].map(|name| planned.path(name));
     noise(&raw, 320, 5);
-    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", arg(&raw), arg(&base)]);
+    make_qcow2(&raw, &base);
     fs::remove_file(&raw).unwrap();
     planned.back_up(&base, &[]);
     let idle = planned.back_up(&base, &[]);

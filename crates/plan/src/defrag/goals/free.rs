@@ -117,9 +117,9 @@ fn percent(bytes: u64, percent: u64) -> u64 {
     u64::try_from(u128::from(bytes) * u128::from(percent) / 100).unwrap_or(u64::MAX)
 }
 
-/// What of the free space could be in one piece by now.
+/// What of the free space could be in one piece by now, however little the container may grow by.
 pub(crate) fn movable_bytes(work: &Work<'_>) -> u64 {
-    let cells = Cells::of(work, Purpose::Free, &mut Effort::new(EFFORT_MAX));
+    let cells = Cells::of(work, Purpose::FreeAtBest, &mut Effort::new(EFFORT_MAX));
     movable_free_bytes(work, &cells)
 }
 

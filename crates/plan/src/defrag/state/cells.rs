@@ -60,6 +60,8 @@ pub(crate) enum Purpose {
     Roll,
     /// To be free.
     Free,
+    /// To be free, if the container had storage for all of it.
+    FreeAtBest,
 }
 
 impl Cells {
@@ -86,6 +88,7 @@ impl Cells {
                     Purpose::Fill => fits(cell, largest) && !work.space.is_thin(cell.span),
                     Purpose::Roll => fits(cell, joined) && work.space.is_little_growth(cell.span),
                     Purpose::Free => work.space.has_storage_for(cell.span.len_bytes()),
+                    Purpose::FreeAtBest => true,
                 }
         };
         let mut free = free_spans(work, purpose)
@@ -206,7 +209,7 @@ fn free_spans<'a>(work: &'a Work<'_>, purpose: Purpose) -> Box<dyn Iterator<Item
     let space = &work.space;
     match purpose {
         Purpose::Fill => Box::new(space.held().iter()),
-        Purpose::Free => Box::new(space.free().iter()),
+        Purpose::Free | Purpose::FreeAtBest => Box::new(space.free().iter()),
         Purpose::Roll => Box::new(space.free().iter().flat_map(|span| {
             let whole = space.is_little_growth(span).then_some(span);
             let parts = whole.is_none().then(|| space.held().within(span));
