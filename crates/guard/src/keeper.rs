@@ -18,8 +18,8 @@ use predict::profile::Profile;
 use crate::facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 use crate::growth::{Growth, Policy};
 use crate::ledger::Record;
-use crate::machine::{Gathered, GoesOn, Held, Machine, Reserved};
-use crate::repair::{self, Join, Plan, SMALL_AGAIN_MS, count};
+use crate::machine::{Gathered, GoesOn, Held, Join, Machine, Reserved};
+use crate::repair::{self, Plan, SMALL_AGAIN_MS, count};
 use crate::suspects::Suspects;
 
 /// A file that nobody touched for so long is thought to be finished.

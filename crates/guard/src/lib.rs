@@ -18,8 +18,8 @@ pub use facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 pub use growth::{BTRFS, EXT4, Policy, XFS};
 pub use keeper::{Allowance, Counters, Guard, Options};
 pub use ledger::{Record, claims, hex};
-pub use machine::{Extent, Gathered, GoesOn, Held, Machine, Reserved};
+pub use machine::{Beside, Extent, Gathered, GoesOn, Held, Join, Machine, Reserved};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use pressure::{Busy, Pressure, Waits, waited_us};
-pub use repair::{Beside, Join, Plan, count, joins, plan, whole};
+pub use repair::{Plan, count, joins, plan, whole};

@@ -6,7 +6,6 @@ use predict::cost::Piece;
 
 use crate::facts::{Facts, FileId, Refusal, Room, Stamp};
 use crate::ledger::Record;
-use crate::repair::Join;
 
 /// A piece of a file as the file system tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +60,26 @@ pub enum Gathered {
 
 /// Is told how many bytes were moved since it was asked last. Whether work goes on.
 pub type GoesOn<'a> = dyn FnMut(u64) -> bool + 'a;
+
+/// The side on which the longer piece lies, in the file as on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beside {
+    /// The longer piece begins where the stretch ends.
+    Next,
+    /// It ends where the stretch begins.
+    Previous,
+}
+
+/// A stretch that is put right beside a longer piece of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Join {
+    /// Where in the file.
+    pub start_bytes: u64,
+    /// How much.
+    pub len_bytes: u64,
+    /// Beside what.
+    pub beside: Beside,
+}
 
 /// One file system, and the ledger of what was reserved on it.
 ///

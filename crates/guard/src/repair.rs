@@ -17,7 +17,7 @@ use predict::cost::{Piece, ReadCost, RequestSize, SequentialRead};
 use predict::profile::Profile;
 
 use crate::facts::Millis;
-use crate::machine::Extent;
+use crate::machine::{Beside, Extent, Join};
 
 /// Pieces of this length cost next to nothing.
 pub(crate) const SHORT_BYTES: u64 = 4 << 20;
@@ -28,26 +28,6 @@ const STRETCH_BYTES_MAX: u64 = 64 << 20;
 
 /// As much of a file is put beside its longer pieces at a time.
 pub(crate) const JOIN_BYTES_MAX: u64 = 8 << 20;
-
-/// The side on which the longer piece lies, in the file as on the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Beside {
-    /// The longer piece begins where the stretch ends.
-    Next,
-    /// It ends where the stretch begins.
-    Previous,
-}
-
-/// A stretch that is put right beside a longer piece of its file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Join {
-    /// Where in the file.
-    pub start_bytes: u64,
-    /// How much.
-    pub len_bytes: u64,
-    /// Beside what.
-    pub beside: Beside,
-}
 
 /// What of a file that lies as `extents` say is put beside its longer pieces: the pieces next to the longest first, then what is left on
 /// either side of these.
