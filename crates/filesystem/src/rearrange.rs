@@ -8,6 +8,7 @@
 //!
 //! Absent on purpose: where things should lie, which is for a planner; the order of writes, which is for an engine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use block::{Error, ReadAt, Result};
@@ -179,7 +180,8 @@ pub struct Edits {
 pub enum Mobility {
     /// Each of its extents, to anywhere that is free.
     Movable,
-    /// All of its extents at once, in their order, to one free span: what describes them has no room for more.
+    /// All of its extents at once, in their order, to one free span: what describes them may have no room for more. Whoever knows what
+    /// moves, and in which order, can ask whether it has ([`Rearrange::crowded`]).
     Together,
     /// The first of its extents stays. All others go behind it at once, and after everything else: who knows where things lie learns
     /// it from there. Nobody expects it elsewhere, but few care; without being asked it stays, for this reason.
@@ -242,6 +244,12 @@ pub trait Rearrange: Send + Sync {
     /// What is to change on the volume as `volume` has it now, once the relocations' bytes were copied to places that
     /// were free. Reads no more than the metadata of the files that move.
     fn edits(&self, volume: &dyn ReadAt<Volume>, relocations: &Relocations) -> Result<Edits>;
+
+    /// Those of `files` whose metadata have no room for what one of `batches` would have them say, which happen to the volume as it was
+    /// opened, one after the other. Where streams move as [`Rearrange::each_stream`] says there is room, and this need not be asked.
+    fn crowded(&self, _files: &BTreeSet<FileId>, _batches: &[Relocations]) -> Result<BTreeSet<FileId>> {
+        Ok(BTreeSet::new())
+    }
 
     /// The metadata as they are once all of `relocations` happened to the volume as it was opened.
     fn rewritten(&self, relocations: Arc<Relocations>) -> Result<Box<dyn Rewritten>>;

@@ -1,5 +1,6 @@
 //! `leandisk defrag` and `leandisk recover`: facts, plan, execution, proof.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -7,10 +8,11 @@ use block::{Error, ErrorKind, HOST_BLOCK_BYTES, Result};
 use claims::{Act, Seen};
 use engine::RearrangeOutcome;
 use extent::{Extent, ExtentSet, Span, Virtual, VirtualSpan, VolumeOffset};
-use filesystem::Check;
+use filesystem::{Check, Rearrange};
 use image::{Chain, Edit};
 use plan::defrag::{
-    BackingMap, DefragOptions, Hints, ImageUnits, LayoutFigures, in_image_units, plan_in_place,
+    BackingMap, DefragOptions, DefragPlan, Hints, ImageUnits, Layout, LayoutFigures, in_image_units,
+    plan_in_place,
 };
 use predict::profile::HDD;
 use predict::{fragmented_reading, free_after, predicted_figures, surveyed_figures};
@@ -28,6 +30,9 @@ use crate::{Observer, Reported};
 
 /// A thin disk is larger by no more than one part in so many when it is done.
 const GROWTH_LEFT_PARTS: u64 = 1000;
+
+/// How often it is tried with fewer files that move extent by extent, if some have no room for that.
+const PARTS_TRIALS: usize = 4;
 
 /// By how much a thin disk may be larger meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -249,12 +254,15 @@ fn plan_volume(
                 batch_bytes_max: BATCH_BYTES_MAX,
                 moves_anchored: options.mft,
             };
-            let plan = plan_in_place(&layout, &wanted, &hints)?;
-            let fitted = match image {
-                Some(units) => in_image_units(&layout, &units, growth_bytes_max, plan),
-                None => Some(plan),
+            let plan_as = |layout: &Layout| -> Result<Option<DefragPlan>> {
+                let plan = plan_in_place(layout, &wanted, &hints)?;
+                Ok(match &image {
+                    Some(units) => in_image_units(layout, units, growth_bytes_max, plan),
+                    None => Some(plan),
+                })
             };
-            let Some(plan) = fitted else { continue };
+            let Some(plan) = plan_as(&layout)? else { continue };
+            let plan = in_parts(&layout, rearrange, plan, plan_as)?;
             let is_enough = plan.left.is_empty() && plan.unmet.is_none();
             plans.push(plan);
             if is_enough {
@@ -264,6 +272,31 @@ fn plan_volume(
         let best = plans.into_iter().min_by_key(|plan| (plan.unmet.is_some(), plan.left.len()));
         Ok(best.expect("there is at least one plan"))
     })
+}
+
+/// A plan that leaves fewer files in pieces, if there is one, where those that are left move extent by extent although what describes them may
+/// have no room for the longest that it might have to say: now that the plan is known, so is what it has to say.
+fn in_parts(
+    layout: &Layout,
+    rearrange: &dyn Rearrange,
+    plan: DefragPlan,
+    plan_as: impl Fn(&Layout) -> Result<Option<DefragPlan>>,
+) -> Result<DefragPlan> {
+    let together = layout.together();
+    let mut parts: BTreeSet<_> =
+        plan.left.iter().map(|(file, _)| *file).filter(|file| together.contains(file)).collect();
+    for _ in 0..PARTS_TRIALS {
+        if parts.is_empty() {
+            break;
+        }
+        let Some(other) = plan_as(&layout.in_parts(&parts))? else { break };
+        let crowded = rearrange.crowded(&parts, &other.batches)?;
+        if crowded.is_empty() {
+            return Ok(if other.left.len() < plan.left.len() { other } else { plan });
+        }
+        parts.retain(|file| !crowded.contains(file));
+    }
+    Ok(plan)
 }
 
 /// What the container has under a volume, and the unit in which it grows.
@@ -333,7 +366,8 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
         }
     };
     let mut ways = Vec::new();
-    let is_counted_alike = unit_bytes == HOST_BLOCK_BYTES || !has(Found::Unallocated);
+    let stores_parts = has(Found::Unallocated) || has_reserved(chain)?;
+    let is_counted_alike = unit_bytes == HOST_BLOCK_BYTES || !stores_parts;
     if is_counted_alike || (has(Found::Absent) && unit_bytes <= growth_bytes_max) {
         ways.push(Counted::Units);
     }
@@ -344,6 +378,16 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
         ways.extend([Counted::BlocksOfMoreUnits, Counted::Blocks]);
     }
     Ok(ways.into_iter().map(storage).collect())
+}
+
+/// Whether the host reserved storage for an image that was never written, as it does where parts of units were told to be zero.
+fn has_reserved(chain: &Chain) -> Result<bool> {
+    for file in chain.files() {
+        if file.host_extents()?.is_some_and(|extents| extents.iter().any(|extent| !extent.is_written)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// `bytes` in whole units, one at least, where the image lacks the most of them in one piece.

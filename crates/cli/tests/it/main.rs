@@ -30,6 +30,7 @@ mod defrag_common;
 mod defrag_goals;
 mod defrag_refused;
 mod defrag_thin;
+mod defrag_turns;
 mod documents;
 mod every_pair;
 mod exfat;

@@ -144,7 +144,8 @@ impl Mft {
         Records { mft: self, volume }
     }
 
-    fn as_opened(&self) -> Records<'_> {
+    /// The records as they were when the volume was opened.
+    pub(super) fn as_opened(&self) -> Records<'_> {
         self.on(&*self.source)
     }
 

@@ -15,6 +15,7 @@ mod boot;
 mod browse;
 mod contents;
 mod corrupt;
+mod crowded;
 mod data;
 mod edits;
 mod files;

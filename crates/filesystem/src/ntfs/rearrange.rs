@@ -14,6 +14,7 @@ use block::{Error, ReadAt, Result};
 use extent::{Volume, VolumeOffset, VolumeSpan};
 
 use super::bitmap::Bitmap;
+use super::crowded;
 use super::edits::{self, Places};
 use super::files::{self, Sink};
 use super::gather::{Gathered, GatheredStream};
@@ -154,6 +155,10 @@ impl Rearrange for NtfsRearrange {
     fn edits(&self, volume: &dyn ReadAt<Volume>, relocations: &Relocations) -> Result<Edits> {
         let places = Places { mft: &self.mft, mirror: &self.mirror, bitmap: &self.bitmap };
         edits::edits(&places, volume, relocations)
+    }
+
+    fn crowded(&self, files: &BTreeSet<FileId>, batches: &[Relocations]) -> Result<BTreeSet<FileId>> {
+        crowded::crowded(&self.mft, files, batches)
     }
 
     fn rewritten(&self, relocations: Arc<Relocations>) -> Result<Box<dyn Rewritten>> {

@@ -1,7 +1,7 @@
 //! Files of NTFS volumes laid elsewhere: after any valid relocations, applied in place or read through what is rewritten,
 //! ntfs-3g and ntfsprogs must find every file as it was, and nothing to repair.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -492,6 +492,56 @@ fn records_of_4_kib_are_rewritten() {
     made.check(&bytes_of(&moving.memory), 31);
 }
 
+/// Files whose records have little room left move extent by extent, batch by batch: it is foreseen for which of them there is none.
+#[test]
+fn what_records_have_no_room_for_is_foreseen() {
+    let made = small(&[], |dir| fragmented(dir, 200));
+    let (mut fitting, mut crowding) = (0, 0);
+    for seed in 0..24 {
+        let mut moving = Moving::new(made.bytes.clone(), seed);
+        let together = |stream: &Shown| stream.mobility == Mobility::Together && stream.extents.len() > 100;
+        let index = moving.streams.iter().position(together).expect("a file in many pieces");
+        let file = moving.streams[index].file;
+        let files = BTreeSet::from([file]);
+        let mut batches = Vec::new();
+        for _ in 0..=seed / 2 {
+            let mut moves = Vec::new();
+            for at in 0..moving.streams[index].extents.len() {
+                if moving.random.one_in(12) {
+                    let len_bytes = moving.streams[index].extents[at].span.len_bytes();
+                    let Some(to) = moving.take(len_bytes, true) else { continue };
+                    moving.go(index, at, to, &mut moves);
+                }
+            }
+            batches.push(Relocations::new(moves).unwrap());
+        }
+        let crowded = moving.rearrange.crowded(&files, &batches).unwrap();
+        assert_eq!(moving.rearrange.crowded(&BTreeSet::new(), &batches).unwrap(), BTreeSet::new());
+        let refused = batches.iter().find_map(|batch| {
+            let edits = match moving.rearrange.edits(&*moving.memory, batch) {
+                Ok(edits) => edits,
+                Err(error) => return Some(error),
+            };
+            for patch in &edits.patches {
+                moving.memory.write_at(HostOffset::new(patch.at.get()), &patch.after).unwrap();
+            }
+            None
+        });
+        match refused {
+            None => {
+                fitting += 1;
+                assert!(crowded.is_empty(), "seed {seed}: {crowded:?}");
+            }
+            Some(error) => {
+                crowding += 1;
+                assert!(error.to_string().contains("no room for its run lists"), "seed {seed}: {error}");
+                assert_eq!(crowded, files, "seed {seed}");
+            }
+        }
+    }
+    assert!(fitting > 2 && crowding > 2, "{fitting} fit, and {crowding} do not");
+}
+
 /// Where everything moves at once, what one leaves another takes: extents of the same length change places.
 #[test]
 fn extents_change_places_where_all_is_written_anew() {
@@ -682,7 +732,7 @@ fn volumes_of_windows_move() {
         let digest = digest_of(&volume, dir.path());
         let made = Made { dir: scratch(), bytes, digest };
         let mut moving = Moving::new(made.bytes.clone(), 1);
-        let mut moved = std::collections::BTreeSet::new();
+        let mut moved = BTreeSet::new();
         for _ in 0..8 {
             let moves = moving.random_moves();
             moved.extend(moves.iter().map(|each| each.file));

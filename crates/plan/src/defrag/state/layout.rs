@@ -6,6 +6,7 @@
 //!
 //! Absent on purpose: where things lie once something moved, which planners keep beside it.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use block::{Error, Result};
@@ -26,7 +27,7 @@ const ANOTHER_REASON: &str = "the file system keeps it in place";
 
 /// The streams of a volume and its free space. Filled by showing it all streams ([`StreamVisitor`]) and all room.
 /// A stream in one extent costs 40 bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Layout {
     cluster_bytes: u64,
     first_cluster: VolumeOffset,
@@ -85,6 +86,23 @@ impl Layout {
     /// Takes the next free span that files may go to.
     pub fn add_room(&mut self, span: VolumeSpan) {
         self.room.push(span);
+    }
+
+    /// The files of which a stream moves as a whole, because what describes it may have no room for more.
+    pub fn together(&self) -> BTreeSet<FileId> {
+        let streams = self.streams.iter().filter(|entry| entry.moves_together && !entry.is_anchored);
+        streams.map(|entry| entry.file).collect()
+    }
+
+    /// The same where the streams of `files` move extent by extent. Whoever plans with it asks afterwards whether what describes them has
+    /// room for that ([`filesystem::Rearrange::crowded`]).
+    #[must_use]
+    pub fn in_parts(&self, files: &BTreeSet<FileId>) -> Self {
+        let mut layout = self.clone();
+        for entry in layout.streams.iter_mut().filter(|entry| !entry.is_anchored) {
+            entry.moves_together &= !files.contains(&entry.file);
+        }
+        layout
     }
 
     /// How many streams with extents there are.
