@@ -15,12 +15,17 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use block::{Result, User};
 
 use crate::lock_bytes;
 use crate::raw_file::{Kind, RawFile};
 use crate::requests::{FoundUser, Request, client, is_own};
+
+/// How often a use that may end in a moment is looked for again, and how long that takes each time.
+const PASSING_TRIALS: usize = 10;
+const PASSING_TRIAL: Duration = Duration::from_millis(50);
 
 /// The most devices that stand on one another that are followed.
 const DEPTH_MAX: usize = 16;
@@ -41,16 +46,43 @@ pub(crate) fn of(raw: &RawFile) -> Vec<User> {
 }
 
 /// [`of`], by a process that is not confined.
+///
+/// Programs open files and devices for a moment to see what they are: `losetup`, which looks for a free loop device, or udev's. So who has it
+/// open and nothing more is waited for a little.
 pub(crate) fn find(raw: &RawFile) -> Vec<User> {
-    let mut users = match raw.kind {
-        Kind::Regular => of_file(raw),
-        Kind::BlockDevice => of_device(raw),
-    };
-    users.sort_by_key(|user| !user.writes);
-    users
+    let mut found = find_now(raw);
+    for _ in 0..PASSING_TRIALS {
+        if found.is_empty() || found.iter().any(|found| !found.is_passing) {
+            break;
+        }
+        std::thread::sleep(PASSING_TRIAL);
+        found = find_now(raw);
+    }
+    found.sort_by_key(|found| !found.user.writes);
+    found.into_iter().map(|found| found.user).collect()
 }
 
-fn of_file(raw: &RawFile) -> Vec<User> {
+/// A use that was found.
+struct FoundUse {
+    user: User,
+    /// It may end by itself in a moment: a process has it open, without a lock, a mount or anything else that lasts.
+    is_passing: bool,
+}
+
+impl FoundUse {
+    fn lasting(user: User) -> Self {
+        Self { user, is_passing: false }
+    }
+}
+
+fn find_now(raw: &RawFile) -> Vec<FoundUse> {
+    match raw.kind {
+        Kind::Regular => of_file(raw),
+        Kind::BlockDevice => of_device(raw),
+    }
+}
+
+fn of_file(raw: &RawFile) -> Vec<FoundUse> {
     let mut users: Vec<User> = loop_devices_of(&raw.file).map(|device| attached(&device)).collect();
     let lock_folder = raw.path.with_file_name({
         let mut name = raw.path.file_name().unwrap_or_default().to_owned();
@@ -64,21 +96,28 @@ fn of_file(raw: &RawFile) -> Vec<User> {
             hint: format!("close the machine; if none runs, remove {}", lock_folder.display()),
         });
     }
-    // The loop device's own writing is told already.
-    let is_told = users.iter().any(|user| user.writes);
-    users.extend(locker(&raw.file).or_else(|| writer(&raw.file, is_told || !users.is_empty())));
-    users
+    let mut found: Vec<_> = users.into_iter().map(FoundUse::lasting).collect();
+    match locker(&raw.file) {
+        Some(locker) => found.push(FoundUse::lasting(locker)),
+        // The loop device's own writing is told already.
+        None => {
+            let writer = writer(&raw.file, !found.is_empty());
+            found.extend(writer.map(|user| FoundUse { user, is_passing: true }));
+        }
+    }
+    found
 }
 
-fn of_device(raw: &RawFile) -> Vec<User> {
+fn of_device(raw: &RawFile) -> Vec<FoundUse> {
     let Ok(stat) = raw.stat() else { return Vec::new() };
     let device = Device { number: stat.st_rdev };
-    let mut users: Vec<User> = device.usage(0).into_iter().map(Usage::user).collect();
-    users.extend(locker(&raw.file));
-    if users.is_empty() && is_claimed(&raw.path) {
-        users.push(Usage { writes: true, what: "mounted or held by another program".into() }.user());
+    let mut found: Vec<_> = device.usage(0).into_iter().map(Usage::found).collect();
+    found.extend(locker(&raw.file).map(FoundUse::lasting));
+    if found.is_empty() && is_claimed(&raw.path) {
+        let what = "mounted or held by another program".into();
+        found.push(Usage { writes: true, what, is_passing: true }.found());
     }
-    users
+    found
 }
 
 /// Who locks the file as QEMU does.
@@ -257,6 +296,8 @@ struct Usage {
     writes: bool,
     /// Follows "is": `mounted at /mnt`.
     what: String,
+    /// Somebody has it open, and nothing more is known.
+    is_passing: bool,
 }
 
 impl Usage {
@@ -266,6 +307,11 @@ impl Usage {
             text: format!("is in use: {}", self.what),
             hint: "unmount it, or shut down what uses it, then try again".into(),
         }
+    }
+
+    fn found(self) -> FoundUse {
+        let is_passing = self.is_passing;
+        FoundUse { user: self.user(), is_passing }
     }
 }
 
@@ -304,13 +350,13 @@ impl Device {
         for part in self.parts() {
             all.extend(mounts_of(part.number));
             if swaps_on(part.number) {
-                all.push(Usage { writes: true, what: "used as swap".into() });
+                all.push(Usage { writes: true, what: "used as swap".into(), is_passing: false });
             }
             let writers = processes_with(Wanted::Device(part.number));
             let writers: Vec<_> = writers.into_iter().filter(|process| process.writes).collect();
             if !writers.is_empty() {
                 let what = format!("open for writing by {}", named(&writers));
-                all.push(Usage { writes: true, what });
+                all.push(Usage { writes: true, what, is_passing: true });
             }
             if depth < DEPTH_MAX {
                 all.extend(part.held_by(depth));
@@ -328,7 +374,7 @@ impl Device {
             let writes = uses.iter().any(|usage| usage.writes);
             let what = uses.into_iter().find(|usage| usage.writes == writes);
             let what = what.map(|usage| format!(", which is {}", usage.what)).unwrap_or_default();
-            all.push(Usage { writes, what: format!("part of {name}{what}") });
+            all.push(Usage { writes, what: format!("part of {name}{what}"), is_passing: false });
         }
         all
     }
@@ -357,7 +403,8 @@ fn mounts_of(number: u64) -> Vec<Usage> {
         }
         let is_read_only = options.split(',').any(|option| option == "ro");
         let how = if is_read_only { "mounted read-only" } else { "mounted" };
-        found.push(Usage { writes: !is_read_only, what: format!("{how} at {place}") });
+        let what = format!("{how} at {place}");
+        found.push(Usage { writes: !is_read_only, what, is_passing: false });
     }
     found
 }
