@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use block::{
     Disk, EditDisk, Error, FileIndex, HostFile, HostState, ReadAt, Result, RunState, TargetFile, check_bounds,
 };
-use extent::{Extent, ExtentSet, Host, HostSpan, Span, Virtual, VirtualOffset, VirtualSpan};
+use extent::{Extent, Host, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use crate::layer::push_backing;
 use crate::{Backing, BitmapState, Chain, Format, Found, Layer, OpenOptions, Purpose, Resolver};
@@ -197,8 +197,8 @@ pub fn backing(chain: &Chain, span: VirtualSpan) -> Result<Vec<Extent<Virtual, B
 /// What of a chain's files has storage on the host.
 struct Stored<'a> {
     chain: &'a Chain,
-    /// What the host keeps for the files that it was asked about.
-    of_files: BTreeMap<u32, ExtentSet<Host>>,
+    /// What the host keeps for the files that it was asked about, in order.
+    of_files: BTreeMap<u32, Vec<Extent<Host, Backing>>>,
 }
 
 impl Stored<'_> {
@@ -208,48 +208,59 @@ impl Stored<'_> {
             let RunState::Data { file, offset } = run.state else {
                 unreachable!("what is allocated is data")
             };
-            for host in self.within(file, Span::new(offset, run.span.len_bytes()))? {
-                let skipped = host.span.start().get() - offset.get();
-                let part = Span::new(run.span.start().plus(skipped), host.span.len_bytes());
-                push_backing(all, part, host.state);
+            let place = Span::new(offset, run.span.len_bytes());
+            for host in self.chain.files()[file.0 as usize].host_map(place)? {
+                for part in self.told(file, host)? {
+                    let skipped = part.span.start().get() - offset.get();
+                    push_backing(
+                        all,
+                        Span::new(run.span.start().plus(skipped), part.span.len_bytes()),
+                        part.state,
+                    );
+                }
             }
         }
         Ok(())
     }
 
-    /// What is only reserved has storage, too. The file's map calls it a hole, or data, as the page cache has it or not; the
-    /// extents that the host keeps do not depend on that.
-    fn within(&mut self, file: FileIndex, span: HostSpan) -> Result<Vec<Extent<Host, Backing>>> {
-        let mut extents = Vec::new();
-        for extent in self.chain.files()[file.0 as usize].host_map(span)? {
-            let mut at = extent.span.start();
-            let end = extent.span.end();
-            if extent.state == HostState::Hole {
-                for held in self.reserved(file)?.within(extent.span) {
-                    extents.push(Extent::new(Span::between(at, held.start()), Backing::Unallocated));
-                    extents.push(Extent::new(held, Backing::Allocated));
-                    at = held.end();
-                }
-            }
-            let rest = match extent.state {
-                HostState::Data => Backing::Allocated,
-                HostState::Hole => Backing::Unallocated,
-            };
-            extents.push(Extent::new(Span::between(at, end), rest));
+    /// An extent of a file's map, as the extents tell that the host keeps. The map alone calls what is only reserved a hole, or data, as the
+    /// page cache has it or not; but it knows what has no place of its own, and what the host does not tell of.
+    fn told(
+        &mut self,
+        file: FileIndex,
+        extent: Extent<Host, HostState>,
+    ) -> Result<Vec<Extent<Host, Backing>>> {
+        let untold = match extent.state {
+            HostState::Data => Backing::Allocated,
+            HostState::Hole => Backing::Unallocated,
+        };
+        let kept = self.kept(file)?;
+        let first = kept.partition_point(|kept| kept.span.end() <= extent.span.start());
+        let mut at = extent.span.start();
+        let mut parts = Vec::new();
+        for kept in &kept[first..] {
+            let Some(span) = kept.span.intersect(&extent.span) else { break };
+            parts.push(Extent::new(Span::between(at, span.start()), untold));
+            parts.push(Extent::new(span, kept.state));
+            at = span.end();
         }
-        extents.retain(|extent| !extent.span.is_empty());
-        Ok(extents)
+        parts.push(Extent::new(Span::between(at, extent.span.end()), untold));
+        Ok(parts)
     }
 
     /// What the host keeps for a file; nothing if it does not tell.
-    fn reserved(&mut self, file: FileIndex) -> Result<&ExtentSet<Host>> {
-        match self.of_files.entry(file.0) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
+    fn kept(&mut self, file: FileIndex) -> Result<&[Extent<Host, Backing>]> {
+        let known = match self.of_files.entry(file.0) {
+            Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(unknown) => {
                 let extents = self.chain.files()[file.0 as usize].host_extents()?.unwrap_or_default();
-                Ok(unknown.insert(extents.into_iter().map(|extent| extent.span).collect()))
+                let state = |is_written| if is_written { Backing::Allocated } else { Backing::Reserved };
+                let kept =
+                    extents.into_iter().map(|extent| Extent::new(extent.span, state(extent.is_written)));
+                unknown.insert(kept.collect())
             }
-        }
+        };
+        Ok(known)
     }
 }
 

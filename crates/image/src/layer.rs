@@ -169,6 +169,8 @@ impl Resolver for NoFiles {
 pub enum Backing {
     /// A place of its own, which can be overwritten.
     Allocated,
+    /// The same, but the host only reserved storage for it, and nothing was written there: it reads as zeros.
+    Reserved,
     /// A place of its own in the image, which can be overwritten, but a hole of the host's file: writing there makes
     /// that take more of the host's storage.
     Unallocated,
@@ -190,7 +192,7 @@ impl Backing {
 
     /// Whether it can be overwritten.
     pub fn is_writable(self) -> bool {
-        matches!(self, Self::Allocated | Self::Unallocated)
+        matches!(self, Self::Allocated | Self::Reserved | Self::Unallocated)
     }
 }
 

@@ -88,7 +88,8 @@ fn backing(
         match extent.state {
             image::Backing::Absent | image::Backing::Unallocated => all.push((span, Backing::Unallocated)),
             image::Backing::Fixed => all.push((span, Backing::Fixed)),
-            image::Backing::Allocated => {
+            // What is only reserved takes storage all the same, which can be given back.
+            image::Backing::Allocated | image::Backing::Reserved => {
                 let mut at = span.start();
                 for part in idle.within(span) {
                     push(&mut all, Span::between(at, part.start()), Backing::Allocated);

@@ -346,7 +346,7 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
     let more = more_units(&extents, unit_bytes, growth_bytes_max);
     let storage = |counted: Counted| {
         let state = |span, backing| match (backing, counted) {
-            (Found::Allocated, _) => Backing::Allocated,
+            (Found::Allocated | Found::Reserved, _) => Backing::Allocated,
             (Found::Unallocated, Counted::Units) if unit_bytes > HOST_BLOCK_BYTES => Backing::Hole,
             (Found::Absent, Counted::BlocksOfMoreUnits) if more.covers(&span) => Backing::Unallocated,
             (Found::Absent, Counted::BlocksOfItsUnits | Counted::BlocksOfMoreUnits) | (Found::Fixed, _) => {
@@ -366,7 +366,8 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
         }
     };
     let mut ways = Vec::new();
-    let stores_parts = has(Found::Unallocated) || has_reserved(chain)?;
+    // A host that stores parts of units shows it by those that it does not, or only reserved: so it does where units were told to be zero.
+    let stores_parts = has(Found::Unallocated) || has(Found::Reserved);
     let is_counted_alike = unit_bytes == HOST_BLOCK_BYTES || !stores_parts;
     if is_counted_alike || (has(Found::Absent) && unit_bytes <= growth_bytes_max) {
         ways.push(Counted::Units);
@@ -378,16 +379,6 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
         ways.extend([Counted::BlocksOfMoreUnits, Counted::Blocks]);
     }
     Ok(ways.into_iter().map(storage).collect())
-}
-
-/// Whether the host reserved storage for an image that was never written, as it does where parts of units were told to be zero.
-fn has_reserved(chain: &Chain) -> Result<bool> {
-    for file in chain.files() {
-        if file.host_extents()?.is_some_and(|extents| extents.iter().any(|extent| !extent.is_written)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// `bytes` in whole units, one at least, where the image lacks the most of them in one piece.

@@ -100,27 +100,20 @@ pub fn be_background() {
 /// Has the program that `command` starts be asked to end (SIGTERM) when the thread that starts it is gone, however that
 /// ended.
 pub fn end_with_parent(command: &mut Command) -> &mut Command {
-    let ask = || {
-        // SAFETY: a system call with arguments by value, which may be made between fork and exec.
-        #[allow(unsafe_code)]
-        let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    };
-    // SAFETY: the closure makes one system call, and takes no lock and no memory.
-    #[allow(unsafe_code)]
-    unsafe {
-        command.pre_exec(ask)
-    }
+    signalled_with_parent(command, libc::SIGTERM)
 }
 
-/// Has the program that `command` starts be killed when the thread that starts it is gone, however that ended. For programs that have nothing
-/// to put in order.
+/// The same, but killed (SIGKILL): for programs that have nothing to put in order.
 pub fn killed_with_parent(command: &mut Command) -> &mut Command {
+    signalled_with_parent(command, libc::SIGKILL)
+}
+
+fn signalled_with_parent(command: &mut Command, signal: i32) -> &mut Command {
     let parent = rustix::process::getpid();
     let ask = move || {
         // SAFETY: a system call with arguments by value, which may be made between fork and exec.
         #[allow(unsafe_code)]
-        let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
         match result {
             // The parent may have gone before the kernel was asked.
             0 if rustix::process::getppid() == Some(parent) => Ok(()),

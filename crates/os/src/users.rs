@@ -50,12 +50,16 @@ pub(crate) fn of(raw: &RawFile) -> Vec<User> {
 /// Programs open files and devices for a moment to see what they are: `losetup`, which looks for a free loop device, or udev's. So who has it
 /// open and nothing more is waited for a little.
 pub(crate) fn find(raw: &RawFile) -> Vec<User> {
+    find_pausing(raw, || std::thread::sleep(PASSING_TRIAL))
+}
+
+fn find_pausing(raw: &RawFile, mut pause: impl FnMut()) -> Vec<User> {
     let mut found = find_now(raw);
     for _ in 0..PASSING_TRIALS {
         if found.is_empty() || found.iter().any(|found| !found.is_passing) {
             break;
         }
-        std::thread::sleep(PASSING_TRIAL);
+        pause();
         found = find_now(raw);
     }
     found.sort_by_key(|found| !found.user.writes);
@@ -456,5 +460,50 @@ impl Device {
                 false => all.push((backing.dev(), backing.ino())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A program that has the file open for writing until its standard input ends.
+    fn opener(path: &Path) -> Child {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 3<>\"$0\"; echo; read -r line"]).arg(path);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+        child
+    }
+
+    fn end(mut child: Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    /// As losetup and udev do, which look at what is new.
+    #[test]
+    fn who_has_it_open_for_a_moment_is_waited_for() {
+        let dir = testkit::scratch();
+        let path = dir.path().join("disk.raw");
+        fs::write(&path, [1; 8192]).unwrap();
+        let raw = RawFile::open(&path, rustix::fs::OFlags::RDONLY).unwrap();
+        let mut child = Some(opener(&path));
+        let mut pauses = 0;
+        assert_eq!(find_pausing(&raw, || pauses += 1).len(), 1, "one who stays is seen");
+        assert_eq!(pauses, PASSING_TRIALS);
+        let mut pauses = 0;
+        let users = find_pausing(&raw, || {
+            pauses += 1;
+            if pauses == 3 {
+                child.take().into_iter().for_each(end);
+            }
+        });
+        assert!(users.is_empty() && pauses == 3, "{users:?} after {pauses} pauses");
+        assert!(find_pausing(&raw, || panic!("nobody is there to be waited for")).is_empty());
     }
 }

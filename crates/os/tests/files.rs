@@ -322,23 +322,6 @@ fn programs_that_take_no_locks_are_seen_whatever_the_name() {
     }
 }
 
-/// As losetup and udev do, which look at what is new: whoever has it open for a moment is no user.
-#[test]
-fn who_opens_it_for_a_moment_is_waited_for() {
-    let dir = testkit::scratch();
-    let path = dir.path().join("disk.raw");
-    std::fs::write(&path, [1; 8192]).unwrap();
-    let opener = Opener::start(&path, "fd = os.open(os.fsencode(sys.argv[1]), os.O_RDWR)");
-    let file = SourceFile::open(&path).unwrap();
-    assert_eq!(file.users().len(), 1, "one who stays is seen");
-    let goes = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        drop(opener);
-    });
-    assert!(file.users().is_empty(), "{:?}", file.users());
-    goes.join().unwrap();
-}
-
 #[test]
 fn a_loop_device_writes_once_it_is_mounted() {
     let dir = testkit::scratch();

@@ -22,7 +22,6 @@ mod html;
 mod info;
 mod listing;
 mod map;
-mod pixmap;
 mod recover;
 mod shadow_copies;
 mod stats;
@@ -78,7 +77,6 @@ pub use map::{
     DiskMap, MAP_SVG_BYTES_MAX, MapLayer, MapOwner, MapOwners, MapPiece, MapRun, MapVolume, OwnerId,
     PieceClass, disk_map, map_svg, map_text,
 };
-pub use pixmap::png_of_pixmap;
 pub use recover::{RecoverDocument, recover_text};
 pub use shadow_copies::ShadowCopyCare;
 pub use stats::{StatsDocument, stats_text, watch_heading, watch_lines};

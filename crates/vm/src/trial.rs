@@ -133,12 +133,31 @@ pub fn is_off(monitor: &mut dyn Monitor) -> Result<bool> {
     Ok(["shutdown", "guest-panicked", "internal-error", "io-error"].contains(&status))
 }
 
-/// Has the screen be written to the file, which is open for writing alone, as a portable pixmap.
-pub fn take_picture(monitor: &mut dyn Monitor, file: BorrowedFd<'_>) -> Result<()> {
+/// The format of a picture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Picture {
+    /// A portable pixmap, which every QEMU makes.
+    Pixmap,
+    /// PNG, which QEMU makes from version 7.1 on.
+    Png,
+}
+
+/// Has the screen be written to the file, which is open for writing alone.
+pub fn take_picture(monitor: &mut dyn Monitor, picture: Picture, file: BorrowedFd<'_>) -> Result<()> {
     let added = monitor.hand("add-fd", json!({}), file)?;
     let set = added["fdset-id"].as_u64().ok_or_else(|| strange("add-fd"))?;
-    let taken = monitor.ask("screendump", json!({ "filename": format!("/dev/fdset/{set}") }));
-    taken.map(drop).map_err(|error| Error::refused(error.to_string()).because(error))
+    let mut arguments = json!({ "filename": format!("/dev/fdset/{set}") });
+    if picture == Picture::Png {
+        arguments["format"] = json!("png");
+    }
+    let taken = monitor.ask("screendump", arguments);
+    taken.map(drop).map_err(|error| {
+        let refused = Error::refused(format!("QEMU made no picture of the screen: {error}")).because(error);
+        match picture {
+            Picture::Pixmap => refused,
+            Picture::Png => refused.hint("QEMU makes .png from version 7.1 on, and .ppm at any"),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -197,7 +216,7 @@ mod tests {
     fn a_picture_goes_to_the_file_that_was_handed_over() {
         let file = tempfile::tempfile().unwrap();
         let mut asked = Answers(vec![json!({ "fdset-id": 4 }), json!({})], Vec::new());
-        take_picture(&mut asked, std::os::fd::AsFd::as_fd(&file)).unwrap();
+        take_picture(&mut asked, Picture::Pixmap, std::os::fd::AsFd::as_fd(&file)).unwrap();
         assert_eq!(asked.1, ["add-fd {}", "screendump {\"filename\":\"/dev/fdset/4\"}"]);
     }
 }

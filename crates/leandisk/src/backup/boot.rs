@@ -11,14 +11,14 @@
 mod console;
 mod machine;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use block::{Error, Result};
-use report::{BootEnd, BootReport, png_of_pixmap};
+use report::{BootEnd, BootReport};
 use repository::SnapshotDisk;
-use vm::Bus;
+use vm::{Bus, Picture};
 
 use crate::Observer;
 use crate::output::OutputFile;
@@ -67,28 +67,12 @@ impl BootOptions {
     }
 }
 
-/// The formats of a picture.
-#[derive(Clone, Copy)]
-enum Picture {
-    Png,
-    Pixmap,
-}
-
-impl Picture {
-    fn of(path: &std::path::Path) -> Result<Self> {
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("png") => Ok(Self::Png),
-            Some("ppm") => Ok(Self::Pixmap),
-            _ => Err(Error::invalid("a picture of the screen is a .png or a .ppm file").path(path.display())),
-        }
-    }
-
-    fn of_pixmap(self, pixmap: Vec<u8>) -> Result<Vec<u8>> {
-        match self {
-            Self::Pixmap => Ok(pixmap),
-            Self::Png => png_of_pixmap(&pixmap)
-                .ok_or_else(|| Error::corrupt("QEMU's picture of the screen is no portable pixmap")),
-        }
+/// The format that a picture's name says.
+fn picture_of(path: &Path) -> Result<Picture> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("png") => Ok(Picture::Png),
+        Some("ppm") => Ok(Picture::Pixmap),
+        _ => Err(Error::invalid("a picture of the screen is a .png or a .ppm file").path(path.display())),
     }
 }
 
@@ -106,7 +90,7 @@ pub(super) fn prepare(options: &BootOptions) -> Result<Prepared<'_>> {
     }
     let inputs: Vec<_> = options.firmware.as_deref().into_iter().collect();
     let picture = options.screenshot.as_deref().map(|path| {
-        let format = Picture::of(path)?;
+        let format = picture_of(path)?;
         Ok::<_, Error>((format, OutputFile::prepare(path, options.force, &inputs)?))
     });
     let qemu = os::need_program(QEMU)?;
@@ -155,10 +139,11 @@ impl Prepared<'_> {
             }
         };
         let seconds = started.elapsed().as_secs_f64();
-        let pixmap = self.picture.as_ref().map(|_| machine.picture()).transpose()?;
+        let taken =
+            self.picture.as_ref().map(|(format, file)| Ok::<_, Error>((file, machine.picture(*format)?)));
+        let taken = taken.transpose()?;
         drop((machine, waiting));
-        if let (Some((format, file)), Some(pixmap)) = (&self.picture, pixmap) {
-            let picture = format.of_pixmap(pixmap)?;
+        if let Some((file, picture)) = taken {
             file.write(observer, |out| std::io::Write::write_all(out, &picture))?;
         }
         let screenshot = self.options.screenshot.as_ref().map(|path| path.display().to_string());

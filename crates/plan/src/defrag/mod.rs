@@ -58,19 +58,22 @@ const AS_GOOD_PART: u64 = 8;
 pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
     layout.check()?;
     match options.goal {
-        Goal::Files | Goal::Units => plan_all(layout, options, hints),
+        Goal::Files | Goal::Units => plan_all(layout, options, hints, None),
         Goal::Free | Goal::Pack => plan_or_files(layout, options, hints),
     }
 }
 
 /// A plan for the goal; or for files alone, and why the goal is out of reach.
 fn plan_or_files(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
-    let plan = plan_all(layout, options, hints)?;
+    let plan_files = || plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints, None);
+    // What more is asked for must not leave more in pieces, and free space is no less whole than it is without asking for it.
+    let files = if options.goal == Goal::Free { Some(plan_files()?) } else { None };
+    let plan = plan_all(layout, options, hints, files.as_ref())?;
     let serves = free::serves(&plan, options.goal);
     if serves && plan.is_complete() {
         return Ok(plan);
     }
-    let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
+    let files = files.map_or_else(plan_files, Ok)?;
     let why = match serves {
         true if plan.after.fragments <= files.after.fragments => return Ok(plan),
         true => WhyUnmet::Files,
@@ -104,8 +107,13 @@ fn why_unmet(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Res
     Ok(WhyUnmet::GrowthStays { left_bytes_max })
 }
 
-/// The plan that does the most for the goal.
-fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
+/// The plan that does the most for the goal, or `without` it, if that is no worse.
+fn plan_all(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+    without: Option<&DefragPlan>,
+) -> Result<DefragPlan> {
     let sparing = plan_sparing(layout, options, hints, plan_once)?;
     let is_thin = layout.is_thin() && options.growth_bytes_max > 0;
     let is_enough = match options.goal {
@@ -139,13 +147,8 @@ fn plan_all(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Resu
         plans.push(plan_sparing(layout, options, hints, plan_sorted)?);
     }
     let largest = |plan: &DefragPlan| plan.after.largest_free_extent_bytes;
-    let mut least = 0;
-    if options.goal == Goal::Free {
-        // What more is asked for must not leave more in pieces, and free space is no less whole than it is without asking for it.
-        let files = plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints)?;
-        least = largest(&files);
-        plans.push(files);
-    }
+    let least = without.map_or(0, largest);
+    plans.extend(without.cloned());
     // A plan that leaves more in pieces is no measure.
     let fewest = plans.iter().map(|plan| plan.after.fragments).min();
     let most =

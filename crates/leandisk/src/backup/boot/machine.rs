@@ -19,7 +19,7 @@ use image::{AnyWriter, Chain, Format, NoFiles};
 use repository::SnapshotDisk;
 use serve::Export;
 use serve::nbd::{Options as ServerOptions, Server};
-use vm::{RunId, Socket, Trial, TrialDisk};
+use vm::{Picture, RunId, Socket, Trial, TrialDisk};
 
 use super::BootOptions;
 use super::console::Console;
@@ -86,17 +86,18 @@ impl Machine {
         vm::is_off(&mut self.monitor).map_err(|error| self.qemu.explain(error))
     }
 
-    /// Its screen, as a portable pixmap.
-    pub(super) fn picture(&mut self) -> Result<Vec<u8>> {
+    /// Its screen.
+    pub(super) fn picture(&mut self, format: Picture) -> Result<Vec<u8>> {
         let failed = |error| Error::io("take a picture of the screen", error);
         let mut file = tempfile::tempfile().map_err(failed)?;
         // QEMU takes a file for writing only if it is open for writing alone.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let written = OpenOptions::new().write(true).open(path).map_err(failed)?;
-        vm::take_picture(&mut self.monitor, written.as_fd()).map_err(|error| self.qemu.explain(error))?;
-        let mut pixmap = Vec::new();
-        file.rewind().and_then(|()| file.read_to_end(&mut pixmap)).map_err(failed)?;
-        Ok(pixmap)
+        vm::take_picture(&mut self.monitor, format, written.as_fd())
+            .map_err(|error| self.qemu.explain(error))?;
+        let mut picture = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut picture)).map_err(failed)?;
+        Ok(picture)
     }
 }
 
