@@ -8,7 +8,7 @@
 //! Absent on purpose: what is in it, and what proves that it is one ([`journal::JournalFile`]).
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use block::{Error, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Offset};
 use journal::{DiskName, FileId, FoundFile, Header, Look, Names, Places, Standing};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -246,7 +246,7 @@ impl Names for HostNames {
 
     fn open(&self, path: &Path) -> Result<Self::File> {
         let file = self.open_as(path, OFlags::RDWR)?;
-        lock(&file.raw.file, path)?;
+        lock(&file.raw)?;
         Ok(file)
     }
 
@@ -360,7 +360,7 @@ impl HostJournal {
     fn adopt(fd: OwnedFd, path: &Path, passing_path: Option<PathBuf>) -> Result<Box<Self>> {
         let (raw, is_named) = (RawFile::adopt(fd, path)?, AtomicBool::new(false));
         let journal = Self { raw, flushed: Flushed::default(), passing_path, is_named };
-        lock(&journal.raw.file, path)?;
+        lock(&journal.raw)?;
         Ok(Box::new(journal))
     }
 }
@@ -374,16 +374,9 @@ impl Drop for HostJournal {
     }
 }
 
-fn lock(file: &File, path: &Path) -> Result<()> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => {
-            Err(Error::refused("another process is changing this disk").path(path.display()))
-        }
-        // A file system without locks: the disk's own tell.
-        Err(error) if is_unsupported(error) || error == Errno::NOLCK => Ok(()),
-        Err(error) => Err(io_error("lock", path, error)),
-    }
+/// On a file system without locks the disk's own tell.
+fn lock(raw: &RawFile) -> Result<()> {
+    raw.lock_whole(|| Error::refused("another process is changing this disk").path(&raw.name))
 }
 
 impl ReadAt<Host> for HostJournal {
@@ -578,7 +571,7 @@ mod tests {
         let path = dir.path().join("journal");
         let passing = dir.path().join("journal.new-1-0");
         let make = || {
-            let fd = File::create_new(&passing).unwrap();
+            let fd = fs::File::create_new(&passing).unwrap();
             HostJournal::adopt(fd.into(), &path, Some(passing.clone())).unwrap()
         };
         drop(make());

@@ -11,7 +11,7 @@ use std::path::Path;
 use block::{Error, Result};
 use rustix::fs::OFlags;
 
-use crate::lock_bytes::{QEMU_READER_BYTES, is_locked, is_written, lock};
+use crate::lock_bytes::{QEMU_READER_BYTES, is_locked, is_written};
 use crate::raw_file::{Kind, RawFile};
 use crate::users;
 
@@ -31,15 +31,11 @@ pub(crate) fn check_unused(raw: &RawFile) -> Result<()> {
 /// `Refused` if one of them, or anybody who locks a part of it, has it open. The locks go with the descriptor.
 pub(crate) fn take(raw: &RawFile) -> Result<()> {
     for base in QEMU_BASES {
-        match lock(&raw.file, libc::F_OFD_SETLK, libc::F_RDLCK, base, QEMU_PERMISSION_COUNT) {
-            Ok(_) => {}
+        match raw.lock_bytes(base, QEMU_PERMISSION_COUNT) {
+            Ok(true) => {}
+            // Nothing can be told, as with any other program.
+            Ok(false) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(in_use(raw)),
-            // A file system without locks: nothing can be told, as with any other program.
-            Err(error)
-                if matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::EINVAL)) =>
-            {
-                return Ok(());
-            }
             Err(error) => return Err(Error::io("lock", error).path(&raw.name)),
         }
     }
@@ -59,7 +55,7 @@ impl ReadLock {
     pub fn take(path: impl AsRef<Path>) -> Result<Self> {
         let raw = RawFile::open(path.as_ref(), OFlags::RDONLY)?;
         for byte in QEMU_READER_BYTES {
-            match lock(&raw.file, libc::F_OFD_SETLK, libc::F_RDLCK, byte, 1) {
+            match raw.lock_bytes(byte, 1) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(in_use(&raw)),
                 // Without locks nothing can be told, as with any other program.
                 _ => {}

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Error, HostFile, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Offset, Span};
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, RenameFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::direct::Direct;
@@ -350,7 +350,7 @@ impl Place {
                 result => result.map_err(|error| io_error("create", &self.partial_path, error))?,
             };
             let raw = RawFile::adopt(fd, &self.partial_path)?;
-            lock(&raw.file, &self)?;
+            raw.lock_whole(|| self.is_being_written())?;
             if self.still_names(&raw.file) {
                 self.take_mode_of_replaced(&raw).inspect_err(|_| drop(self.remove()))?;
                 return Ok((self, raw));
@@ -398,7 +398,7 @@ impl Place {
     /// Removes what a killed copy left.
     fn remove_stale(&self) -> Result<()> {
         let Some(stale) = self.open_existing()? else { return Ok(()) };
-        lock(&stale.file, self)?;
+        stale.lock_whole(|| self.is_being_written())?;
         if self.still_names(&stale.file) {
             rustix::fs::unlink(&self.partial_path)
                 .map_err(|error| io_error("remove", &self.partial_path, error))?;
@@ -473,16 +473,6 @@ pub(crate) fn rename_to_free_name(from: &Path, to: &Path) -> Result<()> {
         Errno::EXIST => exists(to),
         error => io_error("rename", to, error),
     })
-}
-
-pub(crate) fn lock(file: &File, place: &Place) -> Result<()> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(place.is_being_written()),
-        // A file system without locks: nothing can be told, as with any other program.
-        Err(error) if is_unsupported(error) || error == Errno::NOLCK => Ok(()),
-        Err(error) => Err(io_error("lock", &place.partial_path, error)),
-    }
 }
 
 pub(crate) fn exists(path: &Path) -> Error {

@@ -3,16 +3,18 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{Error, Result, check_bounds};
 use extent::{HostOffset, HostSpan};
-use rustix::fs::{Advice, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::fs::{Advice, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::direct::Direct;
+use crate::lock_bytes;
 use crate::memory::prefer_large_pages;
 use crate::requests::{Client, Request, client};
 use crate::zeros::ZEROS;
@@ -54,6 +56,19 @@ pub(crate) struct RawFile {
     pub(crate) kind: Kind,
     /// A second descriptor that goes past the page cache.
     pub(crate) direct: Option<Direct>,
+    /// Whether it holds locks, which end with it.
+    is_locked: AtomicBool,
+}
+
+impl Drop for RawFile {
+    /// Locks last until each copy of the descriptor is closed, and a program that another thread starts has copies of all for a
+    /// moment: so they are given back here.
+    fn drop(&mut self) {
+        if *self.is_locked.get_mut() {
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+            let _ = lock_bytes::lock(&self.file, libc::F_OFD_SETLK, libc::F_UNLCK, 0, 0);
+        }
+    }
 }
 
 /// An I/O error of `what` on `path`.
@@ -102,7 +117,21 @@ impl RawFile {
         let stat = rustix::fs::fstat(&fd).map_err(|error| io_error("stat", path, error))?;
         let kind = Kind::of(&stat, path)?;
         let name = path.to_string_lossy().into_owned();
-        Ok(Self { file: File::from(fd), path: path.to_owned(), name, kind, direct: None })
+        Ok(Self {
+            file: File::from(fd),
+            path: path.to_owned(),
+            name,
+            kind,
+            direct: None,
+            is_locked: AtomicBool::new(false),
+        })
+    }
+
+    /// The descriptor alone, for another process, to which its locks go too.
+    pub(crate) fn into_fd(mut self) -> Result<OwnedFd> {
+        *self.is_locked.get_mut() = false;
+        let copied = self.file.as_fd().try_clone_to_owned();
+        copied.map_err(|error| io_error("pass on", &self.path, error))
     }
 
     /// An error of `what` at `at`.
@@ -170,6 +199,37 @@ impl RawFile {
                 .map_err(|error| self.error("write zeros", piece.start(), error))?;
         }
         Ok(())
+    }
+
+    /// Locks the whole file (`flock(2)`) as long as this is open. On a file system without locks nothing can be told, as with
+    /// any other program; `busy` is the error if another has it.
+    pub(crate) fn lock_whole(&self, busy: impl FnOnce() -> Error) -> Result<()> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                self.is_locked.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(Errno::WOULDBLOCK) => Err(busy()),
+            Err(error) if is_unsupported(error) || error == Errno::NOLCK => Ok(()),
+            Err(error) => Err(io_error("lock", &self.path, error)),
+        }
+    }
+
+    /// Locks bytes for reading as long as this is open; whether the file system has such locks. `WouldBlock` if another has them
+    /// for writing.
+    pub(crate) fn lock_bytes(&self, start: libc::off_t, len: libc::off_t) -> io::Result<bool> {
+        match lock_bytes::lock(&self.file, libc::F_OFD_SETLK, libc::F_RDLCK, start, len) {
+            Ok(_) => {
+                self.is_locked.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::EINVAL)) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits until everything written is on stable storage.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 
 use crate::StoragePromise;
-use crate::new_file::{Place, folder_of, lock, names, open_own, rename_to_free_name, sync_folder};
+use crate::new_file::{Place, folder_of, names, open_own, rename_to_free_name, sync_folder};
 use crate::raw_file::{OPEN_FLAGS, RawFile, io_error, is_unsupported};
 use crate::target_options::{Cloning, FolderOptions, TargetSpace};
 
@@ -179,7 +179,7 @@ impl TargetNames {
     }
 
     fn hold(&self, raw: RawFile) -> Result<RawFile> {
-        lock(&raw.file, &self.place)?;
+        raw.lock_whole(|| self.place.is_being_written())?;
         if names(&raw.path, &raw.file) { Ok(raw) } else { Err(self.place.is_being_written()) }
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -44,6 +45,33 @@ fn a_file_is_told_from_each_that_had_its_name() {
     }
     assert!(!folder.remove(TargetName::Partial).unwrap());
     assert!(folder.open(TargetName::Partial).unwrap().is_none());
+}
+
+/// As a program has it for a moment that another thread starts.
+fn copy_of_descriptor(path: &Path) -> OwnedFd {
+    let mut opened = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
+    let found = opened.find(|entry| std::fs::read_link(entry.path()).is_ok_and(|to| to == path)).unwrap();
+    let number: RawFd = found.file_name().to_str().unwrap().parse().unwrap();
+    // SAFETY: the caller holds the file open during the call.
+    #[allow(unsafe_code)]
+    let held = unsafe { BorrowedFd::borrow_raw(number) };
+    held.try_clone_to_owned().unwrap()
+}
+
+#[test]
+fn a_copy_of_the_descriptor_holds_no_file_that_was_let_go() {
+    let dir = testkit::scratch();
+    let folder = folder(&dir.path().join("target"), false);
+    let path = folder.path(TargetName::Partial);
+    let made = folder.create(TargetName::Partial).unwrap();
+    let copy = copy_of_descriptor(&path);
+    assert_eq!(folder.open(TargetName::Partial).err().unwrap().kind(), ErrorKind::Refused);
+    drop(made);
+    let found = folder.open(TargetName::Partial).unwrap().unwrap();
+    let second_copy = copy_of_descriptor(&path);
+    drop((copy, found));
+    assert!(folder.open(TargetName::Partial).unwrap().is_some());
+    drop(second_copy);
 }
 
 #[test]

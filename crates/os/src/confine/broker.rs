@@ -184,10 +184,10 @@ impl Broker {
             OfTarget::Room(len_bytes) => told(self.target()?.names().check_room(len_bytes)?),
             OfTarget::Cloning => told(self.target()?.names().check_cloning(sent(file)?.as_fd())?),
             OfTarget::Open(name) => {
-                let found = self.target()?.open(name)?;
-                Ok((Value::Null, found.into_iter().map(|found| found.file.into()).collect()))
+                let found = self.target()?.open(name)?.map(RawFile::into_fd).transpose()?;
+                Ok((Value::Null, found.into_iter().collect()))
             }
-            OfTarget::Create(name) => with((), self.target()?.create(name)?.file.into()),
+            OfTarget::Create(name) => with((), self.target()?.create(name)?.into_fd()?),
             OfTarget::Remove(name) => told(self.target()?.remove(name)?),
             OfTarget::Rename { from, to } => told(self.target()?.rename(from, to)?),
             OfTarget::Sync => told(self.target()?.names().sync()?),
@@ -237,7 +237,7 @@ impl Broker {
         if !self.target.as_ref().is_some_and(|target| target.is_made(path)) {
             self.names.check_read(path)?;
         }
-        let file = RawFile::open(path, OFlags::RDONLY)?.file.into();
+        let file = RawFile::open(path, OFlags::RDONLY)?.into_fd()?;
         if past_cache { Ok(with_direct(file)) } else { with((), file) }
     }
 
@@ -292,7 +292,7 @@ impl Broker {
         if !self.journals.iter().any(|journal| journal == path) {
             self.names.check_journal(path, &self.granted)?;
         }
-        with((), HostNames.open_raw(path, OFlags::RDONLY)?.file.into())
+        with((), HostNames.open_raw(path, OFlags::RDONLY)?.into_fd()?)
     }
 
     fn create(&mut self, path: &Path, replaces: bool) -> Handled {
@@ -303,7 +303,7 @@ impl Broker {
         let (place, file) = Place::find(path, replaces)?.create()?;
         let told = value((self.made.len(), place.tell()))?;
         self.made.push(Made { place, is_published: false });
-        Ok((told, vec![file.file.into()]))
+        Ok((told, vec![file.into_fd()?]))
     }
 
     fn remove(&self, path: &Path) -> Handled {
