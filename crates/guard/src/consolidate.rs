@@ -12,156 +12,20 @@ use mutants::broken;
 
 use block::Result;
 
+use crate::consolidation::{LOOK_AGAIN_MS, SpaceSeen, Stage};
 use crate::facts::{FileId, Millis};
 use crate::keeper::{Allowance, Guard};
 use crate::ledger::Record;
 use crate::machine::{Gathered, GoesOn, Held, Machine, Told};
 use crate::repair::joined;
 use crate::space::{
-    DeviceSpan, Goal, Owned, SpaceFacts, SpaceMap, SpaceMove, SpacePlan, bytes_a_day, candidates, goal,
-    space_plan,
+    DeviceSpan, Goal, Owned, SpaceMap, SpaceMove, SpacePlan, bytes_a_day, candidates, goal, space_plan,
 };
 
-/// Where there is nothing to gain, it is looked again after so long, then after twice that, up to a day.
-const LOOK_AGAIN_MS: Millis = 3_600_000;
-const LOOK_AGAIN_MS_MAX: Millis = 86_400_000;
 /// What was freed shows once the file system has committed it.
 const PROOF_MS: Millis = 10_000;
-/// A file that is in use now is tried again after so long, so often.
-const RETRY_MS: Millis = 5_000;
-const TRIES_MAX: u32 = 3;
 /// After a pause of so long it is looked again what lies in a stretch. What was just moved or kept shows until it is committed.
 const PAUSE_MS: Millis = 30_000;
-/// Files count as lately written for one or two of these.
-const LATELY_MS: Millis = 86_400_000;
-
-/// How long the files are that writers lately made.
-#[derive(Clone, Copy, Debug, Default)]
-struct Lately {
-    since: Millis,
-    now_bytes: u64,
-    before_bytes: u64,
-}
-
-impl Lately {
-    fn turn(&mut self, now: Millis) {
-        let passed = now.saturating_sub(self.since) / LATELY_MS;
-        if passed > 0 {
-            self.before_bytes = if passed == 1 { self.now_bytes } else { 0 };
-            (self.since, self.now_bytes) = (now, 0);
-        }
-    }
-
-    fn made(&mut self, now: Millis, size_bytes: u64) {
-        self.turn(now);
-        self.now_bytes = self.now_bytes.max(size_bytes);
-    }
-
-    fn longest_bytes(&self) -> u64 {
-        self.now_bytes.max(self.before_bytes)
-    }
-}
-
-#[derive(Clone, Debug, Default)]
-enum Stage {
-    #[default]
-    Resting,
-    Looking,
-    /// Which files lie there?
-    Searching {
-        map: SpaceMap,
-        goal: Goal,
-        within: Vec<DeviceSpan>,
-    },
-    /// Are they free? So many were asked.
-    Asking {
-        map: SpaceMap,
-        goal: Goal,
-        owned: Vec<Owned>,
-        plan: SpacePlan,
-        asked: usize,
-    },
-    /// So many pieces moved; so often one was in use.
-    Moving {
-        plan: SpacePlan,
-        moved: usize,
-        tries: u32,
-        looked: Option<Millis>,
-    },
-    /// Is it one free extent now?
-    Proving {
-        stretch: DeviceSpan,
-        tries: u32,
-    },
-}
-
-/// What is known of the free space, and what is done about it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Consolidation {
-    stage: Stage,
-    lately: Lately,
-    /// Nothing is done before.
-    due: Millis,
-    rest_ms: Millis,
-    /// What was looked for last.
-    wished_bytes: u64,
-    seen: SpaceSeen,
-    /// The day of the ledger's lines, and what they say.
-    day: (u64, u64),
-    planned: Option<DeviceSpan>,
-}
-
-/// What was seen of the free space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SpaceSeen {
-    /// At the last look, if there was one.
-    pub now: Option<SpaceFacts>,
-    /// Before the first piece moved that this guard moved for it; in a dry run, as it is.
-    pub before: Option<SpaceFacts>,
-    /// In a dry run: how long the longest free extent would be.
-    pub would_be_bytes: Option<u64>,
-}
-
-impl Consolidation {
-    pub(crate) fn made(&mut self, now: Millis, size_bytes: u64) {
-        self.lately.made(now, size_bytes);
-    }
-
-    pub(crate) fn is_due(&self, now: Millis) -> bool {
-        let longest_bytes = self.lately.longest_bytes();
-        match self.stage {
-            // A longer file than ever is a reason of its own.
-            Stage::Resting => longest_bytes > 0 && (now >= self.due || longest_bytes > self.wished_bytes),
-            _ => now >= self.due,
-        }
-    }
-
-    /// What lines of the ledger say of the day that they are of.
-    pub(crate) fn remember(&mut self, moved: Option<(u64, u64)>) {
-        self.day = moved.unwrap_or_default();
-    }
-
-    /// What the ledger has to go on saying.
-    pub(crate) fn record(&self) -> Option<Record> {
-        let (day, moved_bytes) = self.day;
-        (moved_bytes > 0).then_some(Record::Space { day, moved_bytes })
-    }
-
-    fn spent(&self, day: u64) -> u64 {
-        if self.day.0 == day { self.day.1 } else { 0 }
-    }
-
-    fn rest(&mut self, now: Millis) {
-        self.rest_ms = self.rest_ms.saturating_mul(2).clamp(LOOK_AGAIN_MS, LOOK_AGAIN_MS_MAX);
-        (self.stage, self.due) = (Stage::Resting, now.saturating_add(self.rest_ms));
-    }
-
-    /// The same again, a little later; `false` if that was often enough.
-    fn waits(&mut self, now: Millis, tries: u32) -> bool {
-        self.due = now.saturating_add(RETRY_MS);
-        tries < TRIES_MAX
-    }
-}
 
 impl<M: Machine> Guard<M> {
     /// Whether something can be done for free space now.

@@ -15,7 +15,7 @@ use block::Result;
 use mutants::broken;
 use predict::profile::Profile;
 
-use crate::consolidate::Consolidation;
+use crate::consolidation::Consolidation;
 use crate::facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 use crate::growth::{Growth, Policy};
 use crate::ledger::Record;

@@ -4,6 +4,7 @@
 //! Start reading at `keeper.rs`. The choices are in `docs/decisions/guard.md`.
 
 mod consolidate;
+mod consolidation;
 mod facts;
 mod growth;
 mod keeper;
@@ -16,7 +17,7 @@ mod repair;
 mod space;
 mod suspects;
 
-pub use consolidate::SpaceSeen;
+pub use consolidation::SpaceSeen;
 pub use facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 pub use growth::{BTRFS, EXT4, Policy, XFS};
 pub use keeper::{Allowance, Counters, Guard, Options};
