@@ -43,6 +43,8 @@ const HORIZON_SECONDS: u64 = 30;
 const PACE_STEPS: u32 = 2;
 /// A file that ends elsewhere than at a multiple has its last block written again by the next append. No file system has smaller blocks by default.
 const BLOCK_BYTES: u64 = 4096;
+/// Files that grew by one part of so many of their length were made lately.
+const MADE_SHARE: u64 = 8;
 /// The last so many changes are remembered.
 const MEMORY_STEPS: u32 = 16;
 
@@ -92,6 +94,11 @@ impl Growth {
     /// Whether it was changed in more than one look: what was written at one go mostly lies in one piece.
     pub(crate) fn took_its_time(&self) -> bool {
         self.steps + self.rewrites > 0
+    }
+
+    /// Whether a good part of it was seen to be written: the file is as long as it is because somebody made it so lately.
+    pub(crate) fn was_made_here(&self) -> bool {
+        self.steps > 0 && self.last_bytes - self.first_bytes >= self.last_bytes / MADE_SHARE
     }
 
     /// How much room past its end the file should have; `None` if it is overwritten in place, or not worth it.

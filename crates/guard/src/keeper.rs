@@ -15,6 +15,7 @@ use block::Result;
 use mutants::broken;
 use predict::profile::Profile;
 
+use crate::consolidation::Consolidation;
 use crate::facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 use crate::growth::{Growth, Policy};
 use crate::ledger::Record;
@@ -50,6 +51,8 @@ pub struct Options {
     pub prevents: bool,
     /// Put files together that were closed in pieces.
     pub repairs: bool,
+    /// Bring free space together where new files would not find room in one piece.
+    pub consolidates: bool,
     /// Only look, and count what would be done.
     pub dry_run: bool,
     /// How room is reserved here.
@@ -69,6 +72,10 @@ pub struct Counters {
     pub moved_bytes: u64,
     /// Extents that stayed because they are shared.
     pub shared_skipped: u64,
+    /// Bytes that moved so that free space is in fewer pieces.
+    pub space_moved_bytes: u64,
+    /// Stretches that became one free extent by that.
+    pub space_stretches: u64,
 }
 
 impl Counters {
@@ -79,6 +86,8 @@ impl Counters {
             repaired: self.repaired.saturating_sub(before.repaired),
             moved_bytes: self.moved_bytes.saturating_sub(before.moved_bytes),
             shared_skipped: self.shared_skipped.saturating_sub(before.shared_skipped),
+            space_moved_bytes: self.space_moved_bytes.saturating_sub(before.space_moved_bytes),
+            space_stretches: self.space_stretches.saturating_sub(before.space_stretches),
         }
     }
 }
@@ -119,14 +128,15 @@ struct File {
 
 /// The guard of a file system.
 pub struct Guard<M> {
-    machine: M,
-    options: Options,
+    pub(crate) machine: M,
+    pub(crate) options: Options,
     files: HashMap<FileId, File>,
     wanted: BTreeSet<FileId>,
     suspects: Suspects,
     /// In the ledger, and not reserved yet.
     announced: BTreeMap<FileId, u64>,
-    counters: Counters,
+    pub(crate) counters: Counters,
+    pub(crate) space: Consolidation,
     lines: usize,
 }
 
@@ -146,6 +156,7 @@ impl<M: Machine> Guard<M> {
             suspects: Suspects::default(),
             announced: BTreeMap::new(),
             counters: Counters::default(),
+            space: Consolidation::default(),
             lines,
         }
     }
@@ -217,6 +228,9 @@ impl<M: Machine> Guard<M> {
             claim.due = now + LINGER_MS;
         }
         if was_closed {
+            if file.growth.was_made_here() {
+                self.space.made(now, facts.size_bytes);
+            }
             if repairs {
                 let is_likely = file.growth.took_its_time();
                 self.suspects.insert(id, now + CLOSED_MS, is_likely);
@@ -407,7 +421,7 @@ impl<M: Machine> Guard<M> {
         Ok(())
     }
 
-    fn append(&mut self, records: &[Record]) -> Result<()> {
+    pub(crate) fn append(&mut self, records: &[Record]) -> Result<()> {
         if self.options.dry_run {
             return Ok(());
         }
@@ -422,17 +436,20 @@ impl<M: Machine> Guard<M> {
             let known = ends.entry(id.clone()).or_insert(0);
             *known = (*known).max(*end);
         }
-        let claims: Vec<_> =
-            ends.into_iter().map(|(file, end_bytes)| Record::Claim { file, end_bytes }).collect();
+        let claims = ends.into_iter().map(|(file, end_bytes)| Record::Claim { file, end_bytes });
+        let claims: Vec<_> = claims.chain(self.space.record()).collect();
         self.machine.replace(&claims)?;
         self.lines = claims.len();
         Ok(())
     }
 
+    /// Whether the file has reserved room.
+    pub(crate) fn has_claim(&self, id: &FileId) -> bool {
+        self.files.get(id).is_some_and(|file| file.claim.is_some())
+    }
+
     fn next_suspect(&self, now: Millis) -> Option<FileId> {
-        let has_claim = |id: &FileId| {
-            self.files.get(id).is_some_and(|file| file.claim.is_some()) && !self.options.dry_run
-        };
+        let has_claim = |id: &FileId| self.has_claim(id) && !self.options.dry_run;
         self.suspects.due(now).find(|id| !has_claim(id)).cloned()
     }
 

@@ -7,6 +7,7 @@
 //! leandisk-guard 1 UUID MOUNT            which file system, and where it was mounted last
 //! claim HANDLE END CHECKSUM              room up to END may have been reserved past the file's end
 //! given HANDLE CHECKSUM                  it has none any more
+//! space DAY BYTES CHECKSUM               so much may move on this day for free space, besides what other lines say
 //! ```
 //!
 //! Handles are hexadecimal, the checksum is CRC-32C of what is before it. A line that does not fit its checksum was cut off and is
@@ -35,6 +36,13 @@ pub enum Record {
         /// Which.
         file: FileId,
     },
+    /// Bytes are about to move for free space: written before, so that a guard that is killed has not moved more than it says.
+    Space {
+        /// Since 1970.
+        day: u64,
+        /// How many.
+        moved_bytes: u64,
+    },
 }
 
 impl Record {
@@ -44,6 +52,7 @@ impl Record {
         match self {
             Self::Claim { file, end_bytes } => line = format!("claim {} {end_bytes}", hex(file.bytes())),
             Self::Given { file } => line.push_str(&format!("given {}", hex(file.bytes()))),
+            Self::Space { day, moved_bytes } => line.push_str(&format!("space {day} {moved_bytes}")),
         }
         let _ = writeln!(line, " {:08x}", crc32c::crc32c(line.as_bytes()));
         line
@@ -61,6 +70,9 @@ impl Record {
                 Some(Self::Claim { file: FileId::new(&unhex(file)?)?, end_bytes: end.parse().ok()? })
             }
             ["given", file] => Some(Self::Given { file: FileId::new(&unhex(file)?)? }),
+            ["space", day, bytes] => {
+                Some(Self::Space { day: day.parse().ok()?, moved_bytes: bytes.parse().ok()? })
+            }
             _ => None,
         }
     }
@@ -69,9 +81,7 @@ impl Record {
 /// What may still be reserved, by the lines of a ledger.
 pub fn claims(text: &str) -> BTreeMap<FileId, u64> {
     let mut claims = BTreeMap::new();
-    // What follows the last line's end was cut off.
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    for record in whole.lines().take(LINES_MAX).filter_map(Record::parse) {
+    for record in records(text) {
         match record {
             // Room that an earlier claim says is there whatever the later one says.
             Record::Claim { file, end_bytes } => {
@@ -81,9 +91,29 @@ pub fn claims(text: &str) -> BTreeMap<FileId, u64> {
             Record::Given { file } => {
                 claims.remove(&file);
             }
+            Record::Space { .. } => {}
         }
     }
     claims
+}
+
+/// The day of the last line about free space, and what may have moved on it.
+pub fn moved_for_space(text: &str) -> Option<(u64, u64)> {
+    let moved = records(text).filter_map(|record| match record {
+        Record::Space { day, moved_bytes } => Some((day, moved_bytes)),
+        _ => None,
+    });
+    // A day that is over does not come again, unless the clock was wrong; then the later line counts.
+    moved.fold(None, |last, (day, bytes)| match last {
+        Some((known, sum)) if known == day => Some((day, bytes.saturating_add(sum))),
+        _ => Some((day, bytes)),
+    })
+}
+
+/// The records of a ledger. What follows the last line's end was cut off.
+fn records(text: &str) -> impl Iterator<Item = Record> + '_ {
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    whole.lines().take(LINES_MAX).filter_map(Record::parse)
 }
 
 /// Bytes in hexadecimal digits.
@@ -125,6 +155,16 @@ mod tests {
             let claims = claims(&text[..end]);
             assert_eq!(claims.contains_key(&id(1)), end >= first && end < text.len(), "{end}");
         }
+    }
+
+    #[test]
+    fn what_moved_for_free_space_adds_up_by_day() {
+        let line = |day, moved_bytes| Record::Space { day, moved_bytes }.line();
+        let text = [line(7, 10), Record::Given { file: id(1) }.line(), line(8, 5), line(8, 6)].concat();
+        assert_eq!(moved_for_space(&text), Some((8, 11)));
+        assert_eq!(moved_for_space(&text[..text.len() - 1]), Some((8, 5)), "cut off");
+        assert_eq!(moved_for_space(&line(1, u64::MAX).repeat(2)), Some((1, u64::MAX)));
+        assert!(moved_for_space("").is_none() && claims(&text).is_empty());
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //! one, tests one that is cut off at every step.
 
 use block::Result;
+use extent::FileOffset;
 use predict::cost::Piece;
 
 use crate::facts::{Facts, FileId, Refusal, Room, Stamp};
 use crate::ledger::Record;
+use crate::space::{DeviceSpan, Owned, SpaceMap};
 
 /// A piece of a file as the file system tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +83,17 @@ pub struct Join {
     pub beside: Beside,
 }
 
+/// An answer that takes more than one turn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told<T> {
+    /// This.
+    All(T),
+    /// It was to stop before the end; asked the same again, it goes on.
+    NotYet,
+    /// It is not told here.
+    Nothing,
+}
+
 /// One file system, and the ledger of what was reserved on it.
 ///
 /// Each call is one step: a program that is killed was killed between two of them.
@@ -142,4 +155,24 @@ pub trait Machine {
         len_bytes: u64,
         goes_on: &mut GoesOn<'_>,
     ) -> Result<Gathered>;
+
+    /// What is free, and what is taken: within a stretch, or on all of the file system. It is begun anew after an answer.
+    fn space(&mut self, within: Option<DeviceSpan>, goes_on: &mut GoesOn<'_>) -> Result<Told<SpaceMap>>;
+
+    /// The pieces of files that lie within these stretches, wholly or in part. It is begun anew after an answer.
+    fn owners(&mut self, within: &[DeviceSpan], goes_on: &mut GoesOn<'_>) -> Result<Told<Vec<Owned>>>;
+
+    /// Moves `len_bytes` of a file that is held, from `start` on, to a place outside of a stretch, in one piece. Contents and times stay. What
+    /// is kept from the file system for this, so that it offers another place, is kept until [`Machine::let_go`].
+    fn move_out(
+        &mut self,
+        file: &FileId,
+        start: FileOffset,
+        len_bytes: u64,
+        stretch: DeviceSpan,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<Gathered>;
+
+    /// Gives back what was kept.
+    fn let_go(&mut self);
 }

@@ -23,10 +23,18 @@ pub enum Mutant {
     SmallEachTime,
     /// What is to stop goes on to the end of the file.
     StopIgnored,
+    /// What nobody is known to own is taken for something that moves.
+    StrangersMoved,
+    /// A file moves for free space though it does not lie as it was found.
+    MovedUnseen,
+    /// What moved on a day is not in the ledger.
+    DayForgotten,
+    /// What was kept from the file system stays with the guard.
+    HeldBack,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 10] = [
+pub const MUTANTS: [Mutant; 14] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -37,4 +45,8 @@ pub const MUTANTS: [Mutant; 10] = [
     Mutant::SharedJoined,
     Mutant::SmallEachTime,
     Mutant::StopIgnored,
+    Mutant::StrangersMoved,
+    Mutant::MovedUnseen,
+    Mutant::DayForgotten,
+    Mutant::HeldBack,
 ];

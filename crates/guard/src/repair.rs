@@ -127,7 +127,7 @@ pub fn count(extents: &[Extent]) -> u64 {
 }
 
 /// Extents that follow each other in the file and on the device are one.
-fn joined(extents: &[Extent]) -> Vec<Extent> {
+pub fn joined(extents: &[Extent]) -> Vec<Extent> {
     let mut joined: Vec<Extent> = Vec::new();
     for extent in extents {
         if let Some(last) = joined.last_mut() {

@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use block::{Error, Result};
+use extent::FileOffset;
 use guard::{
-    Allowance, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS, Machine, Mutant,
-    Options, Policy, Record, Refusal, Reserved, Room, Stamp, XFS, claims,
+    Allowance, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS,
+    Machine, Mutant, Options, Owned, Policy, Record, Refusal, Reserved, Room, SpaceMap, Stamp, Told, XFS,
+    claims,
 };
 use predict::cost::Piece;
 use predict::profile::HDD;
@@ -346,6 +348,27 @@ impl Machine for Sim {
         Ok(if has_room { Gathered::Yes } else { Gathered::No })
     }
 
+    fn space(&mut self, _within: Option<DeviceSpan>, _goes_on: &mut GoesOn<'_>) -> Result<Told<SpaceMap>> {
+        Ok(Told::Nothing)
+    }
+
+    fn owners(&mut self, _within: &[DeviceSpan], _goes_on: &mut GoesOn<'_>) -> Result<Told<Vec<Owned>>> {
+        Ok(Told::Nothing)
+    }
+
+    fn move_out(
+        &mut self,
+        _id: &FileId,
+        _start: FileOffset,
+        _len: u64,
+        _stretch: DeviceSpan,
+        _goes_on: &mut GoesOn<'_>,
+    ) -> Result<Gathered> {
+        Ok(Gathered::No)
+    }
+
+    fn let_go(&mut self) {}
+
     fn gather(&mut self, id: &FileId, start: u64, len: u64, goes_on: &mut GoesOn<'_>) -> Result<Gathered> {
         let mut world = self.0.borrow_mut();
         world.step()?;
@@ -372,7 +395,7 @@ impl Machine for Sim {
 }
 
 fn options(policy: Policy) -> Options {
-    Options { prevents: true, repairs: true, dry_run: false, policy, profile: HDD }
+    Options { prevents: true, repairs: true, consolidates: false, dry_run: false, policy, profile: HDD }
 }
 
 fn guard_of(world: &Rc<RefCell<World>>) -> Result<Guard<Sim>> {
@@ -596,7 +619,9 @@ fn a_small_file_is_put_together_now_and_then() {
 
 #[test]
 fn each_mutant_is_found() {
-    for mutant in MUTANTS {
+    // Those of free space are found by the exploration of that.
+    let of_space = [Mutant::StrangersMoved, Mutant::MovedUnseen, Mutant::DayForgotten, Mutant::HeldBack];
+    for mutant in MUTANTS.into_iter().filter(|mutant| !of_space.contains(mutant)) {
         let found = mutants::with(Some(mutant), || {
             explore(0..60).and_then(|_| stops_in_the_midst(false)).and_then(|()| small_now_and_then())
         });

@@ -106,20 +106,32 @@ pub struct RawPiece {
     pub is_shared: bool,
     /// It has a place of its own, and is neither encoded nor in the inode.
     pub is_plain: bool,
+    /// It is not only reserved.
+    pub is_written: bool,
 }
 
 const SHARED: u32 = 0x2000;
 
 /// All pieces of a file in order; `None` if its file system does not tell. What waits in the page cache is written back first.
 pub(crate) fn pieces(file: &File, name: &str) -> Result<Option<Vec<RawPiece>>> {
+    pieces_with(file, name, FLAG_SYNC)
+}
+
+/// The same without writing anything back: what waits has no place yet.
+pub(crate) fn pieces_now(file: &File, name: &str) -> Result<Option<Vec<RawPiece>>> {
+    pieces_with(file, name, 0)
+}
+
+fn pieces_with(file: &File, name: &str, flags: u32) -> Result<Option<Vec<RawPiece>>> {
     let mut all = Vec::new();
-    let told = ask_all(file, name, Span::from_zero(u64::MAX), FLAG_SYNC, |raw| {
+    let told = ask_all(file, name, Span::from_zero(u64::MAX), flags, |raw| {
         all.push(RawPiece {
             logical: raw.logical,
             physical: raw.physical,
             len_bytes: raw.length,
             is_shared: raw.flags & SHARED != 0,
             is_plain: raw.flags & (WITHOUT_PLACE | NOT_ITS_OWN) == 0,
+            is_written: raw.flags & UNWRITTEN == 0,
         });
         all.len() <= EXTENTS_MAX
     })?;

@@ -63,10 +63,11 @@ pub use fiemap::RawPiece;
 pub use grant::Granted;
 pub use group::group_id;
 pub use guard::{
-    DeviceCounters, DeviceNumber, DiskFacts, FileFacts, Gathered, GoesOn, GuardedKind, GuardedSystem, Handle,
-    HeldFile, LeftAlone, OpenDisk, Outcome as ReserveOutcome, Seen, Taken, Watch, be_idle_io,
-    connect_at_once, devices_below, devices_below_system, disks_open_in, guarded_mounts, name_of, open_port,
-    process_at, try_lock, wait as wait_for_events, wait_for_input,
+    DeviceCounters, DeviceNumber, DiskFacts, FileFacts, FoundFile, Gathered, GoesOn, GuardedKind,
+    GuardedSystem, Handle, HeldFile, KeptRoom, LeftAlone, OpenDisk, Outcome as ReserveOutcome, Seen,
+    SpacePart, SpaceUse, Taken, Walk, Watch, be_idle_io, connect_at_once, devices_below,
+    devices_below_system, disks_open_in, guarded_mounts, name_of, open_port, process_at, try_lock,
+    wait as wait_for_events, wait_for_input,
 };
 pub use input_stream::StoredInput;
 pub use journal_file::{

@@ -44,6 +44,18 @@ pub struct GuardedPath {
     pub shared_skipped: u64,
     /// Files that wait to be looked at.
     pub waiting_files: u64,
+    /// Bytes that moved so that free space is in fewer pieces.
+    #[serde(default)]
+    pub space_moved_bytes: u64,
+    /// Stretches that became one free extent by that.
+    #[serde(default)]
+    pub space_stretches: u64,
+    /// The largest free extent before any of that; `None` if nothing moved for it, nor would have.
+    #[serde(default)]
+    pub largest_free_before_bytes: Option<u64>,
+    /// The largest free extent when it was looked last; in a dry run, as it would be. `None` if nobody looked.
+    #[serde(default)]
+    pub largest_free_bytes: Option<u64>,
     /// What it does.
     pub state: GuardState,
     /// Why it sleeps or is off.
@@ -127,6 +139,12 @@ pub fn guard_text(document: &GuardDocument, palette: Palette) -> String {
         let _ = writeln!(text, "  moved                {}", human_bytes(path.moved_bytes));
         let _ = writeln!(text, "  reserved now         {}", human_bytes(path.reserved_bytes));
         let _ = writeln!(text, "  shared, left alone   {}", grouped(path.shared_skipped));
+        let _ = writeln!(text, "  moved for free space {}", human_bytes(path.space_moved_bytes));
+        if let Some(now) = path.largest_free_bytes {
+            let before = path.largest_free_before_bytes.filter(|before| *before != now);
+            let before = before.map(|before| format!(", {} before", human_bytes(before))).unwrap_or_default();
+            let _ = writeln!(text, "  largest free extent  {}{before}", human_bytes(now));
+        }
     }
     let _ = writeln!(text, "\nasleep for {:.0} s", document.asleep_seconds);
     text
@@ -135,12 +153,14 @@ pub fn guard_text(document: &GuardDocument, palette: Palette) -> String {
 /// The counts as Prometheus reads them (its text format, version 0.0.4).
 pub fn guard_metrics(document: &GuardDocument) -> String {
     type Metric = (&'static str, &'static str, fn(&GuardedPath) -> u64);
-    const METRICS: [Metric; 5] = [
+    const METRICS: [Metric; 7] = [
         ("prevented_fragments_total", "counter", |path| path.prevented),
         ("repaired_fragments_total", "counter", |path| path.repaired),
         ("moved_bytes_total", "counter", |path| path.moved_bytes),
         ("reserved_bytes", "gauge", |path| path.reserved_bytes),
         ("shared_skipped_total", "counter", |path| path.shared_skipped),
+        ("space_moved_bytes_total", "counter", |path| path.space_moved_bytes),
+        ("space_stretches_total", "counter", |path| path.space_stretches),
     ];
     let mut text = String::new();
     for (name, kind, value) in METRICS {
@@ -153,6 +173,13 @@ pub fn guard_metrics(document: &GuardDocument) -> String {
                 value(path)
             );
         }
+    }
+    let _ = writeln!(text, "# TYPE leandisk_guard_largest_free_extent_bytes gauge");
+    for path in &document.paths {
+        let Some(bytes) = path.largest_free_bytes else { continue };
+        let (at, filesystem) = (metric_label(&path.path), metric_label(&path.filesystem));
+        let labels = format!("path=\"{at}\",filesystem=\"{filesystem}\"");
+        let _ = writeln!(text, "leandisk_guard_largest_free_extent_bytes{{{labels}}} {bytes}");
     }
     let _ = writeln!(text, "# TYPE leandisk_guard_asleep_seconds_total counter");
     let _ = writeln!(text, "leandisk_guard_asleep_seconds_total {:.1}", document.asleep_seconds);
@@ -175,6 +202,10 @@ mod tests {
             reserved_bytes: 4,
             shared_skipped: 5,
             waiting_files: 0,
+            space_moved_bytes: 6,
+            space_stretches: 1,
+            largest_free_before_bytes: Some(7),
+            largest_free_bytes: Some(4096),
             state: GuardState::Working,
             reason: None,
         });
@@ -184,6 +215,11 @@ mod tests {
             guard_metrics(&document)
                 .contains(r#"prevented_fragments_total{path="/a\"b\n",filesystem="xfs"} 1234"#)
         );
+        let at = r#"{path="/a\"b\n",filesystem="xfs"}"#;
+        assert!(guard_metrics(&document).contains(&format!("largest_free_extent_bytes{at} 4096")));
+        let text = guard_text(&document, Palette { colors: false });
+        let line = format!("largest free extent  {}, {} before", human_bytes(4096), human_bytes(7));
+        assert!(text.contains(&line), "{text}");
         let ended = GuardDocument::ended(Some(kept));
         assert!(!ended.running && ended.pid.is_none() && ended.paths[0].state == GuardState::Off);
         assert!(GuardDocument::from_json("{}").is_none());

@@ -26,7 +26,10 @@ pub(crate) struct GuardArguments {
     /// Do not reserve room for files that grow
     #[arg(long, help_heading = CHANGE)]
     pub(crate) no_prevent: bool,
-    /// Put files together only if nothing was written to their file system for so long
+    /// Do not bring free space together where new files would not find room in one piece
+    #[arg(long, help_heading = CHANGE)]
+    pub(crate) no_consolidate: bool,
+    /// Move files only if nothing was written to their file system for so long
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_seconds, help_heading = CHANGE)]
     pub(crate) idle: Duration,
     /// Also give the counts to Prometheus: an address and port to answer at, or a file for its node exporter
@@ -107,6 +110,7 @@ impl GuardArguments {
             dry_run: self.dry_run,
             repairs: !self.no_repair,
             prevents: !self.no_prevent,
+            consolidates: !self.no_consolidate,
             idle: self.idle,
             metrics: self.metrics.clone(),
             pressure: self.pressure.clone(),

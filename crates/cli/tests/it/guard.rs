@@ -372,6 +372,120 @@ fn what_was_closed_in_pieces_is_put_together_unless_it_is_shared_or_open() {
     }
 }
 
+/// The image that a test's file system is in.
+fn image_of(host: &HostMount) -> PathBuf {
+    host.path().parent().unwrap().join("filesystem")
+}
+
+/// As `e2freefrag` and `xfs_io` say.
+fn largest_free_bytes(filesystem: &str, host: &Path) -> u64 {
+    run("sync", &["-f", arg(host)]);
+    if filesystem == "ext4" {
+        let source = run("df", &["--output=source", arg(host)]);
+        let said = run("e2freefrag", &[source.lines().nth(1).unwrap().trim()]);
+        let line = said.lines().find(|line| line.starts_with("Max. free extent:")).unwrap();
+        return line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap() * 1024;
+    }
+    let said = run("xfs_io", &["-c", "fsmap -v", arg(host)]);
+    // The last column is the length in sectors.
+    let free = said.lines().filter(|line| line.contains(": free space"));
+    let len = |line: &str| line.rsplit(' ').next().and_then(|sectors| sectors.parse::<u64>().ok()).unwrap();
+    free.map(len).max().unwrap() * 512
+}
+
+/// Free space in pieces of some MiB, with short files between them. Their names.
+fn cut_up_free_space(host: &HostMount) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for at in 0.. {
+        let file = host.path().join(format!("file{at}"));
+        if fs::write(&file, piece(3, at).repeat(12)).is_err() {
+            fs::remove_file(file).unwrap();
+            break;
+        }
+        files.push(file);
+        if at % 16 == 0 {
+            run("sync", &["-f", arg(host.path())]);
+        }
+    }
+    run("sync", &["-f", arg(host.path())]);
+    let (kept, gone): (Vec<_>, Vec<_>) = files.into_iter().enumerate().partition(|(at, _)| at % 10 == 9);
+    gone.iter().for_each(|(_, file)| fs::remove_file(file).unwrap());
+    run("sync", &["-f", arg(host.path())]);
+    let kept: Vec<PathBuf> = kept.into_iter().map(|(_, file)| file).collect();
+    for file in &kept {
+        run("touch", &["--date", "2001-02-03 04:05:06.789", arg(file)]);
+    }
+    kept
+}
+
+/// A file that is as long as free space should be in one piece, written in the guard's sight.
+fn write_a_long_file(host: &HostMount, guard: &Running) {
+    let path = host.path().join("long");
+    let mut file = File::create(&path).unwrap();
+    for _ in 0..48 {
+        file.write_all(&vec![1; 1 << 20]).unwrap();
+        file.sync_data().unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(file);
+    fs::remove_file(&path).unwrap();
+    run("sync", &["-f", arg(host.path())]);
+    until("it was looked what is free", || guard.status()["paths"][0]["largest_free_bytes"].is_u64());
+}
+
+#[test]
+fn free_space_is_brought_together_where_a_long_file_found_none() {
+    type Maker = (&'static str, fn() -> HostMount, Option<&'static str>);
+    // The `xfs_repair` of older distributions refuses file systems that exchange ranges; the kernel reads them back.
+    let makers: [Maker; 3] = [
+        ("ext4", || HostMount::new("ext4", 512 << 20), Some("e2fsck")),
+        ("xfs", || HostMount::new("xfs", 512 << 20), Some("xfs_repair")),
+        ("xfs", || HostMount::xfs_that_exchanges_ranges(512 << 20), None),
+    ];
+    for (filesystem, make, checker) in makers {
+        let host = make();
+        let files = cut_up_free_space(&host);
+        let before = largest_free_bytes(filesystem, host.path());
+        assert!(before < 48 << 20 && files.len() > 20, "{filesystem}: {before}, {} files", files.len());
+        let state_of = |path: &PathBuf| (fs::read(path).unwrap(), stamp(path), extents(path));
+        let contents: Vec<_> = files.iter().map(state_of).collect();
+
+        let guard = Running::start(host.path(), &["--no-prevent", "--no-repair", "--dry-run"]);
+        write_a_long_file(&host, &guard);
+        until("it was planned", || guard.count("space_moved_bytes") > 0);
+        let planned = guard.count("largest_free_bytes");
+        guard.end();
+        assert_eq!(largest_free_bytes(filesystem, host.path()), before, "{filesystem}: a dry run");
+
+        let guard = Running::start(host.path(), &["--no-prevent", "--no-repair"]);
+        write_a_long_file(&host, &guard);
+        until("a stretch became free", || guard.count("space_stretches") > 0);
+        let moved = guard.count("space_moved_bytes");
+        let state = guard.end();
+        let after = largest_free_bytes(filesystem, host.path());
+        println!("{filesystem}: {moved} bytes moved, the largest free extent {before} before, {after} after");
+        assert!(after > before && after >= planned && moved * 4 <= after, "{filesystem}: {before} {after}");
+        for (path, was) in files.iter().zip(&contents) {
+            assert!(state_of(path) == *was, "{filesystem}: {}", path.display());
+        }
+        let ledger = fs::read_dir(state.path()).unwrap().flatten().map(|entry| entry.path());
+        let ledger = ledger.into_iter().find(|path| arg(path).ends_with("ledger")).unwrap();
+        assert!(fs::read_to_string(ledger).unwrap().contains("\nspace "), "{filesystem}: the day's sum");
+        run("umount", &[arg(host.path())]);
+        let image = image_of(&host);
+        let image = arg(&image);
+        match checker {
+            Some("xfs_repair") => run("xfs_repair", &["-n", image]),
+            Some(checker) => run(checker, &["-fn", image]),
+            None => String::new(),
+        };
+        run("mount", &["-o", "loop", image, arg(host.path())]);
+        for (path, (was, _, _)) in files.iter().zip(&contents) {
+            assert!(fs::read(path).unwrap() == *was, "{filesystem}: {} as it is stored", path.display());
+        }
+    }
+}
+
 /// What was written before room was reserved lies apart from the rest on ext4. It is put right before the rest, which stays where it is.
 #[test]
 fn on_ext4_the_beginning_of_a_file_is_put_right_before_the_rest() {

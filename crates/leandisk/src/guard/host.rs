@@ -1,10 +1,17 @@
 //! The machine that a guard stands on: a mounted file system and a ledger on disk.
 
+use std::path::PathBuf;
+
 use ::guard::{
-    Beside, Extent, FileId, Gathered, GoesOn, Held, Join, Machine, Record, Refusal, Reserved, Room, Stamp,
+    Beside, DeviceSpan, Extent, FileId, Gathered, GoesOn, Held, Join, Machine, Owned, Record, Refusal,
+    Reserved, Room, SpaceMap, Stamp, Told, Use,
 };
 use block::{Error, Result};
-use os::{GuardedKind, GuardedSystem, Handle, HeldFile, LeftAlone, RawPiece, ReserveOutcome, Taken};
+use extent::{DeviceOffset, FileOffset, Offset};
+use os::{
+    FoundFile, GuardedKind, GuardedSystem, Handle, HeldFile, KeptRoom, LeftAlone, RawPiece, ReserveOutcome,
+    SpaceUse, Taken, Walk,
+};
 use predict::cost::Piece;
 
 use super::facts_of;
@@ -16,11 +23,44 @@ pub(super) struct HostMachine {
     ledger: Ledger,
     /// One at a time.
     held: Option<HeldFile>,
+    /// The folders in which files may be moved.
+    roots: Vec<PathBuf>,
+    look: Option<Look>,
+    walk: Option<Walk>,
+    kept: KeptRoom,
+}
+
+/// A map that is being told: what of it, where, and where it goes on.
+struct Look {
+    within: Option<DeviceSpan>,
+    map: SpaceMap,
+    next: DeviceOffset,
+    record_count: usize,
+}
+
+/// Maps of more parts are not kept: what is so full of pieces has no stretch that pays.
+const RECORDS_MAX: usize = 1 << 22;
+
+impl Look {
+    fn new(within: Option<DeviceSpan>) -> Self {
+        let next = within.map_or(DeviceOffset::ZERO, |within| within.start());
+        Self { within, map: SpaceMap::default(), next, record_count: 0 }
+    }
+
+    fn end(&self) -> DeviceOffset {
+        self.within.map_or(Offset::new(u64::MAX), |within| within.end())
+    }
 }
 
 impl HostMachine {
     pub(super) fn new(system: GuardedSystem, ledger: Ledger) -> Self {
-        Self { system, ledger, held: None }
+        let kept = KeptRoom::default();
+        Self { system, ledger, held: None, roots: Vec::new(), look: None, walk: None, kept }
+    }
+
+    /// Says which folders are guarded.
+    pub(super) fn guards(&mut self, roots: &[PathBuf]) {
+        self.roots = roots.to_vec();
     }
 
     pub(super) fn is_there(&self) -> bool {
@@ -30,6 +70,43 @@ impl HostMachine {
     fn held(&self) -> Result<&HeldFile> {
         self.held.as_ref().ok_or_else(|| Error::refused("a file that is not held"))
     }
+}
+
+fn extent_of(piece: RawPiece) -> Extent {
+    Extent {
+        piece: Piece { logical: piece.logical, physical: piece.physical, len_bytes: piece.len_bytes },
+        is_shared: piece.is_shared,
+        is_plain: piece.is_plain,
+    }
+}
+
+fn use_of(told: SpaceUse) -> Use {
+    match told {
+        SpaceUse::Free => Use::Free,
+        SpaceUse::Taken => Use::Taken,
+        SpaceUse::Fixed => Use::Fixed,
+    }
+}
+
+/// The pieces of a file, those that follow each other in the file and on the device as one.
+fn owned_of(found: FoundFile, whole_only: bool) -> Vec<Owned> {
+    let Some(file) = FileId::new(found.handle.bytes()) else { return Vec::new() };
+    let is_written = found.pieces.iter().all(|piece| piece.is_written);
+    let extents: Vec<Extent> = found.pieces.into_iter().map(extent_of).collect();
+    let all = ::guard::joined(&extents);
+    let may_move = found.is_movable && is_written && (all.len() == 1 || !whole_only);
+    let one = |extent: &Extent| {
+        let Piece { logical, physical, len_bytes } = extent.piece;
+        let is_within =
+            logical < found.size_bytes && (!whole_only || logical == 0 && len_bytes >= found.size_bytes);
+        Some(Owned {
+            place: ::guard::place(physical, len_bytes)?,
+            file: file.clone(),
+            start: FileOffset::new(logical),
+            is_movable: may_move && is_within && extent.is_plain && !extent.is_shared,
+        })
+    };
+    all.iter().filter_map(one).collect()
 }
 
 fn handle(file: &FileId) -> Result<Handle> {
@@ -112,12 +189,7 @@ impl Machine for HostMachine {
     }
 
     fn extents(&mut self, _file: &FileId) -> Result<Vec<Extent>> {
-        let extent = |piece: RawPiece| Extent {
-            piece: Piece { logical: piece.logical, physical: piece.physical, len_bytes: piece.len_bytes },
-            is_shared: piece.is_shared,
-            is_plain: piece.is_plain,
-        };
-        Ok(self.held()?.pieces()?.into_iter().map(extent).collect())
+        Ok(self.held()?.pieces()?.into_iter().map(extent_of).collect())
     }
 
     fn moves_whole_files(&self) -> bool {
@@ -151,5 +223,59 @@ impl Machine for HostMachine {
             Ok(os::Gathered::Stopped) => Gathered::Stopped,
             Ok(os::Gathered::No) | Err(_) => Gathered::No,
         })
+    }
+
+    fn space(&mut self, within: Option<DeviceSpan>, goes_on: &mut GoesOn<'_>) -> Result<Told<SpaceMap>> {
+        let mut look =
+            self.look.take().filter(|look| look.within == within).unwrap_or_else(|| Look::new(within));
+        loop {
+            let Some(part) = self.system.space_from(look.next, look.end())? else { return Ok(Told::Nothing) };
+            look.record_count += part.parts.len();
+            let in_order = part.parts.into_iter().all(|(place, told)| look.map.push(place, use_of(told)));
+            if !in_order || look.record_count > RECORDS_MAX {
+                return Ok(Told::Nothing);
+            }
+            let Some(next) = part.next else { return Ok(Told::All(look.map)) };
+            look.next = next;
+            if !goes_on(0) {
+                self.look = Some(look);
+                return Ok(Told::NotYet);
+            }
+        }
+    }
+
+    fn owners(&mut self, within: &[DeviceSpan], goes_on: &mut GoesOn<'_>) -> Result<Told<Vec<Owned>>> {
+        let known = self.walk.take().filter(|walk| walk.is_within(within));
+        let mut walk = known.unwrap_or_else(|| Walk::new(&self.roots, within));
+        if !walk.go(&self.system, goes_on)? {
+            self.walk = Some(walk);
+            return Ok(Told::NotYet);
+        }
+        let whole_only = self.system.moves_whole_files;
+        Ok(Told::All(walk.found().into_iter().flat_map(|found| owned_of(found, whole_only)).collect()))
+    }
+
+    fn move_out(
+        &mut self,
+        file: &FileId,
+        start: FileOffset,
+        len_bytes: u64,
+        stretch: DeviceSpan,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<Gathered> {
+        let Self { held, kept, .. } = self;
+        let held = held.as_ref().ok_or_else(|| Error::refused("a file that is not held"))?;
+        let done = held.move_out(start, len_bytes, stretch, kept, goes_on);
+        tracing::debug!(?file, ?start, len_bytes, ?stretch, ?done, "move out");
+        // No room, mapped, or not possible here: it stays as it is.
+        Ok(match done {
+            Ok(os::Gathered::Yes) => Gathered::Yes,
+            Ok(os::Gathered::Stopped) => Gathered::Stopped,
+            Ok(os::Gathered::No) | Err(_) => Gathered::No,
+        })
+    }
+
+    fn let_go(&mut self) {
+        self.kept.let_go();
     }
 }

@@ -1,4 +1,4 @@
-//! `leandisk guard`: room ahead for files that grow, and repair of those that were closed in pieces, on the file systems of the machine
+//! `leandisk guard`: room ahead for files that grow, repair of those that were closed in pieces, and free space brought together, on the file systems of the machine
 //! that runs it.
 //!
 //! One thread: it waits for events of all file systems, hands them to a [`::guard::Guard`] each, and lets these act. Nothing
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use ::coordinate::{Disks, May};
 use ::guard::{
     Allowance, BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Machine, Options as GuardOptions, Policy,
-    Pressure, Stamp, XFS,
+    Pressure, SpaceFacts, Stamp, XFS,
 };
 use block::{Error, Result};
 use os::{DeviceNumber, FileFacts, GuardedKind, GuardedSystem, Handle, Seen, Watch};
@@ -75,6 +75,8 @@ pub struct Options {
     pub repairs: bool,
     /// Reserve room ahead.
     pub prevents: bool,
+    /// Bring free space together.
+    pub consolidates: bool,
     /// Nothing was written for so long before anything is put together.
     pub idle: Duration,
     /// Where counts go for Prometheus: an address to listen on, or a file.
@@ -95,6 +97,7 @@ impl Default for Options {
             dry_run: false,
             repairs: true,
             prevents: true,
+            consolidates: true,
             idle: Duration::from_secs(2),
             metrics: None,
             pressure: PathBuf::from("/proc/pressure"),
@@ -299,18 +302,27 @@ fn find(options: &Options, state: &mut State, observer: &dyn Observer) -> Result
             continue;
         }
         known.push(found.uuid);
-        let watch = if options.prevents || options.repairs { Some(Watch::new(&found)?) } else { None };
+        let watch = if options.prevents || options.repairs || options.consolidates {
+            Some(Watch::new(&found)?)
+        } else {
+            None
+        };
         let is_off = watch.is_none();
         systems.push(System {
             is_whole: is_mount_root(&found.path),
             state: if is_off { GuardState::Off } else { GuardState::Working },
-            reason: is_off.then(|| "neither prevention nor repair is wanted".to_owned()),
+            reason: is_off.then(|| "nothing that a guard does is wanted".to_owned()),
             ..system(options, state, found, watch)?
         });
     }
     if systems.is_empty() {
         return Err(Error::refused("no file system that could be guarded is mounted")
             .hint("ext4, XFS and Btrfs can be guarded"));
+    }
+    for System { guard, roots, .. } in &mut systems {
+        if let Some(guard) = guard {
+            guard.machine().guards(roots);
+        }
     }
     // What was reserved where nothing is guarded any more.
     for (uuid, mount) in state.ledgers() {
@@ -338,10 +350,11 @@ fn system(
     found: GuardedSystem,
     watch: Option<Watch>,
 ) -> Result<System> {
-    let (ledger, claims) = state.ledger(&found, options.dry_run)?;
+    let (ledger, said) = state.ledger(&found, options.dry_run)?;
     let guard_options = GuardOptions {
         prevents: options.prevents,
         repairs: options.repairs,
+        consolidates: options.consolidates,
         dry_run: options.dry_run,
         policy: policy_of(found.kind),
         profile: *profile_of(&found.path),
@@ -350,11 +363,13 @@ fn system(
     let (uuid, devices) = (found.uuid, os::devices_below_system(&found));
     let gain = gain_of(&guard_options.profile);
     let machine = HostMachine::new(found, ledger);
+    let mut guard = Guard::new(machine, guard_options, said.claims);
+    guard.remember_moved(said.moved);
     Ok(System {
         roots,
         is_whole: true,
         name,
-        guard: Some(Guard::new(machine, guard_options, claims)),
+        guard: Some(guard),
         watch,
         pressure: Pressure::default(),
         written_ms: 0,
@@ -495,7 +510,7 @@ impl System {
         if self.state == GuardState::Off || now < self.quiet_ms {
             return;
         }
-        if !guard.has_suspects() {
+        if !guard.has_suspects() && !guard.has_space_work(now) {
             turns.done(self.disks);
             (self.state, self.reason, self.looked_ms) = (GuardState::Working, None, None);
             return;
@@ -534,7 +549,7 @@ impl System {
             return self.sleep(pace::why(reason), reason.to_string());
         }
         (self.state, self.reason) = (GuardState::Working, None);
-        if !self.guard.as_ref().is_some_and(|guard| guard.has_work(now)) {
+        if !self.guard.as_ref().is_some_and(|guard| guard.has_work(now) || guard.has_space_work(now)) {
             return turns.done(self.disks);
         }
         match turns.may(now, self.disks.filter(|_| !options.dry_run), self.gain) {
@@ -559,7 +574,7 @@ impl System {
         let began = Instant::now();
         // A file that moves as a whole is not begun anew each time.
         let whole_files = guard.machine().moves_whole_files();
-        let before = guard.counters().moved_bytes;
+        let before = guard.counters();
         let bytes = bytes.min(turns.growth_left(self.disks));
         let has_time = || clock.now().saturating_add(LEASE_REST_MS) < until;
         os::be_idle_io(true);
@@ -573,13 +588,32 @@ impl System {
         while matches!(result, Ok(true)) && began.elapsed() < WORK_TIME && (allowance.goes_on)(0) {
             result = guard.repair_next_within(clock.now(), &mut allowance);
         }
+        // Free space comes after the files that wait.
+        let bytes = allowance.bytes;
+        if matches!(result, Ok(false)) {
+            let mut goes_on =
+                |bytes: u64| pace.goes_on(clock.now(), bytes) && has_time() && began.elapsed() < WORK_TIME;
+            let mut allowance = Allowance { bytes, goes_on: &mut goes_on };
+            result = consolidate(guard, clock, &mut allowance);
+        }
         pace.ends();
         os::be_idle_io(false);
-        turns.moved(guard.counters().moved_bytes.saturating_sub(before));
+        let done = guard.counters().since(before);
+        turns.moved(done.moved_bytes.saturating_add(done.space_moved_bytes));
         if let Err(error) = result {
             self.fail(clock.now(), &error);
         }
     }
+}
+
+/// Brings free space together for the rest of a turn.
+fn consolidate(guard: &mut Guard<HostMachine>, clock: &Clock, allowance: &mut Allowance<'_>) -> Result<bool> {
+    let today = u64::try_from(history::today()).unwrap_or(0);
+    let mut result = Ok(true);
+    while matches!(result, Ok(true)) && (allowance.goes_on)(0) {
+        result = guard.consolidate_within(clock.now(), today, allowance);
+    }
+    result
 }
 
 /// Gives back what nobody has open. How many files still have room.
@@ -615,6 +649,8 @@ fn show(
     for system in systems {
         let guard = system.guard.as_ref();
         let counters = guard.map(Guard::counters).unwrap_or_default();
+        let seen = guard.map(Guard::space_seen).unwrap_or_default();
+        let largest = |facts: SpaceFacts| facts.largest_free_bytes;
         for root in &system.roots {
             document.paths.push(GuardedPath {
                 path: root.display().to_string(),
@@ -625,6 +661,10 @@ fn show(
                 reserved_bytes: guard.map_or(0, Guard::reserved_bytes),
                 shared_skipped: counters.shared_skipped,
                 waiting_files: guard.map_or(0, |guard| guard.suspect_count() as u64),
+                space_moved_bytes: counters.space_moved_bytes,
+                space_stretches: counters.space_stretches,
+                largest_free_before_bytes: seen.before.map(largest),
+                largest_free_bytes: seen.would_be_bytes.or(seen.now.map(largest)),
                 state: system.state,
                 reason: system.reason.clone(),
             });

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use ::guard::{FileId, Record, claims, hex};
+use ::guard::{FileId, Record, claims, hex, moved_for_space};
 use block::{Error, Result};
 use os::GuardedSystem;
 use report::{GuardDocument, to_json};
@@ -28,6 +28,15 @@ pub(super) struct State {
     ledgers: PathBuf,
     run: PathBuf,
     _lock: File,
+}
+
+/// What a ledger says.
+#[derive(Default)]
+pub(super) struct Said {
+    /// Up to where files may have reserved room.
+    pub(super) claims: BTreeMap<FileId, u64>,
+    /// A day, and what may have moved on it for free space.
+    pub(super) moved: Option<(u64, u64)>,
 }
 
 fn fail(what: &'static str, path: &Path, error: io::Error) -> Error {
@@ -110,24 +119,22 @@ impl State {
         texts.filter(|text| !claims(text).is_empty()).filter_map(|text| head(&text)).collect()
     }
 
-    /// The ledger of a file system, and what it claims.
-    pub(super) fn ledger(
-        &mut self,
-        system: &GuardedSystem,
-        dry_run: bool,
-    ) -> Result<(Ledger, BTreeMap<FileId, u64>)> {
+    /// The ledger of a file system, and what it says.
+    pub(super) fn ledger(&mut self, system: &GuardedSystem, dry_run: bool) -> Result<(Ledger, Said)> {
         let name = format!("guard-{}.ledger", hex(&system.uuid));
         let path = self.ledgers.join(&name);
         let found = match read(&path) {
-            Ok(text) => claims(&text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Ok(text) => Said { claims: claims(&text), moved: moved_for_space(&text) },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Said::default(),
             Err(error) => return Err(fail("read", &path, error)),
         };
         let head = format!("{MAGIC} {} {}\n", hex(&system.uuid), hex(system.path.as_os_str().as_bytes()));
         let mut ledger = Ledger { folder: self.ledgers.clone(), name, head, file: None };
         if !dry_run {
             let records =
-                found.iter().map(|(file, end)| Record::Claim { file: file.clone(), end_bytes: *end });
+                found.claims.iter().map(|(file, end)| Record::Claim { file: file.clone(), end_bytes: *end });
+            let records =
+                records.chain(found.moved.map(|(day, moved_bytes)| Record::Space { day, moved_bytes }));
             ledger.replace(&records.collect::<Vec<_>>())?;
         }
         Ok((ledger, found))

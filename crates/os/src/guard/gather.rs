@@ -13,6 +13,7 @@ use super::room::copy;
 use super::{GuardedKind, HeldFile, xfs};
 use crate::fiemap::{RawPiece, pieces};
 use crate::ioctl::ioctl;
+use extent::{Device, FileOffset, Span};
 
 /// `_IOWR('f', 15, struct move_extent)` (`fs/ext4/ext4.h`).
 const EXT4_IOC_MOVE_EXT: u32 = 0xc028_660f;
@@ -57,6 +58,35 @@ struct DefragRange {
     threshold: u32,
     compression: u32,
     unused: [u32; 4],
+}
+
+/// So often a place for a piece is asked for.
+const OFFERS_MAX: u32 = 12;
+
+/// Room that is kept from the file system while it is to offer another place. The files have no names: the kernel frees it when this is dropped,
+/// and when this process ends in whatever way.
+#[derive(Debug, Default)]
+pub struct KeptRoom {
+    files: Vec<File>,
+    bytes: u64,
+}
+
+impl KeptRoom {
+    fn keep(&mut self, file: File, bytes: u64) {
+        self.files.push(file);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Gives all of it back.
+    pub fn let_go(&mut self) {
+        self.files.clear();
+        self.bytes = 0;
+    }
+}
+
+fn lies_in(piece: &RawPiece, stretch: Span<Device>) -> bool {
+    let start = stretch.start().get();
+    piece.physical < stretch.end().get() && piece.physical.saturating_add(piece.len_bytes) > start
 }
 
 /// How many places on the device.
@@ -134,11 +164,109 @@ impl HeldFile {
         let block = self.file.metadata()?.blksize().max(1024);
         let (start, end) = (start / block * block, end.next_multiple_of(block));
         let Some(donor) = self.better_donor(before, start, end)? else { return Ok(Gathered::No) };
+        self.move_to(&donor, start, end, block, goes_on)
+    }
+
+    fn move_to(
+        &self,
+        donor: &File,
+        start: u64,
+        end: u64,
+        block: u64,
+        goes_on: &mut GoesOn<'_>,
+    ) -> io::Result<Gathered> {
         self.in_steps(start, end, goes_on, |at, next| {
-            let moved = self.move_ext(&donor, at, next - at, block)?;
+            let moved = self.move_ext(donor, at, next - at, block)?;
             crate::write_out(&self.file);
             Ok(moved)
         })
+    }
+
+    /// Moves a piece to a place outside of a stretch of the device, where it is one piece again. Contents and times stay.
+    pub fn move_out(
+        &self,
+        start: FileOffset,
+        len: u64,
+        stretch: Span<Device>,
+        kept: &mut KeptRoom,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<Gathered> {
+        let (start, end) = (start.get(), start.get().saturating_add(len));
+        let done = self.move_out_in(start, end, stretch, kept, goes_on);
+        match done.map_err(|error| self.error("move", error))? {
+            Gathered::Yes
+                if within(&self.pieces()?, start, end).iter().any(|piece| lies_in(piece, stretch)) =>
+            {
+                Ok(Gathered::No)
+            }
+            done => Ok(done),
+        }
+    }
+
+    fn move_out_in(
+        &self,
+        start: u64,
+        end: u64,
+        stretch: Span<Device>,
+        kept: &mut KeptRoom,
+        goes_on: &mut GoesOn<'_>,
+    ) -> io::Result<Gathered> {
+        let found = self.file.metadata()?;
+        let block = found.blksize().max(1024);
+        let all = self.pieces().map_err(io::Error::other)?;
+        let is_movable = |piece: &RawPiece| piece.is_plain && piece.is_written && !piece.is_shared;
+        let is_known = start.is_multiple_of(block) && start < end.min(found.size());
+        let moving = within(&all, start, end);
+        if !is_known || count(&moving) != 1 || !moving.iter().all(is_movable) {
+            return Ok(Gathered::No);
+        }
+        let on_ext4 = self.system.kind == GuardedKind::Ext4;
+        // On XFS the end of the file bounds what is exchanged.
+        let end = if on_ext4 { end.next_multiple_of(block) } else { end.min(found.size()) };
+        let whole_only = self.system.moves_whole_files && (start > 0 || end < found.size());
+        if self.system.kind == GuardedKind::Btrfs || whole_only {
+            return Ok(Gathered::No);
+        }
+        let Some(donor) = self.donor_outside(start, end, stretch, kept)? else { return Ok(Gathered::No) };
+        if on_ext4 {
+            self.move_to(&donor, start, end, block, goes_on)
+        } else if self.system.moves_whole_files {
+            self.swap_with(&donor, &found, goes_on)
+        } else {
+            self.exchange_with(&donor, start, end, goes_on)
+        }
+    }
+
+    /// A donor with room in one piece outside of a stretch. No file system takes a place that one names: what it offers within the stretch is kept, and
+    /// more of it, until it offers another.
+    fn donor_outside(
+        &self,
+        start: u64,
+        end: u64,
+        stretch: Span<Device>,
+        kept: &mut KeptRoom,
+    ) -> io::Result<Option<File>> {
+        for tried in 0..OFFERS_MAX {
+            let donor = self.donor()?;
+            if fallocate(&donor, FallocateFlags::empty(), start, end - start).is_err() {
+                return Ok(None);
+            }
+            let room = pieces(&donor, "a donor").map_err(io::Error::other)?.unwrap_or_default();
+            let is_outside = !room.iter().any(|piece| lies_in(piece, stretch));
+            if is_outside && count(&room) == 1 {
+                return Ok(Some(donor));
+            }
+            kept.keep(donor, end - start);
+            let more = ((end - start) << tried).min(stretch.len_bytes().saturating_sub(kept.bytes));
+            if more == 0 {
+                return Ok(None);
+            }
+            let filler = self.donor()?;
+            if fallocate(&filler, FallocateFlags::empty(), 0, more).is_ok() {
+                kept.keep(filler, more);
+            }
+        }
+        Ok(None)
     }
 
     /// Puts a stretch right beside the piece that follows it in the file, or that is before it. ext4 alone: what a file gets next to a block
@@ -242,11 +370,21 @@ impl HeldFile {
     ) -> io::Result<Gathered> {
         let end = end.min(self.file.metadata()?.size());
         let Some(donor) = self.better_donor(before, start, end)? else { return Ok(Gathered::No) };
+        self.exchange_with(&donor, start, end, goes_on)
+    }
+
+    fn exchange_with(
+        &self,
+        donor: &File,
+        start: u64,
+        end: u64,
+        goes_on: &mut GoesOn<'_>,
+    ) -> io::Result<Gathered> {
         self.in_steps(start, end, goes_on, |at, next| {
             let sampled = xfs::sample(&self.file)?;
-            copy(&self.file, &donor, at, next)?;
-            crate::write_out(&donor);
-            sampled.exchange(&self.file, &donor, at, next - at)?;
+            copy(&self.file, donor, at, next)?;
+            crate::write_out(donor);
+            sampled.exchange(&self.file, donor, at, next - at)?;
             Ok(next - at)
         })
     }
@@ -274,33 +412,41 @@ impl HeldFile {
     /// A donor gets a copy in one piece, then the two swap all blocks.
     fn swap(&self, before: &[RawPiece], goes_on: &mut GoesOn<'_>) -> io::Result<Gathered> {
         let found = self.file.metadata()?;
-        let size = found.size();
         // Holes would be filled.
-        if found.blocks().saturating_mul(512) < size || size == 0 {
+        if found.blocks().saturating_mul(512) < found.size() || found.size() == 0 {
             return Ok(Gathered::No);
         }
-        let Some(donor) = self.better_donor(before, 0, size)? else { return Ok(Gathered::No) };
-        let copied = self.in_steps(0, size, goes_on, |at, next| {
-            copy(&self.file, &donor, at, next)?;
-            crate::write_out(&donor);
+        let Some(donor) = self.better_donor(before, 0, found.size())? else { return Ok(Gathered::No) };
+        self.swap_with(&donor, &found, goes_on)
+    }
+
+    fn swap_with(
+        &self,
+        donor: &File,
+        found: &std::fs::Metadata,
+        goes_on: &mut GoesOn<'_>,
+    ) -> io::Result<Gathered> {
+        let copied = self.in_steps(0, found.size(), goes_on, |at, next| {
+            copy(&self.file, donor, at, next)?;
+            crate::write_out(donor);
             Ok(next - at)
         })?;
         if copied != Gathered::Yes {
             return Ok(copied);
         }
-        fsync(&donor)?;
+        fsync(donor)?;
         if self.is_wanted() {
             return Ok(Gathered::No);
         }
         let now = self.file.metadata()?;
         let times =
             |of: &std::fs::Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec(), of.size());
-        if times(&now) != times(&found) {
+        if times(&now) != times(found) {
             return Ok(Gathered::No);
         }
         // Behind our back nothing is left in the cache of either.
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
-        xfs::swap(&self.file, &donor, &found)?;
+        xfs::swap(&self.file, donor, found)?;
         Ok(Gathered::Yes)
     }
 

@@ -14,6 +14,7 @@ mod peer;
 mod room;
 mod space;
 mod storage;
+mod walk;
 mod xfs;
 
 use std::fs::File;
@@ -26,13 +27,15 @@ use std::path::{Path, PathBuf};
 use block::{Error, Result};
 
 pub use fanotify::{Seen, Watch, wait};
-pub use gather::{Gathered, GoesOn};
+pub use gather::{Gathered, GoesOn, KeptRoom};
 pub use handle::Handle;
 pub use held::{HeldFile, Taken};
 pub use peer::{OpenDisk, connect_at_once, disks_open_in, open_port, process_at, wait_for_input};
 pub use room::{FileFacts, LeftAlone, Outcome};
+pub use space::{SpacePart, SpaceUse};
 pub(crate) use storage::lies_on_lowest;
 pub use storage::{DeviceCounters, DeviceNumber, DiskFacts, devices_below, devices_below_system};
+pub use walk::{FoundFile, Walk};
 
 use crate::fiemap::{filesystem_magic, filesystem_name};
 use crate::ioctl::ioctl;
