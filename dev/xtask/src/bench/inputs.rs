@@ -420,6 +420,58 @@ umount "$mnt"
 chmod a+r "$disk"
 "#;
 
+/// A folder with an aged ext4 of `$2` MiB that is backed up by `$1` and by restic, each into a repository of its own: files that grew in
+/// turns, of `$3` MiB together, of which a third is gone, and one of `$4` MiB, which restic has as a file as well. Half of each block of 4 KiB compresses.
+const BACKED_UP: &str = r#"
+program=$1 mib=$2 grown=$3 one=$4
+rm -rf "$disk"
+mkdir "$disk"
+raw=$disk/disk.raw
+truncate -s "${mib}M" "$raw"
+mkfs.ext4 -qF -E lazy_itable_init=0,lazy_journal_init=0 "$raw"
+mount -o loop "$raw" "$mnt"
+python3 - "$mnt" "$grown" "$one" <<'END'
+import os, random, sys
+root, grown, one = sys.argv[1], *map(int, sys.argv[2:])
+chance = random.Random(7)
+words = [b"words", b"that", b"come", b"again", b"and", b"again"]
+texts = [b" ".join(chance.choice(words) for _ in range(700))[:2048] for _ in range(64)]
+def data(length):
+    noise = chance.randbytes(length // 2)
+    return b"".join(noise[at:at + 2048] + texts[noise[at] % 64] for at in range(0, len(noise), 2048))
+left, group = grown << 20, 0
+while left > 0:
+    sizes = [min(chance.choice([64, 512, 4096, 16384]) << 10, (grown << 20) // 12) for _ in range(6)]
+    files = [[f"{root}/{group} {number}", size] for number, size in enumerate(sizes)]
+    while any(size for _, size in files):
+        for file in files:
+            part = min(file[1], chance.choice([16, 64, 256, 1024]) << 10)
+            file[1] -= part
+            left -= part
+            with open(file[0], "ab", buffering=0) as out:
+                out.write(data(part))
+                os.fdatasync(out)
+    os.remove(files[0][0])
+    os.remove(files[3][0])
+    group += 1
+with open(f"{root}/file.bin", "wb", buffering=0) as out:
+    for _ in range(one):
+        out.write(data(1 << 20))
+END
+sync -f "$mnt"
+export RESTIC_PASSWORD=password
+printf %s "$RESTIC_PASSWORD" > "$disk/password"
+quiet() { "$@" > /dev/null; }
+quiet restic -q --no-cache init -r "$disk/restic-file"
+quiet restic -q --no-cache -r "$disk/restic-file" backup --stdin --stdin-filename file.bin < "$mnt/file.bin"
+umount "$mnt"
+quiet restic -q --no-cache init -r "$disk/restic"
+quiet restic -q --no-cache -r "$disk/restic" backup --stdin --stdin-filename disk.raw < "$raw"
+quiet "$program" backup "$raw" -f raw --repo "$disk/leandisk" --init --password-file "$disk/password"
+rm "$raw"
+chmod -R a+rwX "$disk"
+"#;
+
 const CONVERTED: &str = r#"
 qemu-img convert -f raw -O "$2" "$1" "$disk"
 chmod a+r "$disk"
@@ -606,6 +658,15 @@ impl Inputs {
             std::iter::once(kind.to_owned()).chain(numbers.iter().map(ToString::to_string)).collect();
         let path = self.dir.join(format!("unsorted-{}.raw", args.join("-")));
         Input { path, script: UNSORTED_FILES, args, needs: None }
+    }
+
+    /// The repositories of a disk of 8 GiB with 2.7 GiB of files that was backed up by `program` and by restic. A file of it has 1 GiB.
+    pub(super) fn backed_up(&self, program: &Path) -> Input {
+        let numbers = [self.scale.mib(8192, 96), self.scale.mib(2560, 16), self.scale.mib(1024, 8)];
+        let numbers: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+        let path = self.dir.join(format!("backed-up-{}", numbers.join("-")));
+        let args = std::iter::once(program.display().to_string()).chain(numbers).collect();
+        Input { path, script: BACKED_UP, args, needs: None }
     }
 
     /// Removes what runs have made; the disks stay.

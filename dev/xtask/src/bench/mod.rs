@@ -11,6 +11,7 @@ mod measure;
 mod moving;
 mod planning;
 mod processor;
+mod restoring;
 mod roads;
 mod serving;
 mod volumes;
@@ -133,6 +134,7 @@ fn all_cases(program: &Path, inputs: &Inputs) -> Vec<Case> {
         compacting::all,
         volumes::all,
         roads::all,
+        restoring::all,
     ]
     .into_iter()
     .flat_map(|all| all(program, inputs))
