@@ -86,7 +86,7 @@ pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};
 pub use process::{
     be_background, end_with_parent, find_program, hide_mounts, host_name, killed_with_parent, need_program,
-    processor_count, stay_on_one_processor, with_files,
+    processor_count, stay_on_one_processor, with_file_bytes_max, with_files,
 };
 pub use queue::{Queue, queue_of};
 pub use source::SourceFile;

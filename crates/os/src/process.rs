@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 
 use block::{Error, Result};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Where programs of the administrator lie, though not always in the path of other users.
 const MORE_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
@@ -125,6 +126,25 @@ fn signalled_with_parent(command: &mut Command, signal: i32) -> &mut Command {
     #[allow(unsafe_code)]
     unsafe {
         command.pre_exec(ask)
+    }
+}
+
+/// No file that the program writes becomes longer than this: a write beyond fails, and does not end the program.
+pub fn with_file_bytes_max(command: &mut Command, bytes: u64) -> &mut Command {
+    let limit = move || {
+        // SAFETY: a system call with arguments by value, which may be made between fork and exec.
+        #[allow(unsafe_code)]
+        if unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
+        let most = rustix::process::getrlimit(Resource::Fsize).maximum;
+        let limit = Some(most.map_or(bytes, |most| most.min(bytes)));
+        Ok(setrlimit(Resource::Fsize, Rlimit { current: limit, maximum: limit })?)
+    };
+    // SAFETY: the closure makes three system calls, and takes no lock and no memory.
+    #[allow(unsafe_code)]
+    unsafe {
+        command.pre_exec(limit)
     }
 }
 

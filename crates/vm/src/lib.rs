@@ -35,4 +35,4 @@ pub use removal::{Recovered, recover};
 pub use snapshot::{BitmapFound, DISK_COUNT_MAX, Snapshot, Wanted, WantedDisk, begin, find_bitmap, is_over};
 pub use socket::Socket;
 pub use surroundings::Surroundings;
-pub use trial::{Bus, Picture, Trial, TrialDisk, is_off, take_picture};
+pub use trial::{Bus, Picture, Trial, TrialDisk, TrialState, take_picture, trial_state};

@@ -50,7 +50,8 @@ impl Bus {
             Self::Ide => format!("ide-hd,bus=ide.{},unit={}", disk / 2, disk % 2),
             Self::Virtio => "virtio-blk-pci".to_owned(),
         };
-        format!("{place},drive=disk{disk},bootindex={disk}")
+        // What cannot be kept stops the machine.
+        format!("{place},drive=disk{disk},bootindex={disk},werror=stop")
     }
 }
 
@@ -126,11 +127,25 @@ fn nodes(number: usize, disk: &TrialDisk) -> [Value; 2] {
     ]
 }
 
-/// Whether the guest has switched its machine off, or cannot go on.
-pub fn is_off(monitor: &mut dyn Monitor) -> Result<bool> {
+/// Whether it goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TrialState {
+    /// It runs.
+    Running,
+    /// The guest has switched it off, or cannot go on.
+    Off,
+    /// What the guest wrote could not be kept.
+    WriteFailed,
+}
+
+/// How it is.
+pub fn trial_state(monitor: &mut dyn Monitor) -> Result<TrialState> {
     let status = monitor.ask("query-status", json!({}))?;
-    let status = status["status"].as_str().ok_or_else(|| strange("query-status"))?;
-    Ok(["shutdown", "guest-panicked", "internal-error", "io-error"].contains(&status))
+    Ok(match status["status"].as_str().ok_or_else(|| strange("query-status"))? {
+        "io-error" => TrialState::WriteFailed,
+        "shutdown" | "guest-panicked" | "internal-error" => TrialState::Off,
+        _ => TrialState::Running,
+    })
 }
 
 /// The format of a picture.
@@ -195,20 +210,21 @@ mod tests {
             ["-nic", "none"],
             ["-accel", "tcg"],
             ["-add-fd", "fd=8,set=0"],
-            ["-device", "ide-hd,bus=ide.0,unit=1,drive=disk1,bootindex=1"],
+            ["-device", "ide-hd,bus=ide.0,unit=1,drive=disk1,bootindex=1,werror=stop"],
             ["-bios", "/f,w"],
         ] {
             assert!(text.windows(2).any(|two| two == pair), "{pair:?} {text:?}");
         }
         assert!(text.iter().any(|argument| argument.contains("\"export\":\"a,b\"")), "{text:?}");
-        assert_eq!(Bus::Sata.device(3), "ide-hd,bus=ide.3,drive=disk3,bootindex=3");
+        assert_eq!(Bus::Sata.device(3), "ide-hd,bus=ide.3,drive=disk3,bootindex=3,werror=stop");
     }
 
     #[test]
     fn a_machine_that_is_off_is_told_from_one_that_runs() {
-        let state = |status: Value| is_off(&mut Answers(vec![status], Vec::new()));
-        assert!(!state(json!({ "status": "running" })).unwrap());
-        assert!(state(json!({ "status": "shutdown" })).unwrap());
+        let state = |status: Value| trial_state(&mut Answers(vec![status], Vec::new()));
+        assert_eq!(state(json!({ "status": "running" })).unwrap(), TrialState::Running);
+        assert_eq!(state(json!({ "status": "shutdown" })).unwrap(), TrialState::Off);
+        assert_eq!(state(json!({ "status": "io-error" })).unwrap(), TrialState::WriteFailed);
         state(json!({})).unwrap_err();
     }
 

@@ -1,12 +1,12 @@
 //! Snapshots that are booted: by QEMU, from boot sectors that are written here.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testkit::scratch;
+use testkit::{run, scratch};
 
 use crate::backup::{Repo, noise};
 use crate::common::{arg, assert_same_bytes, leandisk, number, signal, wait_until};
@@ -30,6 +30,18 @@ const SPEAK: [u8; 51] = [
     0xba, 0xf8, 0x03, 0x88, 0xe0, // mov dx, 0x3f8; mov al, ah
     0xee, 0xeb, 0xe9, // out dx, al; jmp next
     0xf4, 0xeb, 0xfd, // done: hlt; jmp done
+];
+
+/// Writes 32 KiB after 32 KiB by the BIOS, for ever.
+const WRITE_ON: [u8; 39] = [
+    0x31, 0xc0, 0x8e, 0xd8, // xor ax, ax; mov ds, ax
+    0xbe, 0x17, 0x7c, // mov si, packet
+    0xb4, 0x43, 0xb0, 0x00, 0xb2, 0x80, // next: mov ah, 0x43; mov al, 0; mov dl, 0x80
+    0xcd, 0x13, // int 0x13
+    0x66, 0x83, 0x06, 0x1f, 0x7c, 0x40, // add dword [packet + 8], 64
+    0xeb, 0xf0, // jmp next
+    0x10, 0x00, 0x40, 0x00, 0x00, 0x7c, 0x00, 0x00, // packet: 64 sectors from 0:0x7c00
+    0x40, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, // to this one
 ];
 
 /// A disk of 1 MiB with this code in its boot sector.
@@ -100,6 +112,24 @@ fn a_login_prompt_is_waited_for_on_whichever_disk_boots() {
         assert_eq!(checked["boot"]["expected"], "login:", "{checked:#}");
         assert_eq!(checked["disks"].as_array().unwrap().len(), 2);
     }
+}
+
+#[test]
+fn what_a_guest_writes_leaves_half_of_the_room_to_others() {
+    let (dir, repo) = (scratch(), Repo::new());
+    let (disk, small) = (dir.path().join("disk.raw"), dir.path().join("small"));
+    bootable(&disk, &WRITE_ON);
+    OpenOptions::new().write(true).open(&disk).unwrap().set_len(64 << 20).unwrap();
+    backed_up(&repo, &[disk]);
+    fs::create_dir(&small).unwrap();
+    run("mount", &["-t", "tmpfs", "-o", "size=8M", "leandisk-test", arg(&small)]);
+    let (of, mut command) = (repo.args(), leandisk());
+    command.args(repo.with(&of, &["check", "latest", "--boot", "--boot-seconds", "100"]));
+    let output = command.env("TMPDIR", &small).output().unwrap();
+    run("umount", &[arg(&small)]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("keep what the guest writes") && said.contains("half of what is free"), "{said}");
 }
 
 #[test]

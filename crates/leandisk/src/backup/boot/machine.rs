@@ -19,7 +19,7 @@ use image::{AnyWriter, Chain, Format, NoFiles};
 use repository::SnapshotDisk;
 use serve::Export;
 use serve::nbd::{Options as ServerOptions, Server};
-use vm::{Picture, RunId, Socket, Trial, TrialDisk};
+use vm::{Picture, RunId, Socket, Trial, TrialDisk, TrialState};
 
 use super::BootOptions;
 use super::console::Console;
@@ -37,6 +37,8 @@ pub(super) struct Machine {
     // Dropped first: nobody reads the disks any more then.
     qemu: Qemu,
     monitor: Socket,
+    /// What the guest may write to each disk.
+    overlay_bytes_max: u64,
     _server: Server,
 }
 
@@ -61,6 +63,7 @@ impl Machine {
             attached.push(TrialDisk { stored, export: export.name().to_owned(), overlay });
         }
         let name = RunId::new()?.to_string();
+        let overlay_bytes_max = overlay_bytes_max(attached.len())?;
         let trial = Trial {
             name: &name,
             disks: &attached,
@@ -70,10 +73,10 @@ impl Machine {
             monitor: monitor.1,
             serial: serial.1,
         };
-        let mut qemu = Qemu::start(program, &trial, files)?;
+        let mut qemu = Qemu::start(program, &trial, files, overlay_bytes_max)?;
         let monitor = Socket::over(monitor.0, START_MAX).map_err(|error| qemu.explain(error))?;
         let console = Console::new(serial.0, options.expect.clone());
-        Ok((Self { qemu, monitor, _server: server }, console))
+        Ok((Self { qemu, monitor, overlay_bytes_max, _server: server }, console))
     }
 
     /// An error if QEMU ended.
@@ -81,9 +84,21 @@ impl Machine {
         self.qemu.check()
     }
 
-    /// Whether the guest switched it off.
+    /// Whether the guest switched it off. An error if what the guest wrote could not be kept.
     pub(super) fn is_off(&mut self) -> Result<bool> {
-        vm::is_off(&mut self.monitor).map_err(|error| self.qemu.explain(error))
+        match vm::trial_state(&mut self.monitor).map_err(|error| self.qemu.explain(error))? {
+            TrialState::Running => Ok(false),
+            TrialState::Off => Ok(true),
+            TrialState::WriteFailed => {
+                let (bytes, folder) = (self.overlay_bytes_max, std::env::temp_dir());
+                Err(Error::io("keep what the guest writes", std::io::ErrorKind::StorageFull.into())
+                    .path(folder.display())
+                    .hint(format!(
+                        "{bytes} bytes of this folder were set aside for each disk, half of what is free there: \
+                         TMPDIR names another"
+                    )))
+            }
+        }
     }
 
     /// Its screen.
@@ -140,6 +155,12 @@ fn overlay(virtual_bytes: u64) -> Result<File> {
     written.map_err(|error| Error::io("make a file for what the guest writes", error))
 }
 
+/// Half of what is free where overlays lie, for `count` of them: others need room there, too.
+fn overlay_bytes_max(count: usize) -> Result<u64> {
+    let count = u64::try_from(count).unwrap_or(u64::MAX).max(1);
+    Ok(os::free_bytes(&std::env::temp_dir())? / 2 / count)
+}
+
 /// Files that QEMU is started with. They keep their numbers.
 #[derive(Default)]
 struct HandedDown(Vec<OwnedFd>);
@@ -166,13 +187,14 @@ struct Qemu {
 }
 
 impl Qemu {
-    fn start(program: &Path, trial: &Trial<'_>, files: HandedDown) -> Result<Self> {
+    fn start(program: &Path, trial: &Trial<'_>, files: HandedDown, file_bytes_max: u64) -> Result<Self> {
         let failed = |error| Error::io("start", error).path(program.display());
         let complaints = tempfile::tempfile().map_err(failed)?;
         let mut command = Command::new(program);
         // A terminal's signals are for this process, which ends it.
         command.args(trial.arguments()).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
         command.stderr(complaints.try_clone().map_err(failed)?);
+        os::with_file_bytes_max(&mut command, file_bytes_max);
         os::with_files(os::killed_with_parent(&mut command), files.0);
         // With the command go the ends of the sockets that are QEMU's alone.
         Ok(Self { child: command.spawn().map_err(failed)?, complaints })
