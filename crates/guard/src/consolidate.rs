@@ -12,14 +12,15 @@ use mutants::broken;
 
 use block::Result;
 
-use crate::consolidation::{LOOK_AGAIN_MS, SpaceSeen, Stage};
+use crate::consolidation::{LOOK_AGAIN_MS, SpaceGain, SpaceSeen, Stage};
 use crate::facts::{FileId, Millis};
 use crate::keeper::{Allowance, Guard};
 use crate::ledger::Record;
 use crate::machine::{Gathered, GoesOn, Held, Machine, Told};
 use crate::repair::joined;
 use crate::space::{
-    DeviceSpan, Goal, Owned, SpaceMap, SpaceMove, SpacePlan, bytes_a_day, candidates, goal, space_plan,
+    DeviceSpan, Goal, Owned, SpaceFacts, SpaceMap, SpaceMove, SpacePlan, bytes_a_day, candidates, goal,
+    space_plan,
 };
 
 /// What was freed shows once the file system has committed it.
@@ -36,6 +37,16 @@ impl<M: Machine> Guard<M> {
     /// What was seen of the free space.
     pub fn space_seen(&self) -> SpaceSeen {
         self.space.seen
+    }
+
+    /// Whether there is something that [`Self::take_space_gain`] gives.
+    pub fn has_space_gain(&self) -> bool {
+        self.space.gain.is_some()
+    }
+
+    /// What was gained since this was called last.
+    pub fn take_space_gain(&mut self) -> Option<SpaceGain> {
+        self.space.gain.take()
     }
 
     /// What the ledger of the guard before says of a day, and what may have moved on it.
@@ -58,7 +69,8 @@ impl<M: Machine> Guard<M> {
         // If it fails, it rests.
         self.space.due = now.saturating_add(LOOK_AGAIN_MS);
         let done = match stage {
-            Stage::Resting | Stage::Looking => self.look(now, day, allowance.goes_on),
+            Stage::Resting => self.look(now, day, None, allowance.goes_on),
+            Stage::Looking { before } => self.look(now, day, before, allowance.goes_on),
             Stage::Searching { map, goal, within } => {
                 self.search(now, day, (map, goal, within), allowance.goes_on)
             }
@@ -68,7 +80,7 @@ impl<M: Machine> Guard<M> {
             Stage::Moving { plan, moved, tries, looked } => {
                 self.move_all(now, plan, (moved, tries, looked), allowance)
             }
-            Stage::Proving { stretch, tries } => self.prove(now, stretch, tries),
+            Stage::Proving { stretch, before, tries } => self.prove(now, stretch, before, tries),
         };
         if !broken!(HeldBack) {
             self.machine.let_go();
@@ -85,12 +97,18 @@ impl<M: Machine> Guard<M> {
         Ok(bytes_a_day(all_bytes).saturating_sub(self.space.spent(day)))
     }
 
-    fn look(&mut self, now: Millis, day: u64, goes_on: &mut GoesOn<'_>) -> Result<()> {
+    fn look(
+        &mut self,
+        now: Millis,
+        day: u64,
+        before: Option<SpaceFacts>,
+        goes_on: &mut GoesOn<'_>,
+    ) -> Result<()> {
         self.space.wished_bytes = self.space.lately.longest_bytes();
         let map = match self.machine.space(None, goes_on)? {
             Told::All(map) => map,
             Told::NotYet => {
-                self.goes_on_with(now, Stage::Looking);
+                self.goes_on_with(now, Stage::Looking { before });
                 return Ok(());
             }
             Told::Nothing => {
@@ -100,6 +118,9 @@ impl<M: Machine> Guard<M> {
         };
         let facts = map.facts();
         self.space.seen.now = Some(facts);
+        if let Some(before) = before {
+            self.space.gained(before, facts);
+        }
         let left_bytes = self.left_today(day)?;
         let Some(goal) = goal(&facts, self.space.wished_bytes) else {
             self.space.rest(now);
@@ -241,7 +262,7 @@ impl<M: Machine> Guard<M> {
                 }
             }
         }
-        self.space.stage = Stage::Proving { stretch: plan.stretch, tries: 0 };
+        self.space.stage = Stage::Proving { stretch: plan.stretch, before: plan.before, tries: 0 };
         self.space.due = now.saturating_add(PROOF_MS);
         Ok(())
     }
@@ -309,15 +330,15 @@ impl<M: Machine> Guard<M> {
         }))
     }
 
-    fn prove(&mut self, now: Millis, stretch: DeviceSpan, tries: u32) -> Result<()> {
+    fn prove(&mut self, now: Millis, stretch: DeviceSpan, before: SpaceFacts, tries: u32) -> Result<()> {
         let told = self.machine.space(Some(stretch), &mut |_| true)?;
         if matches!(&told, Told::All(map) if map.is_free_but_for(stretch, &[])) {
             self.counters.space_stretches += 1;
             self.space.rest_ms = 0;
             // How long the longest one is now, and whether there is more to do.
-            self.goes_on_with(now, Stage::Looking);
+            self.goes_on_with(now, Stage::Looking { before: Some(before) });
         } else if self.space.waits(now, tries) {
-            self.space.stage = Stage::Proving { stretch, tries: tries + 1 };
+            self.space.stage = Stage::Proving { stretch, before, tries: tries + 1 };
         } else {
             // Somebody wrote there meanwhile.
             self.space.rest(now);

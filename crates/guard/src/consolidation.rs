@@ -44,33 +44,16 @@ impl Lately {
 pub(crate) enum Stage {
     #[default]
     Resting,
-    Looking,
+    /// How the free space was before a stretch became free, if that is why it is looked again.
+    Looking { before: Option<SpaceFacts> },
     /// Which files lie there?
-    Searching {
-        map: SpaceMap,
-        goal: Goal,
-        within: Vec<DeviceSpan>,
-    },
+    Searching { map: SpaceMap, goal: Goal, within: Vec<DeviceSpan> },
     /// Are they free? So many were asked.
-    Asking {
-        map: SpaceMap,
-        goal: Goal,
-        owned: Vec<Owned>,
-        plan: SpacePlan,
-        asked: usize,
-    },
+    Asking { map: SpaceMap, goal: Goal, owned: Vec<Owned>, plan: SpacePlan, asked: usize },
     /// So many pieces moved; so often one was in use.
-    Moving {
-        plan: SpacePlan,
-        moved: usize,
-        tries: u32,
-        looked: Option<Millis>,
-    },
+    Moving { plan: SpacePlan, moved: usize, tries: u32, looked: Option<Millis> },
     /// Is it one free extent now?
-    Proving {
-        stretch: DeviceSpan,
-        tries: u32,
-    },
+    Proving { stretch: DeviceSpan, before: SpaceFacts, tries: u32 },
 }
 
 /// What is known of the free space, and what is done about it.
@@ -84,6 +67,7 @@ pub(crate) struct Consolidation {
     /// What was looked for last.
     pub(crate) wished_bytes: u64,
     pub(crate) seen: SpaceSeen,
+    pub(crate) gain: Option<SpaceGain>,
     /// The day of the ledger's lines, and what they say.
     pub(crate) day: (u64, u64),
     pub(crate) planned: Option<DeviceSpan>,
@@ -100,7 +84,22 @@ pub struct SpaceSeen {
     pub would_be_bytes: Option<u64>,
 }
 
+/// What stretches that became free did to the longest free extent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpaceGain {
+    /// Before the first piece moved.
+    pub before: SpaceFacts,
+    /// At the look after the last stretch became free.
+    pub after: SpaceFacts,
+}
+
 impl Consolidation {
+    /// Adds to the gain that was not taken yet.
+    pub(crate) fn gained(&mut self, before: SpaceFacts, after: SpaceFacts) {
+        let first = self.gain.map_or(before, |gain| gain.before);
+        self.gain = Some(SpaceGain { before: first, after });
+    }
+
     pub(crate) fn made(&mut self, now: Millis, size_bytes: u64) {
         self.lately.made(now, size_bytes);
     }

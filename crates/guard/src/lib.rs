@@ -17,7 +17,7 @@ mod repair;
 mod space;
 mod suspects;
 
-pub use consolidation::SpaceSeen;
+pub use consolidation::{SpaceGain, SpaceSeen};
 pub use facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 pub use growth::{BTRFS, EXT4, Policy, XFS};
 pub use keeper::{Allowance, Counters, Guard, Options};

@@ -492,7 +492,7 @@ fn the_longest_free_extent_grows_to_what_is_written() {
         let world = Rc::new(RefCell::new(World::new(seed, u64::MAX)));
         world.borrow_mut().others = false;
         let before = world.borrow().largest();
-        let guard = live(&world, 200, 40).unwrap();
+        let mut guard = live(&world, 200, 40).unwrap();
         let (after, counters) = (world.borrow().largest(), guard.counters());
         check(&world.borrow()).unwrap();
         assert!(after >= before, "seed {seed}: {before} {after}");
@@ -501,7 +501,14 @@ fn the_longest_free_extent_grows_to_what_is_written() {
             moved += counters.space_moved_bytes / BLOCK;
             assert!(guard.space_seen().before.unwrap().largest_free_bytes == before as u64 * BLOCK);
             assert!(guard.space_seen().now.unwrap().largest_free_bytes == after as u64 * BLOCK);
+            let gain = guard.take_space_gain().unwrap();
+            let largest = [gain.before, gain.after].map(|facts| facts.largest_free_bytes / BLOCK);
+            assert_eq!(largest, [before as u64, after as u64], "seed {seed}");
         }
+        assert!(
+            !guard.has_space_gain(),
+            "seed {seed}: it is told once, and only where a stretch became free"
+        );
     }
     println!("{moved} blocks moved, longest free extents are {gained} blocks longer");
     assert!(gained > 300, "{gained}");

@@ -38,6 +38,8 @@ pub struct GuardTotal {
     pub repaired: u64,
     /// Bytes that moved for that.
     pub moved_bytes: u64,
+    /// Bytes that moved so that free space is in fewer pieces.
+    pub space_moved_bytes: u64,
     /// How long work waited for others.
     pub asleep_seconds: f64,
 }
@@ -52,6 +54,8 @@ pub struct GuardDay {
     pub total: GuardTotal,
     /// Why work waited, and how long, the longest first.
     pub asleep: Vec<Asleep>,
+    /// What was done for free space, by file system, the most first.
+    pub space: Vec<GuardedSpace>,
     /// Requests of the storage below what was guarded, and how long they took, as the kernel counts them while a guard runs: everybody's,
     /// the guard's own among them.
     pub reads: u64,
@@ -70,6 +74,23 @@ pub struct Asleep {
     pub reason: String,
     /// How long.
     pub seconds: f64,
+}
+
+/// What was done for the free space of a file system on a day.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct GuardedSpace {
+    /// Where it was found last.
+    pub path: String,
+    /// Such as `ext4`.
+    pub filesystem: String,
+    /// Bytes that moved for it.
+    pub space_moved_bytes: u64,
+    /// Stretches that became one free extent by that.
+    pub space_stretches: u64,
+    /// The largest free extent before the first of them; `None` if there was none.
+    pub largest_free_before_bytes: Option<u64>,
+    /// The largest free extent right after the last of them; `None` if there was none.
+    pub largest_free_after_bytes: Option<u64>,
 }
 
 /// What was done on a file system.
@@ -94,6 +115,7 @@ impl GuardTotal {
             prevented: self.prevented.saturating_add(other.prevented),
             repaired: self.repaired.saturating_add(other.repaired),
             moved_bytes: self.moved_bytes.saturating_add(other.moved_bytes),
+            space_moved_bytes: self.space_moved_bytes.saturating_add(other.space_moved_bytes),
             asleep_seconds: self.asleep_seconds + other.asleep_seconds,
         }
     }
@@ -141,6 +163,11 @@ impl GuardReport {
         }
     }
 
+    /// What was done for free space, the latest day last.
+    fn space(&self) -> impl DoubleEndedIterator<Item = (&str, &GuardedSpace)> {
+        self.days.iter().flat_map(|day| day.space.iter().map(|space| (day.day.as_str(), space)))
+    }
+
     /// Why work waited in all days, the longest first.
     fn asleep(&self) -> Vec<Asleep> {
         let mut sums: Vec<Asleep> = Vec::new();
@@ -152,6 +179,22 @@ impl GuardReport {
         }
         sums.sort_by(|left, right| right.seconds.total_cmp(&left.seconds));
         sums
+    }
+}
+
+impl GuardedSpace {
+    fn text(&self) -> String {
+        let moved = format!("{} moved for free space", human_bytes(self.space_moved_bytes));
+        match (self.largest_free_before_bytes, self.largest_free_after_bytes) {
+            (Some(before), Some(after)) => {
+                format!(
+                    "{moved}, largest free extent {} before, {} after",
+                    human_bytes(before),
+                    human_bytes(after)
+                )
+            }
+            _ => moved,
+        }
     }
 }
 
@@ -168,7 +211,7 @@ pub fn guard_report_text(report: &GuardReport, palette: Palette) -> String {
     }
     let _ = writeln!(text, "\nday         prevented    repaired       moved      asleep");
     for day in report.days.iter().filter(|day| day.total != GuardTotal::default()) {
-        let GuardTotal { prevented, repaired, moved_bytes, asleep_seconds } = day.total;
+        let GuardTotal { prevented, repaired, moved_bytes, asleep_seconds, .. } = day.total;
         let _ = writeln!(
             text,
             "{}  {:>9}  {:>10}  {:>10}  {:>10}",
@@ -178,6 +221,10 @@ pub fn guard_report_text(report: &GuardReport, palette: Palette) -> String {
             human_bytes(moved_bytes),
             duration(asleep_seconds)
         );
+    }
+    for (at, (day, space)) in report.space().enumerate() {
+        let gap = if at == 0 { "\n" } else { "" };
+        let _ = writeln!(text, "{gap}{}, {}: {}", printable(day), printable(&space.path), space.text());
     }
     for Asleep { reason, seconds } in report.asleep() {
         let _ = writeln!(text, "\nasleep {}: {}", duration(seconds), printable(&reason));
@@ -218,12 +265,13 @@ pub fn guard_report_page(report: &GuardReport) -> String {
 }
 
 fn summary(report: &GuardReport) -> Vec<(String, String)> {
-    let GuardTotal { prevented, repaired, moved_bytes, asleep_seconds } = report.total;
+    let GuardTotal { prevented, repaired, moved_bytes, space_moved_bytes, asleep_seconds } = report.total;
     let of = |what: &str, said: String| (what.to_owned(), said);
     vec![
         of("Fragments prevented", grouped(prevented)),
         of("Fragments repaired", grouped(repaired)),
         of("Moved for that", human_bytes(moved_bytes)),
+        of("Moved for free space", human_bytes(space_moved_bytes)),
         of("Asleep, for others' sake", duration(asleep_seconds)),
     ]
 }
@@ -242,12 +290,12 @@ fn chart(report: &GuardReport) -> DayChart {
 }
 
 fn tables(report: &GuardReport) -> Vec<Table> {
-    vec![days_table(report), asleep_table(report), filesystems_table(report)]
+    vec![days_table(report), space_table(report), asleep_table(report), filesystems_table(report)]
 }
 
 fn days_table(report: &GuardReport) -> Table {
     let row = |day: &GuardDay| {
-        let GuardTotal { prevented, repaired, moved_bytes, asleep_seconds } = day.total;
+        let GuardTotal { prevented, repaired, moved_bytes, asleep_seconds, .. } = day.total;
         let read = milliseconds(day.read_ms);
         let write = milliseconds(day.write_ms);
         let figures =
@@ -264,6 +312,33 @@ fn days_table(report: &GuardReport) -> Table {
                 .to_owned(),
         ),
         empty: None,
+    }
+}
+
+fn space_table(report: &GuardReport) -> Table {
+    let known = |bytes: Option<u64>| bytes.map_or(NONE.to_owned(), human_bytes);
+    let row = |(day, space): (&str, &GuardedSpace)| {
+        vec![
+            day.to_owned(),
+            space.path.clone(),
+            space.filesystem.clone(),
+            human_bytes(space.space_moved_bytes),
+            grouped(space.space_stretches),
+            known(space.largest_free_before_bytes),
+            known(space.largest_free_after_bytes),
+        ]
+    };
+    let texts = ["day (UTC)", "path", "type"].map(Column::text);
+    let numbers = ["moved", "stretches freed", "largest before", "largest after"].map(Column::number);
+    Table {
+        title: "Free space brought together".to_owned(),
+        columns: texts.into_iter().chain(numbers).collect(),
+        rows: report.space().rev().map(row).collect(),
+        remark: Some(
+            "The largest free extent is that before the first stretch of the day became free, and right after the last one did."
+                .to_owned(),
+        ),
+        empty: Some("Nothing moved for free space in these days.".to_owned()),
     }
 }
 
@@ -325,7 +400,13 @@ mod tests {
     fn report() -> GuardReport {
         let day = |at: i64, prevented, repaired| GuardDay {
             day: guard_day(20_000 + at),
-            total: GuardTotal { prevented, repaired, moved_bytes: repaired << 16, asleep_seconds: 90.0 },
+            total: GuardTotal {
+                prevented,
+                repaired,
+                moved_bytes: repaired << 16,
+                asleep_seconds: 90.0,
+                ..GuardTotal::default()
+            },
             asleep: vec![Asleep { reason: "files were being written".to_owned(), seconds: 90.0 }],
             reads: 10,
             read_ms: Some(1.5),
@@ -360,6 +441,48 @@ mod tests {
     }
 
     #[test]
+    fn free_space_is_shown_by_day_and_file_system() {
+        let empty = guard_report_page(&report());
+        assert!(empty.contains("Nothing moved for free space"));
+        let space = |path: &str, largest: Option<(u64, u64)>| GuardedSpace {
+            path: path.to_owned(),
+            filesystem: "ext4".to_owned(),
+            space_moved_bytes: 3 << 20,
+            space_stretches: u64::from(largest.is_some()),
+            largest_free_before_bytes: largest.map(|(before, _)| before),
+            largest_free_after_bytes: largest.map(|(_, after)| after),
+        };
+        let GuardReport { mut days, filesystems, .. } = report();
+        days[2].space = vec![space("/<b>", Some((5 << 20, 64 << 20))), space("/srv", None)];
+        days[2].total.space_moved_bytes = 6 << 20;
+        let report = GuardReport::new(false, true, days, filesystems);
+        assert_eq!(report.total.space_moved_bytes, 6 << 20);
+        let json: serde_json::Value = serde_json::from_str(&crate::to_json(&report)).unwrap();
+        let day = &json["days"][2];
+        assert_eq!(
+            (day["space_moved_bytes"].as_u64(), day["moved_bytes"].as_u64()),
+            (Some(6 << 20), Some(50 << 16))
+        );
+        assert_eq!(day["space"][0]["largest_free_after_bytes"], 64 << 20);
+        assert!(day["space"][1]["largest_free_before_bytes"].is_null());
+        let page = guard_report_page(&report);
+        assert!(page.contains("/&lt;b&gt;") && !page.contains("Nothing moved for free space"), "{page}");
+        for bytes in [3 << 20, 5 << 20, 6 << 20, 64 << 20] {
+            assert!(page.contains(&human_bytes(bytes)), "{bytes}");
+        }
+        let text = guard_report_text(&report, Palette { colors: false });
+        let largest =
+            format!("largest free extent {} before, {} after", human_bytes(5 << 20), human_bytes(64 << 20));
+        assert!(
+            text.contains(&format!(
+                "2024-10-06, /<b>: {} moved for free space, {largest}",
+                human_bytes(3 << 20)
+            )),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn a_folder_without_history_says_so() {
         let none = GuardReport::new(false, false, Vec::new(), Vec::new());
         assert!(guard_report_page(&none).contains("There is no history here"));
@@ -371,7 +494,7 @@ mod tests {
     #[test]
     fn the_text_has_a_line_a_day_and_the_reasons() {
         let text = guard_report_text(&report(), Palette { colors: false });
-        assert_eq!(text.lines().filter(|line| line.starts_with("2024-10-")).count(), 14);
+        assert_eq!(text.lines().filter(|line| line.starts_with("2024-10-")).count(), 14, "{text}");
         assert!(text.contains("asleep 21 min: files were being written"), "{text}");
     }
 }

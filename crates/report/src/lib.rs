@@ -65,7 +65,8 @@ pub use escape::printable_name;
 pub use failure::{ErrorDocument, Failure};
 pub use guard::{GuardDocument, GuardState, GuardedPath, guard_metrics, guard_text};
 pub use guard_report::{
-    Asleep, GuardDay, GuardReport, GuardTotal, GuardedTotal, guard_day, guard_report_page, guard_report_text,
+    Asleep, GuardDay, GuardReport, GuardTotal, GuardedSpace, GuardedTotal, guard_day, guard_report_page,
+    guard_report_text,
 };
 pub use html::{
     Advice, Bar, BarChart, Column, DayBar, DayChart, Histogram, HistogramBin, MAP_HTML_BYTES_MAX, ReportPage,

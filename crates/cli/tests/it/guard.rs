@@ -459,12 +459,28 @@ fn free_space_is_brought_together_where_a_long_file_found_none() {
 
         let guard = Running::start(host.path(), &["--no-prevent", "--no-repair"]);
         write_a_long_file(&host, &guard);
-        until("a stretch became free", || guard.count("space_stretches") > 0);
+        until("a stretch became free, and it was looked again", || {
+            let now = guard.count("largest_free_bytes");
+            guard.count("space_stretches") > 0 && now > guard.count("largest_free_before_bytes")
+        });
         let moved = guard.count("space_moved_bytes");
         let state = guard.end();
+        let words = ["guard", "report", "--state", arg(state.path())];
+        let report = document("leandisk.guard-report/1", &words);
+        assert!(number(&report, "/total/space_moved_bytes") >= moved, "{filesystem}: {report}");
+        let mut days = report["days"].as_array().unwrap().iter();
+        let day = days.find(|day| day["space"][0]["largest_free_after_bytes"].is_u64()).unwrap();
+        let largest =
+            ["before", "after"].map(|when| number(day, &format!("/space/0/largest_free_{when}_bytes")));
+        assert!(largest[0] < 48 << 20 && largest[0] < largest[1], "{filesystem}: {report}");
         let after = largest_free_bytes(filesystem, host.path());
         println!("{filesystem}: {moved} bytes moved, the largest free extent {before} before, {after} after");
-        assert!(after > before && after >= planned && moved * 4 <= after, "{filesystem}: {before} {after}");
+        // Each run plans for what is free at its time, and the cheapest stretch may be a little longer than the file.
+        let least = planned.min(48 << 20);
+        assert!(
+            after > before && after >= least && moved * 4 <= after,
+            "{filesystem}: {before} {after}, planned {planned}"
+        );
         for (path, was) in files.iter().zip(&contents) {
             assert!(state_of(path) == *was, "{filesystem}: {}", path.display());
         }

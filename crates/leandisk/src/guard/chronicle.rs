@@ -6,7 +6,7 @@ use ::guard::{Counters, Millis};
 use os::{DeviceCounters, DeviceNumber};
 
 use super::System;
-use super::history::{Entry, History, Requests, Work, today};
+use super::history::{Entry, History, Requests, Space, Work, today};
 
 /// What was done is saved so often.
 const SAVE_MS: Millis = 60_000;
@@ -41,13 +41,14 @@ impl Chronicle {
         if self.history.is_none() || passed < SAVE_MS && !must {
             return;
         }
-        let has_news =
-            !self.asleep.is_empty() || systems.iter().any(|system| system.unsaved() != Counters::default());
+        let has_news = !self.asleep.is_empty() || systems.iter().any(System::has_unsaved);
         if !has_news && passed < IDLE_SAVE_MS && !must {
             return;
         }
         self.saved_ms = now;
         let entry = Entry {
+            // First, since what work is taken of counts as saved.
+            space: systems.iter_mut().filter_map(System::take_space).collect(),
             work: systems.iter_mut().filter_map(System::take_work).collect(),
             asleep: std::mem::take(&mut self.asleep).into_iter().collect(),
             requests: self.requests(),
@@ -87,6 +88,29 @@ impl System {
     fn unsaved(&self) -> Counters {
         let Some(guard) = &self.guard else { return Counters::default() };
         guard.counters().since(self.saved)
+    }
+
+    fn has_unsaved(&self) -> bool {
+        let has_gain = self.guard.as_ref().is_some_and(::guard::Guard::has_space_gain);
+        has_gain || self.unsaved() != Counters::default()
+    }
+
+    fn take_space(&mut self) -> Option<Space> {
+        let new = self.unsaved();
+        let path = self.roots.first()?;
+        let gain = self.guard.as_mut()?.take_space_gain();
+        if new.space_moved_bytes == 0 && new.space_stretches == 0 && gain.is_none() {
+            return None;
+        }
+        Some(Space {
+            uuid: ::guard::hex(&self.uuid),
+            path: path.display().to_string(),
+            kind: self.name.clone(),
+            moved_bytes: new.space_moved_bytes,
+            stretches: new.space_stretches,
+            largest_free_bytes: gain
+                .map(|gain| (gain.before.largest_free_bytes, gain.after.largest_free_bytes)),
+        })
     }
 
     fn take_work(&mut self) -> Option<Work> {

@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! - one transaction a save: a guard that is killed loses what it did since the last one, and nothing else;
+//! - a history of a program that did not keep all of this yet gains what it lacks when a guard opens it, and loses nothing; its version
+//!   stays, so that the older program can go on with it;
 //! - the file has a bound: days and what a day has are counted, and SQLite is told how many pages there may be;
 //! - a history that cannot be written stops no guard.
 
@@ -9,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use block::{Error, Result};
-use report::{Asleep, GuardDay, GuardReport, GuardTotal, GuardedTotal, guard_day};
+use report::{Asleep, GuardDay, GuardReport, GuardTotal, GuardedSpace, GuardedTotal, guard_day};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, params};
 
 const NAME: &str = "history.sqlite";
@@ -39,6 +41,13 @@ const TABLES: &str = "
         reads INTEGER NOT NULL, read_ms INTEGER NOT NULL, writes INTEGER NOT NULL, write_ms INTEGER NOT NULL,
         PRIMARY KEY (day, device)) WITHOUT ROWID;
     PRAGMA user_version = 1;";
+/// What came later than the first histories. The longest free extent is not known where no stretch became free.
+const LATER_TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS space (
+        day INTEGER NOT NULL, uuid TEXT NOT NULL, path TEXT NOT NULL, kind TEXT NOT NULL,
+        moved_bytes INTEGER NOT NULL, stretches INTEGER NOT NULL,
+        largest_before_bytes INTEGER, largest_after_bytes INTEGER,
+        PRIMARY KEY (day, uuid)) WITHOUT ROWID;";
 
 /// What was done on a file system since the last save.
 pub(super) struct Work {
@@ -48,6 +57,17 @@ pub(super) struct Work {
     pub(super) prevented: u64,
     pub(super) repaired: u64,
     pub(super) moved_bytes: u64,
+}
+
+/// What was done for the free space of a file system since the last save.
+pub(super) struct Space {
+    pub(super) uuid: String,
+    pub(super) path: String,
+    pub(super) kind: String,
+    pub(super) moved_bytes: u64,
+    pub(super) stretches: u64,
+    /// The longest free extent before and after stretches became free, if any did.
+    pub(super) largest_free_bytes: Option<(u64, u64)>,
 }
 
 /// Requests of a device since the last save.
@@ -63,6 +83,7 @@ pub(super) struct Requests {
 #[derive(Default)]
 pub(super) struct Entry {
     pub(super) work: Vec<Work>,
+    pub(super) space: Vec<Space>,
     /// Why, and milliseconds.
     pub(super) asleep: Vec<(&'static str, u64)>,
     pub(super) requests: Vec<Requests>,
@@ -108,7 +129,11 @@ impl History {
                 database.pragma_update(None, "application_id", APPLICATION)?;
                 database.execute_batch(&format!("BEGIN; {TABLES} COMMIT;"))?;
             }
-            Ok(marks(&database)? == (APPLICATION, VERSION))
+            let is_ours = marks(&database)? == (APPLICATION, VERSION);
+            if is_ours {
+                database.execute_batch(LATER_TABLES)?;
+            }
+            Ok(is_ours)
         };
         match prepare().map_err(|error| fail(&path, &error))? {
             true => Ok(Self { database, path }),
@@ -126,6 +151,9 @@ impl History {
         for work in &entry.work {
             add_work(&transaction, day, work)?;
         }
+        for space in &entry.space {
+            add_space(&transaction, day, space)?;
+        }
         for (reason, ms) in &entry.asleep {
             transaction.execute(
                 "INSERT INTO asleep VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET ms = ms + excluded.ms",
@@ -135,7 +163,7 @@ impl History {
         for requests in &entry.requests {
             add_requests(&transaction, day, requests)?;
         }
-        for table in ["work", "asleep", "requests"] {
+        for table in ["work", "space", "asleep", "requests"] {
             forget(&transaction, table)?;
         }
         transaction.commit()
@@ -174,6 +202,29 @@ fn add_work(transaction: &Transaction<'_>, day: i64, work: &Work) -> rusqlite::R
          prevented = prevented + excluded.prevented, repaired = repaired + excluded.repaired,
          moved_bytes = moved_bytes + excluded.moved_bytes",
         params![day, work.uuid, work.path, work.kind, counts[0], counts[1], counts[2]],
+    )?;
+    Ok(())
+}
+
+fn add_space(transaction: &Transaction<'_>, day: i64, space: &Space) -> rusqlite::Result<()> {
+    let known: Option<i64> = transaction
+        .query_row("SELECT 1 FROM space WHERE day = ?1 AND uuid = ?2", params![day, space.uuid], |row| {
+            row.get(0)
+        })
+        .optional()?;
+    if known.is_none() && !has_room(transaction, "space", day)? {
+        return Ok(());
+    }
+    let [moved_bytes, stretches] = [space.moved_bytes, space.stretches].map(clamp);
+    let (before, after) =
+        space.largest_free_bytes.map(|(before, after)| (clamp(before), clamp(after))).unzip();
+    // Of a day the first that was before, and the last that was after.
+    transaction.execute(
+        "INSERT INTO space VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO UPDATE SET path = excluded.path,
+         moved_bytes = moved_bytes + excluded.moved_bytes, stretches = stretches + excluded.stretches,
+         largest_before_bytes = coalesce(largest_before_bytes, excluded.largest_before_bytes),
+         largest_after_bytes = coalesce(excluded.largest_after_bytes, largest_after_bytes)",
+        params![day, space.uuid, space.path, space.kind, moved_bytes, stretches, before, after],
     )?;
     Ok(())
 }
@@ -234,7 +285,9 @@ fn read_database(path: &Path, today: i64, days: u32) -> rusqlite::Result<Option<
         return Ok(None);
     }
     let first = today.saturating_sub(i64::from(days) - 1);
-    let days = (first..=today).map(|day| read_day(&database, day)).collect::<rusqlite::Result<_>>()?;
+    let has_space = has_table(&database, "space")?;
+    let days =
+        (first..=today).map(|day| read_day(&database, day, has_space)).collect::<rusqlite::Result<_>>()?;
     let mut statement = database.prepare(
         "SELECT max(path), kind, sum(prevented), sum(repaired), sum(moved_bytes) FROM work
          WHERE day BETWEEN ?1 AND ?2 GROUP BY uuid, kind ORDER BY 3 DESC, 4 DESC, 1 LIMIT ?3",
@@ -253,20 +306,52 @@ fn read_database(path: &Path, today: i64, days: u32) -> rusqlite::Result<Option<
     Ok(Some((days, filesystems)))
 }
 
+/// A history is not changed by being read, so that one that no later guard opened yet lacks what came later.
+fn has_table(database: &Connection, name: &str) -> rusqlite::Result<bool> {
+    database.query_row(
+        "SELECT count(*) > 0 FROM sqlite_schema WHERE type = 'table' AND name = ?1",
+        [name],
+        |row| row.get(0),
+    )
+}
+
+fn read_space(database: &Connection, day: i64) -> rusqlite::Result<Vec<GuardedSpace>> {
+    let mut statement = database.prepare(
+        "SELECT path, kind, moved_bytes, stretches, largest_before_bytes, largest_after_bytes FROM space
+         WHERE day = ?1 ORDER BY moved_bytes DESC, path LIMIT ?2",
+    )?;
+    let known = |row: &rusqlite::Row<'_>, at: usize| {
+        Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(at)?.and_then(|bytes| u64::try_from(bytes).ok()))
+    };
+    let one = |row: &rusqlite::Row<'_>| {
+        Ok(GuardedSpace {
+            path: row.get(0)?,
+            filesystem: row.get(1)?,
+            space_moved_bytes: count(row, 2)?,
+            space_stretches: count(row, 3)?,
+            largest_free_before_bytes: known(row, 4)?,
+            largest_free_after_bytes: known(row, 5)?,
+        })
+    };
+    statement.query_map([day, ROWS_MAX], one)?.collect()
+}
+
 /// Not there is none, less than none too.
 fn count(row: &rusqlite::Row<'_>, at: usize) -> rusqlite::Result<u64> {
     Ok(u64::try_from(row.get::<_, Option<i64>>(at)?.unwrap_or(0)).unwrap_or(0))
 }
 
-fn read_day(database: &Connection, day: i64) -> rusqlite::Result<GuardDay> {
+fn read_day(database: &Connection, day: i64, has_space: bool) -> rusqlite::Result<GuardDay> {
     let mut total = database.query_row(
         "SELECT sum(prevented), sum(repaired), sum(moved_bytes) FROM work WHERE day = ?1",
         [day],
         |row| {
             let [prevented, repaired, moved_bytes] = [count(row, 0)?, count(row, 1)?, count(row, 2)?];
-            Ok(GuardTotal { prevented, repaired, moved_bytes, asleep_seconds: 0.0 })
+            Ok(GuardTotal { prevented, repaired, moved_bytes, ..GuardTotal::default() })
         },
     )?;
+    let space = if has_space { read_space(database, day)? } else { Vec::new() };
+    total.space_moved_bytes = space.iter().fold(0, |sum, one| one.space_moved_bytes.saturating_add(sum));
     let mut statement =
         database.prepare("SELECT reason, ms FROM asleep WHERE day = ?1 ORDER BY ms DESC LIMIT ?2")?;
     let one = |row: &rusqlite::Row<'_>| {
@@ -284,6 +369,7 @@ fn read_day(database: &Connection, day: i64) -> rusqlite::Result<GuardDay> {
     Ok(GuardDay {
         day: guard_day(day),
         total,
+        space,
         asleep,
         reads,
         read_ms: mean(read_ms, reads),
@@ -307,6 +393,7 @@ mod tests {
             work: vec![work("a", prevented)],
             asleep: vec![("files were being written", 1500)],
             requests: vec![requests],
+            ..Entry::default()
         }
     }
 
@@ -340,10 +427,13 @@ mod tests {
         let mut history = History::open(folder.path()).unwrap();
         history.database.pragma_update(None, "synchronous", "OFF").unwrap();
         let many = (0..300).map(|at| work(&at.to_string(), u64::MAX)).collect();
-        history.add(1, &Entry { work: many, ..Entry::default() }).unwrap();
-        let rows: i64 =
-            history.database.query_row("SELECT count(*) FROM work", [], |row| row.get(0)).unwrap();
-        assert_eq!(rows, ROWS_MAX);
+        let spaces = (0..300).flat_map(|at| space(&at.to_string(), u64::MAX, None).space).collect();
+        history.add(1, &Entry { work: many, space: spaces, ..Entry::default() }).unwrap();
+        let count_of = |history: &History, table: &str| {
+            let count = format!("SELECT count(*) FROM {table}");
+            history.database.query_row(&count, [], |row| row.get::<_, i64>(0)).unwrap()
+        };
+        assert_eq!(["work", "space"].map(|table| count_of(&history, table)), [ROWS_MAX; 2]);
         for day in 0..i64::from(HISTORY_DAYS_MAX) + 5 {
             history.add(20_000 + day, &entry(1)).unwrap();
         }
@@ -351,6 +441,75 @@ mod tests {
             history.database.query_row("SELECT count(DISTINCT day) FROM work", [], |row| row.get(0)).unwrap();
         assert_eq!(days, i64::from(HISTORY_DAYS_MAX));
         assert_eq!(read(folder.path(), true, 20_404, 400).unwrap().total.prevented, 400);
+    }
+
+    fn space(uuid: &str, moved_bytes: u64, largest_free_bytes: Option<(u64, u64)>) -> Entry {
+        let [path, kind] = [format!("/{uuid}"), "ext4".to_owned()];
+        let stretches = u64::from(largest_free_bytes.is_some());
+        let one = Space { uuid: uuid.to_owned(), path, kind, moved_bytes, stretches, largest_free_bytes };
+        Entry { space: vec![one], ..Entry::default() }
+    }
+
+    #[test]
+    fn free_space_adds_up_by_day_from_the_first_before_to_the_last_after() {
+        let folder = tempfile::tempdir().unwrap();
+        let saves = [
+            (20_000, space("a", 5, None)),
+            (20_000, space("a", 7, Some((100, 200)))),
+            (20_000, space("b", 20, None)),
+            (20_000, space("a", 0, Some((200, 300)))),
+            (20_000, space("a", 1, None)),
+            (20_001, space("a", 30, Some((300, 400)))),
+        ];
+        for (day, entry) in &saves {
+            History::open(folder.path()).unwrap().add(*day, entry).unwrap();
+        }
+        let found = read(folder.path(), false, 20_001, 14).unwrap();
+        let row = |one: &GuardedSpace| {
+            let largest = (one.largest_free_before_bytes, one.largest_free_after_bytes);
+            (one.path.clone(), one.space_moved_bytes, one.space_stretches, largest)
+        };
+        let rows = |day: usize| found.days[day].space.iter().map(row).collect::<Vec<_>>();
+        let [a, b] = ["/a", "/b"].map(str::to_owned);
+        let first = vec![(b, 20, 0, (None, None)), (a.clone(), 13, 2, (Some(100), Some(300)))];
+        assert_eq!((rows(12), rows(13)), (first, vec![(a, 30, 1, (Some(300), Some(400)))]));
+        let sums = [12, 13].map(|day: usize| found.days[day].total.space_moved_bytes);
+        assert_eq!((sums, found.total.space_moved_bytes), ([33, 30], 63));
+    }
+
+    /// As programs before free space was brought together left it.
+    #[test]
+    fn an_older_history_is_read_and_gains_what_it_lacks() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = Connection::open(folder.path().join(NAME)).unwrap();
+        old.pragma_update(None, "application_id", APPLICATION).unwrap();
+        old.execute_batch(TABLES).unwrap();
+        old.execute_batch(
+            "INSERT INTO work VALUES (20000, 'a', '/srv', 'xfs', 5, 1, 65536);
+             INSERT INTO asleep VALUES (20000, 'files were being written', 1500);
+             INSERT INTO requests VALUES (20000, '8:0', 4, 10, 0, 0)",
+        )
+        .unwrap();
+        drop(old);
+        let bytes = std::fs::read(folder.path().join(NAME)).unwrap();
+        let before = read(folder.path(), false, 20_000, 2).unwrap();
+        assert_eq!((before.total.prevented, before.days[1].reads, before.total.space_moved_bytes), (5, 4, 0));
+        assert!(std::fs::read(folder.path().join(NAME)).unwrap() == bytes, "a report changes nothing");
+
+        let mut history = History::open(folder.path()).unwrap();
+        assert_eq!(read(folder.path(), false, 20_000, 2).unwrap(), before);
+        history.add(20_000, &space("a", 9, Some((1, 2)))).unwrap();
+        let mut after = read(folder.path(), false, 20_000, 2).unwrap();
+        assert_eq!(after.days[1].space[0].largest_free_after_bytes, Some(2));
+        after.days[1].space.clear();
+        after.days[1].total.space_moved_bytes -= 9;
+        after.total.space_moved_bytes -= 9;
+        assert_eq!(after, before, "nothing of it is lost");
+        assert_eq!(
+            marks(&history.database).unwrap(),
+            (APPLICATION, VERSION),
+            "the older program goes on with it"
+        );
     }
 
     #[test]
@@ -363,5 +522,6 @@ mod tests {
         let other = Connection::open(folder.path().join(NAME)).unwrap();
         other.execute_batch("CREATE TABLE t (a)").unwrap();
         assert!(History::open(folder.path()).is_err() && read(folder.path(), false, 1, 14).is_err());
+        assert!(!has_table(&other, "space").unwrap(), "a database of something else gains nothing");
     }
 }
