@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use crate::tools::run;
+use crate::tools::{run, scratch};
 
 /// How long somebody else may hold what is unmounted or detached.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,6 +45,26 @@ impl Loops {
     /// Names of the devices, in the order of the parts.
     pub fn names(&self) -> Vec<&str> {
         self.names.iter().map(String::as_str).collect()
+    }
+
+    /// A program that sees these devices and no others of the machine. `btrfs` looks at all that there are for those that belong together, and
+    /// gives up at one that somebody else is detaching.
+    pub fn seen_alone(&self, program: &[&str]) -> Output {
+        let folder = scratch();
+        let script = r#"mount -t tmpfs none "$1" && cp -a /dev/null $2 "$1" && mount --bind "$1" /dev && shift 2 && exec "$@""#;
+        let alone = ["--mount", "--propagation", "private", "sh", "-euc", script, "sh"];
+        let mut command = Command::new("unshare");
+        command.args(alone).arg(folder.path()).arg(self.names.join(" ")).args(program);
+        command.output().unwrap_or_else(|error| panic!("unshare: {error}"))
+    }
+
+    /// The standard output of `btrfs` with these arguments, which sees these devices alone. Panics with all that it said if it fails.
+    pub fn btrfs(&self, args: &[&str]) -> String {
+        let output = self.seen_alone(&[&["btrfs"], args].concat());
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "btrfs {args:?}: {}\n{stdout}{stderr}", output.status);
+        stdout
     }
 }
 

@@ -197,7 +197,7 @@ pub(crate) fn fill(mounted: &Mounted, mib: u64) {
 
 /// Fails unless devices are one sound file system with the files, and each copy of everything is sound.
 pub(crate) fn check_sound(loops: &Loops, tree: &Tree) {
-    run("btrfs", &["check", "--readonly", loops.names()[0]]);
+    loops.btrfs(&["check", "--readonly", loops.names()[0]]);
     let mounted = Mounted::btrfs_of(loops, "ro");
     mounted.tree().assert_same(tree, "copies");
     let said = run("btrfs", &["scrub", "start", "-B", "-r", arg(mounted.path())]);

@@ -62,13 +62,14 @@ impl Scene {
     /// What `btrfs check` says of it, and whether it is content.
     fn check(&self) -> (String, bool) {
         let loops = self.attach();
-        let output = Command::new("btrfs").args(["check", "--readonly", loops.names()[0]]).output().unwrap();
+        let output = loops.seen_alone(&["btrfs", "check", "--readonly", loops.names()[0]]);
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         (said, output.status.success())
     }
 
     fn dump(&self, args: &[&str]) -> String {
-        run("btrfs", &[&["inspect-internal"], args, &[self.attach().names()[0]]].concat())
+        let loops = self.attach();
+        loops.btrfs(&[&["inspect-internal"], args, &[loops.names()[0]]].concat())
     }
 
     /// Where the blocks of the trees of chunks and of devices lie: on which device, and where there. Metadata are `single`.
