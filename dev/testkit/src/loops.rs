@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use crate::tools::{run, scratch};
+use crate::tools::{run, said, scratch};
 
 /// How long somebody else may hold what is unmounted or detached.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,11 +60,7 @@ impl Loops {
 
     /// The standard output of `btrfs` with these arguments, which sees these devices alone. Panics with all that it said if it fails.
     pub fn btrfs(&self, args: &[&str]) -> String {
-        let output = self.seen_alone(&[&["btrfs"], args].concat());
-        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "btrfs {args:?}: {}\n{stdout}{stderr}", output.status);
-        stdout
+        said(&format!("btrfs {args:?}"), &self.seen_alone(&[&["btrfs"], args].concat()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Real tools and real disks.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
@@ -20,9 +20,14 @@ pub fn run(program: &str, args: &[&str]) -> String {
         .args(args)
         .output()
         .unwrap_or_else(|error| panic!("{program}: {error}; `make test` installs what the tests need"));
+    said(&format!("{program} {args:?}"), &output)
+}
+
+/// The standard output of a program that succeeded. Panics with all that it said if it did not.
+pub(crate) fn said(command: &str, output: &Output) -> String {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {args:?}: {}\n{stdout}{stderr}", output.status);
+    assert!(output.status.success(), "{command}: {}\n{stdout}{stderr}", output.status);
     stdout
 }
 

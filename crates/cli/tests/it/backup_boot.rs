@@ -129,7 +129,7 @@ fn what_a_guest_writes_leaves_half_of_the_room_to_others() {
     run("umount", &[arg(&small)]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{said}");
-    assert!(said.contains("keep what the guest writes") && said.contains("half of what is free"), "{said}");
+    assert!(said.contains("keep what the guest writes") && said.contains("half of what was free"), "{said}");
 }
 
 #[test]

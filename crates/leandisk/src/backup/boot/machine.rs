@@ -91,12 +91,12 @@ impl Machine {
             TrialState::Off => Ok(true),
             TrialState::WriteFailed => {
                 let (bytes, folder) = (self.overlay_bytes_max, std::env::temp_dir());
-                Err(Error::io("keep what the guest writes", std::io::ErrorKind::StorageFull.into())
-                    .path(folder.display())
-                    .hint(format!(
-                        "{bytes} bytes of this folder were set aside for each disk, half of what is free there: \
-                         TMPDIR names another"
-                    )))
+                // QEMU does not tell for which reason.
+                let stopped = std::io::Error::other("QEMU's write failed");
+                Err(Error::io("keep what the guest writes", stopped).path(folder.display()).hint(format!(
+                    "a disk may take {bytes} bytes of this folder, half of what was free there for all: \
+                     TMPDIR names another"
+                )))
             }
         }
     }
