@@ -1,7 +1,7 @@
 //! Other programs: looked for, run, asked to end.
 //!
 //! Invariants: a terminal's signals do not reach them, as they go to this program, which ends them; none
-//! outlives its value, and servers not this program either, however it ends.
+//! outlives its value, or this program, however it ends.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -24,7 +24,8 @@ const SAID_MAX: usize = 500;
 /// Runs a program to its end, and answers what it printed.
 pub(crate) fn run(program: &Path, arguments: &[&Path]) -> Result<String> {
     let mut command = Command::new(program);
-    let output = command.args(arguments).stdin(Stdio::null()).process_group(0).output();
+    command.args(arguments).stdin(Stdio::null()).process_group(0);
+    let output = os::end_with_parent(&mut command).output();
     let output = output.map_err(|error| Error::io("run", error).path(program.display()))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -167,6 +168,17 @@ mod tests {
         start("exit 0").end(false).unwrap();
         let error = start("echo because >&2; exit 4").end(false).unwrap_err();
         assert!(error.to_string().contains("because"), "{error}");
+    }
+
+    #[test]
+    fn programs_that_are_waited_for_are_asked_to_end_with_this_one() {
+        const PR_GET_PDEATHSIG: u8 = 2;
+        let script = format!(
+            "import ctypes; signal = ctypes.c_int()\n\
+             ctypes.CDLL(None).prctl({PR_GET_PDEATHSIG}, ctypes.byref(signal)); print(signal.value)"
+        );
+        let python = find_program("python3").unwrap();
+        assert_eq!(run(&python, &["-c".as_ref(), script.as_ref()]).unwrap(), "15\n");
     }
 
     #[test]

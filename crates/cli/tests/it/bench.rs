@@ -700,6 +700,11 @@ fn interrupted_workloads_leave_nothing_and_killed_ones_nothing_after_the_next() 
     assert_eq!(names_in(dir.path()).len(), 1, "nobody could remove it");
     // What is too large for any disk is refused, after the next run has looked for what the last one left.
     fail(3, &["bench", "workloads", "--dir", arg(dir.path()), "--size", "64T"]);
+    // The programs of the killed one were asked to end when it was gone; when they do is theirs to say.
+    let started = Instant::now();
+    while !users_of(dir.path()).is_empty() && started.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_left_alone(dir.path());
 }
 

@@ -28,6 +28,7 @@ pub(super) fn check(reader: &Reader, trees: &[Tree]) -> Result<()> {
     let mut sweep = Sweep {
         reader,
         shared: listed.shared,
+        deleting: trees.iter().filter(|tree| tree.is_deleted).map(|tree| tree.root.tree).collect(),
         met: Digest::default(),
         visited: HashSet::new(),
         levels: Vec::new(),
@@ -143,6 +144,10 @@ struct Level {
 struct Sweep<'a> {
     reader: &'a Reader,
     shared: Vec<u64>,
+    /// Subvolumes that are being deleted. Before a block that others share loses its reference from there, it becomes one whose references bear
+    /// it, and so do those below it, one after the other (`walk_down_proc` in the kernel's fs/btrfs/extent-tree.c). Between two of these steps
+    /// the upper one refers to the lower, which still bears the subvolume.
+    deleting: HashSet<u64>,
     met: Digest,
     visited: HashSet<u64>,
     /// By level, the blocks to come.
@@ -181,7 +186,9 @@ impl Sweep<'_> {
             let mut blocks: Vec<Expected> = wanted.into_iter().map(|wanted| wanted.expected).collect();
             let reader = self.reader;
             reader.each_node(&mut blocks, PIECE_BYTES_MAX, &mut |_, node| {
-                if !self.is_shared(&node) && !trees.contains(&(node.logical, node.owner)) {
+                let is_known =
+                    trees.contains(&(node.logical, node.owner)) || self.deleting.contains(&node.owner);
+                if !self.is_shared(&node) && !is_known {
                     let error = Error::corrupt(Corrupt::Node { logical: node.logical });
                     return Err(error.field("owner", node.owner, "a tree that refers to it".to_owned()));
                 }
