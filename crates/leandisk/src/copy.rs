@@ -7,7 +7,7 @@ mod stream;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use block::{Disk, Error, ErrorKind, HostFile, ReadAt, Result, TargetFile, TargetName};
 use claims::{Act, Seen};
@@ -405,7 +405,7 @@ impl Job<'_> {
         match target {
             Target::Device(device) => {
                 let progress = self.progress(&cancelled);
-                let result = self.copy(writer, &*device, None, &*progress, &*progress);
+                let result = self.copy(writer, &*device, None, None, &*progress, &*progress);
                 let is_export = self.machine.named(&self.options.target) == Named::Export;
                 let (written, what): (Box<ReadBack<'_>>, _) = match is_export {
                     true => (
@@ -430,7 +430,7 @@ impl Job<'_> {
                 let stream = stream.expect("opened to be written");
                 let progress = self.progress(&cancelled);
                 let head_bytes = stream::write_head(&writer, &stream)?;
-                let mut outcome = self.copy(writer, &stream, None, &*progress, &*progress)?;
+                let mut outcome = self.copy(writer, &stream, None, None, &*progress, &*progress)?;
                 outcome.totals.written_bytes += head_bytes;
                 let outcome = self.prove_source(outcome)?;
                 Ok(Done { outcome, kept_bytes: 0, target_allocated_bytes: stream.len_bytes() })
@@ -442,8 +442,9 @@ impl Job<'_> {
                 let progress = self.progress(&cancelled);
                 let watched = transfer.watched_by(&*progress);
                 let written = || self.machine.open(&folder.path(TargetName::Partial), Caching::Direct);
+                let interval = Some(self.machine.checkpoint_interval());
                 let result = self
-                    .copy(writer, transfer.partial(), resume, &*progress, &watched)
+                    .copy(writer, transfer.partial(), interval, resume, &*progress, &watched)
                     .and_then(|outcome| self.prove(outcome, &written, cancelled));
                 drop(watched);
                 match result {
@@ -468,6 +469,7 @@ impl Job<'_> {
         &self,
         writer: AnyWriter,
         target: &dyn TargetFile,
+        checkpoint_interval: Option<Duration>,
         resume: Option<Checkpoint>,
         progress: &dyn Progress,
         monitor: &dyn JobMonitor,
@@ -481,7 +483,7 @@ impl Job<'_> {
             provision: self.options.provision.when(),
             thread_count: thread_count(self.options),
             digests: self.options.verify,
-            checkpoint_interval: self.machine.checkpoint_interval(),
+            checkpoint_interval,
             resume,
         };
         let outcome = job.run(monitor)?;

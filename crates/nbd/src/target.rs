@@ -19,8 +19,8 @@ use crate::lanes::{Dial, Patience};
 use crate::layout::export_flag;
 use crate::reply::Failure;
 
-/// The most that one request writes.
-const WRITE_BYTES_MAX: u64 = 4 << 20;
+/// The most that one request writes. Servers have a buffer for each request under way, which costs them time where it is large.
+const WRITE_BYTES_MAX: u64 = 1 << 20;
 /// What a server is asked to zero at once: it answers when that is done.
 const ZERO_BYTES_MAX: u64 = 1 << 30;
 /// What is written where a server cannot zero.

@@ -195,7 +195,7 @@ impl ResumeSubject {
             provision: Provision::Thin,
             thread_count: 1,
             digests: false,
-            checkpoint_interval: std::time::Duration::ZERO,
+            checkpoint_interval: Some(std::time::Duration::ZERO),
             resume,
         };
         let result = copy.run(&transfer.watched_by(&watch));

@@ -36,7 +36,8 @@ const ERRORS: [u32; 2] = [5, 28];
 /// What it does wrong with a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerFault {
-    /// It answers that it could not, and did nothing.
+    /// It answers that it could not, and did nothing; of what it could not flush, some is lost, as a page cache drops what its device
+    /// did not take.
     Refuses,
     /// The connection ends before anything is done.
     ClosesBefore,
@@ -174,6 +175,9 @@ impl SimServer {
             let fate = Fate::of(fault);
             let reply = match fate {
                 Fate { refuses: true, .. } => {
+                    if kind == cmd::FLUSH {
+                        state.lose_unflushed(self.seed);
+                    }
                     let error = ERRORS[usize::from(state.random.coin())];
                     refusal(self.export, header.cookie.get(), error)
                 }
@@ -303,9 +307,14 @@ impl State {
         }
     }
 
-    /// Every connection ends. What was not flushed is lost, or not.
+    /// Every connection ends.
     fn lose_power(&mut self, seed: u64) {
         self.close();
+        self.lose_unflushed(seed);
+    }
+
+    /// What was not flushed is lost, or not.
+    fn lose_unflushed(&mut self, seed: u64) {
         let left = self.disk.cut_pages(seed ^ self.requests);
         self.disk = SimMachine::new().disk("export", seed ^ self.requests, left);
     }

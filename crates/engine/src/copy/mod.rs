@@ -60,9 +60,9 @@ pub struct CopyJob<'a> {
     pub thread_count: usize,
     /// Whether to compute digests of what was read.
     pub digests: bool,
-    /// The most time between checkpoints. The first ones come earlier: as long after the last as that came after the start, so
-    /// that no more than half of the time is ever lost.
-    pub checkpoint_interval: Duration,
+    /// The most time between checkpoints; `None` if nobody goes on from one, so that none is stored. The first ones come earlier: as long
+    /// after the last as that came after the start, so that no more than half of the time is ever lost.
+    pub checkpoint_interval: Option<Duration>,
     /// Where to go on, if not from the start.
     pub resume: Option<Checkpoint>,
 }
@@ -118,7 +118,7 @@ impl<'a> CopyJob<'a> {
         // Workers that were told to stop have stored all that they had begun.
         let is_cancelled = monitor.is_cancelled();
         let is_read_back = self.digests && ordered.began.elapsed() >= CHECKPOINT_PAUSE_MIN;
-        if (is_cancelled || is_read_back) && !ordered.is_kept {
+        if (is_cancelled || is_read_back) && !ordered.is_kept && self.checkpoint_interval.is_some() {
             self.checkpoint(&mut ordered, monitor, flushes)?;
         }
         if is_cancelled {

@@ -97,7 +97,8 @@ impl<'a> Ordered<'a> {
         self.end_bytes = self.end_bytes.max(end_bytes);
     }
 
-    pub(super) fn is_checkpoint_due(&self, interval_max: Duration) -> bool {
+    pub(super) fn is_checkpoint_due(&self, interval_max: Option<Duration>) -> bool {
+        let Some(interval_max) = interval_max else { return false };
         let grown = CHECKPOINT_PAUSE_MIN.max(self.last_checkpoint.duration_since(self.began));
         self.last_checkpoint.elapsed() >= interval_max.min(grown)
     }

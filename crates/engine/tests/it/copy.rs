@@ -120,7 +120,7 @@ fn job<'a>(
         provision,
         thread_count,
         digests: true,
-        checkpoint_interval: Duration::ZERO,
+        checkpoint_interval: Some(Duration::ZERO),
         resume,
     }
 }

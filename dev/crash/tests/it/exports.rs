@@ -4,8 +4,8 @@
 use crash::{Explored, ExportSubject, Violation, explore_export_source, explore_export_target};
 use nbd::Mutant;
 
-/// With few requests and many, on one connection and on several.
-const SEEDS: [u64; 3] = [16, 1, 3];
+/// With few requests and many, on one connection and on several; the last with fewer requests than there may be connections.
+const SEEDS: [u64; 4] = [16, 1, 3, 50];
 
 #[test]
 fn a_copy_to_an_export_is_whole_and_stored_or_said_to_be_incomplete() {
