@@ -125,11 +125,19 @@ fn job<'a>(
     }
 }
 
-/// A target that shares storage, or does not; counts what is written.
+/// A target that shares storage, or does not; counts what is written, and how often that is flushed.
 struct Sharing {
     memory: Memory,
     shares: bool,
     written_bytes: AtomicU64,
+    flush_count: AtomicU64,
+}
+
+impl Sharing {
+    fn new(shares: bool) -> Self {
+        let (written_bytes, flush_count) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { memory: Memory::new(Vec::new()), shares, written_bytes, flush_count }
+    }
 }
 
 impl ReadAt<Host> for Sharing {
@@ -143,7 +151,12 @@ impl ReadAt<Host> for Sharing {
 }
 
 impl TargetFile for Sharing {
-    block::forward!(self, self.memory => set_len, reserve, zero, flush);
+    block::forward!(self, self.memory => set_len, reserve, zero);
+
+    fn flush(&self) -> Result<()> {
+        self.flush_count.fetch_add(1, Ordering::Relaxed);
+        self.memory.flush()
+    }
 
     fn write_at(&self, at: HostOffset, buf: &[u8]) -> Result<()> {
         self.written_bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
@@ -163,7 +176,7 @@ fn what_is_planned_is_cloned_and_no_more_or_copied() {
     plan.clone_block_bytes = Some(65536);
     let file: &dyn HostFile = &*source.files()[0];
     for (shares, is_required) in [(true, true), (true, false), (false, false), (false, true)] {
-        let target = Sharing { memory: Memory::new(Vec::new()), shares, written_bytes: AtomicU64::new(0) };
+        let target = Sharing::new(shares);
         let watch = Watch::until(u64::MAX);
         let clones = Some(CloneSource { file, is_required });
         let job = job(&source, &plan, writer(), Provision::Thin, &target, 3, None);
@@ -274,6 +287,28 @@ impl TargetFile for Failing {
 
     fn flush(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+#[test]
+fn a_copy_that_begins_anew_stores_no_checkpoint_and_flushes_once() {
+    let (source, plan) = (chain(&contents()), plan());
+    for (checkpoint_interval, stop_after_bytes) in
+        [(Some(Duration::ZERO), u64::MAX), (None, u64::MAX), (None, 0)]
+    {
+        let (target, watch) = (Sharing::new(false), Watch::until(stop_after_bytes));
+        let job = job(&source, &plan, writer(), Provision::Thin, &target, 3, None);
+        let result = CopyJob { checkpoint_interval, ..job }.run(&watch);
+        let (flushes, is_kept) =
+            (target.flush_count.into_inner(), watch.checkpoint.into_inner().unwrap().is_some());
+        match (checkpoint_interval, result) {
+            (Some(_), Ok(_)) => assert!(is_kept && flushes > 2, "{flushes} flushes"),
+            (None, Ok(_)) => assert_eq!((is_kept, flushes), (false, 1)),
+            (_, Err(error)) => {
+                assert_eq!((error.kind(), stop_after_bytes), (ErrorKind::Interrupted, 0));
+                assert_eq!((is_kept, flushes), (false, 0));
+            }
+        }
     }
 }
 
