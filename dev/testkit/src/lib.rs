@@ -22,6 +22,7 @@ mod rest_server;
 mod tools;
 pub mod vhd;
 pub mod vhdx;
+mod work;
 pub mod working_guest;
 mod writing;
 
@@ -34,4 +35,5 @@ pub use hostile::check_hostile;
 pub use moto::Moto;
 pub use rest_server::{RestFault, RestServer};
 pub use tools::{make_luks_image, real_image, real_image_in_zip, run, scratch};
+pub use work::Work;
 pub use writing::write_image;

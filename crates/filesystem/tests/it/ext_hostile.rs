@@ -3,7 +3,7 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support;
 use crate::support::{debugfs, make, populate, text};
@@ -106,7 +106,7 @@ fn damaged_metadata() {
                 };
                 bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
             }
-            let started = Instant::now();
+            let work = testkit::Work::begin();
             match catch_unwind(AssertUnwindSafe(|| try_all(bytes))) {
                 Err(_) => panic!("{args}, round {round}: panicked"),
                 Ok(Err(error)) => assert!(
@@ -115,11 +115,7 @@ fn damaged_metadata() {
                 ),
                 Ok(Ok(())) => {}
             }
-            assert!(
-                started.elapsed() < Duration::from_secs(3),
-                "{args}, round {round}: {:?}",
-                started.elapsed()
-            );
+            assert!(work.took() < Duration::from_secs(3), "{args}, round {round}: {:?}", work.took());
         }
     }
 }
@@ -171,13 +167,13 @@ fn pointers_in_circles_end() {
     }
     fs::write(&volume, bytes).unwrap();
     debugfs(&volume, &format!("sif file block[TIND] {indirect}\nsif file block[IND] 0"));
-    let started = Instant::now();
+    let work = testkit::Work::begin();
     let why = support::doubt(&volume).expect("a doubt");
     assert!(why.contains("twice"), "{why}");
     let catalog = Catalog::read(&*support::open(&volume)).unwrap();
     let [doubt] = catalog.doubts() else { panic!("{:?}", catalog.doubts()) };
     assert!(doubt.why.contains("twice") && doubt.file.is_some(), "{doubt:?}");
-    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(work.took() < Duration::from_secs(1));
 }
 
 /// The journal's inode is walked before any ownership is known.
@@ -197,10 +193,10 @@ fn a_journal_of_blocks_in_circles_ends() {
     }
     fs::write(&volume, bytes).unwrap();
     debugfs(&volume, &format!("sif <8> block[TIND] {indirect}\nsif <8> size 0x400000000000"));
-    let started = Instant::now();
+    let work = testkit::Work::begin();
     let why = support::doubt(&volume).expect("a doubt");
     assert!(why.contains("pieces") || why.contains("too many"), "{why}");
-    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert!(work.took() < Duration::from_secs(1), "{:?}", work.took());
 }
 
 /// Directories whose sizes, blocks and parents make no sense cost no more than the volume, and end.
@@ -220,7 +216,7 @@ fn directories_without_end_end() {
         debugfs(&volume, &format!("{first}\nsif a size 0x7ffffc00\nsif a/b links_count 1"));
         // `b` becomes another name of its parent.
         debugfs(&volume, "cd a\nunlink b\nln <2> b");
-        let started = Instant::now();
+        let work = testkit::Work::begin();
         let filesystem = support::open(&volume);
         let catalog = list(&*filesystem, Span::from_zero(20 << 20));
         assert!(catalog.doubt_count() > 0, "{args}");
@@ -228,7 +224,7 @@ fn directories_without_end_end() {
             catalog.streams().any(|stream| stream.path() == b"/lost+found"),
             "{args}: others have their names"
         );
-        assert!(started.elapsed() < Duration::from_secs(1), "{args}: {:?}", started.elapsed());
+        assert!(work.took() < Duration::from_secs(1), "{args}: {:?}", work.took());
     }
 }
 
@@ -257,12 +253,12 @@ fn many_directories_of_the_same_blocks_end() {
         bytes[at + 60..at + 64].copy_from_slice(&2000u32.to_le_bytes());
     }
     fs::write(&volume, &bytes).unwrap();
-    let started = Instant::now();
+    let work = testkit::Work::begin();
     let catalog = list(&*support::open(&volume), Span::from_zero(40 << 20));
     let doubts = catalog.doubts();
     assert!(
         catalog.doubt_count() > 400 && doubts.iter().any(|doubt| doubt.why.contains("rec_len")),
         "{doubts:?}"
     );
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert!(work.took() < Duration::from_secs(2), "{:?}", work.took());
 }

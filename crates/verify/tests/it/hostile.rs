@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{source_of, text};
 use block::{ErrorKind, Result};
@@ -85,13 +85,13 @@ fn judge<T>(what: &str, result: Result<T>) {
 }
 
 fn try_all(bytes: Vec<u8>) {
-    let started = Instant::now();
+    let work = testkit::Work::begin();
     let source = source_of(bytes);
     judge("check", verify::volume::check(&source));
     if let Ok(Some(filesystem)) = filesystem::open(&source) {
         judge("snapshot", Snapshot::take(&filesystem.facts().identity(), &source, Contents::All, 1));
     }
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(work.took() < Duration::from_secs(5), "{:?}", work.took());
 }
 
 /// Places, widths and values to write there.
