@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use testkit::{run, scratch};
 
@@ -278,11 +279,18 @@ fn what_cannot_be_filled_is_never_called_the_target() {
     let mut broken = good.clone();
     broken[good.len() / 2] ^= 1;
     fs::write(&pack, &broken).unwrap();
-    let mut server = Instant::start(&repo, "latest", &into);
-    server.io(&["write -P 7 64k 64k", "flush"]);
-    signal(&server.child, "TERM");
-    assert_eq!(server.child.wait().unwrap().code(), Some(4));
-    assert!(!target.exists());
+    // Stopped before it came to that pack, it has nothing to complain of, and goes on the next time.
+    let is_found = (0..20).any(|attempt| {
+        let mut server = Instant::start(&repo, "latest", &into);
+        server.io(&["write -P 7 64k 64k", "flush"]);
+        std::thread::sleep(Duration::from_millis(200) * attempt);
+        signal(&server.child, "TERM");
+        let status = server.child.wait().unwrap().code();
+        assert!(status == Some(0) || status == Some(4), "{status:?}");
+        assert!(!target.exists());
+        status == Some(4)
+    });
+    assert!(is_found, "it fills a target from a broken pack");
     fs::write(&pack, &good).unwrap();
 
     // What the guest wrote is kept, from any other snapshot too.
