@@ -187,10 +187,10 @@ static: ## Build target/static/leandisk, one file that runs on every Linux
 	scripts/install-test-tools package
 	packaging/build-static
 
-static-test: static ## Test it: info, copy and what they refuse
+static-test: static ## Test it: info, copy and what they refuse; and guard, whose history is SQLite's
 	scripts/install-test-tools
 	LEANDISK_PROGRAM=$(CURDIR)/target/static/leandisk $(RUN_TESTS) --locked -p leandisk-cli --test it -- \
-		documents:: every_pair:: refused:: targets::
+		documents:: every_pair:: refused:: targets:: guard::
 
 deb: ## Build the Debian packages in target/deb
 	scripts/install-test-tools package

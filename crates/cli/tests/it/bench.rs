@@ -263,6 +263,15 @@ fn users_of(dir: &Path) -> Vec<String> {
     found
 }
 
+/// Waits for what a killed run had started: that was asked to end when the run was gone, and does so in its own time.
+fn wait_until_left_alone(dir: &Path) {
+    let started = Instant::now();
+    while !users_of(dir).is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(60), "left: {:?}", users_of(dir));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn assert_left_alone(dir: &Path) {
     assert_eq!(users_of(dir), Vec::<String>::new());
     assert_eq!(names_in(dir), Vec::<String>::new());
@@ -483,11 +492,7 @@ fn a_killed_comparison_leaves_a_folder_and_nothing_that_runs_or_is_mounted() {
     assert!(users_of(dir.path()).iter().any(|line| line.contains(" ext4 ")), "it is mounted");
     child.kill().unwrap();
     child.wait().unwrap();
-    let started = Instant::now();
-    while !users_of(dir.path()).is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(30), "left: {:?}", users_of(dir.path()));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until_left_alone(dir.path());
     let names = names_in(dir.path());
     assert!(names.len() == 1 && names[0].starts_with("leandisk-bench-"), "{names:?}");
 }
@@ -700,11 +705,7 @@ fn interrupted_workloads_leave_nothing_and_killed_ones_nothing_after_the_next() 
     assert_eq!(names_in(dir.path()).len(), 1, "nobody could remove it");
     // What is too large for any disk is refused, after the next run has looked for what the last one left.
     fail(3, &["bench", "workloads", "--dir", arg(dir.path()), "--size", "64T"]);
-    // The programs of the killed one were asked to end when it was gone; when they do is theirs to say.
-    let started = Instant::now();
-    while !users_of(dir.path()).is_empty() && started.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until_left_alone(dir.path());
     assert_left_alone(dir.path());
 }
 

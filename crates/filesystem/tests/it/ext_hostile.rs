@@ -10,7 +10,7 @@ use crate::support::{debugfs, make, populate, text};
 use block::{Error, ErrorKind, Memory, ReadAt};
 use extent::{Offset, Span, Volume};
 use filesystem::{Catalog, Check, FileSystem, Source, ext};
-use testkit::{check_hostile, run, scratch};
+use testkit::{TimeLimit, check_hostile, run, scratch};
 
 /// Opens, lists, checks and maps a volume.
 fn try_all(bytes: Vec<u8>) -> Result<(), Error> {
@@ -106,7 +106,7 @@ fn damaged_metadata() {
                 };
                 bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
             }
-            let work = testkit::Work::begin();
+            let limit = TimeLimit::of(Duration::from_secs(3));
             match catch_unwind(AssertUnwindSafe(|| try_all(bytes))) {
                 Err(_) => panic!("{args}, round {round}: panicked"),
                 Ok(Err(error)) => assert!(
@@ -115,7 +115,7 @@ fn damaged_metadata() {
                 ),
                 Ok(Ok(())) => {}
             }
-            assert!(work.took() < Duration::from_secs(3), "{args}, round {round}: {:?}", work.took());
+            limit.check(&format!("{args}, round {round}"));
         }
     }
 }
@@ -167,13 +167,13 @@ fn pointers_in_circles_end() {
     }
     fs::write(&volume, bytes).unwrap();
     debugfs(&volume, &format!("sif file block[TIND] {indirect}\nsif file block[IND] 0"));
-    let work = testkit::Work::begin();
+    let limit = TimeLimit::of(Duration::from_secs(1));
     let why = support::doubt(&volume).expect("a doubt");
     assert!(why.contains("twice"), "{why}");
     let catalog = Catalog::read(&*support::open(&volume)).unwrap();
     let [doubt] = catalog.doubts() else { panic!("{:?}", catalog.doubts()) };
     assert!(doubt.why.contains("twice") && doubt.file.is_some(), "{doubt:?}");
-    assert!(work.took() < Duration::from_secs(1));
+    limit.check("a file of blocks in circles");
 }
 
 /// The journal's inode is walked before any ownership is known.
@@ -193,10 +193,10 @@ fn a_journal_of_blocks_in_circles_ends() {
     }
     fs::write(&volume, bytes).unwrap();
     debugfs(&volume, &format!("sif <8> block[TIND] {indirect}\nsif <8> size 0x400000000000"));
-    let work = testkit::Work::begin();
+    let limit = TimeLimit::of(Duration::from_secs(1));
     let why = support::doubt(&volume).expect("a doubt");
     assert!(why.contains("pieces") || why.contains("too many"), "{why}");
-    assert!(work.took() < Duration::from_secs(1), "{:?}", work.took());
+    limit.check("a journal of blocks in circles");
 }
 
 /// Directories whose sizes, blocks and parents make no sense cost no more than the volume, and end.
@@ -216,7 +216,7 @@ fn directories_without_end_end() {
         debugfs(&volume, &format!("{first}\nsif a size 0x7ffffc00\nsif a/b links_count 1"));
         // `b` becomes another name of its parent.
         debugfs(&volume, "cd a\nunlink b\nln <2> b");
-        let work = testkit::Work::begin();
+        let limit = TimeLimit::of(Duration::from_secs(1));
         let filesystem = support::open(&volume);
         let catalog = list(&*filesystem, Span::from_zero(20 << 20));
         assert!(catalog.doubt_count() > 0, "{args}");
@@ -224,7 +224,7 @@ fn directories_without_end_end() {
             catalog.streams().any(|stream| stream.path() == b"/lost+found"),
             "{args}: others have their names"
         );
-        assert!(work.took() < Duration::from_secs(1), "{args}: {:?}", work.took());
+        limit.check(args);
     }
 }
 
@@ -253,12 +253,12 @@ fn many_directories_of_the_same_blocks_end() {
         bytes[at + 60..at + 64].copy_from_slice(&2000u32.to_le_bytes());
     }
     fs::write(&volume, &bytes).unwrap();
-    let work = testkit::Work::begin();
+    let limit = TimeLimit::of(Duration::from_secs(2));
     let catalog = list(&*support::open(&volume), Span::from_zero(40 << 20));
     let doubts = catalog.doubts();
     assert!(
         catalog.doubt_count() > 400 && doubts.iter().any(|doubt| doubt.why.contains("rec_len")),
         "{doubts:?}"
     );
-    assert!(work.took() < Duration::from_secs(2), "{:?}", work.took());
+    limit.check("directories of the same blocks");
 }

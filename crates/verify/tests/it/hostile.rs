@@ -9,7 +9,7 @@ use crate::support::{source_of, text};
 use block::{ErrorKind, Result};
 use proptest::prelude::*;
 use testkit::mounted::Mounted;
-use testkit::{noise, run, scratch};
+use testkit::{TimeLimit, noise, run, scratch};
 use verify::volume::{Contents, Snapshot};
 
 /// A small volume, and where its metadata are: blocks that are not zeros and not noise.
@@ -85,13 +85,13 @@ fn judge<T>(what: &str, result: Result<T>) {
 }
 
 fn try_all(bytes: Vec<u8>) {
-    let work = testkit::Work::begin();
+    let limit = TimeLimit::of(Duration::from_secs(5));
     let source = source_of(bytes);
     judge("check", verify::volume::check(&source));
     if let Ok(Some(filesystem)) = filesystem::open(&source) {
         judge("snapshot", Snapshot::take(&filesystem.facts().identity(), &source, Contents::All, 1));
     }
-    assert!(work.took() < Duration::from_secs(5), "{:?}", work.took());
+    limit.check("a broken volume");
 }
 
 /// Places, widths and values to write there.

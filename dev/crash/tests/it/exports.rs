@@ -4,7 +4,7 @@
 use crash::{Explored, ExportSubject, Violation, explore_export_source, explore_export_target};
 use nbd::Mutant;
 
-/// With few requests and many, on one connection and on several; the last with fewer requests than there may be connections.
+/// With few requests and many, on one connection and on several; the last with as many requests as there may be connections.
 const SEEDS: [u64; 4] = [16, 1, 3, 50];
 
 #[test]
