@@ -25,6 +25,7 @@ pub use rearrange::{Edits, Mobility, Patch, Rearrange, Relocation, Relocations, 
 pub use shadow_copy::ShadowCopy;
 
 mod acl;
+mod ahead;
 mod bits;
 mod browse;
 pub mod btrfs;

@@ -3,11 +3,9 @@
 //! An unchecked guess of what the walks will read, level by level: what was not read ahead is read when it is asked
 //! for, and what is read in vain does no harm.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use block::{ReadAt, Result};
-use extent::{Volume, VolumeOffset};
+use block::Result;
 use zerocopy::FromBytes;
 
 use super::gather;
@@ -15,31 +13,10 @@ use super::inode::{Contents, Inode};
 use super::layout::{EXTENT_ENTRY_BYTES, EXTENT_MAGIC, RawExtentHeader, RawExtentIndex};
 use super::superblock::{BlockNumber, Superblock};
 use crate::Source;
+use crate::ahead::Ahead;
 
 /// The most bytes read ahead at a time.
 const BYTES_MAX: u64 = 8 << 20;
-
-/// A volume of which some blocks are in memory.
-struct Ahead {
-    source: Source,
-    blocks: HashMap<VolumeOffset, Box<[u8]>>,
-}
-
-impl ReadAt<Volume> for Ahead {
-    fn len_bytes(&self) -> u64 {
-        self.source.len_bytes()
-    }
-
-    fn read_at(&self, at: VolumeOffset, buf: &mut [u8]) -> Result<()> {
-        match self.blocks.get(&at).filter(|block| block.len() == buf.len()) {
-            Some(block) => {
-                buf.copy_from_slice(block);
-                Ok(())
-            }
-            None => self.source.read_at(at, buf),
-        }
-    }
-}
 
 /// A block of a map.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +43,7 @@ pub(super) fn read_ahead<'a>(
         return Ok(source.clone());
     }
     let room = usize::try_from(BYTES_MAX / u64::from(superblock.block_bytes)).expect("some thousands");
-    let mut blocks: HashMap<VolumeOffset, Box<[u8]>> = HashMap::new();
+    let mut blocks = BTreeMap::new();
     loop {
         wanted.retain(|node| {
             superblock.holds(node.block, 1) && !blocks.contains_key(&superblock.offset_of(node.block))
@@ -75,7 +52,7 @@ pub(super) fn read_ahead<'a>(
         wanted.dedup_by_key(|node| node.block);
         wanted.truncate(room - blocks.len());
         if wanted.is_empty() {
-            return Ok(Arc::new(Ahead { source: source.clone(), blocks }));
+            return Ok(Ahead::of(source, blocks));
         }
         let mut below = Vec::new();
         gather::each_block(
@@ -86,7 +63,7 @@ pub(super) fn read_ahead<'a>(
             |_| true,
             |node, bytes| {
                 below.extend(below_node(node.kind, bytes));
-                blocks.insert(superblock.offset_of(node.block), bytes.into());
+                blocks.insert(superblock.offset_of(node.block), bytes.to_vec());
             },
         )?;
         wanted = below;

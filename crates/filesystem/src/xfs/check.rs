@@ -1,11 +1,12 @@
 //! The full check: every block of the volume is free or has its owners, all trees and counters agree.
 
-use block::{Error, Result, read_vec};
+use block::{Error, Result};
 
 use super::corrupt::Corrupt;
 use super::fork::{self, Met as ForkMet};
 use super::group::{self, Free, Inodes};
 use super::inode::{self, Fork, Inode, mode};
+use super::inodes::{each_inode, each_read_ahead};
 use super::layout::{reverse, ro_compat};
 use super::ledger::{Ledger, merged};
 use super::log::Unfinished;
@@ -16,8 +17,6 @@ use super::tree::{self, Root, Step};
 use crate::Source;
 use crate::digest::Digest;
 
-/// Inodes are read in pieces of at most this size.
-const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// How long a file may be (`XFS_MAX_FILEOFF`).
 const FILE_BYTES_MAX: u64 = 1 << 63;
 /// Headers of a group: superblock, `AGF`, `AGI`, `AGFL`.
@@ -50,9 +49,8 @@ pub(super) fn check(source: &Source, superblock: &Superblock, replayed: Option<&
     if replayed.is_none() {
         check.sums.check(superblock)?;
     }
-    for (group, chunk) in std::mem::take(&mut check.chunks) {
-        check.inodes(group, chunk)?;
-    }
+    let chunks = std::mem::take(&mut check.chunks);
+    each_read_ahead(source, superblock, &chunks, |ahead, group, chunk| check.inodes(ahead, group, chunk))?;
     check.ledger.check()?;
     check.reverse.map_or(Ok(()), |reverse| reverse.check())
 }
@@ -317,8 +315,8 @@ impl Check<'_> {
         })
     }
 
-    fn inodes(&mut self, group: GroupNumber, chunk: Chunk) -> Result<()> {
-        each_inode(self.source, self.superblock, group, chunk, &mut |found| {
+    fn inodes(&mut self, ahead: &Source, group: GroupNumber, chunk: Chunk) -> Result<()> {
+        each_inode(ahead, self.superblock, group, chunk, &mut |found| {
             let number = found.number;
             match (found.is_free, inode::parse(found.bytes, self.superblock, number)?) {
                 (true, None) => Ok(()),
@@ -408,42 +406,4 @@ pub(super) fn blocks_of(superblock: &Superblock, chunk: Chunk) -> impl Iterator<
             _ => Some(None),
         }
     })
-}
-
-/// An inode as it lies there.
-pub(super) struct Found<'a> {
-    pub(super) number: u64,
-    pub(super) is_free: bool,
-    pub(super) bytes: &'a [u8],
-}
-
-/// Calls `each` with the inodes of a chunk that are there.
-pub(super) fn each_inode(
-    source: &Source,
-    superblock: &Superblock,
-    group: GroupNumber,
-    chunk: Chunk,
-    each: &mut dyn FnMut(Found<'_>) -> Result<()>,
-) -> Result<()> {
-    let size = u64::from(superblock.inode_bytes);
-    let start = superblock.header_at(group, 0);
-    let mut index = 0;
-    while index < 64 {
-        let there = chunk.there >> index;
-        if there & 1 == 0 {
-            index += 1;
-            continue;
-        }
-        let count = u64::from((!there).trailing_zeros()).min(64 - index).min(PIECE_BYTES_MAX / size);
-        let at = start.plus((u64::from(chunk.first) + index) * size);
-        let bytes = read_vec(&**source, at, count * size, "XFS inodes")?;
-        for (bytes, offset) in bytes.chunks_exact(superblock.inode_bytes as usize).zip(0..) {
-            let bit = index + offset;
-            let number = superblock.inode_name(group, chunk.first + u32::try_from(bit).expect("below 64"));
-            let is_free = chunk.free >> bit & 1 == 1;
-            each(Found { number, is_free, bytes }).map_err(|error| error.at(at.plus(offset * size)))?;
-        }
-        index += count;
-    }
-    Ok(())
 }

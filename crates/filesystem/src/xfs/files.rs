@@ -3,11 +3,11 @@
 use block::{Result, read_vec};
 use extent::{Offset, VolumeSpan};
 
-use super::check::each_inode;
 use super::directory::{self, ENTRIES_END_BYTES, Entry};
 use super::fork::{self, Mapping, Met as ForkMet};
 use super::group;
 use super::inode::{self, Fork, Inode, mode};
+use super::inodes::{each_inode, each_read_ahead};
 use super::layout::format;
 use super::space::{self, Chunk, Met};
 use super::superblock::{GroupNumber, Superblock};
@@ -25,14 +25,14 @@ pub(super) fn scan(source: &Source, superblock: &Superblock, visitor: &mut dyn F
         let found = group::read_inodes(source, superblock, group).and_then(|inodes| {
             space::each_chunk(source, superblock, group, inodes.all, &mut |met| {
                 if let Met::Record(chunk) = met {
-                    chunks.push(chunk);
+                    chunks.push((group, chunk));
                 }
                 Ok(())
             })
         });
         found.or_else(|error| tolerate(visitor, None, error))?;
         let mut files = Files { source, superblock, visitor };
-        chunks.into_iter().try_for_each(|chunk| files.chunk(group, chunk))?;
+        each_read_ahead(source, superblock, &chunks, |ahead, group, chunk| files.chunk(ahead, group, chunk))?;
     }
     Ok(())
 }
@@ -54,9 +54,9 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    fn chunk(&mut self, group: GroupNumber, chunk: Chunk) -> Result<()> {
-        let (source, superblock) = (self.source, self.superblock);
-        let read = each_inode(source, superblock, group, chunk, &mut |found| {
+    fn chunk(&mut self, ahead: &Source, group: GroupNumber, chunk: Chunk) -> Result<()> {
+        let superblock = self.superblock;
+        let read = each_inode(ahead, superblock, group, chunk, &mut |found| {
             if found.is_free {
                 return Ok(());
             }

@@ -34,6 +34,7 @@ mod files;
 mod fork;
 mod group;
 mod inode;
+mod inodes;
 mod key;
 mod layout;
 mod ledger;

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use block::{Error, Result};
 
-use super::check::{blocks_of, each_inode};
+use super::check::blocks_of;
 use super::fork::{self, Met as ForkMet};
 use super::group;
 use super::inode::{self, Fork, Inode};
+use super::inodes::each_inode;
 use super::space::{self, Chunk, Met};
 use super::superblock::{GroupNumber, Superblock};
 use crate::bits::Bits;

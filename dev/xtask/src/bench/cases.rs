@@ -91,7 +91,7 @@ pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
     }
     cases.push(compressed(program, inputs));
     cases.push(files_of_ntfs(program, inputs));
-    cases.push(files_of_ext4(program, inputs));
+    cases.extend(CHECKERS.map(|checker| files_of_linux(program, inputs, checker)));
     cases.push(growth(program, inputs));
     cases.push(confined(program, inputs));
     cases.push(confined_copy(program, inputs));
@@ -122,23 +122,35 @@ fn files_of_ntfs(program: &Path, inputs: &Inputs) -> Case {
     }
 }
 
-fn files_of_ext4(program: &Path, inputs: &Inputs) -> Case {
-    let input = inputs.many_ext4();
+/// `kind`, its checker, and how that is started.
+const CHECKERS: [(&str, &str, &str); 3] = [
+    ("ext4", "e2fsck -fn", "e2fsck -fn \"$1\""),
+    ("xfs", "xfs_repair -n", "xfs_repair -n \"$1\""),
+    ("btrfs", "btrfs check", "btrfs check \"$1\""),
+];
+
+fn files_of_linux(
+    program: &Path,
+    inputs: &Inputs,
+    (kind, checker, check): (&'static str, &'static str, &str),
+) -> Case {
+    let input = inputs.many_linux(kind);
     let disk = text(&input.path);
     let filefrag = "mnt=$(mktemp -d); trap 'umount \"$mnt\"; rmdir \"$mnt\"' EXIT; mount -o ro,loop \"$1\" \"$mnt\"; \
         find \"$mnt\" -type f -print0 | xargs -0 filefrag";
+    let filefrag_bar = if kind == "ext4" { 1.0 } else { 0.3 };
     Case {
-        name: "files and extents of ext4".into(),
+        name: format!("files and extents of {kind}"),
         contenders: vec![
             analyze(program, inputs, &input.path, ""),
-            reader(inputs, "e2fsck -fn", "e2fsck -fn \"$1\"", &disk),
+            reader(inputs, checker, check, &disk),
             reader(inputs, "filefrag", filefrag, &disk),
         ],
         input,
-        judge: listing(inputs, |results| {
+        judge: listing(inputs, move |results| {
             vec![
-                time("time to that of e2fsck -fn", results, &results[1..2], 1.0),
-                time("time to that of filefrag", results, &results[2..3], 1.0),
+                time("time to that of the checker", results, &results[1..2], 1.0),
+                time("time to that of filefrag", results, &results[2..3], filefrag_bar),
             ]
         }),
     }

@@ -211,7 +211,7 @@ truncate -s "${mib}M" "$disk"
 chmod a+r "$disk"
 "#;
 
-/// A volume with many files, some in pieces: `$1` is `ntfs` or `ext4`, then MiB of the volume, the number of files, and
+/// A volume with many files, some in pieces: `$1` is the file system, then MiB of the volume, the number of files, and
 /// the most bytes of each. There is no partition table, so that every tool can read the file as it is.
 const MANY_FILES: &str = r#"
 kind=$1 mib=$2 files=$3 bytes=$4
@@ -221,7 +221,10 @@ if [ "$kind" = ntfs ]; then
     mkntfs -qQF -c 4096 "$disk" >/dev/null 2>&1
     mount -t ntfs-3g "$disk" "$mnt"
 else
-    mkfs.ext4 -qF -N $((files + files / 50 + 1000)) -E lazy_itable_init=0,lazy_journal_init=0 "$disk"
+    case $kind in
+        ext4) mkfs.ext4 -qF -N $((files + files / 50 + 1000)) -E lazy_itable_init=0,lazy_journal_init=0 "$disk" ;;
+        *) "mkfs.$kind" -qf "$disk" ;;
+    esac
     mount -o loop "$disk" "$mnt"
 fi
 python3 - "$mnt" "$files" "$bytes" <<'END'
@@ -580,9 +583,14 @@ impl Inputs {
         self.many("ntfs", self.scale.mib(3072, 128), self.file_count(), 16_000)
     }
 
-    /// 3 GiB of ext4 with as many.
-    pub(super) fn many_ext4(&self) -> Input {
-        self.many("ext4", self.scale.mib(3072, 128), self.file_count(), 16_000)
+    /// 3 GiB of ext4, XFS or Btrfs with as many.
+    pub(super) fn many_linux(&self, kind: &str) -> Input {
+        self.many(
+            kind,
+            self.scale.mib(3072, if kind == "ext4" { 128 } else { 384 }),
+            self.file_count(),
+            16_000,
+        )
     }
 
     /// ext4 with 150,000 files of a block at most.
