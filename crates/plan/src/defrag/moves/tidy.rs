@@ -5,6 +5,8 @@
 //!
 //! Invariant: runs move as a whole, and only where the container is to be smaller for it.
 
+use std::collections::BTreeMap;
+
 use block::Result;
 use extent::VolumeSpan;
 
@@ -57,6 +59,7 @@ pub(crate) fn tidy(work: &mut Work<'_>, options: &DefragOptions) -> Result<()> {
 fn best(work: &Work<'_>, effort: &mut Effort) -> Option<Chain> {
     let gaps = || work.space.free().iter();
     let mut best: Option<Chain> = None;
+    let mut places = Places { work, known: BTreeMap::new() };
     let between = gaps().zip(gaps().skip(1)).map(|(before, after)| (before.start(), after.end()));
     let beside = gaps().flat_map(|gap| {
         let bounds = |extent| work.bounds(&work.run_of(extent));
@@ -65,7 +68,7 @@ fn best(work: &Work<'_>, effort: &mut Effort) -> Option<Chain> {
         before.into_iter().chain(after)
     });
     for (start, end) in between.chain(beside) {
-        let Some(chain) = chain(work, VolumeSpan::between(start, end), effort) else { continue };
+        let Some(chain) = chain(&mut places, VolumeSpan::between(start, end), effort) else { continue };
         let gain = |one: &Chain, other: &Chain| u128::from(one.gain_bytes) * u128::from(other.bytes);
         if best.as_ref().is_none_or(|best| gain(&chain, best) > gain(best, &chain)) {
             best = Some(chain);
@@ -75,7 +78,8 @@ fn best(work: &Work<'_>, effort: &mut Effort) -> Option<Chain> {
 }
 
 /// What lies in `window`, if all of it may move, and the container is smaller then.
-fn chain(work: &Work<'_>, window: VolumeSpan, effort: &mut Effort) -> Option<Chain> {
+fn chain(places: &mut Places<'_, '_>, window: VolumeSpan, effort: &mut Effort) -> Option<Chain> {
+    let work = places.work;
     let count = work.extents_within(window).take(RUNS_MAX + 1).count();
     if count > RUNS_MAX || !effort.spend(EXTENT_EFFORT * (count as u64 + 1)) {
         return None;
@@ -93,11 +97,32 @@ fn chain(work: &Work<'_>, window: VolumeSpan, effort: &mut Effort) -> Option<Cha
     }
     let mut needed_bytes = 0;
     for run in &runs {
-        let outside = work.space.places_for(run.bytes).filter(|place| place.intersect(&window).is_none());
-        needed_bytes += outside.map(|place| work.space.growth_of(place)).min()?;
+        needed_bytes += places.least_growth(run.bytes, window)?;
     }
     let gain_bytes = work.space.units_left_by(between).checked_sub(needed_bytes).filter(|gain| *gain > 0)?;
     Some(Chain { window, runs, bytes, gain_bytes })
+}
+
+/// Where runs of a length could go, which is asked again and again for the same few lengths.
+struct Places<'a, 'b> {
+    work: &'a Work<'b>,
+    /// For each length its places, with the growth that each costs, the least first.
+    known: BTreeMap<u64, Vec<(u64, VolumeSpan)>>,
+}
+
+impl Places<'_, '_> {
+    /// The least by which the container grows if `len_bytes` are written outside of `window`; `None` if there is no place.
+    fn least_growth(&mut self, len_bytes: u64, window: VolumeSpan) -> Option<u64> {
+        let space = &self.work.space;
+        let places = self.known.entry(len_bytes).or_insert_with(|| {
+            let places = space.places_for(len_bytes).map(|place| (space.growth_of(place), place));
+            let mut places: Vec<_> = places.collect();
+            places.sort_unstable_by_key(|(growth_bytes, _)| *growth_bytes);
+            places
+        });
+        let outside = places.iter().find(|(_, place)| place.intersect(&window).is_none());
+        outside.map(|(growth_bytes, _)| *growth_bytes)
+    }
 }
 
 /// Moves all of it elsewhere, or as much as fits.

@@ -171,7 +171,7 @@ impl Space {
 
     /// Whether a part of `span` is not allocated, free or not.
     pub(crate) fn is_thin(&self, span: VolumeSpan) -> bool {
-        !self.thin.within(span).is_empty()
+        self.thin.touches(span)
     }
 
     /// Whether writing `span` makes the container grow by so little that there could be many of its kind.

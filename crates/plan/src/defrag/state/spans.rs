@@ -60,6 +60,13 @@ impl Spans {
         self.within(window).map(|span| span.len_bytes()).sum()
     }
 
+    /// Whether a part of `window` is held.
+    pub(crate) fn touches(&self, window: VolumeSpan) -> bool {
+        // The last that begins before its end is the only one that can reach into it.
+        let last = self.by_start.range(..window.end().get()).next_back();
+        last.is_some_and(|(start, len)| start + len > window.start().get()) && !window.is_empty()
+    }
+
     /// Whether all of `span` is held.
     pub(crate) fn covers(&self, span: VolumeSpan) -> bool {
         self.around(span.start()).is_some_and(|held| held.covers(&span)) || span.is_empty()
@@ -187,6 +194,7 @@ mod tests {
                 let best = expected.iter().filter(|span| span.len_bytes() >= len).min_by_key(|span| (span.len_bytes(), *span));
                 prop_assert_eq!(spans.best_fit(len), best);
                 let window = span_at(len * 3, len);
+                prop_assert_eq!(spans.touches(window), expected.within(window).next().is_some());
                 prop_assert_eq!(spans.bytes_within(window), expected.within(window).map(|span| span.len_bytes()).sum::<u64>());
             }
             prop_assert_eq!(spans.largest().map(|span| span.len_bytes()), expected.iter().map(|span| span.len_bytes()).max());

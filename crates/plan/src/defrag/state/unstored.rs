@@ -56,6 +56,11 @@ impl Unstored {
         all
     }
 
+    /// Whether a part of `window` is not stored.
+    pub(crate) fn touches(&self, window: VolumeSpan) -> bool {
+        self.absent.touches(window) || self.holes.touches(window)
+    }
+
     /// What of `window` the container has no place for, as far as it is whole units, in order.
     pub(crate) fn absent_units_within(&self, window: VolumeSpan) -> impl Iterator<Item = VolumeSpan> + '_ {
         self.absent.within(window).map(|absent| self.units_within(absent))
