@@ -13,7 +13,8 @@ use poly1305::Poly1305;
 
 type Counter = ctr::Ctr128BE<Aes256>;
 
-const NONCE_BYTES: usize = 16;
+/// What stands in front of the ciphertext.
+pub(crate) const NONCE_BYTES: usize = 16;
 const MAC_BYTES: usize = 16;
 
 /// What sealing adds.

@@ -3,8 +3,8 @@
 //! Invariant: a file gets its name when its contents are on stable storage, and its folder is synced before anyone is told.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::io::{self, ErrorKind as IoErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -124,11 +124,17 @@ impl Storage for Folder {
 
     fn read_part(&self, kind: Kind, name: &str, offset: u64, len: usize) -> Result<Vec<u8>> {
         let path = self.path(kind, name);
-        let mut bytes = vec![0; len];
-        File::open(&path)
-            .and_then(|file| file.read_exact_at(&mut bytes, offset))
-            .map_err(fail("read", &path))?;
-        Ok(bytes)
+        // Into memory that nobody fills with zeros before.
+        let mut bytes = Vec::with_capacity(len);
+        let read = File::open(&path).and_then(|mut file| {
+            file.seek(SeekFrom::Start(offset))?;
+            file.take(len as u64).read_to_end(&mut bytes)
+        });
+        match read {
+            Ok(read) if read == len => Ok(bytes),
+            Ok(_) => Err(fail("read", &path)(IoErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(fail("read", &path)(error)),
+        }
     }
 
     fn create(&self, kind: Kind, name: &str, contents: &[u8]) -> Result<()> {

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use zstd::bulk::Decompressor;
 
 use crate::Id;
-use crate::crypto::Key;
+use crate::crypto::{Key, NONCE_BYTES};
 use crate::pack::Place;
 use crate::storage::{Kind, Storage};
 
@@ -111,7 +111,13 @@ impl Unlocked {
         })?;
         let plain = self.key.open_in_place(&mut sealed).ok_or_else(|| corrupt("does not decrypt"))?;
         let plain = match stored.uncompressed_bytes {
-            None => plain.to_vec(),
+            // In the memory that it is in already: blobs have megabytes, and fresh memory costs more than moving them.
+            None => {
+                let len = plain.len();
+                sealed.drain(..NONCE_BYTES);
+                sealed.truncate(len);
+                sealed
+            }
             Some(bytes) => inflated(plain, bytes).ok_or_else(|| corrupt("does not decompress"))?,
         };
         if Id::of(&plain) != stored.id {
