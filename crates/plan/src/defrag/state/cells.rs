@@ -82,10 +82,11 @@ impl Cells {
         let fits = |cell: &Cell, most: u64| cell.leaving_bytes <= most;
         let joined = largest.saturating_mul(JOINED_MAX);
         let is_a_step = |cell: &Cell| cell.leaving_bytes == 0 || work.space.is_a_step(cell.leaving_bytes);
+        let mut thin = work.space.thin_by_place();
         let may_move = |cell: &Cell| {
             is_a_step(cell)
                 && match purpose {
-                    Purpose::Fill => fits(cell, largest) && !work.space.is_thin(cell.span),
+                    Purpose::Fill => fits(cell, largest) && !thin.touches(cell.span),
                     Purpose::Roll => fits(cell, joined) && work.space.is_little_growth(cell.span),
                     Purpose::Free => work.space.has_storage_for(cell.span.len_bytes()),
                     Purpose::FreeAtBest => true,

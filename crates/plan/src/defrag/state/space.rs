@@ -11,7 +11,7 @@ use extent::{VolumeOffset, VolumeSpan};
 
 use super::layout::{Layout, span_at};
 use super::spans::Spans;
-use super::unstored::Unstored;
+use super::unstored::{Unstored, UnstoredByPlace};
 use crate::defrag::plan::DefragOptions;
 
 /// How many free extents are looked at where one choice differs from another in what it costs.
@@ -172,6 +172,11 @@ impl Space {
     /// Whether a part of `span` is not allocated, free or not.
     pub(crate) fn is_thin(&self, span: VolumeSpan) -> bool {
         self.thin.touches(span)
+    }
+
+    /// [`Self::is_thin`], asked of spans that ascend, one behind the other.
+    pub(crate) fn thin_by_place(&self) -> UnstoredByPlace<'_> {
+        self.thin.by_place()
     }
 
     /// Whether writing `span` makes the container grow by so little that there could be many of its kind.

@@ -4,6 +4,8 @@
 //!
 //! Invariant: no byte is in both.
 
+use std::iter::Peekable;
+
 use block::HOST_BLOCK_BYTES;
 use extent::{VolumeOffset, VolumeSpan};
 
@@ -59,6 +61,12 @@ impl Unstored {
     /// Whether a part of `window` is not stored.
     pub(crate) fn touches(&self, window: VolumeSpan) -> bool {
         self.absent.touches(window) || self.holes.touches(window)
+    }
+
+    /// [`Self::touches`], asked of spans that ascend, one behind the other.
+    pub(crate) fn by_place(&self) -> UnstoredByPlace<'_> {
+        let ascending = [&self.absent, &self.holes].map(|spans| Box::new(spans.iter()) as Ascending<'_>);
+        UnstoredByPlace { parts: ascending.map(Iterator::peekable) }
     }
 
     /// What of `window` the container has no place for, as far as it is whole units, in order.
@@ -139,5 +147,56 @@ impl Unstored {
     fn unskewed(&self, start: u64, end: u64) -> VolumeSpan {
         let at = |at: u64| VolumeOffset::new(at.saturating_sub(self.unit_skew_bytes));
         VolumeSpan::between(at(start), at(end))
+    }
+}
+
+type Ascending<'a> = Box<dyn Iterator<Item = VolumeSpan> + 'a>;
+
+/// What is not stored, walked along once with what is asked for.
+pub(crate) struct UnstoredByPlace<'a> {
+    parts: [Peekable<Ascending<'a>>; 2],
+}
+
+impl UnstoredByPlace<'_> {
+    /// Whether a part of `span` is not stored. It begins no earlier than the one that was asked for before.
+    pub(crate) fn touches(&mut self, span: VolumeSpan) -> bool {
+        self.parts.iter_mut().any(|part| {
+            while part.next_if(|unstored| unstored.end() <= span.start()).is_some() {}
+            part.peek().is_some_and(|unstored| unstored.start() < span.end()) && !span.is_empty()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::layout::span_at;
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn walked_along_it_says_the_same(
+            absent in prop::collection::vec((0..200u64, 1..9u64), 0..20),
+            holes in prop::collection::vec((0..200u64, 1..9u64), 0..20),
+            mut asked in prop::collection::vec((0..220u64, 0..9u64), 0..60),
+        ) {
+            let mut unstored = Unstored::default();
+            let apart = |spans: &mut Spans, of: Vec<(u64, u64)>| {
+                for (start, len) in of {
+                    spans.remove_within(span_at(start, len));
+                    spans.insert(span_at(start, len));
+                }
+            };
+            apart(&mut unstored.absent, absent);
+            apart(&mut unstored.holes, holes);
+            asked.sort_unstable();
+            let mut along = unstored.by_place();
+            for (start, len) in asked {
+                let span = span_at(start, len);
+                prop_assert_eq!(along.touches(span), !unstored.within(span).is_empty());
+                prop_assert_eq!(along.touches(span), unstored.touches(span));
+            }
+        }
     }
 }
