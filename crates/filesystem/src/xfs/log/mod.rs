@@ -32,6 +32,9 @@ use layout::{LOG_CLIENT, LOG_MAGIC, RawFurtherHeader, RawLogRecord, RawOperation
 const SECTOR_BYTES: u64 = layout::SECTOR_BYTES as u64;
 /// So much may be under way at once (`XLOG_MAX_ICLOGS` of the largest size): what lies around the end is looked at that far.
 const UNDER_WAY_SECTORS: u64 = 8 * (256 << 10) / SECTOR_BYTES;
+/// So far before the last sector that was written the kernel looks for one that was not, with the smallest buffers that it may be mounted
+/// with (`XLOG_MAX_ICLOGS` of 16 KiB).
+const LOOKED_BACK_SECTORS: u64 = 8 * (16 << 10) / SECTOR_BYTES;
 /// A header has the turns of so many bytes behind it.
 const HEADER_COVERS_BYTES: u32 = 32 << 10;
 /// The longest record, with its headers: the log's largest buffer.
@@ -54,14 +57,26 @@ pub(super) fn why_unclean(source: &Source, superblock: &Superblock) -> Result<Op
     let Some(head) = log.head()? else {
         return Ok(Some(Unclean::Whole("where its log ends is not certain")));
     };
-    log.why_not_unmounted(head, superblock)
+    match log.why_not_unmounted(head.sector, superblock)? {
+        None if head.has_more => Ok(Some(Unclean::Whole("its log goes on behind its unmounting"))),
+        why => Ok(why),
+    }
 }
 
 /// Where the log ends, as a number that what is written as of then bears; `None` if that is not certain.
 pub(super) fn end_lsn(source: &Source, superblock: &Superblock) -> Result<Option<u64>> {
     let Some(log) = Log::open(source, superblock) else { return Ok(None) };
     let Some(head) = log.head()? else { return Ok(None) };
-    Ok(Some(u64::from(log.turn(0)?) << 32 | head))
+    Ok(Some(u64::from(log.turn(0)?) << 32 | head.sector))
+}
+
+/// Where the log ends.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    /// The sector behind the last that counts.
+    sector: u64,
+    /// Whether there are records behind that one, which were stored although one before them was not.
+    has_more: bool,
 }
 
 struct Log<'a> {
@@ -92,17 +107,20 @@ impl<'a> Log<'a> {
         Ok(turn_of(&self.read(sector, 1)?))
     }
 
-    /// Whether all of these sectors are of one turn.
-    fn all_of_turn(&self, from: u64, end: u64, turn: u32) -> Result<bool> {
+    /// The turns of these sectors.
+    fn turns(&self, from: u64, end: u64) -> Result<Vec<u32>> {
         if from >= end {
-            return Ok(true);
+            return Ok(Vec::new());
         }
-        let bytes = self.read(from, end - from)?;
-        Ok(bytes.chunks_exact(layout::SECTOR_BYTES).all(|sector| turn_of(sector) == turn))
+        Ok(self.read(from, end - from)?.chunks_exact(layout::SECTOR_BYTES).map(turn_of).collect())
     }
 
-    /// The sector behind the last that was written; `None` if the turns around it do not fit together.
-    fn head(&self) -> Result<Option<u64>> {
+    /// Where the log ends; `None` if the turns around it do not fit together, or mounting with other options would
+    /// have the kernel take another one.
+    ///
+    /// Several records are under way at once, and one may be stored when one before it is not. The log ends before the first that is missing then:
+    /// what is behind it was not done for anybody.
+    fn head(&self) -> Result<Option<Head>> {
         if self.sectors < 2 {
             return Ok(None);
         }
@@ -113,14 +131,23 @@ impl<'a> Log<'a> {
                 return Ok(None);
             }
         }
-        let head = if first == last { self.sectors } else { self.first_of_turn(last)? };
-        let (from, end) =
-            (head.saturating_sub(UNDER_WAY_SECTORS), (head + UNDER_WAY_SECTORS).min(self.sectors));
-        let is_even = self.all_of_turn(from, head, first)? && self.all_of_turn(head, end, last)?;
+        // Where the turn is full, what was there before it is one turn earlier.
+        let (near, before) = match first == last {
+            true => (self.sectors, first - 1),
+            false => (self.first_of_turn(last)?, last),
+        };
+        let from = near.saturating_sub(UNDER_WAY_SECTORS);
+        let turns = self.turns(from, (near + UNDER_WAY_SECTORS).min(self.sectors))?;
         // What comes before the start of the log is its end, one turn earlier.
-        let behind = UNDER_WAY_SECTORS.saturating_sub(head).min(self.sectors - head);
-        let is_even = is_even && self.all_of_turn(self.sectors - behind, self.sectors, last)?;
-        Ok(Some(head).filter(|_| is_even))
+        let behind = UNDER_WAY_SECTORS.saturating_sub(near).min(self.sectors - near);
+        let is_even = turns.iter().all(|turn| [first, before].contains(turn))
+            && self.turns(self.sectors - behind, self.sectors)?.iter().all(|turn| *turn == last);
+        let missing = turns.iter().position(|turn| *turn == before);
+        let sector = missing.map_or(near, |index| from + index as u64);
+        let written = turns.iter().rposition(|turn| *turn == first);
+        let end = written.map_or(sector, |index| from + index as u64 + 1);
+        let head = Head { sector, has_more: end > sector };
+        Ok(Some(head).filter(|_| is_even && end.saturating_sub(sector) <= LOOKED_BACK_SECTORS))
     }
 
     /// The first sector of the `last` turn, of which the last sector is and the first is not.

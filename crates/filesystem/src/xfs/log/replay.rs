@@ -38,7 +38,7 @@ pub(in crate::xfs) fn replay(source: &Source, superblock: &Superblock) -> Result
     let uncertain = || Error::refused("where its log ends is not certain: mount it, and unmount it");
     let log = Log::open(source, superblock).ok_or_else(uncertain)?;
     let head = log.head()?.ok_or_else(uncertain)?;
-    let transactions = log.transactions(superblock, head)?;
+    let transactions = log.transactions(superblock, head.sector)?;
     let mut replay = Replay {
         superblock,
         overlay: Overlay::new(Arc::clone(source)),
