@@ -84,6 +84,12 @@ impl Pipe {
         Ok(())
     }
 
+    /// Until the program has said something.
+    #[cfg(test)]
+    pub(crate) fn wait_for_output(&self) {
+        wait(&self.output, PollFlags::IN, self.silence).unwrap();
+    }
+
     /// Ends the program; answers its exit status, and what it said last.
     pub(crate) fn end(&mut self) -> (Option<i32>, String) {
         drop(self.input.take());

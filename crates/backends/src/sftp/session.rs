@@ -36,7 +36,10 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn start(command: &mut Command, silence: Duration) -> Attempt<Self> {
-        let pipe = Pipe::start(command, silence)?;
+        Self::over(Pipe::start(command, silence)?)
+    }
+
+    fn over(pipe: Pipe) -> Attempt<Self> {
         let mut session = Self { pipe, next_id: 0, extensions: Vec::new(), is_broken: false };
         match session.greet() {
             Err(Fault::Passing(error))
@@ -49,7 +52,8 @@ impl Session {
     }
 
     fn greet(&mut self) -> Attempt<()> {
-        self.pipe.write(&Body::default().u32(VERSION).packet(Ask::Init, None))?;
+        // Who ended without listening may have said something all the same, which tells more.
+        let sent = self.pipe.write(&Body::default().u32(VERSION).packet(Ask::Init, None));
         let packet = self.packet()?;
         let mut fields = Fields(&packet);
         let (kind, version) = (fields.u8()?, fields.u32()?);
@@ -63,7 +67,7 @@ impl Session {
                 self.extensions.push(name);
             }
         }
-        Ok(())
+        sent
     }
 
     /// Why there is no server, by the word of who was to carry the bytes.
@@ -314,5 +318,22 @@ impl Session {
         };
         self.close(&handle)?;
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_ends_without_listening_is_told_by_what_it_said() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec <&-; echo this is no SFTP at all"]);
+        let pipe = Pipe::start(&mut command, Duration::from_secs(60)).unwrap();
+        pipe.wait_for_output();
+        let Err(Fault::Final(error)) = Session::over(pipe) else {
+            panic!("it is no server, and never will be one");
+        };
+        assert!(error.to_string().contains("is no SFTP"), "{error}");
     }
 }
