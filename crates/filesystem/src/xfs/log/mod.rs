@@ -146,8 +146,26 @@ impl<'a> Log<'a> {
         let sector = missing.map_or(near, |index| from + index as u64);
         let written = turns.iter().rposition(|turn| *turn == first);
         let end = written.map_or(sector, |index| from + index as u64 + 1);
-        let head = Head { sector, has_more: end > sector };
-        Ok(Some(head).filter(|_| is_even && end.saturating_sub(sector) <= LOOKED_BACK_SECTORS))
+        if !is_even || end.saturating_sub(sector) > LOOKED_BACK_SECTORS {
+            return Ok(None);
+        }
+        let whole = self.whole_until(sector)?;
+        Ok(Some(Head { sector: whole, has_more: end > whole }))
+    }
+
+    /// `head`, or where the last record before it begins, if only a part of that was stored (`xlog_find_verify_log_record`).
+    fn whole_until(&self, head: u64) -> Result<u64> {
+        let from = head.saturating_sub(RECORD_SECTORS_MAX);
+        let bytes = self.read(from, head - from)?;
+        let is_header = |sector: &[u8]| sector.starts_with(&LOG_MAGIC.to_be_bytes());
+        let Some(index) = bytes.chunks_exact(layout::SECTOR_BYTES).rposition(is_header) else {
+            return Ok(head);
+        };
+        let (raw, _) = RawLogRecord::read_from_prefix(&bytes[index * layout::SECTOR_BYTES..])
+            .expect("a sector is longer");
+        let start = from + index as u64;
+        let sectors = u64::from(headers_of(&raw)) + u64::from(raw.len.get()).div_ceil(SECTOR_BYTES);
+        Ok(if start + sectors > head { start } else { head })
     }
 
     /// The first sector of the `last` turn, of which the last sector is and the first is not.
