@@ -113,9 +113,9 @@ impl Unlocked {
         let plain = match stored.uncompressed_bytes {
             // In the memory that it is in already: blobs have megabytes, and fresh memory costs more than moving them.
             None => {
-                let len = plain.len();
+                let end = NONCE_BYTES + plain.len();
+                sealed.truncate(end);
                 sealed.drain(..NONCE_BYTES);
-                sealed.truncate(len);
                 sealed
             }
             Some(bytes) => inflated(plain, bytes).ok_or_else(|| corrupt("does not decompress"))?,

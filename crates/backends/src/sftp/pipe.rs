@@ -86,8 +86,8 @@ impl Pipe {
 
     /// Until the program has said something.
     #[cfg(test)]
-    pub(crate) fn wait_for_output(&self) {
-        wait(&self.output, PollFlags::IN, self.silence).unwrap();
+    pub(crate) fn wait_for_output(&self) -> Attempt<()> {
+        wait(&self.output, PollFlags::IN, self.silence)
     }
 
     /// Ends the program; answers its exit status, and what it said last.

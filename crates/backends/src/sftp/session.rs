@@ -330,7 +330,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "exec <&-; echo this is no SFTP at all"]);
         let pipe = Pipe::start(&mut command, Duration::from_secs(60)).unwrap();
-        pipe.wait_for_output();
+        pipe.wait_for_output().unwrap();
         let Err(Fault::Final(error)) = Session::over(pipe) else {
             panic!("it is no server, and never will be one");
         };

@@ -14,8 +14,6 @@ const CHUNK_INODES: u64 = 64;
 const PIECE_BYTES_MAX: u64 = 256 << 10;
 /// What lies between two chunks is read along if it is no more than that: about what a request costs.
 const GAP_BYTES_MAX: u64 = 64 << 10;
-/// The most bytes of the inodes of a chunk that are read from their disk at once, if they were not read ahead.
-const INODES_BYTES_MAX: u64 = 1 << 20;
 
 /// Calls `each` with each of the chunks, and with the volume, of which their inodes are in memory.
 pub(super) fn each_read_ahead(
@@ -77,13 +75,13 @@ pub(super) fn each_inode(
     let size = u64::from(superblock.inode_bytes);
     let start = superblock.header_at(group, 0);
     let mut index = 0;
-    while index < 64 {
+    while index < CHUNK_INODES {
         let there = chunk.there >> index;
         if there & 1 == 0 {
             index += 1;
             continue;
         }
-        let count = u64::from((!there).trailing_zeros()).min(64 - index).min(INODES_BYTES_MAX / size);
+        let count = u64::from((!there).trailing_zeros()).min(CHUNK_INODES - index);
         let at = start.plus((u64::from(chunk.first) + index) * size);
         let bytes = read_vec(&**source, at, count * size, "XFS inodes")?;
         for (bytes, offset) in bytes.chunks_exact(superblock.inode_bytes as usize).zip(0..) {

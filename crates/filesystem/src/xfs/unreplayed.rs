@@ -11,7 +11,7 @@ use super::check::blocks_of;
 use super::fork::{self, Met as ForkMet};
 use super::group;
 use super::inode::{self, Fork, Inode};
-use super::inodes::each_inode;
+use super::inodes::{each_inode, each_read_ahead};
 use super::space::{self, Chunk, Met};
 use super::superblock::{GroupNumber, Superblock};
 use crate::bits::Bits;
@@ -20,6 +20,7 @@ use crate::{Source, fault};
 /// The blocks that inodes of `unreplayed` have, or refer to: of chunks that it lists, and of those that `replayed` does.
 pub(super) fn used(unreplayed: &Source, replayed: &Source, superblock: &Superblock) -> Result<Bits> {
     let mut found = Found { source: unreplayed, superblock, used: none(superblock)? };
+    let mut all = Vec::new();
     for group in 0..superblock.group_count {
         // Almost all are in both states, and are read once.
         let mut both = BTreeMap::new();
@@ -28,10 +29,9 @@ pub(super) fn used(unreplayed: &Source, replayed: &Source, superblock: &Superblo
                 *both.entry(chunk.first).or_default() |= chunk.there;
             }
         }
-        for (first, there) in both {
-            found.chunk(group, Chunk { first, there, free: 0 })?;
-        }
+        all.extend(both.into_iter().map(|(first, there)| (group, Chunk { first, there, free: 0 })));
     }
+    each_read_ahead(unreplayed, superblock, &all, |ahead, group, chunk| found.chunk(ahead, group, chunk))?;
     Ok(found.used)
 }
 
@@ -80,14 +80,14 @@ impl Found<'_> {
         self.used.set(u32::try_from(first).unwrap_or(u32::MAX), end);
     }
 
-    fn chunk(&mut self, group: GroupNumber, chunk: Chunk) -> Result<()> {
-        let (source, superblock) = (self.source, self.superblock);
+    fn chunk(&mut self, ahead: &Source, group: GroupNumber, chunk: Chunk) -> Result<()> {
+        let superblock = self.superblock;
         for block in blocks_of(superblock, chunk).flatten() {
             if let Some(first) = superblock.in_group(group, block) {
                 self.take(first, 1);
             }
         }
-        let read = each_inode(source, superblock, group, chunk, &mut |found| match inode::parse(
+        let read = each_inode(ahead, superblock, group, chunk, &mut |found| match inode::parse(
             found.bytes,
             superblock,
             found.number,

@@ -155,17 +155,32 @@ impl<'a> Log<'a> {
 
     /// `head`, or where the last record before it begins, if only a part of that was stored (`xlog_find_verify_log_record`).
     fn whole_until(&self, head: u64) -> Result<u64> {
-        let from = head.saturating_sub(RECORD_SECTORS_MAX);
-        let bytes = self.read(from, head - from)?;
-        let is_header = |sector: &[u8]| sector.starts_with(&LOG_MAGIC.to_be_bytes());
-        let Some(index) = bytes.chunks_exact(layout::SECTOR_BYTES).rposition(is_header) else {
-            return Ok(head);
-        };
-        let (raw, _) = RawLogRecord::read_from_prefix(&bytes[index * layout::SECTOR_BYTES..])
-            .expect("a sector is longer");
-        let start = from + index as u64;
-        let sectors = u64::from(headers_of(&raw)) + u64::from(raw.len.get()).div_ceil(SECTOR_BYTES);
-        Ok(if start + sectors > head { start } else { head })
+        let Some((start, raw)) = self.last_header(head)? else { return Ok(head) };
+        let is_torn = start < head && start + sectors_of(&raw) > head;
+        Ok(if is_torn { start } else { head })
+    }
+
+    /// Where the last record before `head` begins, which may be at the log's end, and its header.
+    fn last_header(&self, head: u64) -> Result<Option<(u64, RawLogRecord)>> {
+        let back = RECORD_SECTORS_MAX.min(self.sectors);
+        let from = (head + self.sectors - back) % self.sectors;
+        let bytes = self.read_around(from, back)?;
+        let sectors: Vec<_> = bytes.chunks_exact(layout::SECTOR_BYTES).collect();
+        let index = sectors.iter().rposition(|sector| sector.starts_with(&LOG_MAGIC.to_be_bytes()));
+        Ok(index.map(|index| {
+            let (raw, _) = RawLogRecord::read_from_prefix(sectors[index]).expect("a sector is longer");
+            ((from + index as u64) % self.sectors, raw)
+        }))
+    }
+
+    /// Sectors from `at` on, which may go on at the beginning.
+    fn read_around(&self, at: u64, count: u64) -> Result<Vec<u8>> {
+        let first = count.min(self.sectors - at);
+        let mut bytes = self.read(at, first)?;
+        if first < count {
+            bytes.extend(self.read(0, count - first)?);
+        }
+        Ok(bytes)
     }
 
     /// The first sector of the `last` turn, of which the last sector is and the first is not.
@@ -180,26 +195,21 @@ impl<'a> Log<'a> {
 
     fn why_not_unmounted(&self, head: u64, superblock: &Superblock) -> Result<Option<Unclean>> {
         const MUST: Option<Unclean> = Some(Unclean::Pending);
-        // The record that unmounts is short, but may be filled up to a stripe.
-        let from = head.saturating_sub(RECORD_SECTORS_MAX);
-        let bytes = self.read(from, head - from)?;
-        let sectors: Vec<_> = bytes.chunks_exact(layout::SECTOR_BYTES).collect();
-        let is_header = |sector: &&[u8]| sector.starts_with(&LOG_MAGIC.to_be_bytes());
-        let Some(at) = sectors.iter().rposition(is_header) else { return Ok(MUST) };
-        let (raw, _) = RawLogRecord::read_from_prefix(sectors[at]).expect("a sector is longer");
+        let Some((at, raw)) = self.last_header(head)? else { return Ok(MUST) };
         let (headers, len) = (headers_of(&raw) as usize, raw.len.get() as usize);
-        let is_last = len > 0
-            && at.checked_add(headers).and_then(|data| data.checked_add(len.div_ceil(layout::SECTOR_BYTES)))
-                == Some(sectors.len());
+        // The record that unmounts is short, but may be filled up to a stripe.
+        let is_last = len > 0 && at < head && at + sectors_of(&raw) == head;
         if !is_last || raw.fs_uuid != superblock.uuid || raw.num_logops.get() != 1 {
             return Ok(MUST);
         }
-        let (last, _) = RawOperation::read_from_prefix(sectors[at + headers]).expect("a sector is longer");
+        let bytes = self.read(at, head - at)?;
+        let sectors: Vec<_> = bytes.chunks_exact(layout::SECTOR_BYTES).collect();
+        let (last, _) = RawOperation::read_from_prefix(sectors[headers]).expect("a sector is longer");
         if last.clientid != LOG_CLIENT || last.flags & operation::UNMOUNT_TRANS == 0 {
             return Ok(MUST);
         }
-        let data = &bytes[(at + headers) * layout::SECTOR_BYTES..];
-        match crc_holds(&sectors[at..at + headers], &data[..len.min(data.len())], raw.crc.get()) {
+        let data = &bytes[headers * layout::SECTOR_BYTES..];
+        match crc_holds(&sectors[..headers], &data[..len.min(data.len())], raw.crc.get()) {
             true => Ok(None),
             false => Ok(Some(Unclean::Whole("the last record of its log is broken"))),
         }
@@ -212,6 +222,11 @@ fn headers_of(raw: &RawLogRecord) -> u32 {
         true => raw.size.get().div_ceil(HEADER_COVERS_BYTES).max(1),
         false => 1,
     }
+}
+
+/// How many sectors a record has, with its headers.
+fn sectors_of(raw: &RawLogRecord) -> u64 {
+    u64::from(headers_of(raw)) + u64::from(raw.len.get()).div_ceil(SECTOR_BYTES)
 }
 
 /// Whether a record's checksum is right: that of its header, which is longer on machines of 64 bits than on others, of the further headers that

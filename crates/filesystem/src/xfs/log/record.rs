@@ -10,7 +10,7 @@ use super::layout::{
     LITTLE_ENDIAN, LOG_MAGIC, RawFurtherHeader, RawItem, RawLogRecord, RawOperation, RawTransactionHeader,
     SECTOR_BYTES as SECTOR, TRANSACTION_MAGIC, VERSION_1, VERSION_2, operation,
 };
-use super::{HEADER_COVERS_BYTES, Log, RECORD_SECTORS_MAX, SECTOR_BYTES, crc_holds, headers_of};
+use super::{HEADER_COVERS_BYTES, Log, RECORD_SECTORS_MAX, SECTOR_BYTES, crc_holds, headers_of, sectors_of};
 use crate::xfs::corrupt::Corrupt;
 use crate::xfs::superblock::Superblock;
 
@@ -112,31 +112,12 @@ impl Transaction {
 }
 
 impl Log<'_> {
-    /// Sectors from `at` on, which may go on at the beginning.
-    fn read_around(&self, at: u64, count: u64) -> Result<Vec<u8>> {
-        let first = count.min(self.sectors - at);
-        let mut bytes = self.read(at, first)?;
-        if first < count {
-            bytes.extend(self.read(0, count - first)?);
-        }
-        Ok(bytes)
-    }
-
-    /// Where the last record before `head` begins, and where it says that the log's tail is.
-    fn last_record(&self, head: u64) -> Result<(u64, u64)> {
-        let back = RECORD_SECTORS_MAX.min(self.sectors);
-        let from = (head + self.sectors - back) % self.sectors;
-        let bytes = self.read_around(from, back)?;
-        let is_header = |sector: &[u8]| sector.starts_with(&LOG_MAGIC.to_be_bytes());
-        let index = bytes.chunks_exact(SECTOR).rposition(is_header);
-        let index = index.ok_or_else(|| wrong(head, "h_magicno", 0_u64, "a record before the log's head"))?;
-        let (raw, _) = RawLogRecord::read_from_prefix(&bytes[index * SECTOR..]).expect("a sector is longer");
-        Ok(((from + index as u64) % self.sectors, raw.tail_lsn.get() & u64::from(u32::MAX)))
-    }
-
     /// All transactions that were committed between the log's tail and `head`.
     pub(super) fn transactions(&self, superblock: &Superblock, head: u64) -> Result<Vec<Transaction>> {
-        let (_, tail) = self.last_record(head)?;
+        let last = self.last_header(head)?;
+        let (_, last) =
+            last.ok_or_else(|| wrong(head, "h_magicno", 0_u64, "a record before the log's head"))?;
+        let tail = last.tail_lsn.get() & u64::from(u32::MAX);
         let mut left = match (head % self.sectors + self.sectors).checked_sub(tail) {
             Some(len) if tail < self.sectors => len % self.sectors,
             _ => return Err(wrong(head, "h_tail_lsn", tail, "a sector of the log")),
@@ -177,9 +158,8 @@ impl Log<'_> {
             return Err(Error::unsupported("XFS with a log in the order of another machine"));
         }
         let len = u64::from(raw.len.get());
-        let headers = u64::from(headers_of(&raw));
-        let sectors = headers + len.div_ceil(SECTOR_BYTES);
-        let is_covered = len <= headers * u64::from(HEADER_COVERS_BYTES);
+        let sectors = sectors_of(&raw);
+        let is_covered = len <= u64::from(headers_of(&raw)) * u64::from(HEADER_COVERS_BYTES);
         if sectors > left || sectors > RECORD_SECTORS_MAX || !is_covered {
             let expected = "a record that ends before the log does, as long as its headers cover";
             return Err(wrong(at, "h_len", len, expected));
