@@ -2,8 +2,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use block::Error;
@@ -16,6 +15,8 @@ use crate::fault::{Attempt, Fault, shown};
 const LINES_MAX: usize = 5;
 /// The longest of them.
 const LINE_BYTES_MAX: u64 = 1024;
+/// How long its last words are waited for once it has ended: a program that it left behind may keep the pipe open for ever.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A program with a server behind it, which ends with this.
 pub(crate) struct Pipe {
@@ -30,7 +31,8 @@ pub(crate) struct Pipe {
 /// What it printed last, and who reads it.
 struct Said {
     lines: Arc<Mutex<Vec<String>>>,
-    reader: Option<JoinHandle<()>>,
+    /// Disconnects when there is nothing left to read.
+    end: mpsc::Receiver<()>,
 }
 
 impl Pipe {
@@ -116,7 +118,9 @@ impl Said {
     fn listen(stderr: ChildStderr) -> Self {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = lines.clone();
+        let (until_end, end) = mpsc::channel::<()>();
         let listen = move || {
+            let _until_end = until_end;
             let (mut reader, mut line) = (BufReader::new(stderr), Vec::new());
             while reader
                 .by_ref()
@@ -131,14 +135,14 @@ impl Said {
                 line.clear();
             }
         };
-        Self { lines, reader: Some(std::thread::spawn(listen)) }
+        std::thread::spawn(listen);
+        Self { lines, end }
     }
 
-    /// To be asked once nobody can say more.
-    fn text(&mut self) -> String {
-        if let Some(reader) = self.reader.take().filter(JoinHandle::is_finished) {
-            let _ = reader.join();
-        }
+    /// To be asked once the program has ended.
+    fn text(&self) -> String {
+        // Either way, what was read by then is what there is.
+        let _ = self.end.recv_timeout(LAST_WORDS);
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).join("; ")
     }
 }
