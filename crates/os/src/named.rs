@@ -1,7 +1,7 @@
 //! Names that the user gave, for use cases that read more than disks.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::io;
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub fn open_input(path: &Path) -> Result<File> {
     File::open(path).map_err(|error| Error::io("read", error).path(path.display()))
 }
 
-/// The names in a folder, in no order.
+/// The names in a folder but for those of folders, in no order.
 pub fn names_in(folder: &Path) -> Result<Vec<OsString>> {
     if let Some(broker) = client() {
         return broker.ask(&Request::NamesIn(folder.into()));
@@ -81,5 +81,28 @@ pub(crate) fn remove_folder_here(path: &Path) {
 }
 
 pub(crate) fn list(folder: &Path) -> io::Result<Vec<OsString>> {
-    std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect()
+    let entries = std::fs::read_dir(folder)?;
+    // What the folder itself says of its entries: a file system whose server is gone answers nothing any more, but is mounted on a folder.
+    let is_folder = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    entries
+        .filter(|entry| !entry.as_ref().is_ok_and(is_folder))
+        .map(|entry| entry.map(|entry| entry.file_name()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_left_out_and_links_to_them_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("folder")).unwrap();
+        std::fs::write(at("file"), "").unwrap();
+        std::os::unix::fs::symlink("folder", at("link")).unwrap();
+        let mut names = names_in(dir.path()).unwrap();
+        names.sort();
+        assert_eq!(names, ["file", "link"]);
+    }
 }

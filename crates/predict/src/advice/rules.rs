@@ -177,14 +177,28 @@ fn volume_refusal(volume: &VolumeFacts) -> Option<String> {
     if !volume.is_movable {
         return Some(format!("the files of {name} cannot be moved in place"));
     }
-    let average_bytes = volume.fragmented_bytes / volume.fragmented_files.max(1);
-    (volume.largest_free_bytes < average_bytes).then(|| {
+    let average_bytes = average_fragmented_bytes(volume);
+    (volume.free_bytes < average_bytes).then(|| {
         format!(
-            "{name} has no room: its fragmented files have {} on average, its largest free extent {}",
+            "{name} has no room: its fragmented files have {} on average, and {} are free",
             human_bytes(average_bytes),
-            human_bytes(volume.largest_free_bytes),
+            human_bytes(volume.free_bytes),
         )
     })
+}
+
+fn average_fragmented_bytes(volume: &VolumeFacts) -> u64 {
+    volume.fragmented_bytes / volume.fragmented_files.max(1)
+}
+
+/// Whether others must move before a fragmented file finds room.
+fn must_make_room(volume: &VolumeFacts) -> bool {
+    volume.largest_free_bytes < average_fragmented_bytes(volume)
+}
+
+/// What moves at most: no plan moved as much again to make room (docs/decisions/defrag-planner.md).
+fn moving_bytes(volume: &VolumeFacts) -> u64 {
+    volume.fragmented_bytes.saturating_mul(if must_make_room(volume) { 2 } else { 1 })
 }
 
 /// Seconds and requests that the guest's own fragments cost: what is left of them when the container is left aside, and
@@ -235,7 +249,7 @@ fn defrag_of(facts: &AdviceFacts, movable: &[&VolumeFacts]) -> Advice {
     let sum =
         |of: fn(&VolumeFacts) -> u64| movable.iter().map(|volume| of(volume)).fold(0, u64::saturating_add);
     let files = sum(|volume| volume.fragmented_files);
-    let moved_bytes = sum(|volume| volume.fragmented_bytes).min(container.virtual_bytes);
+    let moved_bytes = sum(moving_bytes).min(container.virtual_bytes);
     let gain_seconds: f64 = movable.iter().map(|volume| guest_gain(volume).0).sum();
     let unit_bytes = container.unit_bytes.unwrap_or(1).max(1);
     let touched_bytes = moved_bytes.saturating_add(files.saturating_mul(unit_bytes));
@@ -259,9 +273,13 @@ fn defrag_of(facts: &AdviceFacts, movable: &[&VolumeFacts]) -> Advice {
         seconds(total_seconds),
     );
     let price = format!("moving {} in about {}", human_bytes(moved_bytes), seconds(cost.seconds));
+    let room = match movable.iter().any(|volume| must_make_room(volume)) {
+        true => " Others have to make room: 'defrag --dry-run' says for how many files they can.",
+        false => "",
+    };
     let because = match (worth_it, movable.is_empty()) {
         (_, true) => "No file is fragmented.".to_owned(),
-        (true, _) => format!("{figures}, for {price}.{}", in_place_caution(container)),
+        (true, _) => format!("{figures}, for {price}.{room}{}", in_place_caution(container)),
         (false, _) if is_time_worth(gain_seconds, facts) => {
             format!(
                 "It costs more than it gains: {figures}, but {price} takes over {READS_TO_REPAY_MAX} reads to repay."
@@ -384,6 +402,10 @@ pub(super) fn nothing(facts: &AdviceFacts, others: &[Advice]) -> Advice {
         ""
     };
     let because = match worth_it {
+        // There is much to gain, and nothing that would gain it; the others say why.
+        true if is_time_worth(cost.extra_seconds(), facts) => {
+            format!("Nothing else is worth its price, or can be done: {time}, and {space}{base}.")
+        }
         true => format!("Too little to gain: {time}, and {space}{base}."),
         false => format!("It would stay as it is: {time}, and {space}{base}."),
     };

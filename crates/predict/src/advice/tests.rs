@@ -131,7 +131,16 @@ fn each_rule_decides_as_it_says() {
         ("children unknown", bad(), |f| f.container.children = Children::Unknown, &[Defrag, Compact]),
         ("dirty", bad(), |f| f.volumes[0].doubt = Some("not unmounted".into()), &[Compact]),
         ("no mover", bad(), |f| f.volumes[0].is_movable = false, &[Compact]),
-        ("no room", bad(), |f| f.volumes[0].largest_free_bytes = 4096, &[Compact]),
+        ("room has to be made", bad(), |f| f.volumes[0].largest_free_bytes = 4096, &[Defrag, Compact]),
+        (
+            "no room",
+            bad(),
+            |f| {
+                f.volumes[0].free_bytes = 4096;
+                f.volumes[0].largest_free_bytes = 4096;
+            },
+            &[Compact],
+        ),
         (
             "not fragmented",
             bad(),
@@ -187,6 +196,15 @@ fn nothing_says_why_in_one_sentence_with_figures() {
         advice[0].because,
         "Too little to gain: fragments cost 100 ms of the 6.0 s that reading all files takes on nvme (1.7 %), and \
          100 MiB of 11 GiB are reclaimable."
+    );
+    let immovable = with(bad(), |facts| {
+        facts.volumes[0].is_movable = false;
+        facts.container.reclaimable_bytes = 0;
+    });
+    assert_eq!(
+        advise(&immovable)[0].because,
+        "Nothing else is worth its price, or can be done: fragments cost 5 min 30 s of the 6 min 40 s that reading all \
+         files takes on hdd (82 %), and 0 bytes of 11 GiB are reclaimable."
     );
     let clone = with(lean(), |facts| facts.container.parents = 1);
     assert!(advise(&clone)[0].because.contains("the place to optimise is the base of this linked clone"));
