@@ -94,6 +94,9 @@ pub trait Disk: ReadAt<Virtual> {
     }
 }
 
+/// Zeros are written in pieces of this size.
+const ZEROS_LEN_MAX: u64 = 1 << 20;
+
 /// A virtual disk whose contents can be changed where they lie: nothing is allocated, no table of its image changes.
 pub trait EditDisk: ReadAt<Virtual> {
     /// Overwrites what lies from `at` on. `Refused` if a part of it has no place of its own in the image.
@@ -105,6 +108,15 @@ pub trait EditDisk: ReadAt<Virtual> {
     /// As [`ReadAt::read_at`], but from the storage rather than from a cache where that can be had.
     fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
         self.read_at(at, buf)
+    }
+
+    /// Makes `span` read as zeros, and stores as little for that as the image allows. `Refused` as for [`Self::write_at`].
+    fn write_zeros(&self, span: VirtualSpan) -> Result<()> {
+        let zeros = vec![0; usize::try_from(span.len_bytes().min(ZEROS_LEN_MAX)).unwrap_or_default()];
+        span.split(ZEROS_LEN_MAX).try_for_each(|piece| {
+            let len = usize::try_from(piece.len_bytes()).unwrap_or(zeros.len());
+            self.write_at(piece.start(), &zeros[..len])
+        })
     }
 
     /// Says that the contents of `span` mean nothing any more: its storage may be given back.

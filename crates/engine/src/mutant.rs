@@ -21,6 +21,8 @@ pub enum Mutant {
     NotReadBack,
     /// What was read with what lies between is taken as if nothing lay there.
     GapsNotSkipped,
+    /// What holds nothing where it comes from is left as it is where it goes.
+    StaleBelowHoles,
     /// A checkpoint is stored before what it names is on stable storage.
     CheckpointBeforeFlush,
     /// Nobody looks which partial target a checkpoint is of, nor waits until the name of that is on stable storage.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use block::{Memory, Result};
 use engine::{JobMonitor, RearrangeFailure, RearrangeJob, RearrangeOutcome, journal_header};
-use extent::{ExtentSet, VirtualSpan, Volume};
+use extent::{ExtentSet, VirtualSpan, Volume, VolumeSpan};
 use filesystem::{Edits, Rearrange, Relocations, Source};
 use journal::{Claim, DiskName, FileId, Header, Identity, Owner};
 use sim::{EditFile, Pages, Random, SimDisk};
@@ -50,6 +50,8 @@ pub struct Scenario<'a> {
     pub(crate) seed: u64,
     rearrange: Box<dyn Rearrange>,
     batches: Vec<Relocations>,
+    /// What of their destinations comes from zeros, and is not stored.
+    holes: Vec<Vec<VolumeSpan>>,
     /// Before the first batch, then after each.
     expected: Vec<Expected>,
 }
@@ -109,6 +111,7 @@ impl<'a> Scenario<'a> {
             seed,
             rearrange,
             batches: Vec::new(),
+            holes: Vec::new(),
             expected: vec![Expected::new(subject, subject.disk.clone())],
         };
         // A planner does not know what becomes free besides the places that are left.
@@ -131,6 +134,7 @@ impl<'a> Scenario<'a> {
                 subject.name,
                 scenario.batches.len() + 1
             );
+            scenario.holes.push(holes(subject, disk, &batch, now.cluster_bytes()));
             scenario.batches.push(batch);
             scenario.expected.push(Expected::new(subject, after));
         }
@@ -140,6 +144,11 @@ impl<'a> Scenario<'a> {
     /// Bytes that move in all.
     pub fn moved_bytes(&self) -> u64 {
         self.batches.iter().map(Relocations::total_bytes).sum()
+    }
+
+    /// How many bytes of that are zeros that are not stored where they go.
+    pub fn hole_bytes(&self) -> u64 {
+        self.holes.iter().flatten().map(VolumeSpan::len_bytes).sum()
     }
 
     /// How many batches there are.
@@ -203,6 +212,7 @@ impl<'a> Scenario<'a> {
             rearrange: &*self.rearrange,
             batches: &self.batches,
             releases: &[],
+            holes: &self.holes,
             journal,
             thread_count,
             slot_bytes,
@@ -225,6 +235,22 @@ impl<'a> Scenario<'a> {
             None => format!("it is the disk after {batch_count} batches"),
         }
     }
+}
+
+/// Where a batch moves clusters of zeros.
+fn holes(subject: &Subject, disk: &Pages, batch: &Relocations, cluster_bytes: u64) -> Vec<VolumeSpan> {
+    let start = subject.range().start;
+    let of_relocation = move |relocation: filesystem::Relocation| {
+        let blocks = relocation.from.split(cluster_bytes).filter(move |block| {
+            let at = start + index(block.start().get());
+            disk.get(at..at + index(block.len_bytes())).iter().all(|byte| *byte == 0)
+        });
+        blocks.map(move |block| {
+            let skipped = block.start().get() - relocation.from.start().get();
+            VolumeSpan::new(relocation.to.plus(skipped), block.len_bytes())
+        })
+    };
+    batch.by_source().flat_map(of_relocation).collect()
 }
 
 /// The disk after a batch, by the letter of the contract: all that moves is copied from what was, then metadata change.

@@ -270,6 +270,9 @@ impl Toy {
             let mut contents = Vec::new();
             for place in places.split_off(places.len() - count) {
                 set_used(&mut bitmap, place, true);
+                if random.below(4) == 0 {
+                    volume[cluster_at(place)..][..CLUSTER].fill(0);
+                }
                 contents.extend_from_slice(&volume[cluster_at(place)..][..CLUSTER]);
                 match extents.last_mut() {
                     Some((start, count)) if *start + *count == place => *count += 1,

@@ -1,7 +1,7 @@
 //! A host file as the virtual disk that it holds in raw form, for changes in place.
 
 use block::{EditDisk, ReadAt, Result, TargetFile, check_bounds};
-use extent::{HostOffset, Virtual, VirtualOffset};
+use extent::{HostOffset, HostSpan, Virtual, VirtualOffset, VirtualSpan};
 
 /// A raw disk in `file`.
 pub struct EditFile<'a>(pub &'a dyn TargetFile);
@@ -21,6 +21,11 @@ impl EditDisk for EditFile<'_> {
     fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> Result<()> {
         check_bounds(at, buf.len(), self.0.len_bytes())?;
         self.0.write_at(HostOffset::new(at.get()), buf)
+    }
+
+    fn write_zeros(&self, span: VirtualSpan) -> Result<()> {
+        check_bounds(span.start(), 0, self.0.len_bytes())?;
+        self.0.punch(HostSpan::new(HostOffset::new(span.start().get()), span.len_bytes()))
     }
 
     fn flush(&self) -> Result<()> {

@@ -6,6 +6,16 @@ use block::{Error, Result};
 use extent::{ExtentSet, Span, Volume, VolumeSpan};
 use filesystem::{Rearrange, Relocations};
 
+/// `Invalid` unless all of `spans` is where `batch` moves something.
+pub(super) fn check_moved(batch: &Relocations, spans: &[VolumeSpan]) -> Result<()> {
+    let moved: ExtentSet<Volume> = batch.by_destination().map(|each| each.to_span()).collect();
+    let spans: ExtentSet<Volume> = spans.iter().copied().collect();
+    match spans.subtract(&moved).iter().next() {
+        Some(wrong) => Err(Error::invalid("nothing moves to what is not to be stored").at(wrong.start())),
+        None => Ok(()),
+    }
+}
+
 /// The spans that files may go to.
 pub(super) struct FreeSpans {
     free: ExtentSet<Volume>,

@@ -6,6 +6,7 @@
 //! Invariant: nothing is written but the pieces, each to its own place.
 
 use block::{AlignedBuffer, EditDisk, Result};
+use extent::{ExtentSet, Virtual, VirtualOffset, VirtualSpan};
 use mutants::broken;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -86,8 +87,13 @@ impl Group<'_> {
         self.bytes
     }
 
-    /// Copies all of it, and notes the pieces' digests.
-    pub(super) fn copy(&self, disk: &dyn EditDisk, buffers: &mut Buffers) -> Result<()> {
+    /// Copies all of it, and notes the pieces' digests. What of it goes to `holes` is not stored, if it reads as zeros.
+    pub(super) fn copy(
+        &self,
+        disk: &dyn EditDisk,
+        holes: &ExtentSet<Virtual>,
+        buffers: &mut Buffers,
+    ) -> Result<()> {
         let slots = self.slots();
         let Buffers { pieces, window } = buffers;
         for together in windows(&slots) {
@@ -97,11 +103,8 @@ impl Group<'_> {
             slot.piece.note_digest(xxh3_128(&pieces[slot.range()]));
         }
         for row in slots.chunk_by(|one, next| one.piece.to_span().end() == next.piece.to) {
-            let [first, .., last] = row else {
-                disk.write_at(row[0].piece.to, &pieces[row[0].range()])?;
-                continue;
-            };
-            disk.write_at(first.piece.to, &pieces[first.at..last.range().end])?;
+            let (first, last) = (&row[0], &row[row.len() - 1]);
+            write(disk, first.piece.to, holes, &pieces[first.at..last.range().end])?;
         }
         Ok(())
     }
@@ -115,6 +118,32 @@ impl Group<'_> {
         };
         self.pieces.iter().copied().map(place).collect()
     }
+}
+
+/// Writes what goes to `to`, and stores nothing where `holes` say so and it reads as zeros.
+fn write(disk: &dyn EditDisk, to: VirtualOffset, holes: &ExtentSet<Virtual>, bytes: &[u8]) -> Result<()> {
+    let of = |span: VirtualSpan| &bytes[index(to, span.start())..index(to, span.end())];
+    let all = VirtualSpan::new(to, bytes.len() as u64);
+    let mut at = to;
+    for hole in holes.within(all) {
+        if of(hole).iter().any(|byte| *byte != 0) {
+            continue;
+        }
+        write_stored(disk, VirtualSpan::between(at, hole.start()), of)?;
+        if !broken!(StaleBelowHoles) {
+            disk.write_zeros(hole)?;
+        }
+        at = hole.end();
+    }
+    write_stored(disk, VirtualSpan::between(at, all.end()), of)
+}
+
+fn write_stored<'a>(
+    disk: &dyn EditDisk,
+    span: VirtualSpan,
+    of: impl Fn(VirtualSpan) -> &'a [u8],
+) -> Result<()> {
+    if span.is_empty() { Ok(()) } else { disk.write_at(span.start(), of(span)) }
 }
 
 /// What is read at once: pieces that lie near each other, ascending.
@@ -163,7 +192,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use block::{Memory, ReadAt, TargetFile};
-    use extent::{Offset, Virtual, VirtualOffset, VirtualSpan};
+    use extent::Offset;
 
     use super::*;
 
@@ -207,7 +236,7 @@ mod tests {
         let pieces: Vec<_> = places.iter().map(piece).collect();
         let total_bytes = bytes * pieces.len() as u64;
         for group in groups(&pieces.iter().collect::<Vec<_>>(), 1) {
-            group.copy(&disk, &mut Buffers::new(bytes, total_bytes)).unwrap();
+            group.copy(&disk, &ExtentSet::new(), &mut Buffers::new(bytes, total_bytes)).unwrap();
         }
         let mut after = before.clone();
         let range = |at: u64| usize::try_from(at).unwrap()..usize::try_from(at + bytes).unwrap();

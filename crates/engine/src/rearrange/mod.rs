@@ -51,6 +51,9 @@ pub struct RearrangeJob<'a> {
     pub batches: &'a [Relocations],
     /// What is free after each batch and given back to the container then; nothing after those that it is too short for.
     pub releases: &'a [Vec<VolumeSpan>],
+    /// What of each batch's destinations comes from where nothing is stored, and reads as zeros: it is not stored there either. Nothing
+    /// after the batches that it is too short for.
+    pub holes: &'a [Vec<VolumeSpan>],
     /// The journal's file: with its header ([`journal_header`]) and nothing else, under a name that lasts.
     pub journal: &'a dyn TargetFile,
     /// Number of workers that copy.
@@ -163,6 +166,11 @@ fn to_virtual(volume: VirtualSpan, span: VolumeSpan) -> VirtualSpan {
     VirtualSpan::new(volume.start().plus(span.start().get()), span.len_bytes())
 }
 
+/// What is told of one batch.
+fn of_batch(told: &[Vec<VolumeSpan>], number: usize) -> &[VolumeSpan] {
+    told.get(number).map_or(&[], Vec::as_slice)
+}
+
 /// What a run knows besides its job.
 struct Run<'a> {
     job: &'a RearrangeJob<'a>,
@@ -193,10 +201,10 @@ impl RearrangeJob<'_> {
         self.check()?;
         if !broken!(PlacesNotChecked) {
             let mut room = FreeSpans::of(self.rearrange, self.volume.len_bytes())?;
-            let releases = self.releases.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
-            for (batch, release) in self.batches.iter().zip(releases) {
+            for (number, batch) in self.batches.iter().enumerate() {
                 room.take(batch)?;
-                room.check_free(release)?;
+                free_spans::check_moved(batch, of_batch(self.holes, number))?;
+                room.check_free(of_batch(self.releases, number))?;
             }
         }
         let witnesses = self.rearrange.witnesses(self.batches).into_iter().collect();
@@ -246,7 +254,7 @@ impl Run<'_> {
         for (number, batch) in self.job.batches.iter().enumerate() {
             let mut queue = VecDeque::from([batch.clone()]);
             while let Some(batch) = queue.pop_front() {
-                match self.batch(&batch)? {
+                match self.batch(&batch, of_batch(self.job.holes, number))? {
                     Batch::Done => {}
                     Batch::Split(first, second) => {
                         queue.push_front(second);
@@ -259,8 +267,7 @@ impl Run<'_> {
                 }
             }
             // All that lies there is free on stable storage by now. A crash in between leaves it allocated, no more.
-            let release: ExtentSet<Volume> =
-                self.job.releases.get(number).into_iter().flatten().copied().collect();
+            let release: ExtentSet<Volume> = of_batch(self.job.releases, number).iter().copied().collect();
             for span in release.iter() {
                 self.job.disk.release(to_virtual(self.job.volume, span))?;
             }
@@ -271,7 +278,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn batch(&mut self, batch: &Relocations) -> Result<Batch, Stopped> {
+    fn batch(&mut self, batch: &Relocations, holes: &[VolumeSpan]) -> Result<Batch, Stopped> {
         if batch.is_empty() {
             return Ok(Batch::Done);
         }
@@ -283,7 +290,8 @@ impl Run<'_> {
         let edits = job.rearrange.edits(&reader, batch)?;
         let checked = patches::check(&edits, batch, &self.witnesses, reader.below())?;
         let patches = patches::on_disk(checked, job.volume);
-        let mover = Mover::new(batch, job.volume, job.disk, job.thread_count);
+        let holes: ExtentSet<Virtual> = holes.iter().map(|span| to_virtual(job.volume, *span)).collect();
+        let mover = Mover::new(batch, job.volume, holes, job.disk, job.thread_count);
         if Record::len_bytes(&patches, mover.piece_count()) > job.slot_bytes {
             tracing::debug!(pieces = mover.piece_count(), "batch split: its record does not fit the journal");
             return Ok(split(batch)?);

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use block::{EditDisk, Error, Result};
-use extent::{VirtualOffset, VirtualSpan};
+use extent::{ExtentSet, Virtual, VirtualOffset, VirtualSpan};
 use filesystem::Relocations;
 use journal::Move;
 use xxhash_rust::xxh3::xxh3_128;
@@ -18,6 +18,8 @@ use crate::monitor::JobMonitor;
 pub(super) struct Mover<'a> {
     disk: &'a dyn EditDisk,
     thread_count: usize,
+    /// Where they go from places that are not stored.
+    holes: ExtentSet<Virtual>,
     /// By where they come from; their digests are known once they were copied.
     pieces: Vec<Piece>,
 }
@@ -26,6 +28,7 @@ impl<'a> Mover<'a> {
     pub(super) fn new(
         batch: &Relocations,
         volume: VirtualSpan,
+        holes: ExtentSet<Virtual>,
         disk: &'a dyn EditDisk,
         thread_count: usize,
     ) -> Self {
@@ -51,7 +54,7 @@ impl<'a> Mover<'a> {
             };
             from.split(PIECE_BYTES_MAX).map(place)
         });
-        Self { disk, thread_count, pieces: pieces.collect() }
+        Self { disk, thread_count, holes, pieces: pieces.collect() }
     }
 
     pub(super) fn piece_count(&self) -> usize {
@@ -63,7 +66,7 @@ impl<'a> Mover<'a> {
         let groups = groups(&self.by_destination(), self.thread_count);
         self.share(groups.len(), monitor, |number, buffers| {
             let group = &groups[number];
-            group.copy(self.disk, buffers)?;
+            group.copy(self.disk, &self.holes, buffers)?;
             monitor.advanced(group.bytes(), group.bytes());
             Ok(())
         })

@@ -90,6 +90,14 @@ fn bytes_of_others_that_were_read_along_are_found() {
 }
 
 #[test]
+fn stale_bytes_below_holes_are_found() {
+    let subject = Toy::subject(1);
+    let hole_bytes: u64 = (0..12).map(|seed| Scenario::new(&subject, seed, 3).hole_bytes()).sum();
+    assert!(hole_bytes > 0);
+    assert!(first_violation(Mutant::StaleBelowHoles, OPTIONS).is_some());
+}
+
+#[test]
 fn checksums_that_nobody_looks_at_are_found() {
     let subject = Toy::subject(1);
     let options = Options { forges_checksums: true, ..OPTIONS };

@@ -160,6 +160,10 @@ impl EditDisk for Flat {
         Ok(())
     }
 
+    fn write_zeros(&self, span: VirtualSpan) -> Result<()> {
+        self.zero(span, true)
+    }
+
     fn release(&self, span: VirtualSpan) -> Result<()> {
         self.discard(span)
     }

@@ -115,6 +115,9 @@ pub struct DefragPlan {
     pub made_room_bytes: u64,
     /// After each batch: what is free then, and given back to the container, because the batch or one before took as much.
     pub releases: Vec<Vec<VolumeSpan>>,
+    /// What of each batch's destinations comes to hold what is not stored where it comes from, and reads as zeros: it is not stored there
+    /// either, and what of it was stored goes back.
+    pub gaps: Vec<Vec<VolumeSpan>>,
     /// What is free in the end within units of which another part is needed, and is given back after the last batch, to the host if the
     /// container cannot have it.
     pub trimmed: Vec<VolumeSpan>,

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 
 use block::Result;
+use extent::VolumeSpan;
 use filesystem::{FileId, Relocation, Relocations};
 
 use super::plan::{DefragOptions, DefragPlan};
-use super::state::{Growth, Layout, Space};
+use super::state::{Layout, Space};
 
 /// The same moves within the limits of growth; `None` if one of them does not fit, or too much would be left in the end.
 pub(super) fn within_growth(
@@ -26,13 +27,14 @@ pub(super) fn within_growth(
         }
         schedule.close()?;
     }
-    let Schedule { space, batches, releases, .. } = schedule;
+    let Schedule { space, batches, releases, gaps, .. } = schedule;
     if space.growth_bytes() > options.growth_left_bytes_max {
         return Ok(None);
     }
     Ok(Some(DefragPlan {
         batches,
         releases,
+        gaps,
         growth_bytes: space.peak_bytes(),
         growth_left_bytes: space.growth_bytes(),
         ..plan.clone()
@@ -56,8 +58,10 @@ struct Schedule {
     /// Files of which a part does not move without the rest.
     together: BTreeSet<FileId>,
     batch: Vec<Relocation>,
+    batch_gaps: Vec<VolumeSpan>,
     batches: Vec<Relocations>,
-    releases: Vec<Vec<extent::VolumeSpan>>,
+    releases: Vec<Vec<VolumeSpan>>,
+    gaps: Vec<Vec<VolumeSpan>>,
 }
 
 impl Schedule {
@@ -67,28 +71,38 @@ impl Schedule {
             space: Space::new(layout, options),
             together: together.map(|stream| layout.file(stream)).collect(),
             batch: Vec::new(),
+            batch_gaps: Vec::new(),
             batches: Vec::new(),
             releases: Vec::new(),
+            gaps: Vec::new(),
         }
     }
 
     /// Adds what moves at once to the batch, or to the next if that is too much. `false` if it is too much for any.
     fn add(&mut self, group: Vec<Relocation>) -> Result<bool> {
-        if !self.offers(&group) {
+        let mut places = self.places(&group);
+        if !self.space.offers_all_but(&places) {
             self.close()?;
+            places = self.places(&group);
         }
-        if !self.offers(&group) {
+        if !self.space.offers_all_but(&places) {
             return Ok(false);
         }
-        for relocation in group {
-            self.space.take(relocation.to_span());
-            self.batch.push(relocation);
+        for (place, gaps) in places {
+            self.space.take(place, &gaps);
+            self.batch_gaps.extend(gaps);
         }
+        self.batch.extend(group);
         Ok(true)
     }
 
-    fn offers(&self, group: &[Relocation]) -> bool {
-        self.space.offers_all(group.iter().map(Relocation::to_span), Growth::Limited)
+    /// Where each goes, and what of that is not stored then.
+    fn places(&self, group: &[Relocation]) -> Vec<(VolumeSpan, Vec<VolumeSpan>)> {
+        let place = |relocation: &Relocation| {
+            let gaps = self.space.gaps_of(std::iter::once((relocation.from, relocation.to)));
+            (relocation.to_span(), gaps)
+        };
+        group.iter().map(place).collect()
     }
 
     fn close(&mut self) -> Result<()> {
@@ -98,7 +112,9 @@ impl Schedule {
         }
         batch.iter().for_each(|relocation| self.space.give(relocation.from));
         self.batches.push(Relocations::new(batch)?);
-        self.releases.push(self.space.shrink());
+        let gaps = std::mem::take(&mut self.batch_gaps);
+        self.releases.push(self.space.shrink(&gaps));
+        self.gaps.push(gaps);
         Ok(())
     }
 }

@@ -206,6 +206,10 @@ impl<C: Container> EditDisk for AllocatingDisk<C> {
         self.flush_all()
     }
 
+    fn write_zeros(&self, span: VirtualSpan) -> Result<()> {
+        self.zero(span, true)
+    }
+
     fn release(&self, span: VirtualSpan) -> Result<()> {
         self.discard(span)
     }

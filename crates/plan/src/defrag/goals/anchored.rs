@@ -30,7 +30,7 @@ pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
         if can_clear(work, place, stream, &mut effort) && clear(work, &[place], Away::BestFit)? {
             work.close()?;
             work.claim(place);
-            work.move_to_taken(rest, place.start())?;
+            work.move_to_taken(rest, place.start(), &[])?;
             return work.close();
         }
     }

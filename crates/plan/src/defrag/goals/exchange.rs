@@ -409,14 +409,14 @@ fn step_aside(work: &mut Work<'_>, place: VolumeSpan, misfits: &mut Misfits) -> 
     for run in &runs {
         let Some(place) = work.space.find(run.bytes, Growth::Never) else {
             misfits.count(run);
-            places.into_iter().for_each(|place| work.space.give(place));
+            places.into_iter().for_each(|(place, _)| work.space.give(place));
             return Ok(false);
         };
-        work.space.take(place);
-        places.push(place);
+        let gaps = work.take(run.extents.clone(), place);
+        places.push((place, gaps));
     }
-    for (run, place) in runs.into_iter().zip(places) {
-        work.move_to_taken(run.extents, place.start())?;
+    for (run, (place, gaps)) in runs.into_iter().zip(places) {
+        work.move_to_taken(run.extents, place.start(), &gaps)?;
     }
     Ok(true)
 }
@@ -427,9 +427,10 @@ fn move_in(work: &mut Work<'_>, stream: usize, window: VolumeSpan) -> Result<boo
     let mut has_moved = false;
     for (run, place) in waiting(work, stream, window) {
         let is_free = work.extents_within(place).next().is_none() && vacated.within(place).next().is_none();
-        if is_free {
+        // What was there may have taken no storage.
+        if is_free && work.space.write_all_kept(&[place]) {
             run.extents.clone().for_each(|extent| vacated.insert(work.span(extent)));
-            work.move_to_taken(run.extents, place.start())?;
+            work.move_to_taken(run.extents, place.start(), &[])?;
             has_moved = true;
         }
     }

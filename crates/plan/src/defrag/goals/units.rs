@@ -75,7 +75,8 @@ impl Unit {
 
 /// Runs, and the places that were taken for them.
 struct Placed {
-    runs: Vec<(Run, VolumeSpan)>,
+    /// What moves, where to, and what of that is not stored then.
+    runs: Vec<(Run, VolumeSpan, Vec<VolumeSpan>)>,
     /// The places that are in units that stay, and not in a spare one.
     in_gaps: Vec<VolumeSpan>,
 }
@@ -291,16 +292,16 @@ impl Emptying<'_, '_> {
         let mut placed = Placed { runs: Vec::with_capacity(runs.len()), in_gaps: Vec::new() };
         for run in runs {
             if let Some(place) = self.work.space.find(run.bytes, Growth::Never) {
-                self.work.space.take(place);
+                let gaps = self.work.take(run.extents.clone(), place);
                 placed.in_gaps.push(place);
-                placed.runs.push((run, place));
+                placed.runs.push((run, place, gaps));
                 continue;
             }
             match spare.as_deref_mut().filter(|rest| rest.len_bytes() >= run.bytes) {
                 Some(rest) => {
                     let place = VolumeSpan::new(rest.start(), run.bytes);
                     *rest = VolumeSpan::between(place.end(), rest.end());
-                    placed.runs.push((run, place));
+                    placed.runs.push((run, place, Vec::new()));
                 }
                 None => {
                     placed.in_gaps.into_iter().for_each(|place| self.work.space.give(place));
@@ -318,7 +319,7 @@ impl Emptying<'_, '_> {
         placed
             .runs
             .into_iter()
-            .try_for_each(|(run, place)| self.work.move_to_taken(run.extents, place.start()))
+            .try_for_each(|(run, place, gaps)| self.work.move_to_taken(run.extents, place.start(), &gaps))
     }
 
     /// Nothing is in a unit any more. It stays reserved, and is a spare one once the batch was closed.
@@ -388,7 +389,7 @@ impl Emptying<'_, '_> {
         }
         let freed_bytes: u64 = all.iter().map(|leaving| leaving.unit.held_bytes).sum();
         let moved_bytes: u64 =
-            all.iter().flat_map(|leaving| &leaving.placed.runs).map(|(run, _)| run.bytes).sum();
+            all.iter().flat_map(|leaving| &leaving.placed.runs).map(|(run, ..)| run.bytes).sum();
         if freed_bytes <= moved_bytes.saturating_add(spare.len_bytes()) {
             for leaving in all {
                 leaving.placed.in_gaps.into_iter().for_each(|place| self.work.space.give(place));

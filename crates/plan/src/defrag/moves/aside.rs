@@ -57,19 +57,19 @@ pub(crate) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Mi
     for run in &runs {
         let place = work.space.find_without_sliver(run.bytes).filter(|_| work.space.is_a_step(run.bytes));
         if let Some(place) = place {
-            work.space.take(place);
-            places.push(place);
+            let gaps = work.take(run.extents.clone(), place);
+            places.push((place, gaps));
         } else {
             misfits.count(run);
         }
     }
     if misfits.count > before {
-        misfits.taken.extend(places);
+        misfits.taken.extend(places.into_iter().map(|(place, _)| place));
         return Ok(false);
     }
-    for (run, place) in runs.into_iter().zip(places) {
+    for (run, (place, gaps)) in runs.into_iter().zip(places) {
         work.made_room_bytes += run.bytes;
-        work.move_to_taken(run.extents, place.start())?;
+        work.move_to_taken(run.extents, place.start(), &gaps)?;
     }
     Ok(true)
 }

@@ -40,14 +40,15 @@ pub(crate) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -
     let Some(victims) = victims(work, spans) else { return Ok(false) };
     let kept: Vec<_> = spans.iter().map(|span| (*span, work.reserve(*span))).collect();
     let places = find_places(work, &victims, away);
-    if places.len() < victims.len() {
-        places.into_iter().for_each(|place| work.space.give(place));
+    // What left it may have taken no storage.
+    if places.len() < victims.len() || !work.space.write_all_kept(spans) {
+        places.into_iter().for_each(|(place, _)| work.space.give(place));
         kept.into_iter().for_each(|(span, parts)| work.unreserve(span, &parts));
         return Ok(false);
     }
-    for (run, place) in victims.into_iter().zip(places) {
+    for (run, (place, gaps)) in victims.into_iter().zip(places) {
         work.made_room_bytes += run.bytes;
-        work.move_to_taken(run.extents, place.start())?;
+        work.move_to_taken(run.extents, place.start(), &gaps)?;
     }
     Ok(true)
 }
@@ -78,8 +79,8 @@ pub(crate) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan, effort: &
     Ok(())
 }
 
-/// Takes a place for each run; fewer places than runs if one does not fit.
-fn find_places(work: &mut Work<'_>, runs: &[Run], away: Away<'_>) -> Vec<VolumeSpan> {
+/// Takes a place for each run, with its gaps; fewer places than runs if one does not fit.
+fn find_places(work: &mut Work<'_>, runs: &[Run], away: Away<'_>) -> Vec<(VolumeSpan, Vec<VolumeSpan>)> {
     let mut places = Vec::with_capacity(runs.len());
     for run in runs {
         let place = match away {
@@ -87,8 +88,8 @@ fn find_places(work: &mut Work<'_>, runs: &[Run], away: Away<'_>) -> Vec<VolumeS
             Away::Back(targets) => find_target(work, run, targets).or_else(|| find_back(work, run.bytes)),
         };
         let Some(place) = place else { break };
-        work.space.take(place);
-        places.push(place);
+        let gaps = work.take(run.extents.clone(), place);
+        places.push((place, gaps));
     }
     places
 }
@@ -116,7 +117,7 @@ pub(crate) fn fill(work: &mut Work<'_>, placements: Vec<Placement>) -> Result<()
     placements.iter().flat_map(|placement| &placement.parts).for_each(|(_, span)| work.claim(*span));
     for placement in placements {
         for (extents, place) in placement.parts {
-            work.move_to_taken(extents, place.start())?;
+            work.move_to_taken(extents, place.start(), &[])?;
         }
     }
     work.close()

@@ -157,14 +157,15 @@ impl All {
             for (run, place) in std::mem::take(&mut each.waiting) {
                 let is_free =
                     work.extents_within(place).next().is_none() && vacated.within(place).next().is_none();
-                if !is_free || !work.space.write_kept(place) {
+                let gaps = if is_free { work.take_reserved(run.extents.clone(), place) } else { None };
+                let Some(gaps) = gaps else {
                     each.waiting.push((run, place));
                     continue;
-                }
+                };
                 run.extents.clone().for_each(|extent| vacated.insert(work.span(extent)));
                 each.moved_bytes += run.bytes;
                 has_moved = true;
-                work.move_to_taken(run.extents, place.start())?;
+                work.move_to_taken(run.extents, place.start(), &gaps)?;
             }
         }
         Ok(has_moved)

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - what the container holds for others is never in it;
 //! - what is not stored is taken by whole units of the container, or blocks of the host where that has holes, and only within the limit;
+//! - what moves and is not stored takes nothing where it goes: what is stored there goes back;
 //! - what was taken is made good once a batch is closed, by giving back free units, the smallest free extents first; in few pieces where
 //!   units are as small as the host's blocks. Where holes were filled, parts of units go back as well.
 
@@ -189,13 +190,54 @@ impl Space {
         self.affords(self.growth_of(span))
     }
 
-    /// Counts that `span`, which was kept from others, is written. `false`, and nothing counted, if the container must not grow by that.
-    pub(crate) fn write_kept(&mut self, span: VolumeSpan) -> bool {
-        let is_affordable = self.has_storage_at(span);
-        if is_affordable && self.held.is_some() {
-            self.grow(span);
+    /// Counts that `span`, which was kept from others, is written but for `gaps`. `false`, and nothing counted, if the container must not
+    /// grow by that.
+    pub(crate) fn write_kept(&mut self, span: VolumeSpan, gaps: &[VolumeSpan]) -> bool {
+        let is_affordable = self.affords(self.growth_but(span, gaps));
+        if is_affordable {
+            self.grow_but(span, gaps);
         }
         is_affordable
+    }
+
+    /// Counts that all of `spans`, which were kept from others, are written. `false`, and nothing counted, if the container must not grow by that.
+    pub(crate) fn write_all_kept(&mut self, spans: &[VolumeSpan]) -> bool {
+        let is_affordable = self.affords(spans.iter().map(|span| self.growth_of(*span)).sum());
+        if is_affordable {
+            spans.iter().for_each(|span| self.grow_but(*span, &[]));
+        }
+        is_affordable
+    }
+
+    /// Where nothing is stored once all of `moves` went from there to there: whole blocks of the host, ascending.
+    pub(crate) fn gaps_of(&self, moves: impl Iterator<Item = (VolumeSpan, VolumeOffset)>) -> Vec<VolumeSpan> {
+        let mut gaps: Vec<VolumeSpan> = Vec::new();
+        for (from, to) in moves {
+            for part in self.thin.within(from) {
+                let gap = VolumeSpan::new(to.plus(part.start().get() - from.start().get()), part.len_bytes());
+                match gaps.last_mut().filter(|last| last.end() == gap.start()) {
+                    Some(last) => *last = VolumeSpan::between(last.start(), gap.end()),
+                    None => gaps.push(gap),
+                }
+            }
+        }
+        let whole = gaps.into_iter().map(|gap| self.thin.whole_blocks_of(gap));
+        whole.filter(|gap| !gap.is_empty()).collect()
+    }
+
+    /// Whether all of the disjoint places are free, and may be written but for the gaps of each.
+    pub(crate) fn offers_all_but(&self, places: &[(VolumeSpan, Vec<VolumeSpan>)]) -> bool {
+        let growth_bytes = || places.iter().map(|(span, gaps)| self.growth_but(*span, gaps)).sum();
+        places.iter().all(|(span, _)| self.free.covers(*span)) && self.affords(growth_bytes())
+    }
+
+    /// By how much the container grows at the most if `span` is written but for `gaps`.
+    fn growth_but(&self, span: VolumeSpan, gaps: &[VolumeSpan]) -> u64 {
+        let all = self.growth_of(span);
+        match gaps.is_empty() {
+            true => all,
+            false => all.min(parts_but(span, gaps).map(|part| self.growth_of(part)).sum()),
+        }
     }
 
     /// The place in the tightest free extent for `len_bytes`.
@@ -289,7 +331,8 @@ impl Space {
     }
 
     fn affords(&self, growth_bytes: u64) -> bool {
-        self.growth_bytes.checked_add(growth_bytes).is_some_and(|sum| sum <= self.growth_bytes_max)
+        let more_bytes = growth_bytes.saturating_sub(self.spare_bytes);
+        self.growth_bytes.checked_add(more_bytes).is_some_and(|sum| sum <= self.growth_bytes_max)
     }
 
     /// By how much the container grows if `span` is written.
@@ -320,11 +363,13 @@ impl Space {
         pieces
     }
 
-    /// Counts that `span`, which was taken, is really written: the container has storage for it from now on.
-    pub(crate) fn written(&mut self, span: VolumeSpan) {
-        let around = self.thin.units_around(span);
-        if let Some(loan) = &mut self.loan {
-            loan.remove_within(around);
+    /// Counts that `span`, which was taken, is really written but for `gaps`: the container has storage for it from now on.
+    pub(crate) fn written(&mut self, span: VolumeSpan, gaps: &[VolumeSpan]) {
+        for part in parts_but(span, gaps) {
+            let around = self.thin.units_around(part);
+            if let Some(loan) = &mut self.loan {
+                loan.remove_within(around);
+            }
         }
     }
 
@@ -346,10 +391,13 @@ impl Space {
         self.filled_bytes = self.filled_bytes.min(self.growth_bytes);
     }
 
-    /// Gives free units back to the container, and free parts of units back to the host where holes were filled, until no more is taken
+    /// After a batch which left `gaps`: counts what of them was stored as given back, and gives free units back to the container, and free parts of units back to the host where holes were filled, until no more is taken
     /// than before. To be called when all that is free is free on the volume, too. Answers what is given back.
-    pub(crate) fn shrink(&mut self) -> Vec<VolumeSpan> {
+    pub(crate) fn shrink(&mut self, gaps: &[VolumeSpan]) -> Vec<VolumeSpan> {
         let mut given = Vec::new();
+        if self.held.is_some() {
+            gaps.iter().for_each(|gap| self.empty(*gap));
+        }
         let least_bytes = self.given_bytes_min();
         while self.growth_bytes > 0 && self.loan.is_none() {
             let next = self.next_units(least_bytes).or_else(|| self.next_blocks(least_bytes));
@@ -362,6 +410,18 @@ impl Space {
             given.push(span);
         }
         given
+    }
+
+    /// What is stored in a gap is given back, as far as that is whole units.
+    fn empty(&mut self, gap: VolumeSpan) {
+        let units = self.thin.units_within(gap);
+        if !units.is_empty() {
+            let given_bytes = self.thin.empty_units(units);
+            self.count_given(given_bytes);
+            if let Some(loan) = &mut self.loan {
+                loan.remove_within(units);
+            }
+        }
     }
 
     /// How large pieces are that go back first. Of a container with larger units than the host's blocks the number of pieces is small
@@ -417,12 +477,23 @@ impl Space {
         parts
     }
 
-    /// Takes a free `span` to be written.
-    pub(crate) fn take(&mut self, span: VolumeSpan) {
+    /// Takes a free `span` to be written but for `gaps`.
+    pub(crate) fn take(&mut self, span: VolumeSpan, gaps: &[VolumeSpan]) {
         self.free.remove(span);
         if let Some(held) = &mut self.held {
             held.remove_within(span);
-            self.grow(span);
+        }
+        self.grow_but(span, gaps);
+    }
+
+    /// Whether all of `span` but `gaps` counts as stored.
+    pub(crate) fn counts(&self, span: VolumeSpan, gaps: &[VolumeSpan]) -> bool {
+        parts_but(span, gaps).all(|part| !self.thin.touches(part))
+    }
+
+    fn grow_but(&mut self, span: VolumeSpan, gaps: &[VolumeSpan]) {
+        if self.held.is_some() {
+            parts_but(span, gaps).for_each(|part| self.grow(part));
         }
     }
 
@@ -459,6 +530,13 @@ impl Space {
             give_to(&mut aside.free, aside.held.as_mut(), &self.thin, inside);
         }
     }
+}
+
+/// What of `span` lies outside of `gaps`, which ascend within it.
+fn parts_but(span: VolumeSpan, gaps: &[VolumeSpan]) -> impl Iterator<Item = VolumeSpan> + '_ {
+    let starts = std::iter::once(span.start()).chain(gaps.iter().map(VolumeSpan::end));
+    let ends = gaps.iter().map(VolumeSpan::start).chain(std::iter::once(span.end()));
+    starts.zip(ends).map(|(start, end)| VolumeSpan::between(start, end)).filter(|part| !part.is_empty())
 }
 
 /// What can move at once wherever it goes: it may take a part of a unit at both ends.

@@ -93,6 +93,16 @@ impl Unstored {
         self.in_units.insert(units);
     }
 
+    /// Nothing of whole `units` is stored any more. Answers how many bytes of them were.
+    pub(crate) fn empty_units(&mut self, units: VolumeSpan) -> u64 {
+        let unstored_bytes: u64 = self.within(units).iter().map(VolumeSpan::len_bytes).sum();
+        for spans in [&mut self.absent, &mut self.holes] {
+            spans.remove_within(units);
+        }
+        self.remove_units(units);
+        units.len_bytes() - unstored_bytes
+    }
+
     /// Whole `blocks` that were stored are holes of the host's file now.
     pub(crate) fn remove_blocks(&mut self, blocks: VolumeSpan) {
         self.holes.insert(blocks);
@@ -122,6 +132,11 @@ impl Unstored {
             at = end;
         }
         None
+    }
+
+    /// The blocks of the host that lie in `span` in full.
+    pub(crate) fn whole_blocks_of(&self, span: VolumeSpan) -> VolumeSpan {
+        self.inside(span, HOST_BLOCK_BYTES)
     }
 
     fn blocks_around(&self, span: VolumeSpan) -> VolumeSpan {

@@ -49,6 +49,7 @@ pub(crate) struct Work<'a> {
     growth_bytes_max: u64,
     batches: Vec<Relocations>,
     releases: Vec<Vec<VolumeSpan>>,
+    gaps: Vec<Vec<VolumeSpan>>,
     /// The batch in which an extent moved last, counted from one.
     moved_in: Vec<u32>,
     /// What nobody gets when it becomes free.
@@ -67,6 +68,8 @@ struct Batch {
     last: Option<usize>,
     bytes: u64,
     vacated: Vec<VolumeSpan>,
+    /// What of the destinations is not stored.
+    gaps: Vec<VolumeSpan>,
 }
 
 impl<'a> Work<'a> {
@@ -95,6 +98,7 @@ impl<'a> Work<'a> {
             growth_bytes_max: options.growth_bytes_max,
             batches: Vec::new(),
             releases: Vec::new(),
+            gaps: Vec::new(),
             moved_in: vec![0; layout.extent_count()],
             reserved: Spans::default(),
             moved_bytes: 0,
@@ -255,12 +259,42 @@ impl<'a> Work<'a> {
 
     /// Moves extents to a place that was found free, where they lie one after the other.
     pub(crate) fn move_to(&mut self, extents: Range<usize>, to: VolumeSpan) -> Result<()> {
-        self.space.take(to);
-        self.move_to_taken(extents, to.start())
+        let gaps = self.take(extents.clone(), to);
+        self.move_to_taken(extents, to.start(), &gaps)
     }
 
-    /// As [`Self::move_to`], to a place that was taken.
-    pub(crate) fn move_to_taken(&mut self, extents: Range<usize>, to: VolumeOffset) -> Result<()> {
+    /// Takes a place that was found free for extents. Answers what of it is not stored once they lie there.
+    pub(crate) fn take(&mut self, extents: Range<usize>, to: VolumeSpan) -> Vec<VolumeSpan> {
+        let gaps = self.gaps_at(extents, to.start());
+        self.space.take(to, &gaps);
+        gaps
+    }
+
+    /// As [`Self::take`], of what was reserved. `None`, and nothing happened, if the container must not grow by that.
+    pub(crate) fn take_reserved(&mut self, extents: Range<usize>, to: VolumeSpan) -> Option<Vec<VolumeSpan>> {
+        let gaps = self.gaps_at(extents, to.start());
+        self.space.write_kept(to, &gaps).then_some(gaps)
+    }
+
+    /// What of the place from `to` on is not stored once extents lie there.
+    fn gaps_at(&self, extents: Range<usize>, to: VolumeOffset) -> Vec<VolumeSpan> {
+        let mut at = to;
+        self.space.gaps_of(extents.map(|extent| {
+            let from = self.span(extent);
+            let to = at;
+            at = to.plus(from.len_bytes());
+            (from, to)
+        }))
+    }
+
+    /// As [`Self::move_to`], to a place that was taken, of which `gaps` are not written. What was reserved is stored, and has none: it stays so
+    /// for what else comes there.
+    pub(crate) fn move_to_taken(
+        &mut self,
+        extents: Range<usize>,
+        to: VolumeOffset,
+        gaps: &[VolumeSpan],
+    ) -> Result<()> {
         let mut to = to;
         if extents.clone().any(|extent| self.is_in_batch(extent)) {
             self.close()?;
@@ -275,7 +309,7 @@ impl<'a> Work<'a> {
             if !together {
                 self.close_if_full(self.layout.len_bytes(extent))?;
             }
-            self.relocate(extent, to);
+            self.relocate(extent, to, gaps);
             to = to.plus(self.layout.len_bytes(extent));
         }
         Ok(())
@@ -286,8 +320,17 @@ impl<'a> Work<'a> {
         if is_full && !self.batch.relocations.is_empty() { self.close() } else { Ok(()) }
     }
 
-    fn relocate(&mut self, extent: usize, to: VolumeOffset) {
+    fn relocate(&mut self, extent: usize, to: VolumeOffset, gaps: &[VolumeSpan]) {
         let from = self.span(extent);
+        let place = Span::new(to, from.len_bytes());
+        let first = gaps.partition_point(|gap| gap.end() <= place.start());
+        let within = || gaps[first..].iter().map_while(|gap| gap.intersect(&place));
+        for gap in within() {
+            match self.batch.gaps.last_mut().filter(|last| last.end() == gap.start()) {
+                Some(last) => *last = Span::between(last.start(), gap.end()),
+                None => self.batch.gaps.push(gap),
+            }
+        }
         let file = self.layout.file(self.owner(extent));
         let follows = self.batch.last.is_some_and(|last| {
             last + 1 == extent && self.layout.extents_of(self.owner(extent)).start != extent
@@ -303,7 +346,9 @@ impl<'a> Work<'a> {
         self.batch.bytes += from.len_bytes();
         self.batch.vacated.push(from);
         self.moved_bytes += from.len_bytes();
-        self.space.written(Span::new(to, from.len_bytes()));
+        let gaps: Vec<_> = within().collect();
+        debug_assert!(self.space.counts(place, &gaps), "what is written is counted");
+        self.space.written(place, &gaps);
         self.moved_in[extent] = self.batch_number();
         self.at[extent] = to;
         self.by_place.remove(&from.start().get());
@@ -326,7 +371,8 @@ impl<'a> Work<'a> {
             self.give(Span::between(at, span.end()));
         }
         if has_moved {
-            self.releases.push(self.space.shrink());
+            self.releases.push(self.space.shrink(&batch.gaps));
+            self.gaps.push(batch.gaps);
         }
         Ok(())
     }
@@ -339,7 +385,7 @@ impl<'a> Work<'a> {
 
     /// Gives the container what is free as of the last batch, as far as it took more than it had.
     pub(crate) fn give_back(&mut self) {
-        let more = self.space.shrink();
+        let more = self.space.shrink(&[]);
         if let Some(release) = self.releases.last_mut() {
             release.extend(more);
         }
@@ -419,6 +465,7 @@ impl<'a> Work<'a> {
             trimmed,
             batches: self.batches,
             releases: self.releases,
+            gaps: self.gaps,
         }
     }
 }

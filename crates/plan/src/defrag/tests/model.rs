@@ -256,11 +256,57 @@ impl Model {
         }
     }
 
-    /// Takes the units and the holes under a batch's destinations; answers how many clusters of them were not allocated.
-    fn allocate(&mut self, batch: &Relocations, options: &DefragOptions) -> i64 {
+    /// What of the streams has no storage, and so holds nothing.
+    fn empty_data(&self) -> std::collections::BTreeSet<(usize, u64)> {
+        let is_stored = |backing| matches!(backing, Backing::Allocated | Backing::Fixed);
+        let cells = self.cells.iter().zip(&self.backing).filter(|(_, backing)| !is_stored(**backing));
+        let data = cells.filter_map(|(cell, _)| match cell {
+            Cell::Data { stream, logical } => Some((*stream, *logical)),
+            _ => None,
+        });
+        data.collect()
+    }
+
+    /// What comes to lie in gaps holds nothing.
+    fn check_gaps(
+        &self,
+        batch: &Relocations,
+        gaps: &[VolumeSpan],
+        empty: &std::collections::BTreeSet<(usize, u64)>,
+    ) {
+        let from: std::collections::BTreeMap<_, _> =
+            batch.by_source().flat_map(|each| clusters(each.to_span()).zip(clusters(each.from))).collect();
+        for at in gaps.iter().flat_map(|gap| clusters(*gap)) {
+            let Cell::Data { stream, logical } = self.cells[from[&at]] else { panic!("{at}: no data") };
+            assert!(empty.contains(&(stream, logical)), "{at} holds something");
+        }
+    }
+
+    /// Gives back what is stored in whole units of gaps; answers how many clusters that are.
+    fn empty(&mut self, gaps: &[VolumeSpan], options: &DefragOptions) -> i64 {
+        let (unit_bytes, skew) = (options.unit_bytes, options.unit_skew_bytes);
+        let mut given = 0;
+        for gap in gaps {
+            let first = (gap.start().get() + skew).div_ceil(unit_bytes) * unit_bytes - skew;
+            let end = (gap.end().get() + skew) / unit_bytes * unit_bytes;
+            for at in first / CLUSTER..end.saturating_sub(skew).max(first) / CLUSTER {
+                let backing = &mut self.backing[usize::try_from(at).unwrap()];
+                given += i64::from(*backing == Backing::Allocated);
+                *backing = Backing::Unallocated;
+            }
+        }
+        given
+    }
+
+    /// Takes the units and the holes under a batch's destinations, but for `gaps`; answers how many clusters of them were not allocated.
+    fn allocate(&mut self, batch: &Relocations, gaps: &[VolumeSpan], options: &DefragOptions) -> i64 {
         let unit = |at: usize| (at as u64 * CLUSTER + options.unit_skew_bytes) / options.unit_bytes;
-        let written: std::collections::BTreeSet<_> =
-            batch.by_source().flat_map(|each| clusters(each.to_span())).collect();
+        let empty: std::collections::BTreeSet<_> = gaps.iter().flat_map(|gap| clusters(*gap)).collect();
+        let written: std::collections::BTreeSet<_> = batch
+            .by_source()
+            .flat_map(|each| clusters(each.to_span()))
+            .filter(|at| !empty.contains(at))
+            .collect();
         let touched: std::collections::BTreeSet<_> = written.iter().map(|at| unit(*at)).collect();
         let mut grown = 0;
         for at in 0..self.backing.len() {
@@ -319,8 +365,11 @@ impl Model {
         let (mut growth, mut peak) = (0i64, 0i64);
         let mut blocks = std::collections::BTreeSet::new();
         let mut moved_bytes = 0;
+        let empty = self.empty_data();
         assert_eq!(plan.batches.len(), plan.releases.len());
-        for (batch, release) in plan.batches.iter().zip(&plan.releases) {
+        assert_eq!(plan.batches.len(), plan.gaps.len());
+        for ((batch, release), gaps) in plan.batches.iter().zip(&plan.releases).zip(&plan.gaps) {
+            now.check_gaps(batch, gaps, &empty);
             assert!(!batch.is_empty());
             let is_one = batch.by_source().len() == 1 && {
                 let first = batch.by_source().next().unwrap();
@@ -334,13 +383,14 @@ impl Model {
                 batch.total_bytes() <= options.batch_bytes_max || is_one || is_together,
                 "a batch is too large"
             );
-            growth += now.allocate(batch, options);
+            growth += now.allocate(batch, gaps, options);
             peak = peak.max(growth);
             now.apply(batch, true);
             moved_bytes += batch.total_bytes();
             for at in batch.by_source().flat_map(|each| clusters(each.to_span())) {
                 blocks.insert(at as u64 * CLUSTER / 65536);
             }
+            growth -= now.empty(gaps, options);
             growth -= now.release(release, options, self.backing.contains(&Backing::Hole));
         }
         // The host has back what is free within units, which the container keeps.
