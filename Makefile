@@ -162,6 +162,7 @@ running-guests: ## Have a Debian kernel work on disks until it is killed, taken 
 	scripts/install-test-tools
 	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked --release -p leandisk-filesystem --test it -- running_guest:: --ignored --nocapture
 	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- running_lvm:: --ignored --nocapture
+	LEANDISK_MOMENTS=$(MOMENTS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- guest_mirrors:: --ignored --nocapture
 
 live-guest: ## Copy the disk of a Debian guest while SQLite, PostgreSQL and fio write to it, LIVE_COPIES times for each file system, and judge each copy (Debian, postgresql, qemu-system-x86)
 	scripts/install-test-tools live

@@ -14,6 +14,8 @@ mod host_mount;
 mod hostile;
 pub mod kernel;
 pub mod loops;
+pub mod lvm_guest;
+mod machine;
 mod moto;
 pub mod mounted;
 pub mod ntfs_log;

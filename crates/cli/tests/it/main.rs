@@ -39,6 +39,7 @@ mod files;
 mod generated;
 mod guard;
 mod guest;
+mod guest_mirrors;
 mod holders;
 mod instant;
 mod interrupted;

@@ -65,18 +65,21 @@ fn of_legs(
         return Ok(Some("its metadata are too short".into()));
     }
     let (events, bitmap) = (read_superblock(first)?.events, read_bitmap(first)?);
+    let told = |position: usize, doubt: &str| Ok(Some(format!("leg {position}: {doubt}")));
     for (position, leg) in legs.iter().enumerate() {
         let (superblock, header) = (read_superblock(*leg)?, read_bitmap(*leg)?);
         let is_of_one_time = superblock.events == events && header.as_bytes() == bitmap.as_bytes();
         let doubt = of_superblock(&superblock, position, legs.len(), len_bytes)
             .or_else(|| (!is_of_one_time).then_some("what it and the first leg say is not of one time"))
             .or_else(|| of_bitmap(&header, &superblock));
-        let doubt = match doubt {
-            None => of_bits(*leg, &header, len_bytes)?,
-            Some(doubt) => Some(doubt),
-        };
         if let Some(doubt) = doubt {
-            return Ok(Some(format!("leg {position}: {doubt}")));
+            return told(position, doubt);
+        }
+    }
+    // Where a leg failed or is being rebuilt, writes are under way as well: that comes last.
+    for (position, leg) in legs.iter().enumerate() {
+        if let Some(doubt) = of_bits(*leg, &bitmap, len_bytes)? {
+            return told(position, doubt);
         }
     }
     Ok(None)
@@ -278,6 +281,13 @@ mod tests {
             changed[at] = value;
             assert_eq!(of_two([&legs[0], &changed]).as_deref(), Some(reason));
         }
+        // Of several reasons, that a leg is behind is told first.
+        let changed = [(0, 4096 + 256, 4), (1, 39, 0)].map(|(which, at, value)| {
+            let mut changed = legs[which].clone();
+            changed[at] = value;
+            changed
+        });
+        assert_eq!(of_two([&changed[0], &changed[1]]).as_deref(), Some("leg 1: it is being rebuilt"));
         assert!(of_two([&legs[0], &legs[0]]).is_some() && of_two([&legs[1], &legs[0]]).is_some());
         assert!(of_two([&legs[0], &legs[1][..4096 + 256 + 7]]).unwrap().contains("too short"));
         assert!(of_two([&legs[0], &legs[1][..4096]]).unwrap().contains("too short"));
