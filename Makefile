@@ -25,6 +25,9 @@ LOAD_SECONDS ?= 600
 KILL_RUNS ?= 1000
 # Moments at which `make running` takes the disk of each file system.
 MOMENTS ?= 100
+# Seconds that `make guard-soak` keeps each file system busy, and guards that it kills there at least.
+SOAK_SECONDS ?= 3600
+SOAK_KILLS ?= 200
 # Runs of the coordinator and its guests that `make coordinate` simulates.
 COORDINATE_SEEDS ?= 1000000
 # Copies of running guests' disks that `make live-kills` kills.
@@ -34,7 +37,7 @@ LIVE_COPIES ?= 10
 # Generations of random writes that `make backup-generations` backs up.
 GENERATIONS ?= 1000
 
-.PHONY: help background-figures guard-figures results coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean live-guest
+.PHONY: help background-figures guard-figures guard-soak results coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean live-guest
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,6 +82,11 @@ fuzz-smoke: ## Fuzz each parser for FUZZ_SMOKE_SECONDS
 guard-figures: ## What `leandisk guard` prevents and repairs on loop mounts (root; MIB=32 a file)
 	$(CARGO) build --locked --release -p leandisk-cli
 	scripts/as-root scripts/guard-figures target/release/leandisk
+
+guard-soak: ## Guard ext4, XFS and Btrfs under load, kills, ENOSPC and freezes, and compare all files (SOAK_SECONDS=3600, SOAK_KILLS=200, SOAK_SYSTEMS=ext4,xfs,xfs-exchange,btrfs)
+	scripts/install-test-tools
+	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_KILLS=$(SOAK_KILLS) $(RUN_TESTS) --locked -p leandisk-cli --test it -- guard_soak::an_hour \
+		--include-ignored --nocapture
 
 background-figures: ## What fio notices of a copy, with and without --background (ROUNDS=3, SECONDS=10, MIB=4096)
 	$(CARGO) build --locked --release -p leandisk-cli

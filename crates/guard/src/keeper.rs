@@ -31,6 +31,8 @@ const CLOSED_MS: Millis = 500;
 const RETRY_MS: Millis = 1000;
 /// The same for a repair.
 const REPAIR_RETRY_MS: Millis = 5000;
+/// So often it is looked whether others run short of room.
+const SHORTAGE_LOOK_MS: Millis = 100;
 /// Files that are remembered at most.
 const FILES_MAX: usize = 1 << 16;
 /// The ledger is written anew once it has so many lines more than it needs.
@@ -138,6 +140,8 @@ pub struct Guard<M> {
     pub(crate) counters: Counters,
     pub(crate) space: Consolidation,
     lines: usize,
+    /// Whether others run short of room is looked for again then.
+    shortage_looked_ms: Millis,
 }
 
 impl<M: Machine> Guard<M> {
@@ -158,6 +162,7 @@ impl<M: Machine> Guard<M> {
             counters: Counters::default(),
             space: Consolidation::default(),
             lines,
+            shortage_looked_ms: 0,
         }
     }
 
@@ -269,9 +274,25 @@ impl<M: Machine> Guard<M> {
     /// Reserves what was found wanting, and gives back what is due.
     pub fn act(&mut self, now: Millis) -> Result<()> {
         self.reserve(now)?;
+        self.make_room(now)?;
         let due = |(id, file): (&FileId, &File)| (file.claim?.due <= now).then(|| id.clone());
         let due: Vec<FileId> = self.files.iter().filter_map(due).collect();
         self.give_back(now, due)
+    }
+
+    /// Where others run short of room, it goes back as soon as the files are closed, and not after a while.
+    fn make_room(&mut self, now: Millis) -> Result<()> {
+        let waits = |file: &File| file.claim.is_some_and(|claim| claim.due > now);
+        if self.options.dry_run || now < self.shortage_looked_ms || !self.files.values().any(waits) {
+            return Ok(());
+        }
+        self.shortage_looked_ms = now + SHORTAGE_LOOK_MS;
+        if spare_bytes(self.machine.room()?) > 0 || broken!(ShortageIgnored) {
+            return Ok(());
+        }
+        let claimed = self.files.values_mut().filter_map(|file| file.claim.as_mut());
+        claimed.for_each(|claim| claim.due = now);
+        Ok(())
     }
 
     /// When `act` has something to do next.
@@ -313,24 +334,44 @@ impl<M: Machine> Guard<M> {
         if !broken!(ReservedUnrecorded) {
             self.append(&records)?;
         }
+        let mut result = Ok(());
+        let mut not_begun = Vec::new();
         for (id, from, end) in chosen {
-            self.reserve_one(now, &id, from, end)?;
+            if result.is_ok() {
+                result = self.reserve_one(now, &id, from, end);
+            } else if self.announced.remove(&id).is_some() {
+                not_begun.push(id);
+            }
         }
         if broken!(ReservedUnrecorded) {
             self.append(&records)?;
         }
-        Ok(())
+        self.take_back(not_begun)?;
+        result
+    }
+
+    /// Has the ledger forget what was announced and not begun: the next guard would take what somebody else reserves there for its own.
+    fn take_back(&mut self, not_begun: Vec<FileId>) -> Result<()> {
+        let is_unclaimed = |id: &FileId| !self.has_claim(id) && !broken!(AnnouncedForgotten);
+        let records: Vec<_> =
+            not_begun.into_iter().filter(is_unclaimed).map(|file| Record::Given { file }).collect();
+        if records.is_empty() { Ok(()) } else { self.append(&records) }
     }
 
     fn reserve_one(&mut self, now: Millis, id: &FileId, from: u64, end: u64) -> Result<()> {
         let outcome = if self.options.dry_run {
-            Reserved::Yes { before: Facts::default(), after: Facts::default() }
+            Ok(Reserved::Yes { before: Facts::default(), after: Facts::default() })
         } else {
-            self.machine.reserve(id, from, end)?
+            self.machine.reserve(id, from, end)
         };
         self.announced.remove(id);
         let Some(file) = self.files.get_mut(id) else { return Ok(()) };
         let mut claim = Claim { end_bytes: end, stamps: None, is_written: true, due: now + LINGER_MS };
+        // After an error there may be a part, too.
+        let (outcome, result) = match outcome {
+            Ok(outcome) => (outcome, Ok(())),
+            Err(error) => (Reserved::NoRoom, Err(error)),
+        };
         match outcome {
             Reserved::Yes { before, after } => {
                 let first = file.claim.filter(|claim| !claim.is_written).and_then(|claim| claim.stamps);
@@ -354,7 +395,7 @@ impl<M: Machine> Guard<M> {
                 }
             }
         }
-        Ok(())
+        result
     }
 
     /// Gives back what all files have, where nobody has them open. How many still have reserved room.
@@ -367,29 +408,50 @@ impl<M: Machine> Guard<M> {
 
     fn give_back(&mut self, now: Millis, files: Vec<FileId>) -> Result<()> {
         let mut given = Vec::new();
+        let mut result = Ok(());
         for id in files {
             let Some(claim) = self.files.get(&id).and_then(|file| file.claim) else { continue };
-            let is_given = self.options.dry_run || self.give_one_back(now, &id, &claim)?;
-            if is_given {
-                if let Some(file) = self.files.get_mut(&id) {
-                    file.claim = None;
+            let is_given = if self.options.dry_run { Ok(true) } else { self.give_one_back(now, &id, &claim) };
+            match is_given {
+                Ok(true) => {
+                    if let Some(file) = self.files.get_mut(&id) {
+                        file.claim = None;
+                    }
+                    given.push(Record::Given { file: id });
                 }
-                given.push(Record::Given { file: id });
+                Ok(false) => {}
+                // It comes again, after the others.
+                Err(error) => {
+                    self.put_off(now, &id);
+                    result = Err(error);
+                    if broken!(GivenUnrecorded) {
+                        return result;
+                    }
+                }
             }
         }
-        if given.is_empty() { Ok(()) } else { self.append(&given) }
+        if !given.is_empty() {
+            self.append(&given)?;
+        }
+        result
+    }
+
+    fn put_off(&mut self, now: Millis, id: &FileId) {
+        if let Some(claim) = self.files.get_mut(id).and_then(|file| file.claim.as_mut()) {
+            claim.due = now + RETRY_MS;
+        }
     }
 
     /// Whether the file has nothing reserved any more.
     fn give_one_back(&mut self, now: Millis, id: &FileId, claim: &Claim) -> Result<bool> {
-        let facts = match self.machine.hold(id)? {
+        let machine = &mut self.machine;
+        let held = if broken!(ProgramsKeepRoom) { machine.hold(id)? } else { machine.hold_to_cut(id)? };
+        let facts = match held {
             Held::Yes(facts) => facts,
             Held::Gone => return Ok(true),
             Held::Busy if broken!(CutUnheld) => Facts::default(),
             Held::Busy | Held::No(_) => {
-                if let Some(claim) = self.files.get_mut(id).and_then(|file| file.claim.as_mut()) {
-                    claim.due = now + RETRY_MS;
-                }
+                self.put_off(now, id);
                 return Ok(false);
             }
         };
@@ -593,11 +655,15 @@ impl Work<'_, '_> {
     }
 }
 
+/// What is free beyond what is to stay free.
+fn spare_bytes(room: Room) -> u64 {
+    room.free_bytes.saturating_sub((room.all_bytes / FREE_SHARE).max(FREE_BYTES_MIN))
+}
+
 /// What may be reserved at once where so much is reserved already.
 fn may_bytes(room: Room, reserved_bytes: u64) -> u64 {
     let all = (room.free_bytes.saturating_add(reserved_bytes) / ALL_SHARE).saturating_sub(reserved_bytes);
-    let spare = room.free_bytes.saturating_sub((room.all_bytes / FREE_SHARE).max(FREE_BYTES_MIN));
-    all.min(spare).min(room.free_bytes / STEP_SHARE)
+    all.min(spare_bytes(room)).min(room.free_bytes / STEP_SHARE)
 }
 
 /// Why a file is left alone, in words.

@@ -16,7 +16,7 @@ pub struct Extent {
     pub piece: Piece,
     /// Somebody else's as well: a reflink's, a snapshot's.
     pub is_shared: bool,
-    /// It can be read, and has a place of its own on the device.
+    /// It can be read, was written and is not only reserved, and has a place of its own on the device.
     pub is_plain: bool,
 }
 
@@ -120,6 +120,10 @@ pub trait Machine {
 
     /// Takes a file for oneself alone.
     fn hold(&mut self, file: &FileId) -> Result<Held>;
+
+    /// The same, only to give its room back: also a file of which nothing may be reserved any more, since it became a program, for example. Only what
+    /// cannot be cut at all, or not without a trace, is left alone.
+    fn hold_to_cut(&mut self, file: &FileId) -> Result<Held>;
 
     /// Frees what a file that is held has past its end and up to `to_bytes`; `false` if that cannot be done without freeing what lies
     /// further.

@@ -31,10 +31,20 @@ pub enum Mutant {
     DayForgotten,
     /// What was kept from the file system stays with the guard.
     HeldBack,
+    /// Room of a file that became a program stays.
+    ProgramsKeepRoom,
+    /// The ledger does not hear of room that went back before an error.
+    GivenUnrecorded,
+    /// The ledger keeps what was announced and not reserved after an error.
+    AnnouncedForgotten,
+    /// A file with holes is moved as a whole.
+    HolesFilled,
+    /// Room stays for a while where others run short of it.
+    ShortageIgnored,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 14] = [
+pub const MUTANTS: [Mutant; 19] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -49,4 +59,9 @@ pub const MUTANTS: [Mutant; 14] = [
     Mutant::MovedUnseen,
     Mutant::DayForgotten,
     Mutant::HeldBack,
+    Mutant::ProgramsKeepRoom,
+    Mutant::GivenUnrecorded,
+    Mutant::AnnouncedForgotten,
+    Mutant::HolesFilled,
+    Mutant::ShortageIgnored,
 ];

@@ -155,7 +155,10 @@ pub fn plan(extents: &[Extent], profile: &Profile, whole_files: bool) -> Plan {
     let is_movable = |extent: &Extent| extent.is_plain && !is_shared(extent);
     let pays = |run: &[Extent]| run.len() > 1 && count(run) > 1 && pays(run, profile);
     if whole_files {
-        if all.iter().all(is_movable) && pays(&all) {
+        let has_holes = all.windows(2).any(|pair| !follows_in_file(&pair[0], &pair[1]));
+        let is_whole = !has_holes && all.first().is_some_and(|first| first.piece.logical == 0);
+        // What moves as a whole is copied as a whole, and its holes would be filled.
+        if (is_whole || broken!(HolesFilled)) && all.iter().all(is_movable) && pays(&all) {
             plan.stretches.push(span_of(&all));
         }
         return plan;

@@ -224,6 +224,10 @@ impl Machine for Sim {
         Ok(Reserved::NoRoom)
     }
 
+    fn hold_to_cut(&mut self, file: &FileId) -> Result<Held> {
+        self.hold(file)
+    }
+
     fn hold(&mut self, file: &FileId) -> Result<Held> {
         let mut world = self.0.borrow_mut();
         world.step()?;

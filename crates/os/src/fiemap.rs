@@ -93,6 +93,17 @@ pub(crate) fn allocated(file: &File, name: &str, window: HostSpan) -> Result<Opt
     Ok(told.then(|| all.into_iter().collect()))
 }
 
+/// Whether some of `window` was reserved and not written. Nothing is written back for the answer, and what a write has on its way does not
+/// count.
+pub(crate) fn has_reserved(file: &File, name: &str, window: HostSpan) -> Result<bool> {
+    let mut found = false;
+    ask_all(file, name, window, 0, |raw| {
+        found |= raw.flags & UNWRITTEN != 0 && raw.flags & WITHOUT_PLACE == 0;
+        !found
+    })?;
+    Ok(found)
+}
+
 /// A piece of a file as the file system tells it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawPiece {

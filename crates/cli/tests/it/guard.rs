@@ -372,6 +372,57 @@ fn what_was_closed_in_pieces_is_put_together_unless_it_is_shared_or_open() {
     }
 }
 
+#[test]
+fn room_of_what_became_a_program_goes_back_and_what_its_owner_reserved_stays() {
+    for filesystem in FILESYSTEMS {
+        let host = HostMount::new(filesystem, HOST_BYTES);
+        let own = host.path().join("own");
+        let mut file = File::create(&own).unwrap();
+        // It ends 20 KiB past the end of the file.
+        run("fallocate", &["--keep-size", "--length", "120K", arg(&own)]);
+        let guard = Running::start(host.path(), &["--no-repair"]);
+        file.write_all(&[&piece(0, 0)[..], &piece(0, 1)[..36 << 10]].concat()).unwrap();
+        file.sync_data().unwrap();
+        let own_bytes = allocated(&own);
+        assert!(own_bytes >= 120 << 10, "{filesystem}: {own_bytes}");
+
+        let modes = [0o755, 0o4755];
+        let programs = modes.map(|mode| host.path().join(format!("{mode:o}")));
+        let mut files = programs.each_ref().map(|path| File::create(path).unwrap());
+        for file in &mut files {
+            let contents = [&b"\x7fELF"[..], &piece(1, 0), &piece(1, 1)[..PIECE_BYTES - 4]].concat();
+            file.write_all(&contents).unwrap();
+            file.sync_data().unwrap();
+        }
+        until("room was reserved", || programs.iter().all(|path| is_reserved(path)));
+        for (path, mode) in programs.iter().zip(modes) {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        drop((file, files));
+        until("room went back", || !programs.iter().any(|path| is_reserved(path)));
+        guard.end();
+        for (path, mode) in programs.iter().zip(modes) {
+            assert_eq!(fs::metadata(path).unwrap().mode() & 0o7777, mode, "{filesystem}");
+        }
+        assert_eq!(allocated(&own), own_bytes, "{filesystem}: what its owner reserved");
+    }
+}
+
+#[test]
+fn on_xfs_holes_stay_holes() {
+    let (host, path) = in_pieces("xfs");
+    run("fallocate", &["--punch-hole", "--offset", "1M", "--length", "128K", arg(&path)]);
+    // Past the end there is more than the hole has.
+    run("fallocate", &["--keep-size", "--offset", "3M", "--length", "4M", arg(&path)]);
+    let (before, contents) = (allocated(&path), fs::read(&path).unwrap());
+    let guard = Running::start(host.path(), &["--no-prevent"]);
+    close_after_writing(&path);
+    until("it was looked at", || guard.count("waiting_files") == 0);
+    guard.end();
+    assert_eq!(allocated(&path), before, "its hole");
+    assert!(fs::read(&path).unwrap() == contents);
+}
+
 /// The image that a test's file system is in.
 fn image_of(host: &HostMount) -> PathBuf {
     host.path().parent().unwrap().join("filesystem")

@@ -38,6 +38,7 @@ mod fat;
 mod files;
 mod generated;
 mod guard;
+mod guard_soak;
 mod guest;
 mod guest_mirrors;
 mod holders;

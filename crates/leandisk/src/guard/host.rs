@@ -67,6 +67,19 @@ impl HostMachine {
         self.system.is_there()
     }
 
+    fn keep(&mut self, taken: Taken) -> Result<Held> {
+        Ok(match taken {
+            Taken::Held(held) => {
+                let facts = facts_of(held.facts()?);
+                self.held = Some(held);
+                Held::Yes(facts)
+            }
+            Taken::Busy => Held::Busy,
+            Taken::Not(left) => Held::No(refusal(left)),
+            Taken::Gone => Held::Gone,
+        })
+    }
+
     fn held(&self) -> Result<&HeldFile> {
         self.held.as_ref().ok_or_else(|| Error::refused("a file that is not held"))
     }
@@ -160,16 +173,14 @@ impl Machine for HostMachine {
 
     fn hold(&mut self, file: &FileId) -> Result<Held> {
         self.held = None;
-        Ok(match self.system.hold(&handle(file)?)? {
-            Taken::Held(held) => {
-                let facts = facts_of(held.facts()?);
-                self.held = Some(held);
-                Held::Yes(facts)
-            }
-            Taken::Busy => Held::Busy,
-            Taken::Not(left) => Held::No(refusal(left)),
-            Taken::Gone => Held::Gone,
-        })
+        let taken = self.system.hold(&handle(file)?)?;
+        self.keep(taken)
+    }
+
+    fn hold_to_cut(&mut self, file: &FileId) -> Result<Held> {
+        self.held = None;
+        let taken = self.system.hold_to_cut(&handle(file)?)?;
+        self.keep(taken)
     }
 
     fn cut(&mut self, _file: &FileId, to_bytes: u64) -> Result<bool> {
@@ -189,7 +200,13 @@ impl Machine for HostMachine {
     }
 
     fn extents(&mut self, _file: &FileId) -> Result<Vec<Extent>> {
-        Ok(self.held()?.pieces()?.into_iter().map(extent_of).collect())
+        // What is only reserved stays: where contents are copied, it would become zeros that are written.
+        let extent = |piece: RawPiece| {
+            let is_written = piece.is_written;
+            let extent = extent_of(piece);
+            Extent { is_plain: extent.is_plain && is_written, ..extent }
+        };
+        Ok(self.held()?.pieces()?.into_iter().map(extent).collect())
     }
 
     fn moves_whole_files(&self) -> bool {

@@ -105,6 +105,18 @@ fn within(pieces: &[RawPiece], start: u64, end: u64) -> Vec<RawPiece> {
         .collect()
 }
 
+/// Whether a stretch has neither holes nor what is only reserved. How much storage the file has does not tell: some may lie past its end.
+fn is_written_throughout(pieces: &[RawPiece], start: u64, end: u64) -> bool {
+    let mut at = start;
+    for piece in within(pieces, start, end) {
+        if piece.logical > at || !piece.is_written {
+            return false;
+        }
+        at = piece.logical.saturating_add(piece.len_bytes);
+    }
+    at >= end
+}
+
 /// Where the room begins on the device that a stretch of so many bytes would take beside a block of the file.
 fn room_beside(pieces: &[RawPiece], neighbour: u64, block: u64, len: u64, beside_next: bool) -> Option<u64> {
     let piece = within(pieces, neighbour, neighbour + block).first().copied()?;
@@ -303,7 +315,7 @@ impl HeldFile {
         let Some(room) = room_beside(&pieces_now, neighbour, block, end - start, beside_next) else {
             return Ok(Gathered::No);
         };
-        let is_movable = |piece: &RawPiece| piece.is_plain && !piece.is_shared;
+        let is_movable = |piece: &RawPiece| piece.is_plain && piece.is_written && !piece.is_shared;
         if !within(&pieces_now, from, to).iter().all(is_movable) || !self.is_free_now(room, end - start)? {
             return Ok(Gathered::No);
         }
@@ -369,6 +381,9 @@ impl HeldFile {
         goes_on: &mut GoesOn<'_>,
     ) -> io::Result<Gathered> {
         let end = end.min(self.file.metadata()?.size());
+        if !is_written_throughout(before, start, end) {
+            return Ok(Gathered::No);
+        }
         let Some(donor) = self.better_donor(before, start, end)? else { return Ok(Gathered::No) };
         self.exchange_with(&donor, start, end, goes_on)
     }
@@ -412,8 +427,8 @@ impl HeldFile {
     /// A donor gets a copy in one piece, then the two swap all blocks.
     fn swap(&self, before: &[RawPiece], goes_on: &mut GoesOn<'_>) -> io::Result<Gathered> {
         let found = self.file.metadata()?;
-        // Holes would be filled.
-        if found.blocks().saturating_mul(512) < found.size() || found.size() == 0 {
+        // Holes would be filled, and what was only reserved would become zeros.
+        if found.size() == 0 || !is_written_throughout(before, 0, found.size()) {
             return Ok(Gathered::No);
         }
         let Some(donor) = self.better_donor(before, 0, found.size())? else { return Ok(Gathered::No) };

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use block::{Error, Result};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, ftruncate, futimens};
 
-use super::room::{FileFacts, has_storage_from, left_alone};
+use super::room::{FileFacts, has_storage_from, left_alone, uncuttable};
 use super::{GuardedKind, GuardedSystem, Handle, LeftAlone};
 use crate::lock_bytes::{is_leased, lease_alone};
 
@@ -33,6 +33,19 @@ pub struct HeldFile {
 impl GuardedSystem {
     /// Takes a file for oneself alone, if nobody has it open.
     pub fn hold(&self, handle: &Handle) -> Result<Taken> {
+        self.hold_unless(handle, left_alone)
+    }
+
+    /// The same to give room back and for nothing else: of a file that became a program since, it goes back as well.
+    pub fn hold_to_cut(&self, handle: &Handle) -> Result<Taken> {
+        self.hold_unless(handle, uncuttable)
+    }
+
+    fn hold_unless(
+        &self,
+        handle: &Handle,
+        left_alone: impl Fn(&File) -> Result<Option<LeftAlone>>,
+    ) -> Result<Taken> {
         let Some(reader) = self.open_read(handle)? else { return Ok(Taken::Gone) };
         if let Some(left) = left_alone(&reader)? {
             // Without a name it goes by itself.

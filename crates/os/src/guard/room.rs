@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use block::Result;
+use block::{Error, Result};
 use extent::{Offset, Span};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -75,25 +75,55 @@ const BTRFS_CALL_BYTES_MAX: u64 = 16 << 20;
 /// A call takes one part of so many of what the file has by then.
 const BTRFS_CALL_SHARE: u64 = 8;
 
+/// `FS_IMMUTABLE_FL`, `FS_APPEND_FL`, `FS_VERITY_FL`: such a file cannot be cut either.
+const UNCUTTABLE_FLAGS: u64 = 0x10 | 0x20 | 0x10_0000;
+
 const BLOCK_BYTES: u64 = 4096;
 /// Blocks are at most this large: room begins at a multiple.
 const ALIGN_BYTES: u64 = 65536;
+
+/// Whether room may not even go back of a file, and why. A file may have become a program since the room was reserved, as all do that a linker
+/// or a package manager writes, or set-id, whose bits one with `CAP_FSETID` does not strip.
+pub(super) fn uncuttable(file: &File) -> Result<Option<LeftAlone>> {
+    let Ok(found) = file.metadata() else { return Ok(Some(LeftAlone::NoFile)) };
+    let mut flags = 0_u64;
+    let left = if !found.is_file() || found.nlink() == 0 {
+        LeftAlone::NoFile
+    } else if has_capabilities(file) || found.mode() & 0o6000 != 0 && !keeps_set_id() {
+        LeftAlone::SetId
+    } else if ioctl(file, FS_IOC_GETFLAGS, &mut flags).is_err() || flags & UNCUTTABLE_FLAGS != 0 {
+        LeftAlone::Attributes
+    } else if is_swap(&found) {
+        LeftAlone::Swap
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(left))
+}
+
+fn has_capabilities(file: &File) -> bool {
+    let mut none: [u8; 0] = [];
+    let found = rustix::fs::fgetxattr(file, "security.capability", &mut none);
+    !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
+/// Whether this process has `CAP_FSETID` (capabilities(7)), with which cutting a file leaves its set-id bits.
+fn keeps_set_id() -> bool {
+    const FSETID: u32 = 4;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> FSETID & 1 == 1)
+}
 
 /// Whether a file is to be left alone, and why.
 pub(super) fn left_alone(file: &File) -> Result<Option<LeftAlone>> {
     let Ok(found) = file.metadata() else { return Ok(Some(LeftAlone::NoFile)) };
     let has_no_name = !found.is_file() || found.nlink() == 0;
-    let has_capabilities = || {
-        let mut none: [u8; 0] = [];
-        !matches!(
-            rustix::fs::fgetxattr(file, "security.capability", &mut none),
-            Err(Errno::NODATA | Errno::OPNOTSUPP)
-        )
-    };
     let mut flags = 0_u64;
     let left = if has_no_name {
         LeftAlone::NoFile
-    } else if found.mode() & 0o6000 != 0 || has_capabilities() {
+    } else if found.mode() & 0o6000 != 0 || has_capabilities(file) {
         LeftAlone::SetId
     } else if found.mode() & 0o111 != 0 && begins_as_program(file) {
         LeftAlone::Executable
@@ -131,6 +161,12 @@ fn is_swap(found: &std::fs::Metadata) -> bool {
 pub(super) fn has_storage_from(file: &File, from: u64) -> Result<bool> {
     let Some(window) = Span::checked(Offset::new(from), u64::MAX - from) else { return Ok(false) };
     Ok(fiemap::allocated(file, "a guarded file", window)?.is_none_or(|found| !found.is_empty()))
+}
+
+/// Whether somebody reserved storage within `start..end`. What a write has on its way there does not count.
+fn has_reserved_within(file: &File, start: u64, end: u64) -> Result<bool> {
+    let window = Span::between(Offset::new(start), Offset::new(end));
+    fiemap::has_reserved(file, "a guarded file", window)
 }
 
 impl GuardedSystem {
@@ -179,7 +215,13 @@ impl GuardedSystem {
         loop {
             let size = FileFacts::of(file)?.size_bytes;
             let start = from.max(size.next_multiple_of(BLOCK_BYTES));
-            let is_free = || has_storage_from(file, start.next_multiple_of(ALIGN_BYTES)).map(|has| !has);
+            let aligned = start.next_multiple_of(ALIGN_BYTES);
+            // Before that there may be a write on its way, and what somebody reserved all the same.
+            let is_free = || {
+                Ok::<_, Error>(
+                    !has_storage_from(file, aligned)? && !has_reserved_within(file, start, aligned)?,
+                )
+            };
             if is_own || is_free().map_err(io::Error::other)? {
                 return Ok(Some(start));
             }
