@@ -148,6 +148,19 @@ impl Edit {
         (self.chain, self.files)
     }
 
+    /// Fails unless all of `span` has places of its own.
+    fn check_writable(&self, span: VirtualSpan) -> Result<()> {
+        if span.end().get() > self.chain.len_bytes() {
+            return Err(Error::invalid("a change past the disk's end").at(span.end()));
+        }
+        assert!(self.has_begun.load(Ordering::Acquire), "others are told of a change before it happens");
+        let backing = self.top().backing(span)?;
+        match backing.iter().find(|extent| !extent.state.is_writable()) {
+            Some(extent) => Err(not_writable(extent).path(self.files[0].name())),
+            None => Ok(()),
+        }
+    }
+
     fn top(&self) -> &dyn Layer {
         &*self.chain.links()[0].layer
     }
@@ -277,12 +290,8 @@ impl ReadAt<Virtual> for Edit {
 impl EditDisk for Edit {
     fn write_at(&self, at: VirtualOffset, buf: &[u8]) -> Result<()> {
         check_bounds(at, buf.len(), self.chain.len_bytes())?;
-        assert!(self.has_begun.load(Ordering::Acquire), "others are told of a change before it happens");
         let span = Span::new(at, buf.len() as u64);
-        let backing = self.top().backing(span)?;
-        if let Some(extent) = backing.iter().find(|extent| !extent.state.is_writable()) {
-            return Err(not_writable(extent).path(self.files[0].name()));
-        }
+        self.check_writable(span)?;
         let mut rest = buf;
         for run in self.chain.map(span)? {
             let RunState::Data { file, offset } = run.state else {
@@ -303,6 +312,24 @@ impl EditDisk for Edit {
 
     fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
         self.read_by(at, buf, |file, offset, piece| file.read_stored(offset, piece))
+    }
+
+    /// What is allocated in the image stays so, and its storage goes back to the host.
+    fn write_zeros(&self, span: VirtualSpan) -> Result<()> {
+        self.check_writable(span)?;
+        for run in self.chain.map(span)? {
+            let RunState::Data { file, offset } = run.state else {
+                unreachable!("what is allocated is data")
+            };
+            let (file, place) = (&self.files[file.0 as usize], Span::new(offset, run.span.len_bytes()));
+            match file.punch(place) {
+                // A host that has no room for the map of a file with one more hole.
+                Err(error) if error.is_full() => file.zero(place),
+                punched => punched,
+            }
+            .map_err(|error| error.path(file.name()))?;
+        }
+        Ok(())
     }
 
     /// Gives back to the host what is allocated in the image, where it stays allocated.

@@ -14,8 +14,16 @@ const FILES: u64 = 64;
 /// Of the volume, when the last file has grown.
 const FULL_PERCENT: u64 = 78;
 
+/// What the files hold.
+#[derive(Clone, Copy, PartialEq)]
+enum Contents {
+    Noise,
+    /// Every third piece is zeros, which a copy leaves out.
+    SomeZeros,
+}
+
 /// Files of two or three MiB that grow in turns, by 128 or 64 KiB.
-fn write_in_turns(volume: &Path) {
+fn write_in_turns(volume: &Path, contents: Contents) {
     fs::File::create(volume).unwrap().set_len(DISK_BYTES).unwrap();
     run("mkntfs", &["-qQF", arg(volume)]);
     let mounted = Mounted::ntfs(volume, "");
@@ -38,7 +46,8 @@ fn write_in_turns(volume: &Path) {
                         state.to_le_bytes()
                     })
                     .collect();
-                file.write_all(&bytes).unwrap();
+                let is_empty = contents == Contents::SomeZeros && state % 3 == 0;
+                file.write_all(&if is_empty { vec![0; bytes.len()] } else { bytes }).unwrap();
                 *done += piece;
                 sum += piece;
             }
@@ -47,12 +56,14 @@ fn write_in_turns(volume: &Path) {
     }
 }
 
-fn check(format: &str) {
+fn check(format: &str, contents: Contents) {
     let dir = scratch();
-    let (raw, image) = (dir.path().join("disk.raw"), dir.path().join(format!("disk.{format}")));
-    write_in_turns(&raw);
+    let (raw, image) = (dir.path().join("whole.raw"), dir.path().join(format!("disk.{format}")));
+    write_in_turns(&raw, contents);
     let before = Mounted::ntfs(&raw, "ro").tree();
     run("qemu-img", &["convert", "-O", format, arg(&raw), arg(&image)]);
+    let has_zeros = fs::metadata(&image).unwrap().blocks() * 512 < DISK_BYTES * 2 / 3;
+    assert_eq!(has_zeros, contents == Contents::SomeZeros);
     run("sync", &["-f", arg(&image)]);
     let sizes = || {
         let metadata = fs::metadata(&image).unwrap();
@@ -79,10 +90,17 @@ fn check(format: &str) {
 
 #[test]
 fn dynamic_vhdx() {
-    check("vhdx");
+    check("vhdx", Contents::Noise);
 }
 
 #[test]
 fn qcow2() {
-    check("qcow2");
+    check("qcow2", Contents::Noise);
+}
+
+#[test]
+fn what_reads_as_zeros_and_is_not_stored_costs_nothing() {
+    for format in ["raw", "qcow2", "vhdx"] {
+        check(format, Contents::SomeZeros);
+    }
 }

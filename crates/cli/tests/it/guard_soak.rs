@@ -498,16 +498,6 @@ fn what_busy_programs_wrote_on_xfs_is_what_they_wrote() {
 }
 
 #[test]
-fn what_busy_programs_wrote_on_xfs_with_exchange_of_ranges_is_what_they_wrote() {
-    soak("xfs-exchange", SECONDS, 0, false);
-}
-
-#[test]
-fn what_busy_programs_wrote_on_btrfs_is_what_they_wrote() {
-    soak("btrfs", SECONDS, 0, false);
-}
-
-#[test]
 #[ignore = "make guard-soak: an hour a file system"]
 fn an_hour_on_each_file_system() {
     for kind in ["ext4", "xfs", "xfs-exchange", "btrfs"] {
