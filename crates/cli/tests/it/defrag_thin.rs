@@ -81,7 +81,9 @@ fn check(format: &str, contents: Contents) {
     assert!(allocated_after <= allocated + most, "{allocated} bytes became {allocated_after}");
     // A few units of which the host has a part back may be more than before.
     assert!(length_after <= length + 4 * most, "a file of {length} bytes is of {length_after}");
-    run("qemu-img", &["check", "-q", "-f", format, arg(&image)]);
+    if format != "raw" {
+        run("qemu-img", &["check", "-q", "-f", format, arg(&image)]);
+    }
     fs::remove_file(&raw).unwrap();
     run("qemu-img", &["convert", "-f", format, "-O", "raw", arg(&image), arg(&raw)]);
     run("ntfsfix", &["-n", arg(&raw)]);

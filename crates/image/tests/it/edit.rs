@@ -116,8 +116,13 @@ fn overwrite(edit: &Edit, model: &mut [u8], seed: u64, count: usize) {
         let span = Span::new(Offset::new(at), len);
         let backing = image::backing(edit.chain(), span).unwrap();
         check_cover(&backing, span);
-        let bytes = noise(&mut random, usize::try_from(len).unwrap());
-        let result = edit.write_at(span.start(), &bytes);
+        let mut bytes = noise(&mut random, usize::try_from(len).unwrap());
+        let result = if random.below(4) == 0 {
+            bytes.fill(0);
+            edit.write_zeros(span)
+        } else {
+            edit.write_at(span.start(), &bytes)
+        };
         if backing.iter().all(|extent| extent.state.is_writable()) {
             result.unwrap();
             model[range(span)].copy_from_slice(&bytes);
@@ -277,6 +282,10 @@ fn a_raw_file_s_holes_are_told_and_can_be_filled() {
     edit.begin(SEED).unwrap();
     edit.write_at(Offset::new(MIB), &[1; 65_536]).unwrap();
     assert_eq!(totals(&edit), [65_536, 8 * MIB - 65_536, 0, 0]);
+    edit.write_zeros(Span::new(Offset::new(MIB), 65_536)).unwrap();
+    assert_eq!(totals(&edit), [0, 8 * MIB, 0, 0], "what is made zeros goes back to the host");
+    let past_the_end = Span::new(Offset::new(8 * MIB - 1), 2);
+    assert!(edit.write_zeros(past_the_end).is_err());
     assert!(edit.write_at(Offset::new(8 * MIB - 1), &[1, 1]).is_err());
     assert!(image::backing(edit.chain(), Span::new(Offset::new(8 * MIB), 1)).is_err());
 }
