@@ -39,8 +39,8 @@ pub fn in_image_units(
     let before_bytes = image.present.total_bytes();
     let most_bytes = before_bytes.saturating_add(growth_bytes_max.max(before_bytes / MEANWHILE_PARTS));
     let mut releases = Vec::with_capacity(plan.releases.len());
-    for (batch, release) in plan.batches.iter().zip(&plan.releases) {
-        batch.by_source().for_each(|relocation| image.write(relocation.to_span()));
+    for ((batch, release), gaps) in plan.batches.iter().zip(&plan.releases).zip(&plan.gaps) {
+        image.write(batch, gaps);
         if image.present.total_bytes() > most_bytes {
             return None;
         }
@@ -84,10 +84,21 @@ impl<'a> Image<'a> {
         self.present.insert(around);
     }
 
-    fn write(&mut self, span: VolumeSpan) {
-        self.place(span);
-        self.free.remove_within(span);
-        self.unstored.remove_within(span);
+    /// What a batch writes is stored; its gaps are not, and whole units of them have no place in the image.
+    fn write(&mut self, batch: &Relocations, gaps: &[VolumeSpan]) {
+        let destinations: ExtentSet<Volume> = batch.by_destination().map(|each| each.to_span()).collect();
+        destinations.iter().for_each(|span| _ = self.free.remove_within(span));
+        let gaps: ExtentSet<Volume> = gaps.iter().copied().collect();
+        for span in destinations.subtract(&gaps).iter() {
+            self.place(span);
+            self.unstored.remove_within(span);
+        }
+        for gap in gaps.iter() {
+            let whole = self.each_unit(gap).filter(|unit| gap.covers(unit));
+            whole.for_each(|unit| _ = self.present.remove_within(unit));
+            self.unstored.remove_within(gap);
+            self.unstored.insert(gap);
+        }
     }
 
     /// After a batch: gives back `release`, and units of which that leaves nothing that is needed, and not all stored.
