@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use testkit::{Guest, Inside, run, scratch};
 
 use crate::common::{
-    SOURCES, TARGETS, arg, assert_only, assert_same_bytes, document, fail, kill_and_resume, leandisk, number,
-    output, signal, succeed, wait_until,
+    SOURCES, TARGETS, arg, assert_only, assert_same_bytes, document, fail, is_listening, kill_and_resume,
+    leandisk, number, output, signal, succeed, wait_until,
 };
 use crate::defrag_common;
 
@@ -191,7 +191,7 @@ fn restic_restores_what_a_copy_of_the_disk_holds() {
     let mut command = leandisk();
     command.args(repo.with(&args, &serve)).arg("--read-only").stderr(Stdio::null());
     let mut server = command.spawn().unwrap();
-    assert!(wait_until(&mut server, || socket.exists()));
+    assert!(wait_until(&mut server, || is_listening(&socket)));
     let export = format!("nbd+unix:///disk?socket={}", socket.display());
     run("qemu-img", &["compare", "-q", "-f", "raw", "-F", "raw", &export, arg(&path("whole.raw"))]);
     signal(&server, "TERM");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use testkit::{run, scratch};
 
 use crate::backup::{Repo, noise};
-use crate::common::{arg, assert_only, fail, leandisk, signal, succeed, wait_until};
+use crate::common::{arg, assert_only, fail, is_listening, leandisk, signal, succeed, wait_until};
 
 /// A server of a disk of a snapshot. Killed if a test ends without it.
 pub(crate) struct Instant {
@@ -26,7 +26,7 @@ impl Instant {
         let mut command = leandisk();
         command.args(repo.with(&args, &serve)).args(more).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        assert!(wait_until(&mut child, || socket.exists()));
+        assert!(wait_until(&mut child, || is_listening(&socket)));
         Self { child, export: format!("nbd+unix:///disk?socket={}", socket.display()) }
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testkit::run;
 
 use crate::backup::Repo;
-use crate::common::{arg, assert_same_bytes, number, wait_until};
+use crate::common::{arg, assert_same_bytes, is_listening, number, wait_until};
 use crate::running::{Attached, Guest};
 
 const NAME: &str = "daily";
@@ -343,8 +343,7 @@ fn serve(image: &str, socket: &PathBuf) -> Server {
     let mut command = Command::new("qemu-nbd");
     command.args(["-r", "-t", "-f", "qcow2", "-B", NAME, "-x", "disk", "-k", arg(socket), image]);
     let mut server = Server(command.spawn().unwrap());
-    assert!(wait_until(&mut server.0, || socket.exists()), "qemu-nbd ended");
-    sleep(Duration::from_millis(20));
+    assert!(wait_until(&mut server.0, || is_listening(socket)), "qemu-nbd ended");
     server
 }
 

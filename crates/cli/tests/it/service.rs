@@ -9,7 +9,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common;
-use crate::common::{arg, document, fail, leandisk, number, output, program, signal, wait_until};
+use crate::common::{
+    arg, document, fail, is_listening, leandisk, number, output, program, signal, wait_until,
+};
 use testkit::{run, scratch};
 
 /// A disk of 8 MiB.
@@ -71,7 +73,7 @@ fn a_unix_socket_that_systemd_passes_is_served_and_systemd_knows() {
     let (socket, notify) = (dir.path().join("nbd.sock"), dir.path().join("notify"));
     let manager = manager(&notify);
     let mut child = activated(arg(&socket), &notify, &[&disk, "--name", "disk"]);
-    assert!(wait_until(&mut child, || socket.exists()));
+    assert!(wait_until(&mut child, || is_listening(&socket)));
     write(&format!("nbd+unix:///disk?socket={}", socket.display()));
     assert_eq!(told(&manager), "READY=1");
     let stats = document("leandisk.stats/1", &["stats", arg(&socket)]);

@@ -224,6 +224,17 @@ pub fn assert_only(dir: &Path, names: &[&str]) {
     assert_eq!(found, wanted, "what lies in {}", dir.display());
 }
 
+/// Whether somebody listens at a socket: it has its name a moment before that. Nobody connects for the answer.
+pub fn is_listening(socket: &Path) -> bool {
+    // The kernel's `__SO_ACCEPTCON`, in the fourth column.
+    const ACCEPTS: &str = "00010000";
+    let all = fs::read("/proc/net/unix").unwrap();
+    String::from_utf8_lossy(&all).lines().any(|line| {
+        let mut columns = line.split_whitespace();
+        columns.nth(3) == Some(ACCEPTS) && columns.last() == socket.to_str()
+    })
+}
+
 /// The names in a folder.
 pub fn names_in(dir: &Path) -> Vec<String> {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
