@@ -203,8 +203,8 @@ fn nothing_says_why_in_one_sentence_with_figures() {
     });
     assert_eq!(
         advise(&immovable)[0].because,
-        "Nothing else is worth its price, or can be done: fragments cost 5 min 30 s of the 6 min 40 s that reading all \
-         files takes on hdd (82 %), and 0 bytes of 11 GiB are reclaimable."
+        "Nothing else is worth its price, or can be done: fragments cost 6 min of the 7 min that reading all \
+         files takes on hdd (82 %), and 0 B of 11 GiB are reclaimable."
     );
     let clone = with(lean(), |facts| facts.container.parents = 1);
     assert!(advise(&clone)[0].because.contains("the place to optimise is the base of this linked clone"));
