@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{
-    Disk, EditDisk, Error, FileIndex, HostFile, HostState, ReadAt, Result, RunState, TargetFile, check_bounds,
+    Disk, EditDisk, Error, FileIndex, HOST_BLOCK_BYTES, HostFile, HostState, ReadAt, Result, Run, RunState,
+    TargetFile, check_bounds,
 };
 use extent::{Extent, Host, Span, Virtual, VirtualOffset, VirtualSpan};
 
@@ -148,11 +149,8 @@ impl Edit {
         (self.chain, self.files)
     }
 
-    /// Fails unless all of `span` has places of its own.
+    /// Fails unless all of `span`, which lies on the disk, has places of its own.
     fn check_writable(&self, span: VirtualSpan) -> Result<()> {
-        if span.end().get() > self.chain.len_bytes() {
-            return Err(Error::invalid("a change past the disk's end").at(span.end()));
-        }
         assert!(self.has_begun.load(Ordering::Acquire), "others are told of a change before it happens");
         let backing = self.top().backing(span)?;
         match backing.iter().find(|extent| !extent.state.is_writable()) {
@@ -205,6 +203,23 @@ pub fn backing(chain: &Chain, span: VirtualSpan) -> Result<Vec<Extent<Virtual, B
         }
     }
     Ok(all)
+}
+
+/// Whether blocks of the host are blocks of the disk in all that `span` has in the files of a disk that stands on no other. In a dynamic VHD they
+/// are not: each of its blocks begins behind a bitmap of a sector.
+pub fn keeps_host_blocks(chain: &Chain, span: VirtualSpan) -> Result<bool> {
+    for window in span.split(WINDOW_BYTES) {
+        let is_shifted = |run: &Run| match run.state {
+            RunState::Data { offset, .. } => {
+                offset.get() % HOST_BLOCK_BYTES != run.span.start().get() % HOST_BLOCK_BYTES
+            }
+            _ => false,
+        };
+        if chain.map(window)?.iter().any(is_shifted) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What of a chain's files has storage on the host.
@@ -316,6 +331,8 @@ impl EditDisk for Edit {
 
     /// What is allocated in the image stays so, and its storage goes back to the host.
     fn write_zeros(&self, span: VirtualSpan) -> Result<()> {
+        let len = usize::try_from(span.len_bytes()).unwrap_or(usize::MAX);
+        check_bounds(span.start(), len, self.chain.len_bytes())?;
         self.check_writable(span)?;
         for run in self.chain.map(span)? {
             let RunState::Data { file, offset } = run.state else {

@@ -39,7 +39,7 @@ pub mod vmdk;
 
 pub use broken_chain::{BrokenChain, BrokenImage, BrokenTables};
 pub use chain::{Chain, Link, OpenOptions};
-pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found};
+pub use edit::{Edit, EditTarget, OpenTarget, backing, check_found, keeps_host_blocks};
 pub use format::Format;
 pub use layer::{
     Backing, BitmapState, DirtyBitmap, Extras, Fact, Facts, Layer, NoFiles, ParentReference, Purpose,

@@ -63,6 +63,7 @@ fn plan_volume(stack: &Stack, mode: &Mode, gives: GivesBack, known: &Known, inde
             growth_left_bytes_max: 0,
             unit_bytes,
             unit_skew_bytes: span_of(volume)?.start().get() % unit_bytes,
+            moves_holes: image::keeps_host_blocks(stack.chain(), span_of(volume)?)?,
             batch_bytes_max: BATCH_BYTES_MAX,
             moves_anchored: false,
         };

@@ -242,6 +242,7 @@ fn plan_volume(
         let folder = |file| survey.volumes[index].catalog.as_ref()?.folder(file);
         let home = |file| rearrange.home(file);
         let hints = Hints { folder: Some(&folder), home: Some(&home) };
+        let moves_holes = image::keeps_host_blocks(stack.chain(), span_of(volume)?)?;
         let mut plans = Vec::new();
         for Storage { backing, unit_bytes, image } in storages(stack.chain(), volume, growth_bytes_max)? {
             let layout = read_layout(filesystem, rearrange, backing)?;
@@ -251,6 +252,7 @@ fn plan_volume(
                 growth_left_bytes_max,
                 unit_bytes,
                 unit_skew_bytes: span_of(volume)?.start().get() % unit_bytes,
+                moves_holes,
                 batch_bytes_max: BATCH_BYTES_MAX,
                 moves_anchored: options.mft,
             };

@@ -350,7 +350,7 @@ fn change(
         rearrange: &**rearrange,
         batches: &plan.batches,
         releases: &releases,
-        holes: &plan.gaps,
+        holes: &plan.holes,
         journal: journal.file(),
         thread_count: how.disk.machine.thread_count(),
         slot_bytes: SLOT_BYTES,

@@ -244,7 +244,7 @@ mod tests {
             moved_bytes: 15,
             made_room_bytes: 0,
             releases: vec![Vec::new(); 2],
-            gaps: vec![Vec::new(); 2],
+            holes: vec![Vec::new(); 2],
             growth_bytes: 0,
             growth_left_bytes: 0,
             trimmed: Vec::new(),

@@ -24,7 +24,8 @@ impl EditDisk for EditFile<'_> {
     }
 
     fn write_zeros(&self, span: VirtualSpan) -> Result<()> {
-        check_bounds(span.start(), 0, self.0.len_bytes())?;
+        let len = usize::try_from(span.len_bytes()).unwrap_or(usize::MAX);
+        check_bounds(span.start(), len, self.0.len_bytes())?;
         self.0.punch(HostSpan::new(HostOffset::new(span.start().get()), span.len_bytes()))
     }
 

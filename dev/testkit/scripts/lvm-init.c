@@ -3,41 +3,12 @@
  *
  * Lines of the result begin with "| ", so that they are told from the kernel's. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/reboot.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void end(const char *result, const char *about)
-{
-	printf("| %s%s\n", result, about);
-	fflush(stdout);
-	sync();
-	reboot(RB_POWER_OFF);
-	for (;;)
-		pause();
-}
-
-static void load_modules(void)
-{
-	char name[64];
-	FILE *list = fopen("/modules", "r");
-	while (list && fscanf(list, "%63s", name) == 1) {
-		char path[80];
-		snprintf(path, sizeof path, "/%s.ko", name);
-		int file = open(path, O_RDONLY);
-		/* One that is there already, or that this processor needs not. */
-		if (file < 0 || (syscall(SYS_finit_module, file, "", 0) && errno != EEXIST && errno != ENODEV))
-			end("FAILED to load ", name);
-		close(file);
-	}
-}
+#include "guest-init.h"
 
 int main(void)
 {
@@ -63,7 +34,6 @@ int main(void)
 	for (pid_t ended; (ended = wait(&status)) != child;)
 		if (ended < 0 && errno != EINTR)
 			break;
-	if (status)
-		end("FAILED", "");
-	end("DONE", "");
+	puts(status ? "| FAILED" : "| DONE");
+	end();
 }

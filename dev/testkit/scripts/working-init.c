@@ -24,39 +24,11 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "guest-init.h"
+
 #define NAMES 200
 #define FOLDERS 7
 #define WORKERS 3
-
-static void end(void)
-{
-	fflush(stdout);
-	sync();
-	reboot(RB_POWER_OFF);
-	for (;;)
-		pause();
-}
-
-static void stop(const char *what, const char *path)
-{
-	printf("| FAILED %s %s: %s\n", what, path, strerror(errno));
-	end();
-}
-
-static void load_modules(void)
-{
-	char name[64];
-	FILE *list = fopen("/modules", "r");
-	while (list && fscanf(list, "%63s", name) == 1) {
-		char path[80];
-		snprintf(path, sizeof path, "/%s.ko", name);
-		int file = open(path, O_RDONLY);
-		/* One that is there already, or that this processor needs not. */
-		if (file < 0 || (syscall(SYS_finit_module, file, "", 0) && errno != EEXIST && errno != ENODEV))
-			stop("load", name);
-		close(file);
-	}
-}
 
 /* A device that is a part of /dev/vda; /dev/dm-0, since there is one at a time. */
 static void map(unsigned long long start, unsigned long long sectors)

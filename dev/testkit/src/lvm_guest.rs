@@ -13,10 +13,11 @@ use tempfile::NamedTempFile;
 use crate::machine::{Machine, kernel};
 use crate::tools::run;
 
-const SCRIPTS: [(&str, &str); 4] = [
+const SCRIPTS: [(&str, &str); 5] = [
     ("make-lvm-kernel", include_str!("../scripts/make-lvm-kernel")),
     ("unpack-kernel", include_str!("../scripts/unpack-kernel")),
     ("lvm-init.c", include_str!("../scripts/lvm-init.c")),
+    ("guest-init.h", include_str!("../scripts/guest-init.h")),
     ("initrd.py", include_str!("../scripts/initrd.py")),
 ];
 /// What scripts begin with.

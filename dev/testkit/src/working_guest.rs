@@ -6,10 +6,11 @@ use std::sync::OnceLock;
 
 use crate::machine::{Machine, kernel};
 
-const SCRIPTS: [(&str, &str); 4] = [
+const SCRIPTS: [(&str, &str); 5] = [
     ("make-working-kernel", include_str!("../scripts/make-working-kernel")),
     ("unpack-kernel", include_str!("../scripts/unpack-kernel")),
     ("working-init.c", include_str!("../scripts/working-init.c")),
+    ("guest-init.h", include_str!("../scripts/guest-init.h")),
     ("initrd.py", include_str!("../scripts/initrd.py")),
 ];
 /// In MiB.

@@ -92,15 +92,7 @@ impl Pipe {
         wait(&self.output, PollFlags::IN, self.silence)
     }
 
-    /// Ends the program; answers its exit status, and what it said last.
-    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
-        drop(self.input.take());
-        let _ = self.child.kill();
-        let status = self.child.wait().ok().and_then(|status| status.code());
-        (status, self.said.text())
-    }
-
-    /// The same for one that has closed its output, and ends by itself.
+    /// Of a program that has closed its output, and ends by itself: its exit status, and what it said last.
     pub(crate) fn ended(&mut self) -> (Option<i32>, String) {
         drop(self.input.take());
         let status = self.child.wait().ok().and_then(|status| status.code());
@@ -110,7 +102,9 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        self.end();
+        drop(self.input.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{arg, leandisk, number, signal};
 use serde_json::Value;
+use sim::Random;
 use tempfile::TempDir;
 use testkit::{HostMount, run, scratch};
 
@@ -27,20 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// From one comparison to the next.
 const CYCLE: Duration = Duration::from_secs(20);
 
-/// xorshift64*, enough to choose what happens.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound
-    }
-
-    fn sleep(&mut self, millis: std::ops::Range<u64>) {
-        std::thread::sleep(Duration::from_millis(millis.start + self.below(millis.end - millis.start)));
-    }
+/// Sleeps for any time of these.
+fn sleep(random: &mut Random, millis: std::ops::Range<u64>) {
+    let more = random.below(millis.end - millis.start);
+    std::thread::sleep(Duration::from_millis(millis.start + more));
 }
 
 /// A program at work.
@@ -267,7 +258,7 @@ impl Soak {
         if with_postgres && postgres.is_none() {
             println!("skipped: PostgreSQL is not installed");
         }
-        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let random = Random::new(seed);
         let (tally, wrong) = (Tally::default(), Vec::new());
         Self { kind, host, random, workers, guard: None, state: scratch(), pressure, postgres, tally, wrong }
     }
@@ -338,11 +329,11 @@ impl Soak {
             }
         }
         drop(file);
-        self.random.sleep(200..1500);
+        sleep(&mut self.random, 200..1500);
         if self.random.below(2) == 0 {
             self.kill_guard();
             self.start_guard();
-            self.random.sleep(100..800);
+            sleep(&mut self.random, 100..800);
         }
         fs::remove_file(fill).unwrap();
         // On Btrfs it is free for others only once that is stored.
@@ -353,7 +344,7 @@ impl Soak {
 
     fn freeze(&mut self) {
         run("fsfreeze", &["--freeze", arg(self.host.path())]);
-        self.random.sleep(50..1200);
+        sleep(&mut self.random, 50..1200);
         let kills = self.random.below(3) == 0;
         if let Some(guard) = self.guard.as_mut().filter(|_| kills) {
             guard.kill().unwrap();
@@ -378,7 +369,7 @@ impl Soak {
             assert!(began.elapsed() < PATIENCE, "it does not become read-only");
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.random.sleep(100..1500);
+        sleep(&mut self.random, 100..1500);
         assert!(remount("remount,rw").success());
         self.tally.read_only += 1;
     }
@@ -400,7 +391,7 @@ impl Soak {
         }
         // Mostly in the midst of something; now and then it has the time to repair.
         let millis = if self.random.below(4) == 0 { 600..2500 } else { 20..400 };
-        self.random.sleep(millis);
+        sleep(&mut self.random, millis);
     }
 
     fn cycle(&mut self, length: Duration) {
@@ -428,7 +419,7 @@ impl Soak {
         if self.random.below(3) == 0 {
             self.become_read_only();
         }
-        self.random.sleep(0..3000);
+        sleep(&mut self.random, 0..3000);
         self.end_guard();
         self.judge();
         self.check();

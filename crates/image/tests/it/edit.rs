@@ -291,6 +291,20 @@ fn a_raw_file_s_holes_are_told_and_can_be_filled() {
 }
 
 #[test]
+fn blocks_of_the_host_are_not_those_of_a_dynamic_vhd() {
+    let _alone = alone();
+    let dir = scratch();
+    let formats =
+        [("raw", ""), ("qcow2", ""), ("vhdx", "subformat=dynamic"), ("vpc", "subformat=fixed,force_size")];
+    for (format, options) in formats {
+        let disk = chain(&make(dir.path(), &format!("disk.{format}"), format, options));
+        assert!(image::keeps_host_blocks(&disk, Span::from_zero(disk.len_bytes())).unwrap(), "{format}");
+    }
+    let disk = chain(&make(dir.path(), "dynamic.vhd", "vpc", "subformat=dynamic,force_size"));
+    assert!(!image::keeps_host_blocks(&disk, Span::from_zero(disk.len_bytes())).unwrap());
+}
+
+#[test]
 fn compressed_clusters_stay_as_they_are() {
     let _alone = alone();
     let dir = scratch();

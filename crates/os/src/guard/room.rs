@@ -82,16 +82,40 @@ const BLOCK_BYTES: u64 = 4096;
 /// Blocks are at most this large: room begins at a multiple.
 const ALIGN_BYTES: u64 = 65536;
 
+/// What is to happen to a file's room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Reserve,
+    GiveBack,
+}
+
+/// Whether a file is to be left alone, and why.
+pub(super) fn left_alone(file: &File) -> Result<Option<LeftAlone>> {
+    why_not(file, Wish::Reserve)
+}
+
 /// Whether room may not even go back of a file, and why. A file may have become a program since the room was reserved, as all do that a linker
 /// or a package manager writes, or set-id, whose bits one with `CAP_FSETID` does not strip.
 pub(super) fn uncuttable(file: &File) -> Result<Option<LeftAlone>> {
+    why_not(file, Wish::GiveBack)
+}
+
+fn why_not(file: &File, wish: Wish) -> Result<Option<LeftAlone>> {
     let Ok(found) = file.metadata() else { return Ok(Some(LeftAlone::NoFile)) };
+    let is_asked = wish == Wish::Reserve;
+    let forbidden_flags = if is_asked { FORBIDDEN_FLAGS } else { UNCUTTABLE_FLAGS };
+    let is_set_id = || found.mode() & 0o6000 != 0 && (is_asked || !keeps_set_id());
     let mut flags = 0_u64;
     let left = if !found.is_file() || found.nlink() == 0 {
         LeftAlone::NoFile
-    } else if has_capabilities(file) || found.mode() & 0o6000 != 0 && !keeps_set_id() {
+    } else if is_set_id() || has_capabilities(file) {
         LeftAlone::SetId
-    } else if ioctl(file, FS_IOC_GETFLAGS, &mut flags).is_err() || flags & UNCUTTABLE_FLAGS != 0 {
+    } else if is_asked && found.mode() & 0o111 != 0 && begins_as_program(file) {
+        LeftAlone::Executable
+    } else if ioctl(file, FS_IOC_GETFLAGS, &mut flags).is_err()
+        || flags & forbidden_flags != 0
+        || is_asked && xfs::is_special(file)
+    {
         LeftAlone::Attributes
     } else if is_swap(&found) {
         LeftAlone::Swap
@@ -114,30 +138,6 @@ fn keeps_set_id() -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
     bits.is_some_and(|bits| bits >> FSETID & 1 == 1)
-}
-
-/// Whether a file is to be left alone, and why.
-pub(super) fn left_alone(file: &File) -> Result<Option<LeftAlone>> {
-    let Ok(found) = file.metadata() else { return Ok(Some(LeftAlone::NoFile)) };
-    let has_no_name = !found.is_file() || found.nlink() == 0;
-    let mut flags = 0_u64;
-    let left = if has_no_name {
-        LeftAlone::NoFile
-    } else if found.mode() & 0o6000 != 0 || has_capabilities(file) {
-        LeftAlone::SetId
-    } else if found.mode() & 0o111 != 0 && begins_as_program(file) {
-        LeftAlone::Executable
-    } else if ioctl(file, FS_IOC_GETFLAGS, &mut flags).is_err()
-        || flags & FORBIDDEN_FLAGS != 0
-        || xfs::is_special(file)
-    {
-        LeftAlone::Attributes
-    } else if is_swap(&found) {
-        LeftAlone::Swap
-    } else {
-        return Ok(None);
-    };
-    Ok(Some(left))
 }
 
 /// ELF, a script, or what Windows runs; what is empty may become one.

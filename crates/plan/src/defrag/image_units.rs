@@ -39,8 +39,8 @@ pub fn in_image_units(
     let before_bytes = image.present.total_bytes();
     let most_bytes = before_bytes.saturating_add(growth_bytes_max.max(before_bytes / MEANWHILE_PARTS));
     let mut releases = Vec::with_capacity(plan.releases.len());
-    for ((batch, release), gaps) in plan.batches.iter().zip(&plan.releases).zip(&plan.gaps) {
-        image.write(batch, gaps);
+    for ((batch, release), holes) in plan.batches.iter().zip(&plan.releases).zip(&plan.holes) {
+        image.write(batch, holes);
         if image.present.total_bytes() > most_bytes {
             return None;
         }
@@ -84,20 +84,20 @@ impl<'a> Image<'a> {
         self.present.insert(around);
     }
 
-    /// What a batch writes is stored; its gaps are not, and whole units of them have no place in the image.
-    fn write(&mut self, batch: &Relocations, gaps: &[VolumeSpan]) {
+    /// What a batch writes is stored; its holes are not, and whole units of them have no place in the image.
+    fn write(&mut self, batch: &Relocations, holes: &[VolumeSpan]) {
         let destinations: ExtentSet<Volume> = batch.by_destination().map(|each| each.to_span()).collect();
         destinations.iter().for_each(|span| _ = self.free.remove_within(span));
-        let gaps: ExtentSet<Volume> = gaps.iter().copied().collect();
-        for span in destinations.subtract(&gaps).iter() {
+        let holes: ExtentSet<Volume> = holes.iter().copied().collect();
+        for span in destinations.subtract(&holes).iter() {
             self.place(span);
             self.unstored.remove_within(span);
         }
-        for gap in gaps.iter() {
-            let whole = self.each_unit(gap).filter(|unit| gap.covers(unit));
+        for hole in holes.iter() {
+            let whole = self.each_unit(hole).filter(|unit| hole.covers(unit));
             whole.for_each(|unit| _ = self.present.remove_within(unit));
-            self.unstored.remove_within(gap);
-            self.unstored.insert(gap);
+            self.unstored.remove_within(hole);
+            self.unstored.insert(hole);
         }
     }
 

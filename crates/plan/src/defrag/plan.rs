@@ -56,6 +56,9 @@ pub struct DefragOptions {
     pub unit_bytes: u64,
     /// How far into such a unit the volume begins.
     pub unit_skew_bytes: u64,
+    /// Whether what of a file is not stored stays so where it goes. Only where the host's blocks are blocks of the volume as well: elsewhere
+    /// each end of a hole takes a block more.
+    pub moves_holes: bool,
     /// A batch moves no more than this, unless a single extent is larger.
     pub batch_bytes_max: u64,
     /// Whether anchored streams ([`filesystem::Mobility::Anchored`]) come together as well, in a last batch.
@@ -117,7 +120,7 @@ pub struct DefragPlan {
     pub releases: Vec<Vec<VolumeSpan>>,
     /// What of each batch's destinations comes to hold what is not stored where it comes from, and reads as zeros: it is not stored there
     /// either, and what of it was stored goes back.
-    pub gaps: Vec<Vec<VolumeSpan>>,
+    pub holes: Vec<Vec<VolumeSpan>>,
     /// What is free in the end within units of which another part is needed, and is given back after the last batch, to the host if the
     /// container cannot have it.
     pub trimmed: Vec<VolumeSpan>,

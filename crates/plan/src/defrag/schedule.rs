@@ -27,14 +27,14 @@ pub(super) fn within_growth(
         }
         schedule.close()?;
     }
-    let Schedule { space, batches, releases, gaps, .. } = schedule;
+    let Schedule { space, batches, releases, holes, .. } = schedule;
     if space.growth_bytes() > options.growth_left_bytes_max {
         return Ok(None);
     }
     Ok(Some(DefragPlan {
         batches,
         releases,
-        gaps,
+        holes,
         growth_bytes: space.peak_bytes(),
         growth_left_bytes: space.growth_bytes(),
         ..plan.clone()
@@ -58,10 +58,10 @@ struct Schedule {
     /// Files of which a part does not move without the rest.
     together: BTreeSet<FileId>,
     batch: Vec<Relocation>,
-    batch_gaps: Vec<VolumeSpan>,
+    batch_holes: Vec<VolumeSpan>,
     batches: Vec<Relocations>,
     releases: Vec<Vec<VolumeSpan>>,
-    gaps: Vec<Vec<VolumeSpan>>,
+    holes: Vec<Vec<VolumeSpan>>,
 }
 
 impl Schedule {
@@ -71,10 +71,10 @@ impl Schedule {
             space: Space::new(layout, options),
             together: together.map(|stream| layout.file(stream)).collect(),
             batch: Vec::new(),
-            batch_gaps: Vec::new(),
+            batch_holes: Vec::new(),
             batches: Vec::new(),
             releases: Vec::new(),
-            gaps: Vec::new(),
+            holes: Vec::new(),
         }
     }
 
@@ -88,9 +88,9 @@ impl Schedule {
         if !self.space.offers_all_but(&places) {
             return Ok(false);
         }
-        for (place, gaps) in places {
-            self.space.take(place, &gaps);
-            self.batch_gaps.extend(gaps);
+        for (place, holes) in places {
+            self.space.take(place, &holes);
+            self.batch_holes.extend(holes);
         }
         self.batch.extend(group);
         Ok(true)
@@ -99,8 +99,8 @@ impl Schedule {
     /// Where each goes, and what of that is not stored then.
     fn places(&self, group: &[Relocation]) -> Vec<(VolumeSpan, Vec<VolumeSpan>)> {
         let place = |relocation: &Relocation| {
-            let gaps = self.space.gaps_of(std::iter::once((relocation.from, relocation.to)));
-            (relocation.to_span(), gaps)
+            let holes = self.space.holes_of(std::iter::once((relocation.from, relocation.to)));
+            (relocation.to_span(), holes)
         };
         group.iter().map(place).collect()
     }
@@ -112,9 +112,9 @@ impl Schedule {
         }
         batch.iter().for_each(|relocation| self.space.give(relocation.from));
         self.batches.push(Relocations::new(batch)?);
-        let gaps = std::mem::take(&mut self.batch_gaps);
-        self.releases.push(self.space.shrink(&gaps));
-        self.gaps.push(gaps);
+        let holes = std::mem::take(&mut self.batch_holes);
+        self.releases.push(self.space.shrink(&holes));
+        self.holes.push(holes);
         Ok(())
     }
 }

@@ -412,11 +412,11 @@ fn step_aside(work: &mut Work<'_>, place: VolumeSpan, misfits: &mut Misfits) -> 
             places.into_iter().for_each(|(place, _)| work.space.give(place));
             return Ok(false);
         };
-        let gaps = work.take(run.extents.clone(), place);
-        places.push((place, gaps));
+        let holes = work.take(run.extents.clone(), place);
+        places.push((place, holes));
     }
-    for (run, (place, gaps)) in runs.into_iter().zip(places) {
-        work.move_to_taken(run.extents, place.start(), &gaps)?;
+    for (run, (place, holes)) in runs.into_iter().zip(places) {
+        work.move_to_taken(run.extents, place.start(), &holes)?;
     }
     Ok(true)
 }

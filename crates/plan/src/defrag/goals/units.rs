@@ -292,9 +292,9 @@ impl Emptying<'_, '_> {
         let mut placed = Placed { runs: Vec::with_capacity(runs.len()), in_gaps: Vec::new() };
         for run in runs {
             if let Some(place) = self.work.space.find(run.bytes, Growth::Never) {
-                let gaps = self.work.take(run.extents.clone(), place);
+                let holes = self.work.take(run.extents.clone(), place);
                 placed.in_gaps.push(place);
-                placed.runs.push((run, place, gaps));
+                placed.runs.push((run, place, holes));
                 continue;
             }
             match spare.as_deref_mut().filter(|rest| rest.len_bytes() >= run.bytes) {
@@ -319,7 +319,7 @@ impl Emptying<'_, '_> {
         placed
             .runs
             .into_iter()
-            .try_for_each(|(run, place, gaps)| self.work.move_to_taken(run.extents, place.start(), &gaps))
+            .try_for_each(|(run, place, holes)| self.work.move_to_taken(run.extents, place.start(), &holes))
     }
 
     /// Nothing is in a unit any more. It stays reserved, and is a spare one once the batch was closed.

@@ -57,8 +57,8 @@ pub(crate) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Mi
     for run in &runs {
         let place = work.space.find_without_sliver(run.bytes).filter(|_| work.space.is_a_step(run.bytes));
         if let Some(place) = place {
-            let gaps = work.take(run.extents.clone(), place);
-            places.push((place, gaps));
+            let holes = work.take(run.extents.clone(), place);
+            places.push((place, holes));
         } else {
             misfits.count(run);
         }
@@ -67,9 +67,9 @@ pub(crate) fn step_outside(work: &mut Work<'_>, runs: Vec<Run>, misfits: &mut Mi
         misfits.taken.extend(places.into_iter().map(|(place, _)| place));
         return Ok(false);
     }
-    for (run, (place, gaps)) in runs.into_iter().zip(places) {
+    for (run, (place, holes)) in runs.into_iter().zip(places) {
         work.made_room_bytes += run.bytes;
-        work.move_to_taken(run.extents, place.start(), &gaps)?;
+        work.move_to_taken(run.extents, place.start(), &holes)?;
     }
     Ok(true)
 }

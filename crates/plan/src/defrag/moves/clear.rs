@@ -46,9 +46,9 @@ pub(crate) fn clear(work: &mut Work<'_>, spans: &[VolumeSpan], away: Away<'_>) -
         kept.into_iter().for_each(|(span, parts)| work.unreserve(span, &parts));
         return Ok(false);
     }
-    for (run, (place, gaps)) in victims.into_iter().zip(places) {
+    for (run, (place, holes)) in victims.into_iter().zip(places) {
         work.made_room_bytes += run.bytes;
-        work.move_to_taken(run.extents, place.start(), &gaps)?;
+        work.move_to_taken(run.extents, place.start(), &holes)?;
     }
     Ok(true)
 }
@@ -79,7 +79,7 @@ pub(crate) fn clear_what_fits(work: &mut Work<'_>, window: VolumeSpan, effort: &
     Ok(())
 }
 
-/// Takes a place for each run, with its gaps; fewer places than runs if one does not fit.
+/// Takes a place for each run, with its holes; fewer places than runs if one does not fit.
 fn find_places(work: &mut Work<'_>, runs: &[Run], away: Away<'_>) -> Vec<(VolumeSpan, Vec<VolumeSpan>)> {
     let mut places = Vec::with_capacity(runs.len());
     for run in runs {
@@ -88,8 +88,8 @@ fn find_places(work: &mut Work<'_>, runs: &[Run], away: Away<'_>) -> Vec<(Volume
             Away::Back(targets) => find_target(work, run, targets).or_else(|| find_back(work, run.bytes)),
         };
         let Some(place) = place else { break };
-        let gaps = work.take(run.extents.clone(), place);
-        places.push((place, gaps));
+        let holes = work.take(run.extents.clone(), place);
+        places.push((place, holes));
     }
     places
 }

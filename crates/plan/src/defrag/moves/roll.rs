@@ -157,15 +157,15 @@ impl All {
             for (run, place) in std::mem::take(&mut each.waiting) {
                 let is_free =
                     work.extents_within(place).next().is_none() && vacated.within(place).next().is_none();
-                let gaps = if is_free { work.take_reserved(run.extents.clone(), place) } else { None };
-                let Some(gaps) = gaps else {
+                let holes = if is_free { work.take_reserved(run.extents.clone(), place) } else { None };
+                let Some(holes) = holes else {
                     each.waiting.push((run, place));
                     continue;
                 };
                 run.extents.clone().for_each(|extent| vacated.insert(work.span(extent)));
                 each.moved_bytes += run.bytes;
                 has_moved = true;
-                work.move_to_taken(run.extents, place.start(), &gaps)?;
+                work.move_to_taken(run.extents, place.start(), &holes)?;
             }
         }
         Ok(has_moved)

@@ -190,12 +190,12 @@ impl Space {
         self.affords(self.growth_of(span))
     }
 
-    /// Counts that `span`, which was kept from others, is written but for `gaps`. `false`, and nothing counted, if the container must not
+    /// Counts that `span`, which was kept from others, is written but for `holes`. `false`, and nothing counted, if the container must not
     /// grow by that.
-    pub(crate) fn write_kept(&mut self, span: VolumeSpan, gaps: &[VolumeSpan]) -> bool {
-        let is_affordable = self.affords(self.growth_but(span, gaps));
+    pub(crate) fn write_kept(&mut self, span: VolumeSpan, holes: &[VolumeSpan]) -> bool {
+        let is_affordable = self.affords(self.growth_but(span, holes));
         if is_affordable {
-            self.grow_but(span, gaps);
+            self.grow_but(span, holes);
         }
         is_affordable
     }
@@ -209,34 +209,26 @@ impl Space {
         is_affordable
     }
 
-    /// Where nothing is stored once all of `moves` went from there to there: whole blocks of the host, ascending.
-    pub(crate) fn gaps_of(&self, moves: impl Iterator<Item = (VolumeSpan, VolumeOffset)>) -> Vec<VolumeSpan> {
-        let mut gaps: Vec<VolumeSpan> = Vec::new();
-        for (from, to) in moves {
-            for part in self.thin.within(from) {
-                let gap = VolumeSpan::new(to.plus(part.start().get() - from.start().get()), part.len_bytes());
-                match gaps.last_mut().filter(|last| last.end() == gap.start()) {
-                    Some(last) => *last = VolumeSpan::between(last.start(), gap.end()),
-                    None => gaps.push(gap),
-                }
-            }
-        }
-        let whole = gaps.into_iter().map(|gap| self.thin.whole_blocks_of(gap));
-        whole.filter(|gap| !gap.is_empty()).collect()
+    /// [`Unstored::holes_of`].
+    pub(crate) fn holes_of(
+        &self,
+        moves: impl Iterator<Item = (VolumeSpan, VolumeOffset)>,
+    ) -> Vec<VolumeSpan> {
+        self.thin.holes_of(moves)
     }
 
-    /// Whether all of the disjoint places are free, and may be written but for the gaps of each.
+    /// Whether all of the disjoint places are free, and may be written but for the holes of each.
     pub(crate) fn offers_all_but(&self, places: &[(VolumeSpan, Vec<VolumeSpan>)]) -> bool {
-        let growth_bytes = || places.iter().map(|(span, gaps)| self.growth_but(*span, gaps)).sum();
+        let growth_bytes = || places.iter().map(|(span, holes)| self.growth_but(*span, holes)).sum();
         places.iter().all(|(span, _)| self.free.covers(*span)) && self.affords(growth_bytes())
     }
 
-    /// By how much the container grows at the most if `span` is written but for `gaps`.
-    fn growth_but(&self, span: VolumeSpan, gaps: &[VolumeSpan]) -> u64 {
+    /// By how much the container grows at the most if `span` is written but for `holes`.
+    fn growth_but(&self, span: VolumeSpan, holes: &[VolumeSpan]) -> u64 {
         let all = self.growth_of(span);
-        match gaps.is_empty() {
+        match holes.is_empty() {
             true => all,
-            false => all.min(parts_but(span, gaps).map(|part| self.growth_of(part)).sum()),
+            false => all.min(parts_but(span, holes).map(|part| self.growth_of(part)).sum()),
         }
     }
 
@@ -363,9 +355,9 @@ impl Space {
         pieces
     }
 
-    /// Counts that `span`, which was taken, is really written but for `gaps`: the container has storage for it from now on.
-    pub(crate) fn written(&mut self, span: VolumeSpan, gaps: &[VolumeSpan]) {
-        for part in parts_but(span, gaps) {
+    /// Counts that `span`, which was taken, is really written but for `holes`: the container has storage for it from now on.
+    pub(crate) fn written(&mut self, span: VolumeSpan, holes: &[VolumeSpan]) {
+        for part in parts_but(span, holes) {
             let around = self.thin.units_around(part);
             if let Some(loan) = &mut self.loan {
                 loan.remove_within(around);
@@ -391,12 +383,12 @@ impl Space {
         self.filled_bytes = self.filled_bytes.min(self.growth_bytes);
     }
 
-    /// After a batch which left `gaps`: counts what of them was stored as given back, and gives free units back to the container, and free parts of units back to the host where holes were filled, until no more is taken
-    /// than before. To be called when all that is free is free on the volume, too. Answers what is given back.
-    pub(crate) fn shrink(&mut self, gaps: &[VolumeSpan]) -> Vec<VolumeSpan> {
+    /// After a batch that brought `holes`: counts what was stored there as given back. Then gives free units back to the container, and free
+    /// parts of units back to the host where holes were filled, until no more is taken than before. To be called when all that is free is free on the volume, too. Answers what is given back.
+    pub(crate) fn shrink(&mut self, holes: &[VolumeSpan]) -> Vec<VolumeSpan> {
         let mut given = Vec::new();
         if self.held.is_some() {
-            gaps.iter().for_each(|gap| self.empty(*gap));
+            holes.iter().for_each(|hole| self.empty(*hole));
         }
         let least_bytes = self.given_bytes_min();
         while self.growth_bytes > 0 && self.loan.is_none() {
@@ -412,9 +404,9 @@ impl Space {
         given
     }
 
-    /// What is stored in a gap is given back, as far as that is whole units.
-    fn empty(&mut self, gap: VolumeSpan) {
-        let units = self.thin.units_within(gap);
+    /// What is stored in a hole is given back, as far as that is whole units.
+    fn empty(&mut self, hole: VolumeSpan) {
+        let units = self.thin.units_within(hole);
         if !units.is_empty() {
             let given_bytes = self.thin.empty_units(units);
             self.count_given(given_bytes);
@@ -477,23 +469,23 @@ impl Space {
         parts
     }
 
-    /// Takes a free `span` to be written but for `gaps`.
-    pub(crate) fn take(&mut self, span: VolumeSpan, gaps: &[VolumeSpan]) {
+    /// Takes a free `span` to be written but for `holes`.
+    pub(crate) fn take(&mut self, span: VolumeSpan, holes: &[VolumeSpan]) {
         self.free.remove(span);
         if let Some(held) = &mut self.held {
             held.remove_within(span);
         }
-        self.grow_but(span, gaps);
+        self.grow_but(span, holes);
     }
 
-    /// Whether all of `span` but `gaps` counts as stored.
-    pub(crate) fn counts(&self, span: VolumeSpan, gaps: &[VolumeSpan]) -> bool {
-        parts_but(span, gaps).all(|part| !self.thin.touches(part))
+    /// Whether all of `span` but `holes` counts as stored.
+    pub(crate) fn counts(&self, span: VolumeSpan, holes: &[VolumeSpan]) -> bool {
+        parts_but(span, holes).all(|part| !self.thin.touches(part))
     }
 
-    fn grow_but(&mut self, span: VolumeSpan, gaps: &[VolumeSpan]) {
+    fn grow_but(&mut self, span: VolumeSpan, holes: &[VolumeSpan]) {
         if self.held.is_some() {
-            parts_but(span, gaps).for_each(|part| self.grow(part));
+            parts_but(span, holes).for_each(|part| self.grow(part));
         }
     }
 
@@ -532,10 +524,10 @@ impl Space {
     }
 }
 
-/// What of `span` lies outside of `gaps`, which ascend within it.
-fn parts_but(span: VolumeSpan, gaps: &[VolumeSpan]) -> impl Iterator<Item = VolumeSpan> + '_ {
-    let starts = std::iter::once(span.start()).chain(gaps.iter().map(VolumeSpan::end));
-    let ends = gaps.iter().map(VolumeSpan::start).chain(std::iter::once(span.end()));
+/// What of `span` lies outside of `holes`, which ascend within it.
+fn parts_but(span: VolumeSpan, holes: &[VolumeSpan]) -> impl Iterator<Item = VolumeSpan> + '_ {
+    let starts = std::iter::once(span.start()).chain(holes.iter().map(VolumeSpan::end));
+    let ends = holes.iter().map(VolumeSpan::start).chain(std::iter::once(span.end()));
     starts.zip(ends).map(|(start, end)| VolumeSpan::between(start, end)).filter(|part| !part.is_empty())
 }
 

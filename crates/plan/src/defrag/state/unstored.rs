@@ -24,6 +24,7 @@ pub(crate) struct Unstored {
     in_units: Spans,
     unit_bytes: u64,
     unit_skew_bytes: u64,
+    moves_holes: bool,
 }
 
 impl Unstored {
@@ -43,6 +44,7 @@ impl Unstored {
         Self {
             unit_bytes: options.unit_bytes.max(1),
             unit_skew_bytes: options.unit_skew_bytes,
+            moves_holes: options.moves_holes,
             ..Self::default()
         }
     }
@@ -134,9 +136,24 @@ impl Unstored {
         None
     }
 
-    /// The blocks of the host that lie in `span` in full.
-    pub(crate) fn whole_blocks_of(&self, span: VolumeSpan) -> VolumeSpan {
-        self.inside(span, HOST_BLOCK_BYTES)
+    /// Where nothing is stored once all of `moves` went from there to there: whole blocks of the host, ascending.
+    pub(crate) fn holes_of(
+        &self,
+        moves: impl Iterator<Item = (VolumeSpan, VolumeOffset)>,
+    ) -> Vec<VolumeSpan> {
+        let mut holes: Vec<VolumeSpan> = Vec::new();
+        for (from, to) in moves.filter(|_| self.moves_holes) {
+            for part in self.within(from) {
+                let skipped = part.start().get() - from.start().get();
+                let hole = VolumeSpan::new(to.plus(skipped), part.len_bytes());
+                match holes.last_mut().filter(|last| last.end() == hole.start()) {
+                    Some(last) => *last = VolumeSpan::between(last.start(), hole.end()),
+                    None => holes.push(hole),
+                }
+            }
+        }
+        let whole = holes.into_iter().map(|hole| self.inside(hole, HOST_BLOCK_BYTES));
+        whole.filter(|hole| !hole.is_empty()).collect()
     }
 
     fn blocks_around(&self, span: VolumeSpan) -> VolumeSpan {

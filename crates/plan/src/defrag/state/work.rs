@@ -49,7 +49,7 @@ pub(crate) struct Work<'a> {
     growth_bytes_max: u64,
     batches: Vec<Relocations>,
     releases: Vec<Vec<VolumeSpan>>,
-    gaps: Vec<Vec<VolumeSpan>>,
+    holes: Vec<Vec<VolumeSpan>>,
     /// The batch in which an extent moved last, counted from one.
     moved_in: Vec<u32>,
     /// What nobody gets when it becomes free.
@@ -69,7 +69,7 @@ struct Batch {
     bytes: u64,
     vacated: Vec<VolumeSpan>,
     /// What of the destinations is not stored.
-    gaps: Vec<VolumeSpan>,
+    holes: Vec<VolumeSpan>,
 }
 
 impl<'a> Work<'a> {
@@ -98,7 +98,7 @@ impl<'a> Work<'a> {
             growth_bytes_max: options.growth_bytes_max,
             batches: Vec::new(),
             releases: Vec::new(),
-            gaps: Vec::new(),
+            holes: Vec::new(),
             moved_in: vec![0; layout.extent_count()],
             reserved: Spans::default(),
             moved_bytes: 0,
@@ -259,27 +259,27 @@ impl<'a> Work<'a> {
 
     /// Moves extents to a place that was found free, where they lie one after the other.
     pub(crate) fn move_to(&mut self, extents: Range<usize>, to: VolumeSpan) -> Result<()> {
-        let gaps = self.take(extents.clone(), to);
-        self.move_to_taken(extents, to.start(), &gaps)
+        let holes = self.take(extents.clone(), to);
+        self.move_to_taken(extents, to.start(), &holes)
     }
 
     /// Takes a place that was found free for extents. Answers what of it is not stored once they lie there.
     pub(crate) fn take(&mut self, extents: Range<usize>, to: VolumeSpan) -> Vec<VolumeSpan> {
-        let gaps = self.gaps_at(extents, to.start());
-        self.space.take(to, &gaps);
-        gaps
+        let holes = self.holes_at(extents, to.start());
+        self.space.take(to, &holes);
+        holes
     }
 
     /// As [`Self::take`], of what was reserved. `None`, and nothing happened, if the container must not grow by that.
     pub(crate) fn take_reserved(&mut self, extents: Range<usize>, to: VolumeSpan) -> Option<Vec<VolumeSpan>> {
-        let gaps = self.gaps_at(extents, to.start());
-        self.space.write_kept(to, &gaps).then_some(gaps)
+        let holes = self.holes_at(extents, to.start());
+        self.space.write_kept(to, &holes).then_some(holes)
     }
 
     /// What of the place from `to` on is not stored once extents lie there.
-    fn gaps_at(&self, extents: Range<usize>, to: VolumeOffset) -> Vec<VolumeSpan> {
+    fn holes_at(&self, extents: Range<usize>, to: VolumeOffset) -> Vec<VolumeSpan> {
         let mut at = to;
-        self.space.gaps_of(extents.map(|extent| {
+        self.space.holes_of(extents.map(|extent| {
             let from = self.span(extent);
             let to = at;
             at = to.plus(from.len_bytes());
@@ -287,13 +287,13 @@ impl<'a> Work<'a> {
         }))
     }
 
-    /// As [`Self::move_to`], to a place that was taken, of which `gaps` are not written. What was reserved is stored, and has none: it stays so
+    /// As [`Self::move_to`], to a place that was taken, of which `holes` are not written. What was reserved is stored, and has none: it stays so
     /// for what else comes there.
     pub(crate) fn move_to_taken(
         &mut self,
         extents: Range<usize>,
         to: VolumeOffset,
-        gaps: &[VolumeSpan],
+        holes: &[VolumeSpan],
     ) -> Result<()> {
         let mut to = to;
         if extents.clone().any(|extent| self.is_in_batch(extent)) {
@@ -309,7 +309,7 @@ impl<'a> Work<'a> {
             if !together {
                 self.close_if_full(self.layout.len_bytes(extent))?;
             }
-            self.relocate(extent, to, gaps);
+            self.relocate(extent, to, holes);
             to = to.plus(self.layout.len_bytes(extent));
         }
         Ok(())
@@ -320,15 +320,17 @@ impl<'a> Work<'a> {
         if is_full && !self.batch.relocations.is_empty() { self.close() } else { Ok(()) }
     }
 
-    fn relocate(&mut self, extent: usize, to: VolumeOffset, gaps: &[VolumeSpan]) {
+    fn relocate(&mut self, extent: usize, to: VolumeOffset, holes: &[VolumeSpan]) {
         let from = self.span(extent);
         let place = Span::new(to, from.len_bytes());
-        let first = gaps.partition_point(|gap| gap.end() <= place.start());
-        let within = || gaps[first..].iter().map_while(|gap| gap.intersect(&place));
-        for gap in within() {
-            match self.batch.gaps.last_mut().filter(|last| last.end() == gap.start()) {
-                Some(last) => *last = Span::between(last.start(), gap.end()),
-                None => self.batch.gaps.push(gap),
+        let first = holes.partition_point(|hole| hole.end() <= place.start());
+        let holes: Vec<_> = holes[first..].iter().map_while(|hole| hole.intersect(&place)).collect();
+        debug_assert!(self.space.counts(place, &holes), "what is written is counted");
+        self.space.written(place, &holes);
+        for hole in holes {
+            match self.batch.holes.last_mut().filter(|last| last.end() == hole.start()) {
+                Some(last) => *last = Span::between(last.start(), hole.end()),
+                None => self.batch.holes.push(hole),
             }
         }
         let file = self.layout.file(self.owner(extent));
@@ -346,9 +348,6 @@ impl<'a> Work<'a> {
         self.batch.bytes += from.len_bytes();
         self.batch.vacated.push(from);
         self.moved_bytes += from.len_bytes();
-        let gaps: Vec<_> = within().collect();
-        debug_assert!(self.space.counts(place, &gaps), "what is written is counted");
-        self.space.written(place, &gaps);
         self.moved_in[extent] = self.batch_number();
         self.at[extent] = to;
         self.by_place.remove(&from.start().get());
@@ -371,8 +370,8 @@ impl<'a> Work<'a> {
             self.give(Span::between(at, span.end()));
         }
         if has_moved {
-            self.releases.push(self.space.shrink(&batch.gaps));
-            self.gaps.push(batch.gaps);
+            self.releases.push(self.space.shrink(&batch.holes));
+            self.holes.push(batch.holes);
         }
         Ok(())
     }
@@ -465,7 +464,7 @@ impl<'a> Work<'a> {
             trimmed,
             batches: self.batches,
             releases: self.releases,
-            gaps: self.gaps,
+            holes: self.holes,
         }
     }
 }

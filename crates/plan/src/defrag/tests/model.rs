@@ -267,28 +267,28 @@ impl Model {
         data.collect()
     }
 
-    /// What comes to lie in gaps holds nothing.
-    fn check_gaps(
+    /// What comes to lie in holes holds nothing.
+    fn check_holes(
         &self,
         batch: &Relocations,
-        gaps: &[VolumeSpan],
+        holes: &[VolumeSpan],
         empty: &std::collections::BTreeSet<(usize, u64)>,
     ) {
         let from: std::collections::BTreeMap<_, _> =
             batch.by_source().flat_map(|each| clusters(each.to_span()).zip(clusters(each.from))).collect();
-        for at in gaps.iter().flat_map(|gap| clusters(*gap)) {
+        for at in holes.iter().flat_map(|hole| clusters(*hole)) {
             let Cell::Data { stream, logical } = self.cells[from[&at]] else { panic!("{at}: no data") };
             assert!(empty.contains(&(stream, logical)), "{at} holds something");
         }
     }
 
-    /// Gives back what is stored in whole units of gaps; answers how many clusters that are.
-    fn empty(&mut self, gaps: &[VolumeSpan], options: &DefragOptions) -> i64 {
+    /// Gives back what is stored in whole units of holes; answers how many clusters that are.
+    fn empty(&mut self, holes: &[VolumeSpan], options: &DefragOptions) -> i64 {
         let (unit_bytes, skew) = (options.unit_bytes, options.unit_skew_bytes);
         let mut given = 0;
-        for gap in gaps {
-            let first = (gap.start().get() + skew).div_ceil(unit_bytes) * unit_bytes - skew;
-            let end = (gap.end().get() + skew) / unit_bytes * unit_bytes;
+        for hole in holes {
+            let first = (hole.start().get() + skew).div_ceil(unit_bytes) * unit_bytes - skew;
+            let end = (hole.end().get() + skew) / unit_bytes * unit_bytes;
             for at in first / CLUSTER..end.saturating_sub(skew).max(first) / CLUSTER {
                 let backing = &mut self.backing[usize::try_from(at).unwrap()];
                 given += i64::from(*backing == Backing::Allocated);
@@ -298,10 +298,10 @@ impl Model {
         given
     }
 
-    /// Takes the units and the holes under a batch's destinations, but for `gaps`; answers how many clusters of them were not allocated.
-    fn allocate(&mut self, batch: &Relocations, gaps: &[VolumeSpan], options: &DefragOptions) -> i64 {
+    /// Takes the units and the holes under a batch's destinations, but for `holes`; answers how many clusters of them were not allocated.
+    fn allocate(&mut self, batch: &Relocations, holes: &[VolumeSpan], options: &DefragOptions) -> i64 {
         let unit = |at: usize| (at as u64 * CLUSTER + options.unit_skew_bytes) / options.unit_bytes;
-        let empty: std::collections::BTreeSet<_> = gaps.iter().flat_map(|gap| clusters(*gap)).collect();
+        let empty: std::collections::BTreeSet<_> = holes.iter().flat_map(|hole| clusters(*hole)).collect();
         let written: std::collections::BTreeSet<_> = batch
             .by_source()
             .flat_map(|each| clusters(each.to_span()))
@@ -367,9 +367,9 @@ impl Model {
         let mut moved_bytes = 0;
         let empty = self.empty_data();
         assert_eq!(plan.batches.len(), plan.releases.len());
-        assert_eq!(plan.batches.len(), plan.gaps.len());
-        for ((batch, release), gaps) in plan.batches.iter().zip(&plan.releases).zip(&plan.gaps) {
-            now.check_gaps(batch, gaps, &empty);
+        assert_eq!(plan.batches.len(), plan.holes.len());
+        for ((batch, release), holes) in plan.batches.iter().zip(&plan.releases).zip(&plan.holes) {
+            now.check_holes(batch, holes, &empty);
             assert!(!batch.is_empty());
             let is_one = batch.by_source().len() == 1 && {
                 let first = batch.by_source().next().unwrap();
@@ -383,14 +383,14 @@ impl Model {
                 batch.total_bytes() <= options.batch_bytes_max || is_one || is_together,
                 "a batch is too large"
             );
-            growth += now.allocate(batch, gaps, options);
+            growth += now.allocate(batch, holes, options);
             peak = peak.max(growth);
             now.apply(batch, true);
             moved_bytes += batch.total_bytes();
             for at in batch.by_source().flat_map(|each| clusters(each.to_span())) {
                 blocks.insert(at as u64 * CLUSTER / 65536);
             }
-            growth -= now.empty(gaps, options);
+            growth -= now.empty(holes, options);
             growth -= now.release(release, options, self.backing.contains(&Backing::Hole));
         }
         // The host has back what is free within units, which the container keeps.
@@ -435,6 +435,7 @@ pub(super) fn options(goal: Goal) -> DefragOptions {
         growth_left_bytes_max: u64::MAX,
         unit_bytes: CLUSTER,
         unit_skew_bytes: 0,
+        moves_holes: true,
         batch_bytes_max: 1 << 40,
         moves_anchored: false,
     }

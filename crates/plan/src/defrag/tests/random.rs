@@ -158,6 +158,7 @@ impl Kind {
 fn some_options(kind: &Kind, goal: Goal) -> DefragOptions {
     let batch_bytes_max = [1, 5, 1 << 20][usize::try_from(kind.seed % 3).unwrap()] * CLUSTER;
     DefragOptions {
+        moves_holes: !kind.seed.is_multiple_of(4),
         goal,
         growth_bytes_max: kind.growth_bytes_max(),
         growth_left_bytes_max: [u64::MAX, 0, 3 * CLUSTER][usize::try_from(kind.seed >> 40).unwrap() % 3],

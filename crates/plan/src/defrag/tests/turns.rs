@@ -36,6 +36,7 @@ pub(super) fn thin_options(len: u64) -> DefragOptions {
         growth_bytes_max: len * CLUSTER / 50,
         growth_left_bytes_max: len * CLUSTER / 1000,
         unit_bytes: UNIT * CLUSTER,
+        moves_holes: true,
         batch_bytes_max: 64 << 20,
         ..options(Goal::Files)
     }
