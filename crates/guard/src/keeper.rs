@@ -19,7 +19,7 @@ use crate::consolidation::Consolidation;
 use crate::facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 use crate::growth::{Growth, Policy};
 use crate::ledger::Record;
-use crate::machine::{Gathered, GoesOn, Held, Join, Machine, Reserved};
+use crate::machine::{Cut, Gathered, GoesOn, Held, Join, Machine, Reserved};
 use crate::repair::{self, Plan, SMALL_AGAIN_MS, count};
 use crate::suspects::Suspects;
 
@@ -460,14 +460,21 @@ impl<M: Machine> Guard<M> {
         }
         let done = self.cut(id, claim, &facts);
         self.machine.release(id);
-        done.map(|()| true)
+        if matches!(done, Ok(false)) {
+            self.put_off(now, id);
+        }
+        done
     }
 
-    fn cut(&mut self, id: &FileId, claim: &Claim, facts: &Facts) -> Result<()> {
+    /// Whether the file has nothing reserved any more.
+    fn cut(&mut self, id: &FileId, claim: &Claim, facts: &Facts) -> Result<bool> {
         let end = if broken!(OthersRoomTaken) { u64::MAX } else { claim.end_bytes };
         if facts.size_bytes < end {
+            let cut = self.machine.cut(id, end)?;
+            if cut == Cut::Lost && !broken!(LostForgotten) {
+                return Ok(false);
+            }
             // Where somebody reserved beyond it since, and all would go, that file keeps it.
-            self.machine.cut(id, end)?;
         }
         let modified = match claim.stamps {
             Some((before, after))
@@ -480,7 +487,7 @@ impl<M: Machine> Guard<M> {
         if self.machine.shows_in_stamps() && !broken!(StampStays) {
             self.machine.stamp(id, modified)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(crate) fn append(&mut self, records: &[Record]) -> Result<()> {

@@ -39,12 +39,14 @@ pub enum Mutant {
     AnnouncedForgotten,
     /// A file with holes is moved as a whole.
     HolesFilled,
+    /// Room that did not go back, since others may write to its file, counts as gone.
+    LostForgotten,
     /// Room stays for a while where others run short of it.
     ShortageIgnored,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 19] = [
+pub const MUTANTS: [Mutant; 20] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -63,5 +65,6 @@ pub const MUTANTS: [Mutant; 19] = [
     Mutant::GivenUnrecorded,
     Mutant::AnnouncedForgotten,
     Mutant::HolesFilled,
+    Mutant::LostForgotten,
     Mutant::ShortageIgnored,
 ];

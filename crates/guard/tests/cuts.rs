@@ -11,7 +11,7 @@ use std::rc::Rc;
 use block::{Error, Result};
 use extent::FileOffset;
 use guard::{
-    Allowance, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS,
+    Allowance, Cut, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS,
     Machine, Mutant, Options, Owned, Policy, Record, Refusal, Reserved, Room, SpaceMap, Stamp, Told, XFS,
     claims,
 };
@@ -325,18 +325,22 @@ impl Machine for Sim {
         Ok(Held::Yes(world.facts(at)))
     }
 
-    fn cut(&mut self, id: &FileId, to: u64) -> Result<bool> {
+    fn cut(&mut self, id: &FileId, to: u64) -> Result<Cut> {
         let at = index(id);
         let mut world = self.0.borrow_mut();
         world.step()?;
         let (shows, time, is_exact) = (world.shows, world.time, world.is_exact);
+        let is_lost = world.writers && world.random.below(8) == 0;
         let file = &mut world.files[at];
         if !file.is_held {
             file.damage = Some("cut while others may write");
-            return Ok(true);
+            return Ok(Cut::Done);
+        }
+        if is_lost {
+            return Ok(Cut::Lost);
         }
         if !is_exact && file.allocated_end > to {
-            return Ok(false);
+            return Ok(Cut::MoreBeyond);
         }
         if file.allocated_end <= to || is_exact && file.others_end <= to {
             file.allocated_end = file.size;
@@ -344,7 +348,7 @@ impl Machine for Sim {
         if shows {
             file.stamp = time;
         }
-        Ok(true)
+        Ok(Cut::Done)
     }
 
     fn stamp(&mut self, id: &FileId, modified: Stamp) -> Result<()> {

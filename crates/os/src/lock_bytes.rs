@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 /// `RAW_LOCK_PERM_BASE` + the number of each permission that changes the contents.
 const QEMU_WRITE_BYTES: [libc::off_t; 2] = [100 + 1, 100 + 3];
@@ -55,6 +56,12 @@ pub(crate) fn is_leased(file: &File) -> bool {
     #[allow(unsafe_code)]
     let lease = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) };
     lease == libc::F_WRLCK
+}
+
+/// How long who opens such a file waits until the kernel takes the lease away (`/proc/sys/fs/lease-break-time`, proc_sys_fs(5)).
+pub(crate) fn lease_break_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/sys/fs/lease-break-time").unwrap_or_default();
+    Duration::from_secs(text.trim().parse().unwrap_or(0))
 }
 
 /// fcntl(2): which signal tells of a lease that is broken.

@@ -4,13 +4,14 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
 use block::{Error, Result};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, ftruncate, futimens};
 
 use super::room::{FileFacts, has_storage_from, left_alone, uncuttable};
 use super::{GuardedKind, GuardedSystem, Handle, LeftAlone};
-use crate::lock_bytes::{is_leased, lease_alone};
+use crate::lock_bytes::{is_leased, lease_alone, lease_break_time};
 
 /// What came of taking a file.
 pub enum Taken {
@@ -24,10 +25,25 @@ pub enum Taken {
     Gone,
 }
 
+/// What came of freeing room past a file's end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// It is free.
+    Done,
+    /// There is more beyond, which would go as well.
+    MoreBeyond,
+    /// Somebody waited for the file until the kernel took the lease away, and may write to it.
+    Lost,
+}
+
 /// A file that nobody else has open.
 pub struct HeldFile {
     pub(super) file: File,
     pub(super) system: GuardedSystem,
+    /// When it was taken.
+    since: Instant,
+    /// For how long it is ours whoever waits.
+    ours_for: Duration,
 }
 
 impl GuardedSystem {
@@ -53,8 +69,10 @@ impl GuardedSystem {
         }
         let Ok(file) = self.open_write(&reader)? else { return Ok(Taken::Busy) };
         drop(reader);
+        // Half of what the kernel grants: this process may be stopped at any moment, also in the middle of a call.
+        let (since, ours_for) = (Instant::now(), lease_break_time() / 2);
         Ok(match lease_alone(&file) {
-            Ok(()) => Taken::Held(HeldFile { file, system: self.clone() }),
+            Ok(()) => Taken::Held(HeldFile { file, system: self.clone(), since, ours_for }),
             Err(_) => Taken::Busy,
         })
     }
@@ -71,32 +89,41 @@ impl HeldFile {
         !is_leased(&self.file)
     }
 
-    /// Frees what it has past its end up to `to`; `false` if there is more beyond, which would go as well.
-    pub fn cut(&self, to: u64) -> Result<bool> {
-        let found = self.facts()?;
-        let from = found.size_bytes.next_multiple_of(4096);
-        if self.system.kind != GuardedKind::Ext4 {
-            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let len = to.saturating_sub(from);
-            let punched = if len == 0 { Ok(()) } else { fallocate(&self.file, punch, from, len) };
-            return punched.map(|()| true).map_err(|error| self.error("give back room of", error.into()));
-        }
-        // ext4 frees all of what is past the end or nothing.
-        if has_storage_from(&self.file, to)? {
-            return Ok(false);
-        }
-        ftruncate(&self.file, found.size_bytes)
-            .map_err(|error| self.error("give back room of", error.into()))?;
-        Ok(true)
+    /// Whether nobody else can have it open by now: the kernel breaks a lease only once somebody has waited for it.
+    fn is_ours(&self) -> bool {
+        self.since.elapsed() < self.ours_for || is_leased(&self.file)
     }
 
-    /// Sets when it was modified.
+    /// Frees what it has past its end up to `to`.
+    pub fn cut(&self, to: u64) -> Result<Cut> {
+        // ext4 frees all of what is past the end or nothing.
+        let is_whole = self.system.kind == GuardedKind::Ext4;
+        if is_whole && has_storage_from(&self.file, to)? {
+            return Ok(Cut::MoreBeyond);
+        }
+        let found = self.facts()?;
+        // Asked last: what somebody appends after the look at the length would go.
+        if !self.is_ours() {
+            return Ok(Cut::Lost);
+        }
+        let from = found.size_bytes.next_multiple_of(4096);
+        let done = if is_whole {
+            ftruncate(&self.file, found.size_bytes)
+        } else {
+            let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let len = to.saturating_sub(from);
+            if len == 0 { Ok(()) } else { fallocate(&self.file, punch, from, len) }
+        };
+        done.map(|()| Cut::Done).map_err(|error| self.error("give back room of", error.into()))
+    }
+
+    /// Sets when it was modified, unless somebody else may have modified it meanwhile.
     pub fn stamp(&self, modified: (i64, u32)) -> Result<()> {
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             last_modification: Timespec { tv_sec: modified.0, tv_nsec: modified.1.into() },
         };
-        if self.facts()?.modified == modified {
+        if self.facts()?.modified == modified || !self.is_ours() {
             return Ok(());
         }
         futimens(&self.file, &times).map_err(|error| self.error("set the time of", error.into()))
@@ -105,5 +132,52 @@ impl HeldFile {
     pub(super) fn error(&self, what: &'static str, error: io::Error) -> Error {
         let inode = self.file.metadata().map(|found| found.ino()).unwrap_or_default();
         Error::io(what, error).path(format!("inode {inode} of {}", self.system.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::path::PathBuf;
+    use std::thread;
+
+    use super::*;
+
+    /// A file of which 1 MiB is reserved past its end and that is taken; its path.
+    fn taken(folder: &tempfile::TempDir, ours_for: Duration) -> (HeldFile, PathBuf) {
+        let path = folder.path().join("file");
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        file.write_all_at(b"written", 0).unwrap();
+        fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
+        lease_alone(&file).unwrap();
+        // What ext4 does is the same on any file system.
+        let (kind, path_of_system) = (GuardedKind::Ext4, folder.path().to_owned());
+        let system =
+            GuardedSystem { path: path_of_system, kind, uuid: [0; 16], moves_whole_files: false, device: 0 };
+        (HeldFile { file, system, since: Instant::now(), ours_for }, path)
+    }
+
+    #[test]
+    fn what_others_may_have_opened_by_now_is_not_cut() {
+        for (ours_for, wanted) in [(Duration::ZERO, Cut::Lost), (Duration::from_secs(3600), Cut::Done)] {
+            let folder = testkit::scratch();
+            let (held, path) = taken(&folder, ours_for);
+            // Nobody waits: it is ours however long that takes.
+            assert!(held.is_ours());
+            let opener = thread::spawn(move || {
+                let file = File::options().write(true).open(path).unwrap();
+                file.write_all_at(b"appended", 7).unwrap();
+            });
+            while !held.is_wanted() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(held.cut(1 << 20).unwrap(), wanted);
+            held.stamp((1, 0)).unwrap();
+            let is_stamped = held.facts().unwrap().modified == (1, 0);
+            assert_eq!(is_stamped, wanted == Cut::Done);
+            drop(held);
+            opener.join().unwrap();
+            assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"writtenappended");
+        }
     }
 }
