@@ -32,7 +32,10 @@ use crate::{Observer, Reported};
 const GROWTH_LEFT_PARTS: u64 = 1000;
 
 /// How often it is tried with fewer files that move extent by extent, if some have no room for that.
-const PARTS_TRIALS: usize = 4;
+const PARTS_TRIALS: usize = 6;
+
+/// Of files whose records lack room in a trial, one in so many moves as a whole in the next.
+const CROWDED_PART: usize = 4;
 
 /// By how much a thin disk may be larger meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -287,16 +290,22 @@ fn in_parts(
     let together = layout.together();
     let mut parts: BTreeSet<_> =
         plan.left.iter().map(|(file, _)| *file).filter(|file| together.contains(file)).collect();
+    let mut whole = BTreeSet::new();
     for _ in 0..PARTS_TRIALS {
         if parts.is_empty() {
             break;
         }
-        let Some(other) = plan_as(&layout.in_parts(&parts))? else { break };
+        let other = plan_as(&layout.in_parts(&parts))?.filter(|other| other.left.len() < plan.left.len());
+        // Where moving more freely is of no use, moving less freely is of none.
+        let Some(other) = other else { break };
         let crowded = rearrange.crowded(&parts, &other.batches)?;
         if crowded.is_empty() {
-            return Ok(if other.left.len() < plan.left.len() { other } else { plan });
+            return Ok(other);
         }
-        parts.retain(|file| !crowded.contains(file));
+        // Some of them at a time: what moves as a whole needs a place of its size, and is in everybody's way until it has one.
+        let some = crowded.len().div_ceil(CROWDED_PART);
+        whole.extend(crowded.into_iter().take(some));
+        parts = together.difference(&whole).copied().collect();
     }
     Ok(plan)
 }
@@ -351,9 +360,8 @@ fn storages(chain: &Chain, volume: &Volume, growth_bytes_max: u64) -> Result<Vec
             (Found::Allocated | Found::Reserved, _) => Backing::Allocated,
             (Found::Unallocated, Counted::Units) if unit_bytes > HOST_BLOCK_BYTES => Backing::Hole,
             (Found::Absent, Counted::BlocksOfMoreUnits) if more.covers(&span) => Backing::Unallocated,
-            (Found::Absent, Counted::BlocksOfItsUnits | Counted::BlocksOfMoreUnits) | (Found::Fixed, _) => {
-                Backing::Fixed
-            }
+            (Found::Absent, Counted::BlocksOfItsUnits | Counted::BlocksOfMoreUnits) => Backing::Withheld,
+            (Found::Fixed, _) => Backing::Fixed,
             (Found::Absent | Found::Unallocated, _) => Backing::Unallocated,
         };
         let parts = extents.iter().flat_map(|extent| {

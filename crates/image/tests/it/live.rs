@@ -6,4 +6,5 @@
 mod chains;
 pub(crate) mod files;
 mod model;
+mod reuse;
 mod threads;

@@ -30,6 +30,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use block::Result;
 
 use goals::exchange::Packing;
@@ -96,15 +98,46 @@ fn why_unmet(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Res
         return Ok(WhyUnmet::NoRoom);
     }
     let (bytes_max, left_bytes_max) = (options.growth_bytes_max, options.growth_left_bytes_max);
-    let mut growth_bytes_max = bytes_max.max(options.unit_bytes);
+    Ok(match needed_growth(layout, options, &plan)? {
+        Some(needed_bytes) => WhyUnmet::Growth { bytes_max, needed_bytes },
+        None => WhyUnmet::GrowthStays { left_bytes_max },
+    })
+}
+
+/// How much growth meanwhile suffices for a plan that counts none, by doubling what there is. `None` if too much would stay however much
+/// that is.
+fn needed_growth(layout: &Layout, options: &DefragOptions, plan: &DefragPlan) -> Result<Option<u64>> {
+    let mut growth_bytes_max = options.growth_bytes_max.max(options.unit_bytes);
     while growth_bytes_max < layout.end().get() {
         growth_bytes_max = growth_bytes_max.saturating_mul(2);
         let lavish = DefragOptions { growth_bytes_max, ..*options };
-        if schedule::within_growth(layout, &lavish, &plan)?.is_some() {
-            return Ok(WhyUnmet::Growth { bytes_max, needed_bytes: growth_bytes_max });
+        if schedule::within_growth(layout, &lavish, plan)?.is_some() {
+            return Ok(Some(growth_bytes_max));
         }
     }
-    Ok(WhyUnmet::GrowthStays { left_bytes_max })
+    Ok(None)
+}
+
+/// Says of files that `plan` leaves for lack of room that the growth is the bound, where it is: where a plan that counts none leaves them not.
+fn name_growth(
+    layout: &Layout,
+    options: &DefragOptions,
+    hints: &Hints<'_>,
+    plan: &mut DefragPlan,
+) -> Result<()> {
+    if plan.left.iter().all(|(_, why)| *why != WhyLeft::NoRoom) {
+        return Ok(());
+    }
+    let ignoring = plan_once(layout, options, hints, Storage::Ignored)?;
+    let bytes_max = options.growth_bytes_max;
+    let Some(needed_bytes) = needed_growth(layout, options, &ignoring)? else { return Ok(()) };
+    let left: BTreeSet<_> = ignoring.left.iter().map(|(file, _)| *file).collect();
+    for (file, why) in &mut plan.left {
+        if *why == WhyLeft::NoRoom && !left.contains(file) {
+            *why = WhyLeft::Growth { bytes_max, needed_bytes };
+        }
+    }
+    Ok(())
 }
 
 /// The plan that does the most for the goal, or `without` it, if that is no worse.
@@ -138,7 +171,11 @@ fn plan_all(
         }
     }
     if options.goal == Goal::Files {
-        return Ok(best(plans, |plan| (plan.left.len(), plan.after.fragments, plan.moved_bytes)));
+        let mut plan = best(plans, |plan| (plan.left.len(), plan.after.fragments, plan.moved_bytes));
+        if is_thin {
+            name_growth(layout, options, hints, &mut plan)?;
+        }
+        return Ok(plan);
     }
     let is_reached = |plan: &DefragPlan| plan.is_complete() && free::is_together(plan);
     if options.goal == Goal::Free && !plans.iter().any(is_reached) {

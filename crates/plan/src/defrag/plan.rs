@@ -41,6 +41,15 @@ pub enum Backing {
     Hole,
     /// Something that must not be written: it belongs to a parent, is shared or compressed.
     Fixed,
+    /// Nothing, and the container is not to take storage for it: it would be a unit more than it may grow by.
+    Withheld,
+}
+
+impl Backing {
+    /// Whether it can be written.
+    pub(crate) fn is_writable(self) -> bool {
+        !matches!(self, Self::Fixed | Self::Withheld)
+    }
 }
 
 /// Options of a plan for a change in place.
@@ -89,7 +98,7 @@ pub enum WhyLeft {
     NoRoom,
     /// Free space is large enough, but lies where the container must not be written.
     NotWritable,
-    /// Free space is large enough, but the container has nothing there, and must not grow by that much.
+    /// Free space is large enough, but the container has nothing there, or no unit for it, and must not grow by that much.
     Growth {
         /// By how much it may grow: [`DefragOptions::growth_bytes_max`].
         bytes_max: u64,

@@ -3,7 +3,7 @@
 //!
 //! A batch may be cut anywhere: each of its moves goes to what was free before it, and is whole in itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use block::Result;
 use extent::VolumeSpan;
@@ -20,8 +20,12 @@ pub(super) fn within_growth(
 ) -> Result<Option<DefragPlan>> {
     let mut schedule = Schedule::new(layout, options);
     for batch in &plan.batches {
-        for group in groups(batch, &schedule.together) {
-            if !schedule.add(group)? {
+        for Group { relocations, is_divisible } in groups(batch, &schedule.together, layout.parted()) {
+            let is_added = match schedule.add(&relocations)? {
+                false if is_divisible => schedule.add_each(&relocations)?,
+                is_added => is_added,
+            };
+            if !is_added {
                 return Ok(None);
             }
         }
@@ -41,15 +45,29 @@ pub(super) fn within_growth(
     }))
 }
 
-/// What of a batch moves at once: one relocation, or all of a file that moves together; in the order in which they lie afterwards.
-fn groups(batch: &Relocations, together: &BTreeSet<FileId>) -> Vec<Vec<Relocation>> {
-    let mut groups: Vec<Vec<Relocation>> = Vec::new();
-    let (bound, free): (Vec<_>, Vec<_>) =
-        batch.by_destination().partition(|relocation| together.contains(&relocation.file));
-    groups.extend(free.into_iter().map(|relocation| vec![relocation]));
-    for file in bound.iter().map(|relocation| relocation.file).collect::<BTreeSet<_>>() {
-        groups.push(bound.iter().copied().filter(|relocation| relocation.file == file).collect());
+/// What of a batch moves at once, in the order in which it lies afterwards.
+struct Group {
+    relocations: Vec<Relocation>,
+    /// Whether each relocation may move by itself as well.
+    is_divisible: bool,
+}
+
+/// One relocation each, or all of a file that moves together. What moves of a file that is `parted` stays together if it can: the longer a cut
+/// leaves it in more places, the less likely what describes it has room for that.
+fn groups(batch: &Relocations, together: &BTreeSet<FileId>, parted: &BTreeSet<FileId>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut of_files: BTreeMap<FileId, Vec<Relocation>> = BTreeMap::new();
+    for relocation in batch.by_destination() {
+        if together.contains(&relocation.file) || parted.contains(&relocation.file) {
+            of_files.entry(relocation.file).or_default().push(relocation);
+        } else {
+            groups.push(Group { relocations: vec![relocation], is_divisible: false });
+        }
     }
+    let of_files = of_files
+        .into_iter()
+        .map(|(file, relocations)| Group { relocations, is_divisible: !together.contains(&file) });
+    groups.extend(of_files);
     groups
 }
 
@@ -78,12 +96,22 @@ impl Schedule {
         }
     }
 
+    /// Adds relocations one by one. `false` if one of them is too much for any batch.
+    fn add_each(&mut self, group: &[Relocation]) -> Result<bool> {
+        for relocation in group {
+            if !self.add(std::slice::from_ref(relocation))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Adds what moves at once to the batch, or to the next if that is too much. `false` if it is too much for any.
-    fn add(&mut self, group: Vec<Relocation>) -> Result<bool> {
-        let mut places = self.places(&group);
+    fn add(&mut self, group: &[Relocation]) -> Result<bool> {
+        let mut places = self.places(group);
         if !self.space.offers_all_but(&places) {
             self.close()?;
-            places = self.places(&group);
+            places = self.places(group);
         }
         if !self.space.offers_all_but(&places) {
             return Ok(false);
@@ -92,7 +120,7 @@ impl Schedule {
             self.space.take(place, &holes);
             self.batch_holes.extend(holes);
         }
-        self.batch.extend(group);
+        self.batch.extend_from_slice(group);
         Ok(true)
     }
 
@@ -116,5 +144,39 @@ impl Schedule {
         self.releases.push(self.space.shrink(&holes));
         self.holes.push(holes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extent::{Span, VolumeOffset};
+
+    use super::*;
+
+    #[test]
+    fn what_moves_of_a_parted_file_stays_together_if_it_can() {
+        let relocation = |file: u64, from: u64, to: u64| Relocation {
+            file: FileId(file),
+            from: Span::new(VolumeOffset::new(from << 12), 1 << 12),
+            to: VolumeOffset::new(to << 12),
+        };
+        let (whole, parted, free) = (1, 2, 3);
+        let batch = [
+            relocation(parted, 10, 50),
+            relocation(free, 11, 51),
+            relocation(whole, 12, 52),
+            relocation(parted, 13, 53),
+            relocation(free, 14, 54),
+            relocation(whole, 15, 55),
+        ];
+        let batch = Relocations::new(batch.to_vec()).unwrap();
+        let groups = groups(&batch, &BTreeSet::from([FileId(whole)]), &BTreeSet::from([FileId(parted)]));
+        let of = |group: &Group| {
+            let file = group.relocations[0].file;
+            assert!(group.relocations.iter().all(|relocation| relocation.file == file));
+            (file.0, group.relocations.len(), group.is_divisible)
+        };
+        let found: Vec<_> = groups.iter().map(of).collect();
+        assert_eq!(found, [(free, 1, false), (free, 1, false), (whole, 2, false), (parted, 2, true)]);
     }
 }

@@ -87,7 +87,7 @@ impl<C: Container> AllocatingDisk<C> {
     pub(super) fn place_zeros(&self, span: VirtualSpan) -> Result<()> {
         let targets = self.allocate(span)?;
         let mut dirty = targets.iter().filter(|target| !target.place.is_clean);
-        let zeroed = dirty.try_for_each(|target| self.file.zero(self.room(&target.place)));
+        let zeroed = dirty.try_for_each(|target| self.clear(&target.place));
         self.refer_to_new(&targets, zeroed)
     }
 
@@ -130,7 +130,7 @@ impl<C: Container> AllocatingDisk<C> {
                 continue;
             }
             if !target.place.is_clean {
-                self.file.zero(self.room(&target.place))?;
+                self.clear(&target.place)?;
             }
             for edge in [
                 Span::between(whole.start(), target.part.start()),
@@ -140,6 +140,12 @@ impl<C: Container> AllocatingDisk<C> {
             }
         }
         Ok(())
+    }
+
+    /// Has a place that was used before read as zeros. What is not written then takes no storage where nothing is reserved.
+    fn clear(&self, place: &Place) -> Result<()> {
+        let room = self.room(place);
+        if self.options.reserves_nothing { self.file.punch_or_zero(room) } else { self.file.zero(room) }
     }
 
     /// All that is the unit's where it lies, behind which another may lie.

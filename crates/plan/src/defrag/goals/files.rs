@@ -50,6 +50,7 @@ pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
     let left = &mut largest_first(work);
     let mut effort = Effort::new(EFFORT_MAX);
     let mut sliding_effort = Effort::new(SLIDING_EFFORT_MAX);
+    place_together(work, left)?;
     place_cheaply(work, left, &mut effort)?;
     loop {
         let before = left.len();
@@ -98,6 +99,21 @@ fn largest_first(work: &Work<'_>) -> Vec<usize> {
 
 fn stream_bytes(work: &Work<'_>, stream: usize) -> u64 {
     work.layout.bytes_of(work.layout.extents_of(stream))
+}
+
+/// Places streams that move together before others take the few places that are large enough: as long as they lie in pieces, these are in the
+/// way of everything and cannot move aside.
+fn place_together(work: &mut Work<'_>, left: &mut Vec<usize>) -> Result<()> {
+    let (mut together, rest): (Vec<_>, Vec<_>) =
+        left.iter().partition(|stream| work.layout.moves_together(**stream));
+    let mut before = usize::MAX;
+    while together.len() < before {
+        before = together.len();
+        place_directly(work, &mut together, Growth::Limited)?;
+        work.close()?;
+    }
+    *left = [together, rest].concat();
+    Ok(())
 }
 
 /// Places streams that can keep most of themselves where it is.

@@ -7,7 +7,7 @@ use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::FileId;
 
 use super::layout::Layout;
-use crate::defrag::plan::{LayoutFigures, WhyLeft};
+use crate::defrag::plan::{Backing, LayoutFigures, WhyLeft};
 
 /// The unit in which changed blocks are counted.
 const CHANGED_BLOCK_BYTES: u64 = 64 << 10;
@@ -60,11 +60,12 @@ pub(crate) fn bound(
     let largest = |set: &ExtentSet<Volume>| set.iter().map(|span| span.len_bytes()).max().unwrap_or(0);
     let free = free_space(layout, places);
     let (writable, allocated) = layout.writable();
-    let (any, writable, allocated) =
-        (largest(&free), largest(&free.intersect(&writable)), largest(&free.intersect(&allocated)));
+    let growing = writable.union(&layout.backed(Backing::Withheld));
+    let (any, growing, allocated) =
+        (largest(&free), largest(&free.intersect(&growing)), largest(&free.intersect(&allocated)));
     move |bytes| match bytes {
         _ if bytes > any => WhyLeft::NoRoom,
-        _ if bytes > writable => WhyLeft::NotWritable,
+        _ if bytes > growing => WhyLeft::NotWritable,
         _ if bytes > allocated => WhyLeft::Growth { bytes_max: growth_bytes_max, needed_bytes: bytes },
         _ => WhyLeft::NoRoom,
     }

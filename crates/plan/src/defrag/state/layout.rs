@@ -37,6 +37,8 @@ pub struct Layout {
     streams: Vec<Entry>,
     extents: Vec<Extent>,
     reasons: Vec<&'static str>,
+    /// Files of which no stream moves as a whole any more, see [`Self::in_parts`].
+    parted: BTreeSet<FileId>,
     is_too_large: bool,
 }
 
@@ -72,6 +74,7 @@ impl Layout {
             streams: Vec::new(),
             extents: Vec::new(),
             reasons: Vec::new(),
+            parted: BTreeSet::new(),
             is_too_large: false,
         }
     }
@@ -102,7 +105,13 @@ impl Layout {
         for entry in layout.streams.iter_mut().filter(|entry| !entry.is_anchored) {
             entry.moves_together &= !files.contains(&entry.file);
         }
+        layout.parted.extend(files);
         layout
+    }
+
+    /// The files that move extent by extent although what describes them may have no room for that.
+    pub(crate) fn parted(&self) -> &BTreeSet<FileId> {
+        &self.parted
     }
 
     /// How many streams with extents there are.
@@ -226,11 +235,7 @@ impl Layout {
             spans.collect::<ExtentSet<Volume>>().iter().map(whole).collect::<ExtentSet<Volume>>()
         };
         let has_place = |backing| matches!(backing, Backing::Allocated | Backing::Hole);
-        (
-            backed(&|backing| backing != Backing::Fixed),
-            backed(&has_place),
-            backed(&|backing| backing == Backing::Allocated),
-        )
+        (backed(&Backing::is_writable), backed(&has_place), backed(&|backing| backing == Backing::Allocated))
     }
 
     /// What the container has like this, to the byte.

@@ -23,7 +23,7 @@ impl Units {
             unit_bytes,
             skew_bytes: options.unit_skew_bytes % unit_bytes,
             allocated: layout.backed(Backing::Allocated),
-            fixed: layout.backed(Backing::Fixed),
+            fixed: layout.backed(Backing::Fixed).union(&layout.backed(Backing::Withheld)),
             end: layout.end(),
         }
     }

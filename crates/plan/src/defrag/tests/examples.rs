@@ -193,6 +193,7 @@ fn what_is_left_names_the_bound_that_it_met() {
         [(FileId(10), WhyLeft::Growth { bytes_max, needed_bytes: 8 * CLUSTER })]
     );
     assert_eq!(left(Backing::Fixed, bytes_max), [(FileId(10), WhyLeft::NotWritable)]);
+    assert_eq!(left(Backing::Withheld, bytes_max), left(Backing::Unallocated, bytes_max));
 }
 
 #[test]

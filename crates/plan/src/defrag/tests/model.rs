@@ -257,7 +257,7 @@ impl Model {
     }
 
     /// What of the streams has no storage, and so holds nothing.
-    fn empty_data(&self) -> std::collections::BTreeSet<(usize, u64)> {
+    fn empty_data(&self) -> BTreeSet<(usize, u64)> {
         let is_stored = |backing| matches!(backing, Backing::Allocated | Backing::Fixed);
         let cells = self.cells.iter().zip(&self.backing).filter(|(_, backing)| !is_stored(**backing));
         let data = cells.filter_map(|(cell, _)| match cell {
@@ -268,12 +268,7 @@ impl Model {
     }
 
     /// What comes to lie in holes holds nothing.
-    fn check_holes(
-        &self,
-        batch: &Relocations,
-        holes: &[VolumeSpan],
-        empty: &std::collections::BTreeSet<(usize, u64)>,
-    ) {
+    fn check_holes(&self, batch: &Relocations, holes: &[VolumeSpan], empty: &BTreeSet<(usize, u64)>) {
         let from: std::collections::BTreeMap<_, _> =
             batch.by_source().flat_map(|each| clusters(each.to_span()).zip(clusters(each.from))).collect();
         for at in holes.iter().flat_map(|hole| clusters(*hole)) {
@@ -301,19 +296,19 @@ impl Model {
     /// Takes the units and the holes under a batch's destinations, but for `holes`; answers how many clusters of them were not allocated.
     fn allocate(&mut self, batch: &Relocations, holes: &[VolumeSpan], options: &DefragOptions) -> i64 {
         let unit = |at: usize| (at as u64 * CLUSTER + options.unit_skew_bytes) / options.unit_bytes;
-        let empty: std::collections::BTreeSet<_> = holes.iter().flat_map(|hole| clusters(*hole)).collect();
-        let written: std::collections::BTreeSet<_> = batch
+        let empty: BTreeSet<_> = holes.iter().flat_map(|hole| clusters(*hole)).collect();
+        let written: BTreeSet<_> = batch
             .by_source()
             .flat_map(|each| clusters(each.to_span()))
             .filter(|at| !empty.contains(at))
             .collect();
-        let touched: std::collections::BTreeSet<_> = written.iter().map(|at| unit(*at)).collect();
+        let touched: BTreeSet<_> = written.iter().map(|at| unit(*at)).collect();
         let mut grown = 0;
         for at in 0..self.backing.len() {
             let is_stored_now = match self.backing[at] {
                 Backing::Unallocated => touched.contains(&unit(at)),
                 Backing::Hole => written.contains(&at),
-                Backing::Allocated | Backing::Fixed => false,
+                Backing::Allocated | Backing::Fixed | Backing::Withheld => false,
             };
             if is_stored_now {
                 self.backing[at] = Backing::Allocated;
@@ -363,7 +358,7 @@ impl Model {
     pub(super) fn run(&self, plan: &DefragPlan, options: &DefragOptions) -> Self {
         let mut now = self.clone();
         let (mut growth, mut peak) = (0i64, 0i64);
-        let mut blocks = std::collections::BTreeSet::new();
+        let mut blocks = BTreeSet::new();
         let mut moved_bytes = 0;
         let empty = self.empty_data();
         assert_eq!(plan.batches.len(), plan.releases.len());
