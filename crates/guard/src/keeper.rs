@@ -19,7 +19,7 @@ use crate::consolidation::Consolidation;
 use crate::facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 use crate::growth::{Growth, Policy};
 use crate::ledger::Record;
-use crate::machine::{Cut, Gathered, GoesOn, Held, Join, Machine, Reserved};
+use crate::machine::{Gathered, GoesOn, Held, Join, Machine, Reserved};
 use crate::repair::{self, Plan, SMALL_AGAIN_MS, count};
 use crate::suspects::Suspects;
 
@@ -469,12 +469,9 @@ impl<M: Machine> Guard<M> {
     /// Whether the file has nothing reserved any more.
     fn cut(&mut self, id: &FileId, claim: &Claim, facts: &Facts) -> Result<bool> {
         let end = if broken!(OthersRoomTaken) { u64::MAX } else { claim.end_bytes };
-        if facts.size_bytes < end {
-            let cut = self.machine.cut(id, end)?;
-            if cut == Cut::Lost && !broken!(LostForgotten) {
-                return Ok(false);
-            }
-            // Where somebody reserved beyond it since, and all would go, that file keeps it.
+        // Where somebody reserved beyond it since, and all would go, that file keeps it.
+        if facts.size_bytes < end && !self.machine.cut(id, end)? && !broken!(LostForgotten) {
+            return Ok(false);
         }
         let modified = match claim.stamps {
             Some((before, after))

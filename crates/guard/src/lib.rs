@@ -22,7 +22,7 @@ pub use facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 pub use growth::{BTRFS, EXT4, Policy, XFS};
 pub use keeper::{Allowance, Counters, Guard, Options};
 pub use ledger::{Record, claims, hex, moved_for_space};
-pub use machine::{Beside, Cut, Extent, Gathered, GoesOn, Held, Join, Machine, Reserved, Told};
+pub use machine::{Beside, Extent, Gathered, GoesOn, Held, Join, Machine, Reserved, Told};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use pressure::{Busy, Pressure, Waits, waited_us};

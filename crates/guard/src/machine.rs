@@ -94,17 +94,6 @@ pub enum Told<T> {
     Nothing,
 }
 
-/// What came of freeing room past a file's end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cut {
-    /// It is free.
-    Done,
-    /// Something lies further, which would have gone as well.
-    MoreBeyond,
-    /// Others may write to the file by now, so nothing was freed.
-    Lost,
-}
-
 /// One file system, and the ledger of what was reserved on it.
 ///
 /// Each call is one step: a program that is killed was killed between two of them.
@@ -136,8 +125,9 @@ pub trait Machine {
     /// cannot be cut at all, or not without a trace, is left alone.
     fn hold_to_cut(&mut self, file: &FileId) -> Result<Held>;
 
-    /// Frees what a file that is held has past its end and up to `to_bytes`.
-    fn cut(&mut self, file: &FileId, to_bytes: u64) -> Result<Cut>;
+    /// Frees what a file that is held has past its end and up to `to_bytes`, unless what lies further would go as well: that is somebody
+    /// else's. `false`, and nothing is freed, if others may write to the file by now.
+    fn cut(&mut self, file: &FileId, to_bytes: u64) -> Result<bool>;
 
     /// Sets when a file that is held was modified, unless others may have modified it since.
     fn stamp(&mut self, file: &FileId, modified: Stamp) -> Result<()>;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use block::{Error, Result};
 use extent::FileOffset;
 use guard::{
-    Allowance, Cut, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS,
+    Allowance, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS,
     Machine, Mutant, Options, Owned, Policy, Record, Refusal, Reserved, Room, SpaceMap, Stamp, Told, XFS,
     claims,
 };
@@ -325,7 +325,7 @@ impl Machine for Sim {
         Ok(Held::Yes(world.facts(at)))
     }
 
-    fn cut(&mut self, id: &FileId, to: u64) -> Result<Cut> {
+    fn cut(&mut self, id: &FileId, to: u64) -> Result<bool> {
         let at = index(id);
         let mut world = self.0.borrow_mut();
         world.step()?;
@@ -334,13 +334,13 @@ impl Machine for Sim {
         let file = &mut world.files[at];
         if !file.is_held {
             file.damage = Some("cut while others may write");
-            return Ok(Cut::Done);
+            return Ok(true);
         }
         if is_lost {
-            return Ok(Cut::Lost);
+            return Ok(false);
         }
         if !is_exact && file.allocated_end > to {
-            return Ok(Cut::MoreBeyond);
+            return Ok(true);
         }
         if file.allocated_end <= to || is_exact && file.others_end <= to {
             file.allocated_end = file.size;
@@ -348,7 +348,7 @@ impl Machine for Sim {
         if shows {
             file.stamp = time;
         }
-        Ok(Cut::Done)
+        Ok(true)
     }
 
     fn stamp(&mut self, id: &FileId, modified: Stamp) -> Result<()> {

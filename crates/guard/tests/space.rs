@@ -11,8 +11,8 @@ use std::rc::Rc;
 use block::{Error, Result};
 use extent::FileOffset;
 use guard::{
-    Allowance, Cut, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, Machine,
-    Mutant, Options, Owned, Record, Refusal, Reserved, Room, SpaceMap, Stamp, Told, Use, bytes_a_day, goal,
+    Allowance, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, Machine, Mutant,
+    Options, Owned, Record, Refusal, Reserved, Room, SpaceMap, Stamp, Told, Use, bytes_a_day, goal,
     moved_for_space, place, space_plan,
 };
 use predict::cost::Piece;
@@ -238,8 +238,8 @@ impl Machine for Sim {
         Ok(Held::Yes(Facts::default()))
     }
 
-    fn cut(&mut self, _file: &FileId, _to: u64) -> Result<Cut> {
-        Ok(Cut::Done)
+    fn cut(&mut self, _file: &FileId, _to: u64) -> Result<bool> {
+        Ok(true)
     }
 
     fn stamp(&mut self, _file: &FileId, _modified: Stamp) -> Result<()> {

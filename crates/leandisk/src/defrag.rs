@@ -31,7 +31,7 @@ use crate::{Observer, Reported};
 /// A thin disk is larger by no more than one part in so many when it is done.
 const GROWTH_LEFT_PARTS: u64 = 1000;
 
-/// How often it is tried with fewer files that move extent by extent, if some have no room for that.
+/// How often it is tried with other files that move extent by extent, if some have no room for that.
 const PARTS_TRIALS: usize = 6;
 
 /// Of files whose records lack room in a trial, one in so many moves as a whole in the next.

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use ::guard::{
-    Beside, Cut, DeviceSpan, Extent, FileId, Gathered, GoesOn, Held, Join, Machine, Owned, Record, Refusal,
+    Beside, DeviceSpan, Extent, FileId, Gathered, GoesOn, Held, Join, Machine, Owned, Record, Refusal,
     Reserved, Room, SpaceMap, Stamp, Told, Use,
 };
 use block::{Error, Result};
 use extent::{DeviceOffset, FileOffset, Offset};
 use os::{
     FoundFile, GuardedKind, GuardedSystem, Handle, HeldFile, KeptRoom, LeftAlone, RawPiece, ReserveOutcome,
-    RoomCut, SpaceUse, Taken, Walk,
+    SpaceUse, Taken, Walk,
 };
 use predict::cost::Piece;
 
@@ -183,12 +183,8 @@ impl Machine for HostMachine {
         self.keep(taken)
     }
 
-    fn cut(&mut self, _file: &FileId, to_bytes: u64) -> Result<Cut> {
-        Ok(match self.held()?.cut(to_bytes)? {
-            RoomCut::Done => Cut::Done,
-            RoomCut::MoreBeyond => Cut::MoreBeyond,
-            RoomCut::Lost => Cut::Lost,
-        })
+    fn cut(&mut self, _file: &FileId, to_bytes: u64) -> Result<bool> {
+        self.held()?.cut(to_bytes)
     }
 
     fn stamp(&mut self, _file: &FileId, modified: Stamp) -> Result<()> {

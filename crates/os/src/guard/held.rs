@@ -25,17 +25,6 @@ pub enum Taken {
     Gone,
 }
 
-/// What came of freeing room past a file's end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cut {
-    /// It is free.
-    Done,
-    /// There is more beyond, which would go as well.
-    MoreBeyond,
-    /// Somebody waited for the file until the kernel took the lease away, and may write to it.
-    Lost,
-}
-
 /// A file that nobody else has open.
 pub struct HeldFile {
     pub(super) file: File,
@@ -94,17 +83,18 @@ impl HeldFile {
         self.since.elapsed() < self.ours_for || is_leased(&self.file)
     }
 
-    /// Frees what it has past its end up to `to`.
-    pub fn cut(&self, to: u64) -> Result<Cut> {
+    /// Frees what it has past its end up to `to`, unless there is more beyond which would go as well. `false`, and nothing is freed, if somebody
+    /// may have waited for it until the kernel took the lease away.
+    pub fn cut(&self, to: u64) -> Result<bool> {
         // ext4 frees all of what is past the end or nothing.
         let is_whole = self.system.kind == GuardedKind::Ext4;
         if is_whole && has_storage_from(&self.file, to)? {
-            return Ok(Cut::MoreBeyond);
+            return Ok(true);
         }
         let found = self.facts()?;
         // Asked last: what somebody appends after the look at the length would go.
         if !self.is_ours() {
-            return Ok(Cut::Lost);
+            return Ok(false);
         }
         let from = found.size_bytes.next_multiple_of(4096);
         let done = if is_whole {
@@ -114,7 +104,7 @@ impl HeldFile {
             let len = to.saturating_sub(from);
             if len == 0 { Ok(()) } else { fallocate(&self.file, punch, from, len) }
         };
-        done.map(|()| Cut::Done).map_err(|error| self.error("give back room of", error.into()))
+        done.map(|()| true).map_err(|error| self.error("give back room of", error.into()))
     }
 
     /// Sets when it was modified, unless somebody else may have modified it meanwhile.
@@ -150,16 +140,20 @@ mod tests {
         file.write_all_at(b"written", 0).unwrap();
         fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
         lease_alone(&file).unwrap();
-        // What ext4 does is the same on any file system.
-        let (kind, path_of_system) = (GuardedKind::Ext4, folder.path().to_owned());
-        let system =
-            GuardedSystem { path: path_of_system, kind, uuid: [0; 16], moves_whole_files: false, device: 0 };
+        // The way of ext4 works anywhere.
+        let system = GuardedSystem {
+            path: folder.path().to_owned(),
+            kind: GuardedKind::Ext4,
+            uuid: [0; 16],
+            moves_whole_files: false,
+            device: 0,
+        };
         (HeldFile { file, system, since: Instant::now(), ours_for }, path)
     }
 
     #[test]
     fn what_others_may_have_opened_by_now_is_not_cut() {
-        for (ours_for, wanted) in [(Duration::ZERO, Cut::Lost), (Duration::from_secs(3600), Cut::Done)] {
+        for (ours_for, is_ours) in [(Duration::ZERO, false), (Duration::from_secs(3600), true)] {
             let folder = testkit::scratch();
             let (held, path) = taken(&folder, ours_for);
             // Nobody waits: it is ours however long that takes.
@@ -171,10 +165,10 @@ mod tests {
             while !held.is_wanted() {
                 thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!(held.cut(1 << 20).unwrap(), wanted);
+            assert_eq!(held.cut(1 << 20).unwrap(), is_ours);
             held.stamp((1, 0)).unwrap();
             let is_stamped = held.facts().unwrap().modified == (1, 0);
-            assert_eq!(is_stamped, wanted == Cut::Done);
+            assert_eq!(is_stamped, is_ours);
             drop(held);
             opener.join().unwrap();
             assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"writtenappended");

@@ -29,7 +29,7 @@ use block::{Error, Result};
 pub use fanotify::{Seen, Watch, wait};
 pub use gather::{Gathered, GoesOn, KeptRoom};
 pub use handle::Handle;
-pub use held::{Cut as RoomCut, HeldFile, Taken};
+pub use held::{HeldFile, Taken};
 pub use peer::{OpenDisk, connect_at_once, disks_open_in, open_port, process_at, wait_for_input};
 pub use room::{FileFacts, LeftAlone, Outcome};
 pub use space::{SpacePart, SpaceUse};

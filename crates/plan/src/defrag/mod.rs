@@ -33,6 +33,7 @@ mod tests;
 use std::collections::BTreeSet;
 
 use block::Result;
+use filesystem::FileId;
 
 use goals::exchange::Packing;
 use goals::{anchored, exchange, files, free, pack, units};
@@ -118,24 +119,24 @@ fn needed_growth(layout: &Layout, options: &DefragOptions, plan: &DefragPlan) ->
     Ok(None)
 }
 
-/// Says of files that `plan` leaves for lack of room that the growth is the bound, where it is: where a plan that counts none leaves them not.
+/// Says of files that `plan` leaves for lack of room that the growth is the bound, where it is: where `ignoring`, which counts none, leaves them
+/// not.
 fn name_growth(
     layout: &Layout,
     options: &DefragOptions,
-    hints: &Hints<'_>,
+    ignoring: &DefragPlan,
     plan: &mut DefragPlan,
 ) -> Result<()> {
-    if plan.left.iter().all(|(_, why)| *why != WhyLeft::NoRoom) {
+    let left: BTreeSet<_> = ignoring.left.iter().map(|(file, _)| *file).collect();
+    let is_for_growth = |file: &FileId, why: &WhyLeft| *why == WhyLeft::NoRoom && !left.contains(file);
+    if !plan.left.iter().any(|(file, why)| is_for_growth(file, why)) {
         return Ok(());
     }
-    let ignoring = plan_once(layout, options, hints, Storage::Ignored)?;
     let bytes_max = options.growth_bytes_max;
-    let Some(needed_bytes) = needed_growth(layout, options, &ignoring)? else { return Ok(()) };
-    let left: BTreeSet<_> = ignoring.left.iter().map(|(file, _)| *file).collect();
-    for (file, why) in &mut plan.left {
-        if *why == WhyLeft::NoRoom && !left.contains(file) {
-            *why = WhyLeft::Growth { bytes_max, needed_bytes };
-        }
+    if let Some(needed_bytes) = needed_growth(layout, options, ignoring)? {
+        let bound = WhyLeft::Growth { bytes_max, needed_bytes };
+        let named = plan.left.iter_mut().filter(|(file, why)| is_for_growth(file, why));
+        named.for_each(|(_, why)| *why = bound.clone());
     }
     Ok(())
 }
@@ -158,8 +159,11 @@ fn plan_all(
     if is_enough {
         return Ok(sparing);
     }
-    let lavish = if is_thin { plan_lavish(layout, options, hints, plan_once)? } else { None };
-    let mut plans: Vec<_> = lavish.into_iter().collect();
+    let ignoring = if is_thin { Some(plan_once(layout, options, hints, Storage::Ignored)?) } else { None };
+    let mut plans = Vec::new();
+    if let Some(ignoring) = &ignoring {
+        plans.extend(plan_lavish(layout, options, hints, ignoring, plan_once)?);
+    }
     plans.push(sparing);
     if options.goal != Goal::Pack && !plans.iter().any(DefragPlan::is_complete) {
         plans.extend(plan_exchange(layout, options, hints, Packing::Never)?);
@@ -172,15 +176,18 @@ fn plan_all(
     }
     if options.goal == Goal::Files {
         let mut plan = best(plans, |plan| (plan.left.len(), plan.after.fragments, plan.moved_bytes));
-        if is_thin {
-            name_growth(layout, options, hints, &mut plan)?;
+        if let Some(ignoring) = &ignoring {
+            name_growth(layout, options, ignoring, &mut plan)?;
         }
         return Ok(plan);
     }
     let is_reached = |plan: &DefragPlan| plan.is_complete() && free::is_together(plan);
     if options.goal == Goal::Free && !plans.iter().any(is_reached) {
         // What is sorted leaves the free space together, but for a little.
-        plans.extend(if is_thin { plan_lavish(layout, options, hints, plan_sorted)? } else { None });
+        if is_thin {
+            let ignoring = plan_sorted(layout, options, hints, Storage::Ignored)?;
+            plans.extend(plan_lavish(layout, options, hints, &ignoring, plan_sorted)?);
+        }
         plans.push(plan_sparing(layout, options, hints, plan_sorted)?);
     }
     let largest = |plan: &DefragPlan| plan.after.largest_free_extent_bytes;
@@ -207,23 +214,22 @@ fn best<R: Ord>(plans: Vec<DefragPlan>, rank: impl Fn(&DefragPlan) -> R) -> Defr
     plans.into_iter().min_by_key(rank).expect("there is at least one plan")
 }
 
-/// Plans as if the container held all that is free; what it does not is taken and given back a little at a time. No plan if that does
-/// not fit the limits.
+/// Plans as if the container held all that is free, as `ignoring` does; what it does not is taken and given back a little at a time. No plan if
+/// that does not fit the limits.
 fn plan_lavish(
     layout: &Layout,
     options: &DefragOptions,
     hints: &Hints<'_>,
+    ignoring: &DefragPlan,
     plan_once: PlanOnce,
 ) -> Result<Option<DefragPlan>> {
-    for storage in [Storage::Ignored, Storage::InSteps] {
-        let plan = plan_once(layout, options, hints, storage)?;
-        let plan = schedule::within_growth(layout, options, &plan)?;
-        if plan.is_some() {
-            return Ok(plan);
-        }
+    if let Some(plan) = schedule::within_growth(layout, options, ignoring)? {
+        return Ok(Some(plan));
     }
-    if options.goal != Goal::Files {
-        return Ok(None);
+    let in_steps = plan_once(layout, options, hints, Storage::InSteps)?;
+    let plan = schedule::within_growth(layout, options, &in_steps)?;
+    if plan.is_some() || options.goal != Goal::Files {
+        return Ok(plan);
     }
     // Free space in few pieces has fewer units of which only a part is needed.
     let mut work = Work::new(layout, options, hints, Storage::InSteps);

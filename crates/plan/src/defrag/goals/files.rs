@@ -78,11 +78,14 @@ pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
 
 /// Places the fragmented streams that fit into what is free, with what others leave.
 pub(crate) fn place_left(work: &mut Work<'_>, growth: Growth) -> Result<()> {
-    let mut left = largest_first(work);
+    place_what_fits(work, &mut largest_first(work), growth)
+}
+
+fn place_what_fits(work: &mut Work<'_>, left: &mut Vec<usize>, growth: Growth) -> Result<()> {
     let mut before = usize::MAX;
     while left.len() < before {
         before = left.len();
-        place_directly(work, &mut left, growth)?;
+        place_directly(work, left, growth)?;
         work.close()?;
     }
     Ok(())
@@ -104,15 +107,9 @@ fn stream_bytes(work: &Work<'_>, stream: usize) -> u64 {
 /// Places streams that move together before others take the few places that are large enough: as long as they lie in pieces, these are in the
 /// way of everything and cannot move aside.
 fn place_together(work: &mut Work<'_>, left: &mut Vec<usize>) -> Result<()> {
-    let (mut together, rest): (Vec<_>, Vec<_>) =
-        left.iter().partition(|stream| work.layout.moves_together(**stream));
-    let mut before = usize::MAX;
-    while together.len() < before {
-        before = together.len();
-        place_directly(work, &mut together, Growth::Limited)?;
-        work.close()?;
-    }
-    *left = [together, rest].concat();
+    let rest = left.split_off(left.partition_point(|stream| work.layout.moves_together(*stream)));
+    place_what_fits(work, left, Growth::Limited)?;
+    left.extend(rest);
     Ok(())
 }
 
