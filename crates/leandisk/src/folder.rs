@@ -28,7 +28,7 @@ pub struct Options {
     pub html: Option<PathBuf>,
     /// Whether that replaces a file that is there.
     pub force: bool,
-    /// How many disks are analysed at once; 0 for one a processor.
+    /// How many disks are analysed at once; 0 for two a processor: while one waits for its storage, another is worked on.
     pub jobs: usize,
 }
 
@@ -79,7 +79,7 @@ pub fn run(
     let _analysing = observer.waiting("analysing the disks of the folder");
     let mut found = Search::default();
     found.folder(folder);
-    let jobs = if *jobs == 0 { os::processor_count() } else { *jobs };
+    let jobs = if *jobs == 0 { 2 * os::processor_count() } else { *jobs };
     let reports = all_of(&found.candidates, jobs, analyze);
     let document = folder_document(&name, reports, found.unread);
     if let Some(html) = &html {

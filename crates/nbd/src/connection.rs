@@ -2,7 +2,7 @@
 //!
 //! Whoever waits for a reply receives: it reads the start of the next reply, and if that answers another thread's request, hands the right to
 //! receive to that thread, which reads its payload straight to where it is wanted. So nothing is copied, and no thread is there for
-//! receiving alone.
+//! receiving alone. A thread that reads or writes much sends several requests before it waits: the server works on one while another is on its way.
 //!
 //! Invariants: at any moment one thread at most receives; once a connection is lost or does not keep to the protocol, every request on it, and each
 //! later one, fails.
@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ use crate::transport::{Socket, Transport};
 pub struct Connection {
     transport: Transport,
     facts: Facts,
-    /// Held while a request is sent: requests do not mix.
+    /// Held while requests are sent: they do not mix.
     sending: Mutex<()>,
     state: Mutex<State>,
 }
@@ -41,6 +42,8 @@ struct State {
     /// Who waits for which reply.
     waiting: BTreeMap<u64, Arc<Condvar>>,
     last_cookie: u64,
+    /// How many requests are under way whose replies may be long.
+    long_count: usize,
     /// Why no more requests are taken: the kind, and the text of the first error.
     ended: Option<(ErrorKind, String)>,
 }
@@ -71,6 +74,40 @@ impl Start {
     }
 }
 
+/// One request, and what is expected in reply.
+struct Asked<'bytes, 'buf> {
+    kind: u16,
+    payload: &'bytes [u8],
+    expected: Expected<'buf>,
+    /// Whether the reply came.
+    is_answered: bool,
+}
+
+impl<'bytes, 'buf> Asked<'bytes, 'buf> {
+    const fn new(kind: u16, payload: &'bytes [u8], expected: Expected<'buf>) -> Self {
+        Self { kind, payload, expected, is_answered: false }
+    }
+}
+
+/// Requests of one thread that are under way at once.
+struct Batch<'batch, 'bytes, 'buf> {
+    /// The cookie of each.
+    cookies: Range<u64>,
+    asked: &'batch mut [Asked<'bytes, 'buf>],
+    /// How many have no whole reply yet.
+    left_count: usize,
+    /// The first error that the server answered with.
+    error: Option<Error>,
+}
+
+impl<'bytes, 'buf> Batch<'_, 'bytes, 'buf> {
+    /// The request that `cookie` answers, if it is of this batch and has no reply yet.
+    fn unanswered(&mut self, cookie: u64) -> Option<&mut Asked<'bytes, 'buf>> {
+        let index = usize::try_from(cookie.checked_sub(self.cookies.start)?).ok()?;
+        self.asked.get_mut(index).filter(|asked| !asked.is_answered)
+    }
+}
+
 impl Connection {
     /// Negotiates on a connected socket. `negotiation_max` is for all of it, `silence_max` for each pause afterwards.
     pub fn new(
@@ -89,6 +126,7 @@ impl Connection {
             receiving: Receiving::Nobody(inbox),
             waiting: BTreeMap::new(),
             last_cookie: 0,
+            long_count: 0,
             ended: None,
         };
         Ok(Self { transport, facts, sending: Mutex::new(()), state: Mutex::new(state) })
@@ -99,11 +137,15 @@ impl Connection {
         &self.facts
     }
 
-    /// Reads `buf` from `offset` on. Both must suit the server's block sizes.
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
-        let len_bytes = buf.len() as u64;
-        let expected = Expected::new(offset, len_bytes, Brings::Data(buf));
-        self.run(cmd::READ, &[], expected).map(drop)
+    /// Reads `buf` from `offset` on, in requests of `step_bytes`, all of which are under way at once. All must suit the server's block sizes.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8], step_bytes: usize) -> Result<(), Failure> {
+        let mut at = offset;
+        let asked = buf.chunks_mut(step_bytes).map(|part| {
+            let (start, len_bytes) = (at, part.len() as u64);
+            at += len_bytes;
+            Asked::new(cmd::READ, &[], Expected::new(start, len_bytes, Brings::Data(part)))
+        });
+        self.run_all(&mut asked.collect::<Vec<_>>())
     }
 
     /// Lengths and states of what follows `offset`, as far as the server tells at once.
@@ -121,10 +163,15 @@ impl Connection {
         }
     }
 
-    /// Writes `buf` from `offset` on. Both must suit the server's block sizes.
-    pub(crate) fn write(&self, offset: u64, buf: &[u8]) -> Result<(), Failure> {
-        let expected = Expected::new(offset, buf.len() as u64, Brings::Nothing);
-        self.run(cmd::WRITE, buf, expected).map(drop)
+    /// Writes `buf` from `offset` on, in requests of `step_bytes`, all of which are under way at once. All must suit the server's block sizes.
+    pub(crate) fn write(&self, offset: u64, buf: &[u8], step_bytes: usize) -> Result<(), Failure> {
+        let mut at = offset;
+        let asked = buf.chunks(step_bytes).map(|part| {
+            let (start, len_bytes) = (at, part.len() as u64);
+            at += len_bytes;
+            Asked::new(cmd::WRITE, part, Expected::new(start, len_bytes, Brings::Nothing))
+        });
+        self.run_all(&mut asked.collect::<Vec<_>>())
     }
 
     /// Makes `len_bytes` from `offset` on zero. The server may give their storage back.
@@ -143,31 +190,67 @@ impl Connection {
         &self,
         kind: u16,
         payload: &[u8],
-        mut expected: Expected<'buf>,
+        expected: Expected<'buf>,
     ) -> Result<Brings<'buf>, Failure> {
+        let mut asked = [Asked::new(kind, payload, expected)];
+        self.run_all(&mut asked)?;
+        let [asked] = asked;
+        Ok(asked.expected.brings)
+    }
+
+    /// Sends requests, one after the other, and waits for their replies, which come in any order. What the server answers with an error fails when
+    /// all have an answer.
+    ///
+    /// Who still sends receives nothing. A server that waits until a long reply is received may take no request meanwhile, and would wait forever for a
+    /// thread to which a reply before that one was handed. So long requests are sent at once only while no long reply is outstanding, and none
+    /// becomes so before they are sent.
+    fn run_all(&self, asked: &mut [Asked<'_, '_>]) -> Result<(), Failure> {
+        let alone = lock(&self.sending);
+        let is_long = asked.len() > 1 && asked.iter().any(|asked| !asked.payload.is_empty());
+        if is_long && lock(&self.state).long_count > 0 {
+            drop(alone);
+            return asked.chunks_mut(1).try_for_each(|one| self.run_batch(one, lock(&self.sending)));
+        }
+        self.run_batch(asked, alone)
+    }
+
+    fn run_batch(&self, asked: &mut [Asked<'_, '_>], alone: MutexGuard<'_, ()>) -> Result<(), Failure> {
         let woken = Arc::new(Condvar::new());
-        let cookie = {
+        let long_count = asked.iter().filter(|asked| asked.expected.brings.is_long()).count();
+        let mut batch = {
             let mut state = lock(&self.state);
             state.check_going()?;
-            state.last_cookie += 1;
-            let cookie = state.last_cookie;
-            state.waiting.insert(cookie, woken.clone());
-            cookie
+            let first = state.last_cookie + 1;
+            let cookies = first..first + asked.len() as u64;
+            state.last_cookie = cookies.end - 1;
+            state.waiting.extend(cookies.clone().map(|cookie| (cookie, woken.clone())));
+            state.long_count += long_count;
+            Batch { cookies, left_count: asked.len(), asked, error: None }
         };
-        let header = self.header(kind, cookie, expected.offset, expected.len_bytes);
-        let sent = {
-            let _alone = lock(&self.sending);
-            self.transport.send(&mut [IoSlice::new(&header), IoSlice::new(payload)])
-        };
+        let sent = self.send(&batch);
+        drop(alone);
         let done = match sent {
-            Ok(()) => self.receive(cookie, &woken, &mut expected),
+            Ok(()) => self.receive(&mut batch, &woken),
             Err(error) => Err(in_time(error).into()),
         };
         if let Err(Failure::Broken(error) | Failure::Lost(error)) = &done {
             self.end(error);
         }
-        lock(&self.state).waiting.remove(&cookie);
-        done.map(|()| expected.brings)
+        let mut state = lock(&self.state);
+        state.long_count -= long_count;
+        for cookie in batch.cookies {
+            state.waiting.remove(&cookie);
+        }
+        done.and(batch.error.map_or(Ok(()), |error| Err(Failure::Answered(error))))
+    }
+
+    /// Sends all of a batch, of which each has a cookie.
+    fn send(&self, batch: &Batch<'_, '_, '_>) -> io::Result<()> {
+        for (cookie, Asked { kind, payload, expected, .. }) in batch.cookies.clone().zip(&*batch.asked) {
+            let header = self.header(*kind, cookie, expected.offset, expected.len_bytes);
+            self.transport.send(&mut [IoSlice::new(&header), IoSlice::new(payload)])?;
+        }
+        Ok(())
     }
 
     /// The header of a request, as it was agreed on.
@@ -195,50 +278,58 @@ impl Connection {
         header.as_bytes().to_vec()
     }
 
-    /// Receives until the reply to `cookie` is whole, or waits while others receive.
-    fn receive(&self, cookie: u64, woken: &Condvar, expected: &mut Expected<'_>) -> Result<(), Failure> {
-        loop {
-            let (mut inbox, mut start) = self.turn(cookie, woken)?;
+    /// Receives until all replies to a batch are whole, or waits while others receive.
+    fn receive(&self, batch: &mut Batch<'_, '_, '_>, woken: &Condvar) -> Result<(), Failure> {
+        while batch.left_count > 0 {
+            let (mut inbox, mut start) = self.turn(&batch.cookies, woken)?;
             loop {
                 let next = match start.take() {
                     Some(start) => start,
                     None if self.facts.is_extended => read_extended(&self.transport, &mut inbox)?,
                     None => read_start(&self.transport, &mut inbox)?,
                 };
-                if next.cookie() != cookie {
+                let cookie = next.cookie();
+                let Some(asked) = batch.unanswered(cookie) else {
                     self.hand_over(next, inbox)?;
                     break;
-                }
+                };
                 let done = match next {
                     Start::Simple(reply) => {
-                        expected.simple(&reply, &self.transport, &mut inbox).map(|()| true)
+                        asked.expected.simple(&reply, &self.transport, &mut inbox).map(|()| true)
                     }
-                    Start::Chunk(chunk) => expected.chunk(&chunk, &self.transport, &mut inbox),
+                    Start::Chunk(chunk) => asked.expected.chunk(&chunk, &self.transport, &mut inbox),
                 };
+                if matches!(done, Ok(false)) {
+                    continue;
+                }
+                asked.is_answered = true;
+                batch.left_count -= 1;
+                // Another reply to it is one to nothing.
+                lock(&self.state).waiting.remove(&cookie);
                 match done {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        self.let_go(cookie, inbox);
-                        return Ok(());
-                    }
-                    Err(Failure::Answered(error)) => {
-                        self.let_go(cookie, inbox);
-                        return Err(Failure::Answered(error));
-                    }
+                    Ok(_) => {}
+                    Err(Failure::Answered(error)) => batch.error = batch.error.take().or(Some(error)),
                     Err(failure) => return Err(failure),
+                }
+                if batch.left_count == 0 {
+                    self.let_go(inbox);
+                    break;
                 }
             }
         }
+        Ok(())
     }
 
     /// Waits for the right to receive.
-    fn turn(&self, cookie: u64, woken: &Condvar) -> Result<(Inbox, Option<Start>), Failure> {
+    fn turn(&self, cookies: &Range<u64>, woken: &Condvar) -> Result<(Inbox, Option<Start>), Failure> {
         let mut state = lock(&self.state);
         loop {
             state.check_going()?;
             match std::mem::replace(&mut state.receiving, Receiving::Somebody) {
                 Receiving::Nobody(inbox) => return Ok((inbox, None)),
-                Receiving::Handed(to, inbox, start) if to == cookie => return Ok((inbox, Some(start))),
+                Receiving::Handed(to, inbox, start) if cookies.contains(&to) => {
+                    return Ok((inbox, Some(start)));
+                }
                 other => state.receiving = other,
             }
             state = wait(woken, state);
@@ -256,10 +347,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends receiving. Somebody else who waits goes on with it.
-    fn let_go(&self, cookie: u64, inbox: Inbox) {
+    /// Ends receiving, with no reply outstanding. Somebody else who waits goes on with it.
+    fn let_go(&self, inbox: Inbox) {
         let mut state = lock(&self.state);
-        state.waiting.remove(&cookie);
         state.receiving = Receiving::Nobody(inbox);
         if let Some(woken) = state.waiting.values().next() {
             woken.notify_one();

@@ -106,6 +106,13 @@ pub(crate) enum Brings<'buf> {
     Extents { id: u32, found: Vec<(u64, u64)> },
 }
 
+impl Brings<'_> {
+    /// Whether a reply may be longer than what a socket holds.
+    pub(crate) const fn is_long(&self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+}
+
 impl<'buf> Expected<'buf> {
     pub(crate) fn new(offset: u64, len_bytes: u64, brings: Brings<'buf>) -> Self {
         Self { offset, len_bytes, brings, covered: Covered::default(), empty_count: 0, error: None }

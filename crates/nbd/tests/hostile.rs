@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use block::{Error, ErrorKind, HostFile, HostState, ReadAt, Result};
+use block::{Error, ErrorKind, HostFile, HostState, ReadAt, Result, TargetFile};
 use extent::{Offset, Span};
 use nbd::transport::Socket;
-use nbd::{Corrupt, Patience, RemoteDisk, Wanted};
+use nbd::{Corrupt, Patience, RemoteDisk, RemoteTarget, Wanted};
 
 const LEN_BYTES: u64 = 64 << 10;
 const REP: u64 = 0x0003_e889_0455_65a9;
@@ -588,6 +588,126 @@ fn many_threads_ask_on_few_connections_and_replies_come_in_any_order() {
                     let mut buf = vec![0; 5000 + thread as usize];
                     disk.read_at(Offset::new(at), &mut buf).unwrap();
                     assert_eq!(buf, contents(at, buf.len()), "{at}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_long_read_is_several_requests_at_once_whose_replies_come_in_any_order() {
+    const LONG: usize = 1 << 20;
+    const DISK: Told = Told { len_bytes: 4 << 20, ..PLAIN };
+    type Answers = fn(&mut Peer, &[Asked]) -> io::Result<()>;
+    fn data(peer: &mut Peer, Asked { cookie, offset, len_bytes, .. }: &Asked) -> io::Result<()> {
+        let payload = [&offset.to_be_bytes()[..], &contents(*offset, *len_bytes as usize)].concat();
+        peer.chunk(1, 1, *cookie, payload.len() as u32, &payload)
+    }
+    // What the first connection answers. Every other one is that of a good server.
+    let read_from = |answers: Answers| {
+        let disk = connect(move |index, peer| {
+            peer.negotiate(DISK)?;
+            if index == 0 {
+                let mut asked = Vec::new();
+                while asked.iter().map(|asked: &Asked| asked.len_bytes as usize).sum::<usize>() < LONG {
+                    asked.push(peer.request()?);
+                }
+                assert!(asked.len() > 2, "{} requests", asked.len());
+                answers(peer, &asked)?;
+            }
+            peer.serve(usize::MAX)
+        })
+        .unwrap();
+        let read_all = || -> Result<()> {
+            let mut buf = vec![0; LONG];
+            disk.read_at(Offset::new(4096), &mut buf)?;
+            assert_eq!(buf, contents(4096, LONG));
+            Ok(())
+        };
+        (read_all(), read_all())
+    };
+    let (reversed, again) =
+        read_from(|peer, asked| asked.iter().rev().try_for_each(|asked| data(peer, asked)));
+    reversed.and(again).unwrap();
+
+    // The others' replies are received all the same.
+    let (refused, again) = read_from(|peer, asked| {
+        let error = &[0, 0, 0, 5, 0, 3, b'b', b'a', b'd'];
+        peer.chunk(1, (1 << 15) + 1, asked[1].cookie, error.len() as u32, error)?;
+        data(peer, &asked[0])?;
+        asked[2..].iter().try_for_each(|asked| data(peer, asked))
+    });
+    assert!(refused.unwrap_err().to_string().contains("(bad)"));
+    again.unwrap();
+
+    let (twice, again) = read_from(|peer, asked| {
+        data(peer, &asked[1])?;
+        data(peer, &asked[1])?;
+        peer.take::<1>().map(drop)
+    });
+    assert_corrupt(&twice.unwrap_err(), Corrupt::Cookie);
+    assert!(again.is_err());
+
+    let (cut, again) = read_from(|peer, asked| {
+        data(peer, &asked[2])?;
+        Err(io::ErrorKind::BrokenPipe.into())
+    });
+    cut.and(again).unwrap();
+}
+
+#[test]
+fn reads_and_long_writes_on_one_connection_never_wait_for_each_other() {
+    const PART: usize = 2 << 20;
+    // A server that reads late, and takes no request until its reply is received.
+    let serve = |mut peer: Peer| -> io::Result<()> {
+        peer.negotiate(Told { len_bytes: 64 << 20, flags: 0b1, ..PLAIN })?;
+        let mut reads = Vec::new();
+        loop {
+            peer.0.set_read_timeout(Some(Duration::from_millis(if reads.is_empty() { 5000 } else { 1 })))?;
+            let asked = match peer.request() {
+                Ok(asked) => Some(asked),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !reads.is_empty() => None,
+                Err(error) => return Err(error),
+            };
+            peer.0.set_read_timeout(None)?;
+            match asked {
+                Some(asked) if asked.kind == 1 => {
+                    peer.0.read_exact(&mut vec![0; asked.len_bytes as usize])?;
+                    peer.chunk(1, 0, asked.cookie, 0, &[])?;
+                }
+                Some(asked) if asked.kind == 0 => {
+                    reads.push(asked);
+                    continue;
+                }
+                Some(_) => return Ok(()),
+                None => {}
+            }
+            if let Some(Asked { cookie, offset, len_bytes, .. }) = reads.pop() {
+                let payload = [&offset.to_be_bytes()[..], &contents(offset, len_bytes as usize)].concat();
+                peer.chunk(1, 1, cookie, payload.len() as u32, &payload)?;
+            }
+        }
+    };
+    let dial = move || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || serve(Peer(theirs)));
+        Ok(Socket::Unix(ours))
+    };
+    let patience = Patience { silence_max: Duration::from_secs(20), ..patience() };
+    let target = RemoteTarget::connect("server", Box::new(dial), Wanted::default(), patience).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let target = &target;
+            scope.spawn(move || {
+                for index in 0..8 {
+                    let at = (thread * 8 + index) << 20;
+                    let mut buf = vec![1; PART];
+                    if thread % 2 == 0 {
+                        target.write_at(Offset::new(at), &buf).unwrap();
+                    } else {
+                        target.read_at(Offset::new(at), &mut buf).unwrap();
+                        assert_eq!(buf, contents(at, PART));
+                    }
                 }
             });
         }
