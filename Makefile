@@ -37,7 +37,7 @@ LIVE_COPIES ?= 10
 # Generations of random writes that `make backup-generations` backs up.
 GENERATIONS ?= 1000
 
-.PHONY: help background-figures guard-figures guard-soak results coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean live-guest
+.PHONY: help background-figures guard-figures guard-soak results coordinate test quick tools format lint deny packages docs unit fuzz fuzz-smoke bench bench-smoke ntfs3 crash durability guest load kill backup-kills backup-generations resume flips running running-guests newer-nbd live-kills demo picture static static-test deb deb-test clean live-guest libvirt
 
 help: ## Say what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -175,6 +175,10 @@ running-guests: ## Have a Debian kernel work on disks until it is killed, taken 
 live-guest: ## Copy the disk of a Debian guest while SQLite, PostgreSQL and fio write to it, LIVE_COPIES times for each file system, and judge each copy (Debian, postgresql, qemu-system-x86)
 	scripts/install-test-tools live
 	LEANDISK_LIVE_COPIES=$(LIVE_COPIES) $(RUN_TESTS) --locked -p leandisk-cli --test it -- live_guest:: --ignored --nocapture --test-threads 1
+
+libvirt: ## Copy the disk of a guest of libvirt's, as docs/recipes.md says (Debian, libvirt-daemon, qemu-system-x86)
+	scripts/install-test-tools libvirt
+	$(RUN_TESTS) --locked -p leandisk-cli --test it -- libvirt:: --ignored --nocapture
 
 demo: ## Copy a real NTFS disk and prove the copy right
 	scripts/install-test-tools demo

@@ -44,6 +44,7 @@ mod guest_mirrors;
 mod holders;
 mod instant;
 mod interrupted;
+mod libvirt;
 mod live_guest;
 mod load;
 mod log;
