@@ -8,7 +8,7 @@
 //!
 //! Memory: each worker owns a batch and a pack; of what was stored some fifty bytes a piece are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -243,12 +243,12 @@ impl BackupJob<'_> {
 fn with_zeros(blobs: &[Blob], len_bytes: u64, packer: &mut Packer<'_, '_>) -> Result<Vec<Id>> {
     let zeros = ZeroBlobs::default();
     let mut content = Vec::with_capacity(blobs.len());
-    let mut last = None;
+    // There are few kinds, and each is hashed once.
+    let mut added = HashSet::new();
     let mut fill = |gap: u64, content: &mut Vec<Id>| -> Result<()> {
         for (len_bytes, id) in zeros.cover(gap) {
-            if last != Some(id) {
+            if added.insert(id) {
                 packer.add(BlobKind::Data, &ZeroBlobs::zeros(len_bytes))?;
-                last = Some(id);
             }
             content.push(id);
         }

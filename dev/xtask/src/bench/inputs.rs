@@ -475,6 +475,68 @@ rm "$raw"
 chmod -R a+rwX "$disk"
 "#;
 
+/// Two generations of the NTFS of the disk `$2`, as raw images and as QCOW2 with a bitmap; between them the guest wrote `$3` MiB over what its files had, and
+/// the first is backed up by the program `$1` and by restic.
+const GENERATIONS: &str = r#"
+program=$1 raw=$2 changed=$3
+rm -rf "$disk"
+mkdir -p "$disk/first" "$disk/second"
+export RESTIC_PASSWORD=password
+printf %s "$RESTIC_PASSWORD" > "$disk/password"
+quiet() { "$@" > /dev/null; }
+for repo in empty leandisk restic bitmap; do quiet restic -q --no-cache init -r "$disk/$repo"; done
+backup() { quiet "$program" backup "$@" --password-file "$disk/password"; }
+for folder in first second; do cp --sparse=always "$raw" "$disk/$folder/disk.raw"; done
+qemu-img convert -f raw -O qcow2 "$raw" "$disk/second/disk.qcow2"
+qemu-img bitmap --add "$disk/second/disk.qcow2" daily
+(cd "$disk/first" && quiet restic -q --no-cache -r ../restic backup disk.raw)
+backup "disk=$disk/first/disk.raw" -f raw --repo "$disk/leandisk"
+backup "disk=$disk/second/disk.qcow2" --bitmap daily --repo "$disk/bitmap"
+loop=$(losetup --show -f -o 1M "$disk/second/disk.raw")
+mount -t ntfs-3g "$loop" "$mnt"
+python3 - "$mnt" "$changed" <<'END'
+import os, sys
+root, left = sys.argv[1], int(sys.argv[2])
+names = sorted(name for name in os.listdir(root) if name.startswith("live"))
+while left > 0:
+    for name in names[::max(1, len(names) // left)][:left]:
+        with open(f"{root}/{name}", "r+b", buffering=0) as file:
+            room = os.path.getsize(file.name)
+            file.seek(max(0, room // 2 - (left << 16)))
+            file.write(os.urandom(min(1 << 20, room - file.tell())))
+        left -= 1
+END
+sync -f "$mnt"
+release
+# The same writes to the QCOW2.
+python3 - "$disk/first/disk.raw" "$disk/second/disk.raw" "$disk/second/disk.qcow2" "$disk/part" > "$disk/changed" <<'END'
+import subprocess, sys
+STEP = 64 << 10
+before, after, image, part = sys.argv[1:]
+with open(before, "rb") as old, open(after, "rb") as new:
+    at, runs = 0, []
+    while data := new.read(STEP):
+        if data != old.read(STEP):
+            if runs and runs[-1][1] == at and at - runs[-1][0] < 1 << 20:
+                runs[-1][1] = at + len(data)
+            else:
+                runs.append([at, at + len(data)])
+        at += len(data)
+    commands = []
+    for start, end in runs:
+        new.seek(start)
+        with open(f"{part}.{start}", "wb") as out:
+            out.write(new.read(end - start))
+        commands += ["-c", f"write -q -s {part}.{start} {start} {end - start}"]
+for at in range(0, len(commands), 400):
+    subprocess.run(["qemu-io", "-f", "qcow2", *commands[at:at + 400], image], check=True, stdout=subprocess.DEVNULL)
+print(sum(end - start for start, end in runs))
+END
+rm -f "$disk/part."*
+qemu-img compare -q "$disk/second/disk.raw" "$disk/second/disk.qcow2"
+chmod -R a+rwX "$disk"
+"#;
+
 const CONVERTED: &str = r#"
 qemu-img convert -f raw -O "$2" "$1" "$disk"
 chmod a+r "$disk"
@@ -675,6 +737,15 @@ impl Inputs {
         let path = self.dir.join(format!("backed-up-{}", numbers.join("-")));
         let args = std::iter::once(program.display().to_string()).chain(numbers).collect();
         Input { path, script: BACKED_UP, args, needs: None }
+    }
+
+    /// Two generations of [`Self::aged`], the first of which is backed up by `program` and by restic.
+    pub(super) fn generations(&self, program: &Path) -> Input {
+        let aged = self.aged();
+        let changed = self.scale.mib(100, 4).to_string();
+        let path = self.dir.join(format!("generations-{}-{changed}", self.scale.0));
+        let args = vec![program.display().to_string(), aged.path.display().to_string(), changed];
+        Input { path, script: GENERATIONS, args, needs: Some(Box::new(aged)) }
     }
 
     /// Removes what runs have made; the disks stay.
