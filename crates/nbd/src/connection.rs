@@ -18,7 +18,7 @@ use block::{Error, ErrorKind, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::corrupt::Corrupt;
-use crate::handshake::{Facts, Wanted, negotiate};
+use crate::handshake::{Facts, MINIMUM_BYTES_MAX, Wanted, negotiate};
 use crate::inbox::Inbox;
 use crate::layout::{
     ChunkHeader, EXTENDED_REPLY_MAGIC, EXTENDED_REQUEST_MAGIC, ExtendedChunkHeader, ExtendedRequestHeader,
@@ -27,6 +27,12 @@ use crate::layout::{
 use crate::lock;
 use crate::reply::{Brings, Chunk, Expected, Failure, broken};
 use crate::transport::{Socket, Transport};
+
+/// The most that one request reads or writes. Servers have a buffer for each request under way, which costs them time where it is large.
+const REQUEST_BYTES_MAX: u32 = 256 << 10;
+/// The most that one thread has under way at once.
+pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
+const _: () = assert!(BATCH_BYTES_MAX.is_multiple_of(MINIMUM_BYTES_MAX as usize));
 
 /// A connection to an export, after the negotiation.
 pub struct Connection {
@@ -137,15 +143,21 @@ impl Connection {
         &self.facts
     }
 
-    /// Reads `buf` from `offset` on, in requests of `step_bytes`, all of which are under way at once. All must suit the server's block sizes.
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8], step_bytes: usize) -> Result<(), Failure> {
+    /// Reads `buf` from `offset` on, in requests that are all under way at once. Both must suit the server's block sizes.
+    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
         let mut at = offset;
-        let asked = buf.chunks_mut(step_bytes).map(|part| {
+        let asked = buf.chunks_mut(self.request_bytes()).map(|part| {
             let (start, len_bytes) = (at, part.len() as u64);
             at += len_bytes;
             Asked::new(cmd::READ, &[], Expected::new(start, len_bytes, Brings::Data(part)))
         });
         self.run_all(&mut asked.collect::<Vec<_>>())
+    }
+
+    /// How much one request reads or writes: whole blocks of the server's.
+    fn request_bytes(&self) -> usize {
+        let Facts { minimum_bytes, maximum_bytes, .. } = self.facts;
+        (REQUEST_BYTES_MAX.min(maximum_bytes) / minimum_bytes * minimum_bytes) as usize
     }
 
     /// Lengths and states of what follows `offset`, as far as the server tells at once.
@@ -163,10 +175,10 @@ impl Connection {
         }
     }
 
-    /// Writes `buf` from `offset` on, in requests of `step_bytes`, all of which are under way at once. All must suit the server's block sizes.
-    pub(crate) fn write(&self, offset: u64, buf: &[u8], step_bytes: usize) -> Result<(), Failure> {
+    /// Writes `buf` from `offset` on, in requests that are all under way at once. Both must suit the server's block sizes.
+    pub(crate) fn write(&self, offset: u64, buf: &[u8]) -> Result<(), Failure> {
         let mut at = offset;
-        let asked = buf.chunks(step_bytes).map(|part| {
+        let asked = buf.chunks(self.request_bytes()).map(|part| {
             let (start, len_bytes) = (at, part.len() as u64);
             at += len_bytes;
             Asked::new(cmd::WRITE, part, Expected::new(start, len_bytes, Brings::Nothing))

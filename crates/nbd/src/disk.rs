@@ -8,16 +8,13 @@ use extent::{Extent, Host, HostOffset, HostSpan, Offset, Span};
 use mutants::broken;
 
 use crate::allocation::{Told, ZEROS, asked_bytes};
+use crate::connection::BATCH_BYTES_MAX;
 use crate::handshake::{Facts, Wanted};
 use crate::lanes::{Dial, Lanes, Patience};
 use crate::layout::allocation;
 use crate::lock;
 use crate::reply::Failure;
 
-/// The most that one request reads. Servers have a buffer for each request under way, which costs them time where it is large.
-const READ_BYTES_MAX: u64 = 256 << 10;
-/// The most that one thread has under way at once.
-const BATCH_BYTES_MAX: u64 = 4 << 20;
 /// The most questions about allocation that counting what an export occupies takes.
 const COUNTING_QUESTIONS_MAX: usize = 100_000;
 
@@ -84,13 +81,9 @@ impl RemoteDisk {
 
     /// Reads what suits the server's blocks, or lies at the end of an export that does not.
     fn read_aligned(&self, start: u64, buf: &mut [u8]) -> Result<()> {
-        let Facts { maximum_bytes, minimum_bytes, .. } = *self.facts();
-        let unit = u64::from(minimum_bytes);
-        let step = usize::try_from(READ_BYTES_MAX.min(maximum_bytes.into()) / unit * unit).expect("small");
-        let batch = usize::try_from(BATCH_BYTES_MAX / unit * unit).expect("small");
         let mut offset = start;
-        for part in buf.chunks_mut(batch) {
-            self.lanes.run_at(offset, |connection| match connection.read(offset, part, step) {
+        for part in buf.chunks_mut(BATCH_BYTES_MAX) {
+            self.lanes.run_at(offset, |connection| match connection.read(offset, part) {
                 Err(Failure::Lost(_)) if self.takes_broken => Ok(()),
                 read => read,
             })?;

@@ -25,7 +25,7 @@ const LISTED_COUNT_MAX: usize = 8;
 /// The most replies to a list that are read.
 const LIST_COUNT_MAX: usize = 10_000;
 /// The least and the largest block that a server may ask for (doc/proto.md, "Block size constraints").
-const MINIMUM_BYTES_MAX: u32 = 64 << 10;
+pub(crate) const MINIMUM_BYTES_MAX: u32 = 64 << 10;
 /// What every server takes at once.
 const MAXIMUM_BYTES_MIN: u32 = 1 << 20;
 /// What reading is aligned to where the server says nothing.

@@ -12,17 +12,13 @@ use block::{Error, HostState, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Span};
 use mutants::broken;
 
-use crate::connection::Connection;
+use crate::connection::{BATCH_BYTES_MAX, Connection};
 use crate::disk::RemoteDisk;
 use crate::handshake::{Facts, Wanted};
 use crate::lanes::{Dial, Patience};
 use crate::layout::export_flag;
 use crate::reply::Failure;
 
-/// The most that one request writes. Servers have a buffer for each request under way, which costs them time where it is large.
-const WRITE_BYTES_MAX: u64 = 256 << 10;
-/// The most that one thread has under way at once.
-const BATCH_BYTES_MAX: usize = 4 << 20;
 /// What a server is asked to zero at once: it answers when that is done.
 const ZERO_BYTES_MAX: u64 = 1 << 30;
 /// What is written where a server cannot zero.
@@ -109,12 +105,9 @@ impl RemoteTarget {
     }
 
     fn write(&self, at: u64, buf: &[u8]) -> Result<()> {
-        let unit = u64::from(self.facts().minimum_bytes);
-        let step = WRITE_BYTES_MAX.min(self.facts().maximum_bytes.into()) / unit * unit;
-        let step = usize::try_from(step).expect("small");
         let mut offset = at;
         for part in buf.chunks(BATCH_BYTES_MAX) {
-            self.change(|connection| connection.write(offset, part, step))?;
+            self.change(|connection| connection.write(offset, part))?;
             offset += part.len() as u64;
         }
         Ok(())

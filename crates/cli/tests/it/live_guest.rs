@@ -119,7 +119,17 @@ fn still(path: &Path, what: &str) {
     let name = format!("--filename={}", path.display());
     run(
         "fio",
-        &["--name=still", &name, "--size=16M", "--rw=write", "--bs=64k", "--verify=crc32c", "--thread", what],
+        &[
+            "--name=still",
+            &name,
+            "--size=16M",
+            "--rw=write",
+            "--bs=64k",
+            "--verify=crc32c",
+            "--verify_state_save=0",
+            "--thread",
+            what,
+        ],
     );
 }
 

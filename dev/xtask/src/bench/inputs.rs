@@ -750,6 +750,6 @@ impl Inputs {
 
     /// Removes what runs have made; the disks stay.
     pub(super) fn remove_targets(&self) -> Result<()> {
-        shell_as_root("rm -f -- \"$1\"/target.*", &[self.dir.to_str().context("a path in UTF-8")?]).map(drop)
+        shell_as_root("rm -rf -- \"$1\"/target.*", &[self.dir.to_str().context("a path in UTF-8")?]).map(drop)
     }
 }

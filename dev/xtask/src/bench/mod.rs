@@ -3,7 +3,7 @@
 //! Contenders take turns, each run on a cold page cache, so that whatever the machine does meanwhile hits all of them;
 //! what counts is the ratio of medians within one session. Figures of different sessions are not compared.
 
-mod backing;
+mod backups;
 mod cases;
 mod compacting;
 mod earlier;
@@ -135,7 +135,7 @@ fn all_cases(program: &Path, inputs: &Inputs) -> Vec<Case> {
         compacting::all,
         volumes::all,
         roads::all,
-        backing::all,
+        backups::all,
         restoring::all,
     ]
     .into_iter()

@@ -34,7 +34,7 @@ mv "$3.folder/file.bin" "$3"
 const DUMP: &str =
     r#"exec restic -q --no-cache -r "$1/restic-file" -p "$1/password" dump latest /file.bin > "$2""#;
 
-/// The most memory of a restore.
+/// The most memory of a backup or a restore.
 const MEMORY_BYTES_MAX: f64 = 512.0 * 1024.0 * 1024.0;
 
 /// Every case.
@@ -71,7 +71,8 @@ fn run(inputs: &Inputs, name: &str, script: &str, first: &[&str], input: &Input)
     Contender { name: name.into(), command, target, as_root: false, around: None }
 }
 
-fn memory(results: &[Measured]) -> Verdict {
+/// How much memory ours took.
+pub(super) fn memory(results: &[Measured]) -> Verdict {
     let value = results[0].median(|sample: &Sample| sample.peak_memory_bytes);
     Verdict { what: "peak memory in bytes", value, bar: MEMORY_BYTES_MAX }
 }

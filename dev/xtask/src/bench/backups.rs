@@ -9,6 +9,7 @@ use super::Measured;
 use super::cases::{Case, Verdict, text, time, words};
 use super::inputs::Inputs;
 use super::measure::{Around, Contender};
+use super::restoring::memory;
 
 /// Runs what follows `$4` in a folder below the target `$3`, in which `before` put a repository.
 const RUN: &str = r#"
@@ -26,17 +27,10 @@ sync -f "$folder"
 /// What may be read more than what changed, and for what is known of the repository and the file system.
 const READ_MORE_MAX: f64 = 1.2;
 
-/// The most memory of a backup.
-const MEMORY_BYTES_MAX: f64 = 512.0 * 1024.0 * 1024.0;
-
 /// Every case.
 pub(super) fn all(program: &Path, inputs: &Inputs) -> Vec<Case> {
     let read_all = |results: &[Measured]| {
-        let memory = results[0].median(|sample| sample.peak_memory_bytes);
-        vec![
-            time("time to that of restic", results, &results[1..], 0.35),
-            Verdict { what: "peak memory in bytes", value: memory, bar: MEMORY_BYTES_MAX },
-        ]
+        vec![time("time to that of restic", results, &results[1..], 0.35), memory(results)]
     };
     let tracked = |results: &[Measured]| {
         let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
