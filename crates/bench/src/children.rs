@@ -48,14 +48,28 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a program, whose complaints go to the file `log`.
+    /// Starts a program, whose complaints go to the file `log`. It is asked to end when this one is gone.
     pub(crate) fn start(program: &Path, arguments: &[String], log: PathBuf) -> Result<Self> {
+        Self::start_with(program, arguments, log, os::end_with_parent)
+    }
+
+    /// The same of a server whose disks are not wanted any more when this program is gone: it is killed then. qemu-nbd forgets a request to end that comes
+    /// while it starts: it sets what it was told there back when it begins to serve.
+    pub(crate) fn start_server(program: &Path, arguments: &[String], log: PathBuf) -> Result<Self> {
+        Self::start_with(program, arguments, log, os::killed_with_parent)
+    }
+
+    fn start_with(
+        program: &Path,
+        arguments: &[String],
+        log: PathBuf,
+        tied: fn(&mut Command) -> &mut Command,
+    ) -> Result<Self> {
         let file = File::create(&log).map_err(|error| Error::io("make", error).path(log.display()))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).process_group(0);
-        let child = os::end_with_parent(&mut command)
-            .spawn()
-            .map_err(|error| Error::io("start", error).path(program.display()))?;
+        let child =
+            tied(&mut command).spawn().map_err(|error| Error::io("start", error).path(program.display()))?;
         Ok(Self { child, program: program.to_owned(), log })
     }
 
@@ -170,15 +184,24 @@ mod tests {
         assert!(error.to_string().contains("because"), "{error}");
     }
 
+    /// A program of Python's that prints which signal comes when its parent is gone.
+    const PARENTS_END: &str = "import ctypes, sys; signal = ctypes.c_int()\n\
+        ctypes.CDLL(None).prctl(2, ctypes.byref(signal)); print(signal.value, file=sys.stderr)\n\
+        print(signal.value)";
+
     #[test]
-    fn programs_that_are_waited_for_are_asked_to_end_with_this_one() {
-        const PR_GET_PDEATHSIG: u8 = 2;
-        let script = format!(
-            "import ctypes; signal = ctypes.c_int()\n\
-             ctypes.CDLL(None).prctl({PR_GET_PDEATHSIG}, ctypes.byref(signal)); print(signal.value)"
-        );
+    fn programs_end_with_this_one() {
         let python = find_program("python3").unwrap();
-        assert_eq!(run(&python, &["-c".as_ref(), script.as_ref()]).unwrap(), "15\n");
+        assert_eq!(run(&python, &["-c".as_ref(), PARENTS_END.as_ref()]).unwrap(), "15\n");
+        let dir = testkit::scratch();
+        let arguments = ["-c".to_owned(), PARENTS_END.to_owned()];
+        let log = dir.path().join("log");
+        let asked = Running::start(&python, &arguments, log.clone()).unwrap();
+        asked.end(false).unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "15\n");
+        let killed = Running::start_server(&python, &arguments, log.clone()).unwrap();
+        killed.end(false).unwrap();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "9\n");
     }
 
     #[test]

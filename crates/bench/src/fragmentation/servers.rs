@@ -84,7 +84,7 @@ impl Server {
         let socket = disk.with_extension("sock");
         let log = disk.with_extension("log");
         let mut running =
-            Running::start(kind.program(), &kind.arguments(disk, format, &socket, writes), log)?;
+            Running::start_server(kind.program(), &kind.arguments(disk, format, &socket, writes), log)?;
         let deadline = Instant::now() + START_MAX;
         loop {
             match Client::connect(&socket, "") {
