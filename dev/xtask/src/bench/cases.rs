@@ -7,7 +7,7 @@ use super::inputs::{Input, Inputs};
 use super::measure::{Contender, Sample};
 
 /// What the results are worth: Leandisk's first, then the others' in the order of the contenders.
-type Judge = Box<dyn Fn(&[Measured]) -> Vec<Verdict>>;
+pub(super) type Judge = Box<dyn Fn(&[Measured]) -> Vec<Verdict>>;
 
 /// A work.
 pub(super) struct Case {

@@ -475,8 +475,8 @@ rm "$raw"
 chmod -R a+rwX "$disk"
 "#;
 
-/// Two generations of the NTFS of the disk `$2`, as raw images and as QCOW2 with a bitmap; between them the guest wrote `$3` MiB over what its files had, and
-/// the first is backed up by the program `$1` and by restic.
+/// Two generations of the NTFS of the disk `$2`, as raw images and as QCOW2 with a bitmap; between them the guest wrote `$3` MiB over what its files had (`facts` has
+/// the bytes), and the first is backed up by the program `$1` and by restic.
 const GENERATIONS: &str = r#"
 program=$1 raw=$2 changed=$3
 rm -rf "$disk"
@@ -485,6 +485,7 @@ export RESTIC_PASSWORD=password
 printf %s "$RESTIC_PASSWORD" > "$disk/password"
 quiet() { "$@" > /dev/null; }
 for repo in empty leandisk restic bitmap; do quiet restic -q --no-cache init -r "$disk/$repo"; done
+BORG_BASE_DIR=$disk/borg.base BORG_PASSPHRASE=$RESTIC_PASSWORD borg init -e repokey-blake2 "$disk/borg"
 backup() { quiet "$program" backup "$@" --password-file "$disk/password"; }
 for folder in first second; do cp --sparse=always "$raw" "$disk/$folder/disk.raw"; done
 qemu-img convert -f raw -O qcow2 "$raw" "$disk/second/disk.qcow2"
@@ -509,8 +510,8 @@ END
 sync -f "$mnt"
 release
 # The same writes to the QCOW2.
-python3 - "$disk/first/disk.raw" "$disk/second/disk.raw" "$disk/second/disk.qcow2" "$disk/part" > "$disk/changed" <<'END'
-import subprocess, sys
+python3 - "$disk/first/disk.raw" "$disk/second/disk.raw" "$disk/second/disk.qcow2" "$disk/part" > "$disk/facts" <<'END'
+import json, subprocess, sys
 STEP = 64 << 10
 before, after, image, part = sys.argv[1:]
 with open(before, "rb") as old, open(after, "rb") as new:
@@ -530,10 +531,32 @@ with open(before, "rb") as old, open(after, "rb") as new:
         commands += ["-c", f"write -q -s {part}.{start} {start} {end - start}"]
 for at in range(0, len(commands), 400):
     subprocess.run(["qemu-io", "-f", "qcow2", *commands[at:at + 400], image], check=True, stdout=subprocess.DEVNULL)
-print(sum(end - start for start, end in runs))
+print(json.dumps({"changed_bytes": sum(end - start for start, end in runs)}))
 END
 rm -f "$disk/part."*
 qemu-img compare -q "$disk/second/disk.raw" "$disk/second/disk.qcow2"
+chmod -R a+rwX "$disk"
+"#;
+
+/// The disk `$2`, backed up by the program `$1` and by restic, and the same after files in pieces were put together. `facts` has the bytes of these.
+const PUT_TOGETHER: &str = r#"
+program=$1 raw=$2
+rm -rf "$disk"
+mkdir -p "$disk/first" "$disk/second"
+export RESTIC_PASSWORD=password
+printf %s "$RESTIC_PASSWORD" > "$disk/password"
+quiet() { "$@" > /dev/null; }
+for repo in leandisk restic; do quiet restic -q --no-cache init -r "$disk/$repo"; done
+for folder in first second; do cp --sparse=always "$raw" "$disk/$folder/disk.raw"; done
+(cd "$disk/first" && quiet restic -q --no-cache -r ../restic backup disk.raw)
+quiet "$program" backup "disk=$disk/first/disk.raw" -f raw --repo "$disk/leandisk" --password-file "$disk/password"
+"$program" analyze "$raw" -f raw --json | python3 -c '
+import json, sys
+volumes = json.load(sys.stdin)["volumes"]
+print(json.dumps({"fragmented_bytes": sum(volume["fragmented_files_bytes"] for volume in volumes)}))
+' > "$disk/facts"
+quiet "$program" defrag "$disk/second/disk.raw" -f raw --json
+rm -r "$disk/first"
 chmod -R a+rwX "$disk"
 "#;
 
@@ -746,6 +769,14 @@ impl Inputs {
         let path = self.dir.join(format!("generations-{}-{changed}", self.scale.0));
         let args = vec![program.display().to_string(), aged.path.display().to_string(), changed];
         Input { path, script: GENERATIONS, args, needs: Some(Box::new(aged)) }
+    }
+
+    /// A volume of [`Self::aged_volume`] before and after `program` defragmented it, backed up before by it and by restic.
+    pub(super) fn put_together(&self, program: &Path) -> Input {
+        let aged = self.aged_volume("ntfs", 80);
+        let path = self.dir.join(format!("put-together-{}", self.scale.0));
+        let args = vec![program.display().to_string(), aged.path.display().to_string()];
+        Input { path, script: PUT_TOGETHER, args, needs: Some(Box::new(aged)) }
     }
 
     /// Removes what runs have made; the disks stay.
