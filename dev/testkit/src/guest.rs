@@ -18,7 +18,7 @@ pub const STALE: &str = "leandisk: stale";
 /// What fills page files, swap files and swap partitions.
 pub const SWAPPED: &str = "leandisk: swap!";
 
-const SCRIPTS: [(&str, &str); 8] = [
+const SCRIPTS: [(&str, &str); 9] = [
     ("prologue", include_str!("../scripts/prologue")),
     ("fill-volume", include_str!("../scripts/fill-volume")),
     ("make-ntfs", include_str!("../scripts/make-ntfs")),
@@ -27,6 +27,7 @@ const SCRIPTS: [(&str, &str); 8] = [
     ("check-volume", include_str!("../scripts/check-volume")),
     ("guest-init.c", include_str!("../scripts/guest-init.c")),
     ("make-guest-kernel", include_str!("../scripts/make-guest-kernel")),
+    ("kernel-package", include_str!("../scripts/kernel-package")),
 ];
 
 /// What a guest disk has inside.

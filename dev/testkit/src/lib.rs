@@ -37,5 +37,5 @@ pub use hostile::check_hostile;
 pub use moto::Moto;
 pub use rest_server::{RestFault, RestServer};
 pub use time_limit::TimeLimit;
-pub use tools::{make_luks_image, real_image, real_image_in_zip, run, scratch};
+pub use tools::{make_luks_image, mke2fs, real_image, real_image_in_zip, run, scratch};
 pub use writing::write_image;

@@ -13,9 +13,10 @@ use tempfile::NamedTempFile;
 use crate::machine::{Machine, kernel};
 use crate::tools::run;
 
-const SCRIPTS: [(&str, &str); 5] = [
+const SCRIPTS: [(&str, &str); 6] = [
     ("make-lvm-kernel", include_str!("../scripts/make-lvm-kernel")),
     ("unpack-kernel", include_str!("../scripts/unpack-kernel")),
+    ("kernel-package", include_str!("../scripts/kernel-package")),
     ("lvm-init.c", include_str!("../scripts/lvm-init.c")),
     ("guest-init.h", include_str!("../scripts/guest-init.h")),
     ("initrd.py", include_str!("../scripts/initrd.py")),

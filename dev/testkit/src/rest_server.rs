@@ -188,7 +188,13 @@ fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Request>> {
         let Some((name, value)) = line.split_once(':') else { break };
         headers.insert(name.to_lowercase(), value.trim().to_owned());
     }
-    assert!(!headers.contains_key("transfer-encoding"), "a body has its length: rest-server wants it");
+    if headers.contains_key("transfer-encoding") {
+        // As restic 0.18 asks for a repository: without contents, in chunks of which the first is the last.
+        let (mut size, mut end) = (String::new(), String::new());
+        reader.read_line(&mut size)?;
+        reader.read_line(&mut end)?;
+        assert_eq!((size.trim(), end.trim()), ("0", ""), "a body has its length: rest-server wants it");
+    }
     let len: usize = headers.get("content-length").map_or(0, |len| len.parse().unwrap());
     let mut body = vec![0; len];
     reader.read_exact(&mut body)?;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
@@ -21,6 +22,24 @@ pub fn run(program: &str, args: &[&str]) -> String {
         .output()
         .unwrap_or_else(|error| panic!("{program}: {error}; `make test` installs what the tests need"));
     said(&format!("{program} {args:?}"), &output)
+}
+
+/// Runs `mke2fs`. Revision 0 is `-E revision=0` in these arguments, as since e2fsprogs 1.47.1; older ones take `-r 0` for it.
+pub fn mke2fs(args: &[&str]) {
+    static HAS_OPTION_R: OnceLock<bool> = OnceLock::new();
+    let Some(at) = args.iter().position(|arg| *arg == "revision=0") else {
+        run("mke2fs", args);
+        return;
+    };
+    let has_option = *HAS_OPTION_R.get_or_init(|| {
+        let asked = Command::new("mke2fs").args(["-r", "0"]).output().unwrap();
+        !String::from_utf8_lossy(&asked.stderr).contains("has been removed")
+    });
+    let mut args = args.to_vec();
+    if has_option {
+        args.splice(at - 1..=at, ["-r", "0"]);
+    }
+    run("mke2fs", &args);
 }
 
 /// The standard output of a program that succeeded. Panics with all that it said if it did not.

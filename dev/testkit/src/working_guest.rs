@@ -6,9 +6,10 @@ use std::sync::OnceLock;
 
 use crate::machine::{Machine, kernel};
 
-const SCRIPTS: [(&str, &str); 5] = [
+const SCRIPTS: [(&str, &str); 6] = [
     ("make-working-kernel", include_str!("../scripts/make-working-kernel")),
     ("unpack-kernel", include_str!("../scripts/unpack-kernel")),
+    ("kernel-package", include_str!("../scripts/kernel-package")),
     ("working-init.c", include_str!("../scripts/working-init.c")),
     ("guest-init.h", include_str!("../scripts/guest-init.h")),
     ("initrd.py", include_str!("../scripts/initrd.py")),

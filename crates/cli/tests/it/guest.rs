@@ -14,6 +14,7 @@ use crate::serving::Serving;
 use testkit::{run, scratch};
 
 const SCRIPT: &str = include_str!("../scripts/make-boot-disk");
+const KERNEL_PACKAGE: &str = include_str!("../../../../dev/testkit/scripts/kernel-package");
 const PROGRAM: &str = include_str!("../scripts/boot-init.c");
 /// How long a guest may take to do it all.
 const TIME_MAX: Duration = Duration::from_secs(400);
@@ -21,7 +22,7 @@ const TIME_MAX: Duration = Duration::from_secs(400);
 /// A raw disk that boots.
 fn boot_disk() -> PathBuf {
     let mut hasher = DefaultHasher::new();
-    (SCRIPT, PROGRAM).hash(&mut hasher);
+    (SCRIPT, PROGRAM, KERNEL_PACKAGE).hash(&mut hasher);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures");
     let path = folder.join(format!("boot-{:016x}.raw", hasher.finish()));
     if !path.exists() {
@@ -29,7 +30,9 @@ fn boot_disk() -> PathBuf {
         let work = tempfile::tempdir_in(&folder).unwrap();
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
         let [script, program] = ["make-boot-disk", "boot-init.c"].map(|name| scripts.join(name));
-        run("bash", &[arg(&script), arg(work.path()), arg(&program)]);
+        let package = work.path().join("kernel-package");
+        fs::write(&package, KERNEL_PACKAGE).unwrap();
+        run("bash", &[arg(&script), arg(work.path()), arg(&program), arg(&package)]);
         // Of two that are made at the same time one stays.
         fs::rename(work.path().join("boot.raw"), &path).unwrap();
     }

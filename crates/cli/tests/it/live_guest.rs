@@ -17,11 +17,12 @@ use vm::Monitor;
 
 use crate::common::{arg, document};
 
-const SCRIPTS: [(&str, &str); 4] = [
+const SCRIPTS: [(&str, &str); 5] = [
     ("make-live-guest", include_str!("../scripts/make-live-guest")),
     ("live-init", include_str!("../scripts/live-init")),
     ("live-probe.c", include_str!("../scripts/live-probe.c")),
     ("initrd.py", include_str!("../../../../dev/testkit/scripts/initrd.py")),
+    ("kernel-package", include_str!("../../../../dev/testkit/scripts/kernel-package")),
 ];
 const DISK_BYTES: u64 = 1 << 30;
 const STALE_BYTES: usize = 300 << 20;

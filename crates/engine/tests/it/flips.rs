@@ -17,7 +17,7 @@ use filesystem::Check;
 use image::{Chain, Format, OpenOptions};
 use plan::{CopyOptions, CopyPlan, CopyPlanner};
 use stack::Stack;
-use testkit::{TestResolver, as_root, ext_volume, run, scratch};
+use testkit::{TestResolver, as_root, ext_volume, mke2fs, run, scratch};
 
 /// A kind of volume.
 struct Kind {
@@ -67,7 +67,7 @@ fn make(kind: &Kind, dir: &Path) -> Vec<u8> {
     let mut args = vec!["-q", "-F", "-N", "256", "-U", "1eaf0000-0000-4000-8000-000000000002"];
     args.extend(options.split_whitespace());
     args.push(path.to_str().unwrap());
-    run("mke2fs", &args);
+    mke2fs(&args);
     if kind.is_mounted {
         let mounted = ext_volume::Mounted::new(&path, "nodelalloc");
         let output = as_root("sh", &["-c", FILL, "sh", mounted.dir().to_str().unwrap()]);
@@ -372,5 +372,5 @@ kinds! {
     };
     ext3: kind("-t ext3 -b 1024 -I 128 -J size=1", 8);
     ext2: kind("-t ext2 -b 1024", 8);
-    ext2_of_old: kind("-t ext2 -b 1024 -r 0 -O none", 8);
+    ext2_of_old: kind("-t ext2 -b 1024 -E revision=0", 8);
 }

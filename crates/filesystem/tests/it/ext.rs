@@ -16,7 +16,7 @@ use testkit::{run, scratch};
 /// Arguments of mke2fs, the size in MiB, and what the volume is called.
 const KINDS: &[(&str, u64, &str)] = &[
     ("-t ext2", 32, "ext2"),
-    ("-t ext2 -r 0", 32, "ext2"),
+    ("-t ext2 -E revision=0", 32, "ext2"),
     ("-t ext2 -b 2048", 48, "ext2"),
     ("-t ext2 -b 4096 -O ^sparse_super,^resize_inode", 48, "ext2"),
     ("-t ext3 -b 1024", 48, "ext3"),

@@ -30,7 +30,7 @@ const KINDS: &[(&str, u64, u32)] = &[
     ("-t ext3 -b 1024", 96, 1500),
     ("-t ext3 -b 4096 -I 128", 96, 500),
     ("-t ext2 -b 1024", 96, 1500),
-    ("-t ext2 -b 4096 -r 0", 96, 500),
+    ("-t ext2 -b 4096 -E revision=0", 96, 500),
 ];
 
 /// A volume that the kernel filled.
@@ -158,7 +158,7 @@ fn data_blocks(volume: &Path, inode: u64) -> Vec<u64> {
 fn attributes_in_inodes_of_their_own_are_metadata() {
     let dir = scratch();
     let volume = dir.path().join("volume");
-    make(&volume, 64, "-t ext4 -b 4096 -O ea_inode", None);
+    make(&volume, 64, "-t ext4 -b 4096 -O ea_inode,^orphan_file", None);
     {
         let mount = Mount::new(&volume, &dir.path().join("mounted"), "rw");
         let code = "import os, sys\n\

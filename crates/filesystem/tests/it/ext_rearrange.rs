@@ -37,7 +37,7 @@ const KINDS: &[&str] = &[
     "-t ext3 -b 1024",
     "-t ext3 -b 4096 -I 128",
     "-t ext2 -b 1024",
-    "-t ext2 -b 4096 -r 0 -N 8192",
+    "-t ext2 -b 4096 -E revision=0 -N 8192",
 ];
 
 /// A volume in memory, and what was opened of it at first.
@@ -457,7 +457,7 @@ fn uninitialised_groups_are_initialised() {
         make(&volume, 63, options, Some(&contents));
         let count = |volume: &Path| run("dumpe2fs", &[text(volume)]).matches("BLOCK_UNINIT").count();
         let before = count(&volume);
-        assert!(before > 2, "{options}: {before} groups");
+        assert!(before > 1, "{options}: {before} groups");
         rearrange_at_random(&volume, options, index + 100);
         assert!(count(&volume) < before, "{options}");
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use block::{Cached, Error, ReadAt, Result, check_bounds};
 use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset};
 use filesystem::{Catalog, CatalogStream, Check, FileKind, FileSystem, PieceState, Source, StreamName, Use};
-use testkit::run;
+use testkit::{mke2fs, run};
 
 /// A file that holds a volume.
 pub struct VolumeFile(pub File);
@@ -53,7 +53,7 @@ pub fn make(path: &Path, mib: u64, args: &str, contents: Option<&Path>) {
         all.extend(["-d", text(contents)]);
     }
     all.push(text(path));
-    run("mke2fs", &all);
+    mke2fs(&all);
 }
 
 /// A tree of files of every sort.
@@ -112,14 +112,14 @@ pub fn oracle_free(path: &Path) -> ExtentSet<Volume> {
     let dump = run("dumpe2fs", &[text(path)]);
     let block = field(&dump, "Block size");
     let count = field(&dump, "Block count");
-    // Of a span of free clusters it gives the first blocks of the first and of the last.
+    // Of a span of free clusters it gives the first block of the first, and of the last the first block, or the last one since 1.47.2.
     let ratio = if dump.contains("Cluster size:") { field(&dump, "Cluster size") / block } else { 1 };
     let mut set = Vec::new();
     for line in dump.lines().filter_map(|line| line.strip_prefix("  Free blocks: ")) {
         for range in line.split(", ").filter(|range| !range.trim().is_empty()) {
             let (first, last) = range.trim().split_once('-').unwrap_or((range.trim(), range.trim()));
             let first: u64 = first.parse().unwrap();
-            let end = (last.parse::<u64>().unwrap() + ratio).min(count);
+            let end = ((last.parse::<u64>().unwrap() / ratio + 1) * ratio).min(count);
             set.push(Span::new(Offset::new(first * block), (end - first) * block));
         }
     }

@@ -472,7 +472,8 @@ fn ask(volume: &Path, what: &str, commands: &[&str], len: u64) -> (String, u64, 
     commands.iter().for_each(|command| args.extend(["-c", command]));
     args.extend(["-c", "daddr", text(volume)]);
     let said = run("xfs_db", &args);
-    let daddr = said.lines().find_map(|line| line.trim().strip_prefix("current daddr is "));
+    // Newer ones say on which device: "datadev daddr is".
+    let daddr = said.lines().find_map(|line| Some(line.trim().split_once(" daddr is ")?.1));
     let daddr: u64 = daddr.unwrap_or_else(|| panic!("{what}: {said}")).parse().unwrap();
     (what.to_owned(), daddr * 512, len)
 }

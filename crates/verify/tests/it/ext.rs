@@ -9,7 +9,7 @@ use crate::support;
 use crate::support::{source, text};
 use block::ErrorKind;
 use testkit::mounted::Mounted;
-use testkit::{noise, run, scratch};
+use testkit::{mke2fs, noise, run, scratch};
 
 const KINDS: &[&str] = &[
     "-t ext4 -b 4096",
@@ -25,13 +25,12 @@ const KINDS: &[&str] = &[
     "-t ext4 -b 1024 -O quota,project,mmp",
     "-t ext3 -b 1024 -I 128",
     "-t ext2 -b 1024",
-    "-t ext2 -b 4096 -r 0",
+    "-t ext2 -b 4096 -E revision=0",
 ];
 
 fn make(volume: &Path, args: &str) {
     File::create(volume).unwrap().set_len(32 << 20).unwrap();
-    run(
-        "mke2fs",
+    mke2fs(
         &[&["-q", "-F", "-N", "4096"], &args.split(' ').collect::<Vec<_>>()[..], &[text(volume)]].concat(),
     );
     // Quotas are not built into every kernel: that one stays as mke2fs made it.

@@ -122,7 +122,8 @@ fn place(path: &Path, commands: &[&str]) -> usize {
     commands.iter().for_each(|command| args.extend(["-c", command]));
     args.extend(["-c", "daddr", text(path)]);
     let said = run("xfs_db", &args);
-    let daddr = said.lines().find_map(|line| line.trim().strip_prefix("current daddr is "));
+    // Newer ones say on which device: "datadev daddr is".
+    let daddr = said.lines().find_map(|line| Some(line.trim().split_once(" daddr is ")?.1));
     daddr.unwrap_or_else(|| panic!("{said}")).parse::<usize>().unwrap() * 512
 }
 

@@ -163,21 +163,32 @@ pub fn write_with_restarts(format: Format, options: CreateOptions, contents: &[u
     std::fs::write(path, file).unwrap();
 }
 
-/// Reads the disk through libvhdi's file system.
+/// Prints the contents of the disk, with its parents from the same folder.
+const READ_BY_LIBVHDI: &str = r#"
+import os, sys, pyvhdi
+def opened(path):
+    disk = pyvhdi.file()
+    disk.open(path)
+    parent = disk.get_parent_filename()
+    if not parent:
+        return disk, []
+    parent, kept = opened(os.path.join(os.path.dirname(path), parent.replace("\\", "/").split("/")[-1]))
+    disk.set_parent(parent)
+    return disk, kept + [parent]
+disk, kept = opened(sys.argv[1])
+left = disk.get_media_size()
+while left > 0:
+    data = disk.read_buffer(min(left, 1 << 20))
+    sys.stdout.buffer.write(data)
+    left -= len(data)
+"#;
+
+/// libvhdi reads the same. It has a module for the distribution's Python, not for another one.
 pub fn libvhdi_reads(path: &Path, expected: &[u8]) {
-    struct Mounted(std::path::PathBuf);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            _ = std::process::Command::new("fusermount").args(["-u", "-z", text(&self.0)]).status();
-        }
-    }
-    if !Path::new("/dev/fuse").exists() {
-        println!("SKIPPED: libvhdi as a second reader needs /dev/fuse");
-        return;
-    }
-    let mount = scratch();
-    run("vhdimount", &[text(path), text(mount.path())]);
-    let mounted = Mounted(mount.path().to_owned());
-    let newest = std::fs::read_dir(&mounted.0).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
-    assert!(std::fs::read(newest).unwrap() == expected, "libvhdi reads the same");
+    let output = std::process::Command::new("/usr/bin/python3")
+        .args(["-c", READ_BY_LIBVHDI, text(path)])
+        .output()
+        .expect("`make test` installs what the tests need");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stdout == expected, "libvhdi reads the same");
 }
