@@ -148,6 +148,8 @@ pub(super) mod incompat {
     pub(crate) const NREXT64: u32 = 1 << 5;
     pub(crate) const EXCHRANGE: u32 = 1 << 6;
     pub(crate) const PARENT: u32 = 1 << 7;
+    /// Not read: what the volume keeps for itself lies in files of a tree of its own (fs/xfs/libxfs/xfs_format.h since Linux 6.13).
+    pub(crate) const METADIR: u32 = 1 << 8;
     pub(crate) const KNOWN: u32 =
         FTYPE | SPINODES | META_UUID | BIGTIME | NEEDSREPAIR | NREXT64 | EXCHRANGE | PARENT;
 }

@@ -107,11 +107,14 @@ pub(super) fn read(source: &Source, raw: &RawSuperblock) -> Result<Superblock> {
     Ok(superblock)
 }
 
-/// Checks the sector of a superblock of version 5: nothing is behind what its features have there.
+/// Checks the sector of a superblock of version 5: nothing is behind what its features have there, as far as they are known.
 fn check_sector(sector: &[u8], superblock: &Superblock) -> Result<()> {
     use std::mem::offset_of;
     if !crc_holds(sector, offset_of!(RawSuperblock, crc)) {
         return Err(wrong("crc", "another", "that of the sector"));
+    }
+    if superblock.unknown_features() != (0, 0) {
+        return Ok(());
     }
     let end = match superblock.has(incompat::META_UUID) {
         true => size_of::<RawSuperblock>(),
@@ -300,9 +303,17 @@ impl Superblock {
         self.incompat & bit != 0
     }
 
+    /// Bits of features that are not known: of those that change nothing for who only reads, and of others.
+    fn unknown_features(&self) -> (u32, u32) {
+        (self.ro_compat & !ro_compat::KNOWN, self.incompat & !incompat::KNOWN)
+    }
+
     /// Why it is not to be read at all, if so.
     pub(super) fn unsupported(&self) -> Option<String> {
-        let unknown = (self.ro_compat & !ro_compat::KNOWN, self.incompat & !incompat::KNOWN);
+        if self.has(incompat::METADIR) {
+            return Some("XFS with a directory of its own metadata (metadir)".into());
+        }
+        let unknown = self.unknown_features();
         if unknown != (0, 0) {
             return Some(format!(
                 "XFS with unknown features (ro_compat {:#x}, incompat {:#x})",

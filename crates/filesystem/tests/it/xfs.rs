@@ -438,6 +438,29 @@ fn what_is_not_understood_is_whole_with_the_reason() {
     };
     assert_eq!(with(&format!("-r rtdev={}", text(&other))), "XFS with a realtime device");
     assert_eq!(with(&format!("-l logdev={},size=20m", text(&other))), "XFS with its log on another device");
+    // Features of later kernels, whose superblocks go on where this one ends.
+    for (bit, reason) in [
+        (8, "XFS with a directory of its own metadata (metadir)"),
+        (31, "XFS with unknown features (ro_compat 0x0, incompat 0x80000000)"),
+    ] {
+        assert_eq!(with(""), "");
+        add_feature(&volume, bit);
+        assert_eq!(doubt(&volume), reason);
+    }
+}
+
+/// Gives the volume a bit of `features_incompat`, and a field behind the superblock's last one.
+fn add_feature(volume: &Path, bit: u32) {
+    let file = OpenOptions::new().read(true).write(true).open(volume).unwrap();
+    let mut sector = vec![0; 512];
+    file.read_exact_at(&mut sector, 0).unwrap();
+    let features = u32::from_be_bytes(sector[216..220].try_into().unwrap()) | 1 << bit;
+    sector[216..220].copy_from_slice(&features.to_be_bytes());
+    sector[271] = 129;
+    sector[224..228].fill(0);
+    let sum = crc32c::crc32c(&sector);
+    sector[224..228].copy_from_slice(&sum.to_le_bytes());
+    file.write_all_at(&sector, 0).unwrap();
 }
 
 /// One bit of each structure, wrong: whatever has a checksum is found by it, and whoever owns something twice is found at once.
