@@ -14,6 +14,7 @@ failed and changed nothing promises no time. On Btrfs a write without room leave
 before again once the file system was unmounted; so either may be there.
 """
 import ctypes
+import faulthandler
 import fcntl
 import json
 import mmap
@@ -388,9 +389,27 @@ def mapped():
             time.sleep(random.choice([0, 0.05]))
         new = content(random.randrange(1, BLOCK))
         at = block * BLOCK
-        file.changed(clock())
+        began = clock()
+        if store(memory, at, new):
+            file.changed(began)
+            file.data[at:at + len(new)] = new
+        else:
+            file.tried(began)
+
+
+def store(memory, at, new):
+    """Stores to a mapping; whether there was room. Where there is none, the kernel kills whoever stores: that is done by a child."""
+    child = os.fork()
+    if child == 0:
         memory[at:at + len(new)] = new
-        file.data[at:at + len(new)] = new
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGBUS:
+        counts["shortages"] += 1
+        return False
+    if status != 0:
+        wrong("a child that stores to a mapping ended with %d" % status)
+    return True
 
 
 def direct():
@@ -850,4 +869,5 @@ def main():
 
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+faulthandler.enable()
 main()
