@@ -3,8 +3,8 @@
 //! Invariants:
 //! - what may have been reserved is in the ledger before it is, and stays there until the file was seen without it;
 //! - room goes back only while nobody else has the file open, and only up to where the guard reserved;
-//! - a time of modification is set back only if nothing was written since the time was read: no write was announced, and the file
-//!   still has the time that the guard's own call left;
+//! - a time of modification is set back only if nothing was written since the time was read: no write was announced, nobody who writes to the
+//!   file had it mapped, and it still has the time that the guard's own call left;
 //! - memory is bounded: what needs nothing any more is forgotten first.
 //!
 //! Absent on purpose: a clock, threads, the decision whether the machine is idle (the caller's, by `pressure`).
@@ -360,7 +360,7 @@ impl<M: Machine> Guard<M> {
 
     fn reserve_one(&mut self, now: Millis, id: &FileId, from: u64, end: u64) -> Result<()> {
         let outcome = if self.options.dry_run {
-            Ok(Reserved::Yes { before: Facts::default(), after: Facts::default() })
+            Ok(Reserved::Yes { before: Facts::default(), after: Facts::default(), is_mapped: false })
         } else {
             self.machine.reserve(id, from, end)
         };
@@ -373,14 +373,14 @@ impl<M: Machine> Guard<M> {
             Err(error) => (Reserved::NoRoom, Err(error)),
         };
         match outcome {
-            Reserved::Yes { before, after } => {
+            Reserved::Yes { before, after, is_mapped } => {
                 let first = file.claim.filter(|claim| !claim.is_written).and_then(|claim| claim.stamps);
                 // Two reservations with no write between them are one.
                 let before = first
                     .filter(|(_, after)| *after == before.modified)
                     .map_or(before.modified, |(before, _)| before);
                 claim.stamps = Some((before, after.modified));
-                claim.is_written = false;
+                claim.is_written = is_mapped && !broken!(MappingIgnored);
                 file.claim = Some(claim);
             }
             // Of the ledger's claim there may be a part.

@@ -29,6 +29,8 @@ pub enum Reserved {
         before: Facts,
         /// As it was just after.
         after: Facts,
+        /// Somebody may have stored to it through a mapping between the two, which nobody announces.
+        is_mapped: bool,
     },
     /// It was left alone.
     No(Refusal),

@@ -15,6 +15,8 @@ pub enum Mutant {
     StampStays,
     /// A time from before a write is set after it.
     StampUnproven,
+    /// A file that others may store to through a mapping counts as not written.
+    MappingIgnored,
     /// What a file shares is moved as well.
     SharedMoved,
     /// What a file shares is put beside another piece as well.
@@ -46,13 +48,14 @@ pub enum Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 20] = [
+pub const MUTANTS: [Mutant; 21] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
     Mutant::OthersRoomTaken,
     Mutant::StampStays,
     Mutant::StampUnproven,
+    Mutant::MappingIgnored,
     Mutant::SharedMoved,
     Mutant::SharedJoined,
     Mutant::SmallEachTime,

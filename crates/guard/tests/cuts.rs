@@ -42,6 +42,8 @@ struct SimFile {
     is_open: bool,
     is_held: bool,
     is_shared: bool,
+    /// Whoever has it open stores to it through a mapping as well.
+    is_mapped: bool,
     /// Nothing may be reserved of it any more, nor may it move.
     is_program: bool,
     /// Behind its first piece.
@@ -78,6 +80,8 @@ struct World {
     fails_one_in: u64,
     /// The call that takes a file after so many others fails.
     fails_after: Option<u64>,
+    /// Somebody stores through a mapping in the midst of the next reservation.
+    stores_next: bool,
     /// The next reservation fails.
     fails_to_reserve: bool,
     is_short_of_room: bool,
@@ -116,6 +120,7 @@ impl World {
             joins: false,
             fails_one_in: 0,
             fails_after: None,
+            stores_next: false,
             fails_to_reserve: false,
             is_short_of_room: false,
             kept_count: 0,
@@ -160,13 +165,18 @@ impl World {
         match what {
             0 if file.exists && !file.is_open => *file = SimFile::default(),
             1 | 2 if file.is_open => {
-                file.is_open = false;
+                (file.is_open, file.is_mapped) = (false, false);
                 event(false, true);
             }
             3 if file.is_open => {
                 (file.stamp, file.true_stamp, file.is_late) = (time, time, false);
                 event(true, false);
             }
+            // Nobody announces that.
+            7 | 8 if file.is_mapped => {
+                (file.stamp, file.true_stamp, file.is_late) = (time, time, false);
+            }
+            9 if file.is_open => file.is_mapped = true,
             // Somebody reserves, beyond what the guard may have.
             4 if file.is_open && !self.nobody_reserves && file.allocated_end.max(claimed) < 1 << 40 => {
                 file.allocated_end = file.allocated_end.max(claimed).max(file.size) + 8 * by;
@@ -271,15 +281,18 @@ impl Machine for Sim {
         if world.files[at].allocated_end > from {
             return Ok(Reserved::No(Refusal::OwnLayout));
         }
+        let mut is_mapped = world.files[at].is_mapped;
         let is_unseen = world.events.iter().any(|(file, ..)| *file == at);
         let before = world.facts(at);
         // Half of it, while others write.
         let true_before = world.files[at].true_stamp;
         for part in [from + to.saturating_sub(from) / 2, to] {
             world.step()?;
-            let shows = world.shows;
-            let time = world.time;
+            let (shows, time, is_stored) = (world.shows, world.time, part < to && world.stores_next);
             let file = &mut world.files[at];
+            if is_stored {
+                (file.stamp, file.true_stamp) = (time, time);
+            }
             if !file.exists {
                 return Ok(Reserved::NoRoom);
             }
@@ -288,14 +301,15 @@ impl Machine for Sim {
                 file.stamp = time;
             }
         }
-        let is_late = is_unseen || world.files[at].true_stamp != true_before;
+        is_mapped |= world.files[at].is_mapped;
+        let is_late = is_unseen || is_mapped || world.files[at].true_stamp != true_before;
         let file = &mut world.files[at];
         file.is_late |= is_late;
         if world.random.below(20) == 0 {
             world.files[at].is_late = true;
             return Ok(Reserved::NoRoom);
         }
-        Ok(Reserved::Yes { before, after: world.facts(at) })
+        Ok(Reserved::Yes { before, after: world.facts(at), is_mapped })
     }
 
     fn hold(&mut self, id: &FileId) -> Result<Held> {
@@ -508,6 +522,7 @@ fn live(world: &Rc<RefCell<World>>, turns: u64) -> Result<()> {
     for at in 0..FILES {
         if world.borrow().files[at].is_open {
             world.borrow_mut().files[at].is_open = false;
+            world.borrow_mut().files[at].is_mapped = false;
             world.borrow_mut().events.push_back((at, false, true));
         }
     }
@@ -575,7 +590,7 @@ fn life(seed: u64, left: u64) -> (u64, std::result::Result<(), String>) {
             world.writers = false;
             for file in &mut world.files {
                 // With the process goes what it held.
-                (file.is_held, file.is_open) = (false, false);
+                (file.is_held, file.is_open, file.is_mapped) = (false, false, false);
             }
             world.events.clear();
         }
@@ -726,6 +741,28 @@ fn room_goes_back_at_once_where_others_run_short() {
     gives_back_where_others_run_short().unwrap();
 }
 
+/// What somebody stores through a mapping while room is reserved, nobody announces: the time from before is never set again.
+fn keeps_the_time_of_what_is_mapped() -> std::result::Result<(), String> {
+    let (world, mut guard) = before_reserving();
+    {
+        let mut world = world.borrow_mut();
+        (world.shows, world.stores_next) = (true, true);
+        world.files.iter_mut().for_each(|file| (file.is_open, file.is_mapped) = (true, true));
+    }
+    guard.act(0).unwrap();
+    {
+        let mut world = world.borrow_mut();
+        world.files.iter_mut().for_each(|file| (file.is_open, file.is_mapped) = (false, false));
+    }
+    guard.act(2000).unwrap();
+    check(&world.borrow())
+}
+
+#[test]
+fn a_time_before_a_store_through_a_mapping_is_not_set() {
+    keeps_the_time_of_what_is_mapped().unwrap();
+}
+
 /// A guard that is about to reserve for all files, each of which nobody has open any more.
 fn before_reserving() -> (Rc<RefCell<World>>, Guard<Sim>) {
     let world = Rc::new(RefCell::new(World::new(1, u64::MAX)));
@@ -789,6 +826,7 @@ fn each_mutant_is_found() {
                 .and_then(|_| stops_in_the_midst(false))
                 .and_then(|()| small_now_and_then())
                 .and_then(|()| gives_back_where_others_run_short())
+                .and_then(|()| keeps_the_time_of_what_is_mapped())
                 .and_then(|()| records_what_went_back_before_an_error())
                 .and_then(|()| takes_back_what_was_announced_before_an_error())
         });

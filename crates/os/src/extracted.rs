@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
@@ -509,12 +509,27 @@ impl Below {
         let (partial, ()) = self.partial(names, &folder, |folder, name| {
             rustix::fs::mknodat(folder, name, kind, mode, device)?;
             // The process may have taken some of them away.
-            rustix::fs::chmodat(folder, name, mode, AtFlags::empty())
+            let set = set_mode(folder, name, kind, mode);
+            if set.is_err() {
+                let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
+            }
+            set
         })?;
         let lacking = self.keep_by_name(&folder, OsStr::from_bytes(&partial), kept);
         self.place(names, &folder, &partial, name)?;
         Ok(lacking)
     }
+}
+
+/// Sets the permissions of what is no open file, if it is of this kind: what somebody else gave its name meanwhile, as a link that leads
+/// out of the folder, keeps its own.
+fn set_mode(folder: &OwnedFd, name: &OsStr, kind: FileType, mode: Mode) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = rustix::fs::openat(folder, name, flags, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != kind {
+        return Err(Errno::NOENT);
+    }
+    rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
 }
 
 /// What is left unfinished goes.
@@ -570,6 +585,35 @@ mod tests {
         make(&mut below, "file").unwrap();
         assert!(inside.join("file").symlink_metadata().unwrap().is_file());
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_somebody_puts_in_the_place_of_a_device_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = testkit::scratch();
+        let (inside, outside) = (dir.path().join("in"), dir.path().join("out"));
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::write(&outside, "theirs").unwrap();
+        std::fs::set_permissions(&outside, PermissionsExt::from_mode(0o600)).unwrap();
+        let folder = OwnedFd::from(File::open(&inside).unwrap());
+        let (name, mode) = (OsStr::new("pipe"), Mode::from_raw_mode(0o666));
+        rustix::fs::mknodat(&folder, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let mode_of = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        set_mode(&folder, name, FileType::Fifo, mode).unwrap();
+        assert_eq!(mode_of(&inside.join("pipe")), 0o666);
+        for is_link in [true, false] {
+            std::fs::remove_file(inside.join("pipe")).unwrap();
+            let put = |path: PathBuf| {
+                if is_link {
+                    std::os::unix::fs::symlink(&outside, path)
+                } else {
+                    std::fs::hard_link(&outside, path)
+                }
+            };
+            put(inside.join("pipe")).unwrap();
+            assert!(set_mode(&folder, name, FileType::Fifo, mode).is_err());
+            assert_eq!(mode_of(&outside), 0o600, "{is_link}");
+        }
     }
 
     #[test]

@@ -238,6 +238,36 @@ fn a_time_that_was_seen_before_room_was_reserved_comes_back() {
     }
 }
 
+/// A program that writes to a file which it has mapped for writing, and has both until its input ends.
+fn maps_and_writes(path: &Path) -> Child {
+    let script = "import mmap, os, sys\n\
+        fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n\
+        os.ftruncate(fd, 4096)\n\
+        memory = mmap.mmap(fd, 4096)\n\
+        os.pwrite(fd, bytes(65536), 0)\n\
+        sys.stdin.read()\n";
+    let mut python = std::process::Command::new("python3");
+    python.args(["-c", script, arg(path)]).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_time_from_before_a_reservation_is_not_set_where_stores_may_have_gone_by_unseen() {
+    for filesystem in ["ext4", "btrfs"] {
+        let host = HostMount::new(filesystem, HOST_BYTES);
+        let path = host.path().join("file");
+        let guard = Running::start(host.path(), &["--no-repair"]);
+        let mut writer = maps_and_writes(&path);
+        until("it was told", || guard.count("reserved_bytes") > 0);
+        let reserved = stamp(&path);
+        drop(writer.stdin.take());
+        assert!(writer.wait().unwrap().success());
+        until("room went back", || !is_reserved(&path));
+        // Each look of `filefrag` at a file that is closed keeps the guard from it for a moment.
+        guard.end();
+        assert_eq!(stamp(&path), reserved, "{filesystem}");
+    }
+}
+
 #[test]
 fn what_a_killed_guard_reserved_goes_back_with_the_next() {
     for filesystem in FILESYSTEMS {

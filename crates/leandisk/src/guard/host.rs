@@ -1,5 +1,6 @@
 //! The machine that a guard stands on: a mounted file system and a ledger on disk.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use ::guard::{
@@ -23,6 +24,8 @@ pub(super) struct HostMachine {
     ledger: Ledger,
     /// One at a time.
     held: Option<HeldFile>,
+    /// Who wrote since that was looked at last: processes, and the file's inode.
+    writers: HashMap<FileId, Vec<(u32, u64)>>,
     /// The folders in which files may be moved.
     roots: Vec<PathBuf>,
     look: Option<Look>,
@@ -55,7 +58,29 @@ impl Look {
 impl HostMachine {
     pub(super) fn new(system: GuardedSystem, ledger: Ledger) -> Self {
         let kept = KeptRoom::default();
-        Self { system, ledger, held: None, roots: Vec::new(), look: None, walk: None, kept }
+        let writers = HashMap::new();
+        Self { system, ledger, held: None, writers, roots: Vec::new(), look: None, walk: None, kept }
+    }
+
+    /// Others are looked at from now on.
+    pub(super) fn forget_writers(&mut self) {
+        self.writers.clear();
+    }
+
+    /// This process wrote to a file with this inode.
+    pub(super) fn wrote(&mut self, file: &FileId, process: u32, inode: u64) {
+        let writers = self.writers.entry(file.clone()).or_default();
+        if !writers.contains(&(process, inode)) {
+            writers.push((process, inode));
+        }
+    }
+
+    /// Whether one of those who wrote may store to the file through a mapping, or nobody knows who wrote.
+    fn is_mapped(&self, file: &FileId) -> bool {
+        let may_store = |writers: &Vec<(u32, u64)>| {
+            writers.iter().any(|(process, inode)| os::may_store(*process, *inode))
+        };
+        self.shows_in_stamps() && self.writers.get(file).is_none_or(may_store)
     }
 
     /// Says which folders are guarded.
@@ -160,11 +185,13 @@ impl Machine for HostMachine {
     }
 
     fn reserve(&mut self, file: &FileId, from_bytes: u64, to_bytes: u64) -> Result<Reserved> {
+        let was_mapped = self.is_mapped(file);
         let outcome = self.system.reserve(&handle(file)?, from_bytes, to_bytes)?;
         tracing::debug!(?file, from_bytes, to_bytes, ?outcome, "reserve");
         Ok(match outcome {
             ReserveOutcome::Reserved(before, after) => {
-                Reserved::Yes { before: facts_of(before), after: facts_of(after) }
+                let is_mapped = was_mapped || self.is_mapped(file);
+                Reserved::Yes { before: facts_of(before), after: facts_of(after), is_mapped }
             }
             ReserveOutcome::Not(left) => Reserved::No(refusal(left)),
             ReserveOutcome::NoRoom => Reserved::NoRoom,

@@ -444,6 +444,7 @@ impl System {
         let (is_whole, roots) = (self.is_whole, &self.roots);
         let (mut has_events, mut has_new) = (false, false);
         let now = clock.now();
+        guard.machine().forget_writers();
         let mut take = |seen: Seen| {
             has_events = true;
             let Some(file) = seen.file else { return guard.missed() };
@@ -458,6 +459,9 @@ impl System {
                 && !os::name_of(&file).is_some_and(|name| roots.iter().any(|root| name.starts_with(root)))
             {
                 return;
+            }
+            if let (true, Ok(found)) = (seen.was_written, file.metadata()) {
+                guard.machine().wrote(&id, seen.process, std::os::unix::fs::MetadataExt::ino(&found));
             }
             guard.seen(now, id, &facts_of(facts), seen.was_written, seen.was_closed);
             has_new |= !seen.was_closed;

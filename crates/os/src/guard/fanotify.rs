@@ -25,6 +25,8 @@ pub struct Seen {
     pub was_written: bool,
     /// Somebody who could write closed it.
     pub was_closed: bool,
+    /// The process that did so; 0 if it is not one of this namespace.
+    pub process: u32,
 }
 
 /// Tells of writes to a file system by others.
@@ -66,7 +68,7 @@ impl Watch {
             }
             // The file of an event could not be opened: that event is lost.
             Err(_) => {
-                take(Seen { file: None, was_written: true, was_closed: false });
+                take(Seen { file: None, was_written: true, was_closed: false, process: 0 });
                 return Ok(false);
             }
         };
@@ -82,11 +84,13 @@ impl Watch {
             }
             let mask = u64::from(word(8)) | if cfg!(target_endian = "big") { u64::from(word(12)) } else { 0 };
             let file = owned(i32::from_ne_bytes(word(16).to_ne_bytes())).ok();
-            if word(20) == own {
+            let process = word(20);
+            if process == own {
                 continue;
             }
             let has = |bit: u64| mask & bit != 0 || file.is_none();
-            take(Seen { was_written: has(libc::FAN_MODIFY), was_closed: has(libc::FAN_CLOSE_WRITE), file });
+            let (was_written, was_closed) = (has(libc::FAN_MODIFY), has(libc::FAN_CLOSE_WRITE));
+            take(Seen { was_written, was_closed, process, file });
         }
         Ok(len > BUFFER_BYTES - 2 * EVENT_BYTES)
     }
