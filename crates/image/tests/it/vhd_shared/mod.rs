@@ -10,7 +10,7 @@ use extent::{ExtentSet, Host, Offset, Span};
 use image::{
     AnyWriter, Chain, CreateOptions, Format, OpenOptions, Piece, PieceBytes, TargetWrite, WriteBytes, create,
 };
-use testkit::{TestFile, TestResolver, run, scratch};
+use testkit::{TestFile, TestResolver, run};
 
 pub fn options(virtual_bytes: u64, keys: &[(&str, &str)]) -> CreateOptions {
     CreateOptions {
