@@ -43,8 +43,14 @@ pub(super) fn check(reader: &Reader, trees: &[Tree]) -> Result<()> {
     if sweep.met == listed.references {
         return Ok(());
     }
-    let expected = format!("{}, and to the same places", listed.references.count());
-    Err(Error::corrupt(Corrupt::References).field("references", sweep.met.count(), expected))
+    let (met, listed) = (sweep.met.count(), listed.references.count());
+    let (found, expected) = match met == listed {
+        true => {
+            (format!("{met}, not all of them to what it lists"), format!("{listed}, all of them to that"))
+        }
+        false => (met.to_string(), format!("{listed}")),
+    };
+    Err(Error::corrupt(Corrupt::References).field("references", found, expected))
 }
 
 fn wrong(logical: u64, name: &str, found: u64, expected: &str) -> Error {

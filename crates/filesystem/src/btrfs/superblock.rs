@@ -15,6 +15,9 @@ use crate::probe::Probe;
 use crate::probe::fields::{label, uuid_text};
 use crate::{Facts, Source, State};
 
+/// The least that `stripesize` is: `btrfs check` opens a volume if it is a multiple of this.
+const STRIPESIZE_MIN: u32 = 4096;
+
 /// What of the superblock counts, checked.
 #[derive(Clone, Debug)]
 pub(super) struct Superblock {
@@ -163,6 +166,7 @@ fn parse_one(raw: &RawSuperblock, volume_bytes: u64) -> Result<Superblock> {
         let expected = "a power of two from sectorsize to 65536, and sectorsize one from 4096";
         return Err(wrong("nodesize", node_bytes, expected));
     }
+    check_unused_sizes(raw)?;
     let device = Device {
         number: raw.device_number(),
         uuid: raw.dev_item.uuid,
@@ -215,6 +219,19 @@ fn parse_one(raw: &RawSuperblock, volume_bytes: u64) -> Result<Superblock> {
         incompat: raw.incompat_flags.get(),
         compat_ro: raw.compat_ro_flags.get(),
     })
+}
+
+/// Sizes that mean nothing any more, and are what they were nevertheless: the kernel mounts no volume on which they are not
+/// (`btrfs_validate_super` of fs/btrfs/disk-io.c), and `btrfs check` opens none whose `stripesize` is odd.
+fn check_unused_sizes(raw: &RawSuperblock) -> Result<()> {
+    let (leaf_bytes, stripe_bytes) = (raw.leafsize.get(), raw.stripesize.get());
+    if leaf_bytes != raw.nodesize.get() {
+        return Err(wrong("leafsize", leaf_bytes, &format!("{}, as nodesize", raw.nodesize.get())));
+    }
+    if !stripe_bytes.is_power_of_two() || stripe_bytes < STRIPESIZE_MIN {
+        return Err(wrong("stripesize", stripe_bytes, "a power of two from 4096"));
+    }
+    Ok(())
 }
 
 impl Superblock {

@@ -27,7 +27,7 @@ pub enum Corrupt {
     #[error("exFAT {0}")]
     Table(&'static str),
     /// A cluster that two own.
-    #[error("exFAT cluster {cluster} is owned twice: by the stream entry at {entry:#x} and by another")]
+    #[error("exFAT cluster {cluster} is owned twice: by {} and by another", owner(*entry))]
     OwnedTwice {
         /// The number of the cluster.
         cluster: u32,
@@ -35,7 +35,7 @@ pub enum Corrupt {
         entry: u64,
     },
     /// A cluster that is free in the bitmap and has an owner.
-    #[error("exFAT cluster {cluster} is free in the bitmap, but the stream entry at {entry:#x} owns it")]
+    #[error("exFAT cluster {cluster} is free in the bitmap, but owned by {}", owner(*entry))]
     OwnedAndFree {
         /// The number of the cluster.
         cluster: u32,
@@ -43,15 +43,38 @@ pub enum Corrupt {
         entry: u64,
     },
     /// A field of an entry of a directory, or the length of its chain.
-    #[error("exFAT directory entry at {entry:#x}")]
+    #[error("exFAT {}", directory_entry(*entry))]
     DirectoryEntry {
-        /// Where it lies on the volume; 0 for the root directory.
+        /// Where it lies on the volume; 0 for the root directory and the tables.
         entry: u64,
     },
     /// Entries behind the one that ends their directory.
-    #[error("exFAT directory of the stream entry at {entry:#x} has entries behind its end")]
+    #[error("exFAT {} has entries behind its end", directory(*entry))]
     BehindEnd {
         /// Where its own stream entry lies on the volume; 0 for the root directory.
         entry: u64,
     },
+}
+
+/// Who owns a cluster.
+fn owner(entry: u64) -> String {
+    match entry {
+        0 => "the root directory or a table of the volume".into(),
+        entry => format!("the stream entry at {entry:#x}"),
+    }
+}
+
+/// What is wrong: the root directory has no entry, and the entries of tables are not told apart.
+fn directory_entry(entry: u64) -> String {
+    match entry {
+        0 => "root directory, or a table of the volume".into(),
+        entry => format!("directory entry at {entry:#x}"),
+    }
+}
+
+fn directory(entry: u64) -> String {
+    match entry {
+        0 => "root directory".into(),
+        entry => format!("directory of the stream entry at {entry:#x}"),
+    }
 }

@@ -188,9 +188,9 @@ pub enum Corrupt {
     #[error("ext journal")]
     Journal,
     /// A journal that the kernel stopped at an error.
-    #[error("ext journal was stopped by an error: errno is {errno}, expected 0")]
+    #[error("ext journal was stopped by an error: errno is {}, expected 0", errno.cast_signed())]
     JournalStopped {
-        /// The number of the error.
+        /// The number of the error, as it is stored: of most the negative one of Linux.
         errno: u32,
     },
     /// A journal that holds transactions and is not marked so.

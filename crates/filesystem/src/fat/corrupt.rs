@@ -28,7 +28,7 @@ pub enum Corrupt {
         cluster: u32,
     },
     /// A cluster that two own.
-    #[error("FAT cluster {cluster} is owned twice: by the entry at {entry:#x} and by another")]
+    #[error("FAT cluster {cluster} is owned twice: by {} and by another", owner(*entry))]
     OwnedTwice {
         /// The number of the cluster.
         cluster: u32,
@@ -36,15 +36,38 @@ pub enum Corrupt {
         entry: u64,
     },
     /// A field of an entry of a directory, or the length of its chain.
-    #[error("FAT directory entry at {entry:#x}")]
+    #[error("FAT {}", directory_entry(*entry))]
     DirectoryEntry {
         /// Where it lies on the volume; 0 for the root directory.
         entry: u64,
     },
     /// Entries behind the one that ends their directory, which some systems read and others do not.
-    #[error("FAT directory of the entry at {entry:#x} has entries behind its end")]
+    #[error("FAT {} has entries behind its end", directory(*entry))]
     BehindEnd {
         /// Where its own entry lies on the volume; 0 for the root directory.
         entry: u64,
     },
+}
+
+/// Who owns a cluster.
+fn owner(entry: u64) -> String {
+    match entry {
+        0 => "the root directory".into(),
+        entry => format!("the entry at {entry:#x}"),
+    }
+}
+
+/// What is wrong: the root directory has no entry.
+fn directory_entry(entry: u64) -> String {
+    match entry {
+        0 => "root directory".into(),
+        entry => format!("directory entry at {entry:#x}"),
+    }
+}
+
+fn directory(entry: u64) -> String {
+    match entry {
+        0 => "root directory".into(),
+        entry => format!("directory of the entry at {entry:#x}"),
+    }
 }

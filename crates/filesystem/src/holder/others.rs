@@ -36,6 +36,8 @@ pub(super) fn vmfs(probe: &Probe) -> Result<Option<Holder>> {
 pub(super) fn btrfs(probe: &Probe) -> Result<Option<Holder>> {
     let Some(superblock) = btrfs::read_superblock(probe.source())? else { return Ok(None) };
     let what = match superblock.device_count() {
+        // None at all is not what a member says, but a superblock that is broken: whoever opens the volume says so.
+        0 => return Ok(None),
         1 if !superblock.is_seed() => return Ok(None),
         1 => "is a seed device, on which other btrfs stand".to_owned(),
         device_count => format!("is one of the {device_count} devices of a btrfs"),

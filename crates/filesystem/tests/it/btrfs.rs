@@ -648,3 +648,122 @@ fn a_flipped_bit_under_a_right_checksum_is_found_if_the_checker_finds_it() {
     assert!(theirs > 50);
     assert_eq!(doubt(&volume), "");
 }
+
+/// Whether the kernel mounts it, without a change of it.
+fn is_mounted(volume: &Path) -> bool {
+    let at = scratch();
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "btrfs", "-o", "loop,ro,rescue=nologreplay", text(volume), text(at.path())]);
+    let is_mounted = mount.output().unwrap().status.success();
+    if is_mounted {
+        run("umount", &[text(at.path())]);
+    }
+    is_mounted
+}
+
+/// Writes a superblock with its checksum.
+fn seal_superblock(file: &File, mut superblock: [u8; 4096]) {
+    let sum = crc32c::crc32c(&superblock[32..]);
+    superblock[..4].copy_from_slice(&sum.to_le_bytes());
+    file.write_all_at(&superblock, 64 << 10).unwrap();
+}
+
+/// A bit of each byte of the superblock's fields, wrong, under a checksum that is right: a volume that the kernel does not mount, or
+/// that `btrfs check` does not open, is whole.
+#[test]
+fn a_superblock_that_its_tools_refuse_is_whole() {
+    /// Where the count of devices lies.
+    const NUM_DEVICES_AT: usize = 136;
+    /// From the UUID on, up to the label.
+    const FIELDS: std::ops::Range<usize> = 32..299;
+    let dir = scratch();
+    let volume = dir.path().join("volume");
+    make(&volume, "-m single", 128);
+    assert_eq!(doubt(&volume), "");
+    let file = OpenOptions::new().read(true).write(true).open(&volume).unwrap();
+    let mut good = [0; 4096];
+    file.read_exact_at(&mut good, 64 << 10).unwrap();
+    let mut refused = 0;
+    for byte in FIELDS {
+        let mut superblock = good;
+        superblock[byte] ^= 1 << (byte * 3 % 8);
+        seal_superblock(&file, superblock);
+        let is_whole = filesystem::open(&source(&volume))
+            .unwrap()
+            .is_none_or(|found| found.facts().filesystem != "btrfs" || found.used_map(Check::Full).is_err());
+        let (said, is_clean) = check(&volume);
+        let is_opened = is_clean || said.contains("[1/7]");
+        let is_refused = !is_opened || !is_mounted(&volume);
+        assert!(is_whole || !is_refused, "byte {byte} of the superblock: {said}");
+        refused += u32::from(is_refused);
+    }
+    println!("of {} bits its tools refuse {refused}", FIELDS.len());
+    assert!(refused > 50);
+    let mut superblock = good;
+    superblock[NUM_DEVICES_AT..NUM_DEVICES_AT + 8].fill(0);
+    seal_superblock(&file, superblock);
+    assert_eq!(doubt(&volume), "Btrfs superblock: num_devices is 0, expected 1, those that are there");
+}
+
+/// Changes items of extents, `change` of which it is shown the bytes, and puts the checksums of their blocks right. Answers how many changed.
+fn change_extents(volume: &Path, places: &[u64], change: &mut dyn FnMut(&mut [u8]) -> bool) -> u32 {
+    const EXTENT_ITEM: u8 = 168;
+    let file = OpenOptions::new().read(true).write(true).open(volume).unwrap();
+    let mut changed = 0;
+    for at in places {
+        let mut block = vec![0; 4096];
+        file.read_exact_at(&mut block, *at).unwrap();
+        // A leaf of the extent tree.
+        if block[88] != 2 || block[100] != 0 {
+            continue;
+        }
+        let number = |block: &[u8], at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
+        for index in 0..number(&block, 96) as usize {
+            let item = 101 + 25 * index;
+            let start = 101 + number(&block, item + 17) as usize;
+            let len = number(&block, item + 21) as usize;
+            if block[item + 8] == EXTENT_ITEM {
+                changed += u32::from(change(&mut block[start..start + len]));
+            }
+        }
+        let sum = crc32c::crc32c(&block[32..]);
+        block[..4].copy_from_slice(&sum.to_le_bytes());
+        file.write_all_at(&block, *at).unwrap();
+    }
+    changed
+}
+
+/// Extents of generation 0, as early versions of btrfs-convert made them, are those of a clean volume. One whose reference names another file
+/// is none, and is told without calling two equal counts different.
+#[test]
+fn extents_of_generation_0_are_clean_and_references_to_others_are_not() {
+    const GENERATION: std::ops::Range<usize> = 8..16;
+    /// Behind the extent's item: the reference's type, and the inode within.
+    const REFERENCE_AT: usize = 24;
+    const FILE_REFERENCE: u8 = 178;
+    const INODE_AT: usize = REFERENCE_AT + 1 + 8;
+    let dir = scratch();
+    let volume = dir.path().join("volume");
+    let places = make_small(&volume);
+    let changed = change_extents(&volume, &places, &mut |item| {
+        item[GENERATION].fill(0);
+        true
+    });
+    assert!(changed > 10);
+    let (said, is_clean) = check(&volume);
+    assert!(is_clean && is_mounted(&volume), "{said}");
+    assert_eq!(doubt(&volume), "");
+    let mut is_first = true;
+    change_extents(&volume, &places, &mut |item| {
+        let is_wanted = is_first && item.get(REFERENCE_AT) == Some(&FILE_REFERENCE);
+        if is_wanted {
+            item[INODE_AT] ^= 1;
+            is_first = false;
+        }
+        is_wanted
+    });
+    let (said, is_clean) = check(&volume);
+    assert!(!is_clean, "{said}");
+    let why = doubt(&volume);
+    assert!(why.contains(", not all of them to what it lists, expected "), "{why}");
+}

@@ -239,6 +239,12 @@ fn what_is_in_doubt_is_whole() {
     make(&volume, "-c 4K", 16_384);
     OpenOptions::new().write(true).open(&volume).unwrap().set_len(16_000 << 10).unwrap();
     assert!(reason(&volume).contains("VolumeLength"), "{}", reason(&volume));
+    // The root directory, which no entry names.
+    make(&volume, "-c 4K", 16_384);
+    let number = |at| u64::from(u32::from_le_bytes(peek(&volume, at, 4).try_into().unwrap()));
+    let (fat_at, root_cluster) = (number(80) * 512, number(96));
+    poke(&volume, fat_at + 4 * root_cluster, &[0xfe, 0xff, 0xff, 0xff]);
+    assert!(reason(&volume).starts_with("exFAT root directory"), "{}", reason(&volume));
     // ClearToZero means nothing to readers, and PercentInUse may be unknown.
     make(&volume, "-c 4K", 16_384);
     poke(&volume, 106, &[8]);

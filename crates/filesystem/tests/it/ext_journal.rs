@@ -504,7 +504,7 @@ fn odd_journals_are_doubted() {
         (0x10, u32::MAX.to_be_bytes(), "maxlen"),
         (0x14, 0u32.to_be_bytes(), "first"),
         (0x1c, u32::MAX.to_be_bytes(), "start"),
-        (0x20, 5u32.to_be_bytes(), "errno"),
+        (0x20, (-5i32).to_be_bytes(), "errno is -5"),
         (0x28, 0x8000u32.to_be_bytes(), "incompat feature 0x8000"),
         (0x2c, 1u32.to_be_bytes(), "ro_compat feature 0x1"),
     ] {
@@ -522,6 +522,27 @@ fn odd_journals_are_doubted() {
     debugfs(&volume, "feature needs_recovery");
     assert_eq!(doubt(&volume), None, "an empty journal");
     check_against_dumpe2fs(&volume, "an empty journal");
+}
+
+/// A journal with a hole is one in which the kernel stops, and which e2fsck removes if it is mapped by pointers; of extents it does not
+/// look for holes.
+#[test]
+fn a_journal_with_a_hole_is_doubted() {
+    let dir = scratch();
+    for args in ["-t ext4", "-t ext3"] {
+        let pair = Pair::new(dir.path(), args);
+        let volume = dir.path().join("volume");
+        fs::copy(&pair.one, &volume).unwrap();
+        assert_eq!(doubt(&volume), None, "{args}");
+        debugfs(&volume, "punch <8> 20 20");
+        if args == "-t ext3" {
+            let output = Command::new("e2fsck").arg("-fn").arg(&volume).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(said.contains("has an invalid journal"), "{said}");
+        }
+        let why = doubt(&volume).unwrap_or_default();
+        assert!(why.starts_with("ext journal inode: block is 20, expected allocated"), "{args}: {why}");
+    }
 }
 
 /// A copy that starts with the journal's magic is kept with zeros in its place.

@@ -186,7 +186,7 @@ fn reason(volume: &Path) -> String {
 fn what_is_in_doubt_is_whole() {
     let dir = scratch();
     let volume = dir.path().join("volume");
-    let cases: [(&str, u64, u64, &[u8], &str); 9] = [
+    let cases: [(&str, u64, u64, &[u8], &str); 10] = [
         ("-F 12", 1440, 37, &[1], "not unmounted cleanly"),
         ("-F 32 -s 1", 40_000, 65, &[1], "not unmounted cleanly"),
         ("-F 32 -s 1", 40_000, 65, &[2], "errors were met"),
@@ -196,6 +196,7 @@ fn what_is_in_doubt_is_whole() {
         ("-F 32 -s 1", 40_000, 32 * 512 + 400, &[9], "FATs differ"),
         ("-F 32 -s 1", 40_000, 44, &[3], "copy differ"),
         ("-F 12", 1440, 512, &[0], "entry of cluster 0"),
+        ("-F 32 -s 1 -f 1", 40_000, 32 * 512 + 8, &[0xf7, 0xff, 0xff, 0x0f], "FAT root directory: "),
     ];
     for (options, kib, at, bytes, expected) in cases {
         make(&volume, options, kib);

@@ -67,6 +67,10 @@ impl<'a> Log<'a> {
         let blocks = inode.size_bytes / u64::from(superblock.block_bytes);
         let mut collector = Collector::new(superblock, blocks, PIECES_MAX);
         tree::walk(source, superblock, &inode, &mut collector)?;
+        if let Some(hole) = first_hole(&collector.extents, blocks) {
+            let expected = "allocated, as each of the journal's blocks";
+            return Err(Error::corrupt(Corrupt::JournalInode).field("block", hole, expected));
+        }
         let mut log = Self {
             source,
             superblock,
@@ -239,6 +243,19 @@ impl<'a> Log<'a> {
         let at = self.superblock.offset_of(piece.start + (logical - piece.logical));
         read_vec(self.source, at, self.superblock.block_bytes.into(), "ext journal")
     }
+}
+
+/// The first of a journal's blocks that is in none of its extents. The kernel stops when it meets one, and e2fsck
+/// removes a journal with one that is mapped by pointers.
+fn first_hole(extents: &[FileExtent], blocks: u64) -> Option<u64> {
+    let mut at = 0;
+    for extent in extents {
+        if extent.logical > at {
+            break;
+        }
+        at = extent.logical + extent.count;
+    }
+    (at < blocks).then_some(at)
 }
 
 /// CRC-32C of `bytes` with zeros in place of the four from `at`.
