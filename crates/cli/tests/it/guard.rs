@@ -9,8 +9,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -39,6 +40,20 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Stands for what the packaged service may do, and no more.
+const UNIT_CAPABILITIES: &str = "as the packaged service";
+
+/// The program, with the capabilities of the packaged service.
+fn leandisk_as_unit() -> Command {
+    let unit = include_str!("../../../../packaging/systemd/leandisk-guard.service");
+    let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let names = line.split(' ').map(|name| name.strip_prefix("CAP_").unwrap().to_lowercase());
+    let set: String = names.map(|name| format!(",+{name}")).collect();
+    let mut command = Command::new("setpriv");
+    command.args(["--inh-caps=-all", &format!("--bounding-set=-all{set}")]).arg(leandisk().get_program());
+    command
+}
+
 /// A guard that runs, and its folders.
 struct Running {
     child: Child,
@@ -62,9 +77,13 @@ impl Running {
         for name in ["io", "cpu"] {
             fs::write(pressure.path().join(name), "some avg10=0.00 total=0\n").unwrap();
         }
-        let mut command = leandisk();
+        let mut command = match more.contains(&UNIT_CAPABILITIES) {
+            true => leandisk_as_unit(),
+            false => leandisk(),
+        };
+        let more = more.iter().filter(|option| **option != UNIT_CAPABILITIES);
         command.args(["guard", arg(path), "--state", arg(state.path()), "--pressure", arg(pressure.path())]);
-        if !more.contains(&"--device-counters") {
+        if !more.clone().any(|option| *option == "--device-counters") {
             // Others use the same devices as the test.
             command.args(["--device-counters", arg(pressure.path())]);
         }
@@ -246,7 +265,7 @@ fn maps_and_writes(path: &Path) -> Child {
         memory = mmap.mmap(fd, 4096)\n\
         os.pwrite(fd, bytes(65536), 0)\n\
         sys.stdin.read()\n";
-    let mut python = std::process::Command::new("python3");
+    let mut python = Command::new("python3");
     python.args(["-c", script, arg(path)]).stdin(Stdio::piped()).spawn().unwrap()
 }
 
@@ -265,6 +284,30 @@ fn a_time_from_before_a_reservation_is_not_set_where_stores_may_have_gone_by_uns
         // Each look of `filefrag` at a file that is closed keeps the guard from it for a moment.
         guard.end();
         assert_eq!(stamp(&path), reserved, "{filesystem}");
+    }
+}
+
+/// The packaged service may look at the programs of all users, as the guard has to.
+#[test]
+fn a_time_comes_back_as_the_packaged_service_after_another_user_wrote() {
+    for filesystem in ["ext4", "btrfs"] {
+        let host = HostMount::new(filesystem, HOST_BYTES);
+        let path = host.path().join("file");
+        let guard = Running::start(host.path(), &["--no-repair", UNIT_CAPABILITIES]);
+        let mut writer = Command::new("python3")
+            .args(["-c", "import os, sys; os.write(1, bytes(65536)); sys.stdin.read()"])
+            .uid(65534)
+            .stdin(Stdio::piped())
+            .stdout(File::create(&path).unwrap())
+            .spawn()
+            .unwrap();
+        until("it was told", || guard.count("reserved_bytes") > 0);
+        let reserved = stamp(&path);
+        drop(writer.stdin.take());
+        assert!(writer.wait().unwrap().success());
+        until("room went back", || !is_reserved(&path));
+        guard.end();
+        assert!(stamp(&path) < reserved, "{filesystem}: the time of the reservation stays");
     }
 }
 
