@@ -5,8 +5,7 @@
 
 use std::fmt;
 
-use aes::cipher::generic_array::GenericArray;
-use aes::cipher::{BlockEncrypt, KeyInit, KeyIvInit, StreamCipher};
+use aes::cipher::{BlockCipherEncrypt, KeyInit, KeyIvInit, StreamCipher};
 use aes::{Aes128, Aes256};
 use block::{Error, Result};
 use poly1305::Poly1305;
@@ -96,16 +95,16 @@ impl Key {
     }
 
     fn counter(&self, nonce: &[u8; NONCE_BYTES]) -> Counter {
-        Counter::new(GenericArray::from_slice(&self.encrypt), GenericArray::from_slice(nonce))
+        Counter::new(&self.encrypt.into(), nonce.into())
     }
 
     fn mac(&self, nonce: &[u8; NONCE_BYTES], message: &[u8]) -> [u8; MAC_BYTES] {
-        let mut secret = GenericArray::clone_from_slice(nonce);
-        Aes128::new(GenericArray::from_slice(&self.mac_k)).encrypt_block(&mut secret);
+        let mut secret = (*nonce).into();
+        Aes128::new(&self.mac_k.into()).encrypt_block(&mut secret);
         let mut key = [0; 32];
         key[..16].copy_from_slice(&self.mac_r);
         key[16..].copy_from_slice(&secret);
-        Poly1305::new(GenericArray::from_slice(&key)).compute_unpadded(message).into()
+        Poly1305::new(&key.into()).compute_unpadded(message).into()
     }
 }
 

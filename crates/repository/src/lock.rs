@@ -144,15 +144,20 @@ pub(crate) fn user_name() -> String {
     std::env::var("USER").unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string())
 }
 
+/// What follows a file's name until it is whole begins with this.
+const PARTIAL_MARK: &str = "-tmp-leandisk-";
+
 /// What follows a file's name until it is whole: says whose it is.
 pub fn partial_suffix() -> String {
-    format!("-tmp-leandisk-{}-{}", host_name(), std::process::id())
+    format!("{PARTIAL_MARK}{}-{}", host_name(), std::process::id())
 }
 
 /// Whether a file of this name is half-written, by a process of this host that has ended.
 pub fn is_abandoned(name: &str) -> bool {
-    let mark = format!("-tmp-leandisk-{}-", host_name());
-    let process = name.split_once(&mark).and_then(|(_, rest)| rest.split('-').next()?.parse().ok());
+    // Nearly all names end here: who this host is takes a file to be read.
+    let Some((_, whose)) = name.split_once(PARTIAL_MARK) else { return false };
+    let of_here = whose.strip_prefix(&host_name()).and_then(|rest| rest.strip_prefix('-'));
+    let process = of_here.and_then(|rest| rest.split('-').next()?.parse().ok());
     process.is_some_and(|process| !is_running(process))
 }
 

@@ -1,6 +1,7 @@
 //! A repository that a password opened: its configuration, and what is stored in it by name or by blob.
 
 use std::io::ErrorKind as IoErrorKind;
+use std::num::NonZero;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -23,6 +24,8 @@ const SCRYPT_R: u32 = 8;
 const SCRYPT_P: u32 = 1;
 /// The most that a key file may demand: 1 GiB of memory.
 const SCRYPT_BYTES_MAX: u64 = 1 << 30;
+/// The most memory of parts that are made at once, unless one alone takes more.
+const SCRYPT_AT_ONCE_BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Serialize, Deserialize)]
 struct ConfigFile {
@@ -191,18 +194,26 @@ fn exists(storage: &dyn Storage) -> Result<bool> {
     Ok(!storage.names(Kind::Config)?.is_empty())
 }
 
-fn derive(password: &[u8], salt: &[u8], (log_n, r, p): (u8, u32, u32)) -> Option<Key> {
-    let params = scrypt::Params::new(log_n, r, p, 64).ok()?;
+/// The key that a password makes. `None` if scrypt has no such cost. Its `p` parts are independent of each other, and are made at once, as far as there are
+/// processors, and memory for what each of them takes.
+fn derive(password: &[u8], salt: &[u8], (log_n, r, p): (u8, u32, u32)) -> Result<Option<Key>> {
+    let Ok(params) = scrypt::Params::new(log_n, r, p) else { return Ok(None) };
+    let each_bytes = (128 * u64::from(r)) << log_n;
+    let fitting = usize::try_from(SCRYPT_AT_ONCE_BYTES_MAX / each_bytes).unwrap_or(usize::MAX);
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let count = processors.min(fitting).min(p as usize).max(1);
+    let threads = rayon::ThreadPoolBuilder::new().num_threads(count).build();
+    let threads = threads.map_err(|error| Error::io("start threads", std::io::Error::other(error)))?;
     let mut bytes = [0; 64];
-    scrypt::scrypt(password, salt, &params, &mut bytes).ok()?;
-    Some(Key::from_bytes(&bytes))
+    let made = threads.install(|| scrypt::scrypt(password, salt, &params, &mut bytes));
+    Ok(made.ok().map(|()| Key::from_bytes(&bytes)))
 }
 
 fn seal_master(key: &Key, password: &[u8]) -> Result<KeyFile> {
     let mut salt = [0; 64];
     random(&mut salt)?;
     let cost = (SCRYPT_LOG_N, SCRYPT_R, SCRYPT_P);
-    let user = derive(password, &salt, cost).ok_or_else(|| Error::unsupported("scrypt"))?;
+    let user = derive(password, &salt, cost)?.ok_or_else(|| Error::unsupported("scrypt"))?;
     let master = MasterKey {
         mac: MasterMac { k: BASE64.encode(key.mac_k), r: BASE64.encode(key.mac_r) },
         encrypt: BASE64.encode(key.encrypt),
@@ -255,7 +266,7 @@ fn open_key(bytes: &[u8], name: &str, password: &[u8]) -> Result<Option<Key>> {
     let decode = |text: &str, what| BASE64.decode(text).map_err(|_| corrupt(what));
     let salt = decode(&file.salt, "salt")?;
     let user =
-        derive(password, &salt, (log_n, file.r, file.p)).ok_or_else(|| corrupt("the cost of scrypt"))?;
+        derive(password, &salt, (log_n, file.r, file.p))?.ok_or_else(|| corrupt("the cost of scrypt"))?;
     let Some(master) = user.open(&decode(&file.data, "data")?) else { return Ok(None) };
     let master: MasterKey = from_json(&master, Kind::Key, name)?;
     let sized = |text: &str| decode(text, "master key");

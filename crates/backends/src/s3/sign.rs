@@ -1,6 +1,6 @@
 //! Requests signed by Amazon's signature version 4, in headers: with the hash of the body, which the server compares.
 
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use super::keys::Keys;

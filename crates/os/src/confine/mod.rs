@@ -23,6 +23,7 @@ mod names;
 mod target;
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use block::{Error, Result};
 use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetError, RulesetStatus, Scope};
@@ -34,6 +35,9 @@ pub use names::Names;
 
 use crate::process::processor_count;
 use crate::requests::Client;
+
+/// How long a thread may take to end.
+const ENDING_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// What the kernel closes of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,13 +114,22 @@ fn close_names() -> Result<bool, RulesetError> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// What a fork leaves of a process with several threads can be in any state.
+/// What a fork leaves of a process with several threads can be in any state. Threads that are ending, as of a pool that was dropped, are waited for.
 fn check_single_thread() -> Result<()> {
-    let threads = std::fs::read_dir("/proc/self/task").map_err(|error| Error::io("count threads", error))?;
-    match threads.count() {
-        1 => Ok(()),
-        count => {
-            Err(Error::unsupported(format!("confinement of a program that has {count} threads already")))
+    let threads = || {
+        let listed = std::fs::read_dir("/proc/self/task");
+        listed.map(Iterator::count).map_err(|error| Error::io("count threads", error))
+    };
+    let deadline = Instant::now() + ENDING_TIME_MAX;
+    loop {
+        match threads()? {
+            1 => return Ok(()),
+            count if Instant::now() > deadline => {
+                return Err(Error::unsupported(format!(
+                    "confinement of a program that has {count} threads already"
+                )));
+            }
+            _ => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
