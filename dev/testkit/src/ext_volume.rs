@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 use crate::guest::as_root;
-use crate::tools::{run, scratch};
+use crate::tools::{mke2fs, scratch};
 
 const FILL: &str = include_str!("../scripts/fill-ext.py");
 const DIGEST: &str = include_str!("../scripts/digest-tree.py");
@@ -19,7 +19,7 @@ pub fn make(path: &Path, options: &str, seed: u64) {
     let mut args: Vec<&str> = vec!["-q", "-F"];
     args.extend(options.split_whitespace());
     args.push(path.to_str().unwrap());
-    run("mke2fs", &args);
+    mke2fs(&args);
     let mount = Mounted::new(path, "rw");
     python(FILL, &[mount.dir().to_str().unwrap(), &seed.to_string()]);
 }
