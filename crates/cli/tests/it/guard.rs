@@ -269,20 +269,24 @@ fn maps_and_writes(path: &Path) -> Child {
     python.args(["-c", script, arg(path)]).stdin(Stdio::piped()).spawn().unwrap()
 }
 
+/// Waits until room is reserved of the file, ends its writer and then the guard. Answers the time that the file had with the room.
+fn time_when_reserved(guard: Running, mut writer: Child, path: &Path) -> (i64, i64) {
+    until("it was told", || guard.count("reserved_bytes") > 0);
+    let reserved = stamp(path);
+    drop(writer.stdin.take());
+    assert!(writer.wait().unwrap().success());
+    until("room went back", || !is_reserved(path));
+    guard.end();
+    reserved
+}
+
 #[test]
 fn a_time_from_before_a_reservation_is_not_set_where_stores_may_have_gone_by_unseen() {
     for filesystem in ["ext4", "btrfs"] {
         let host = HostMount::new(filesystem, HOST_BYTES);
         let path = host.path().join("file");
         let guard = Running::start(host.path(), &["--no-repair"]);
-        let mut writer = maps_and_writes(&path);
-        until("it was told", || guard.count("reserved_bytes") > 0);
-        let reserved = stamp(&path);
-        drop(writer.stdin.take());
-        assert!(writer.wait().unwrap().success());
-        until("room went back", || !is_reserved(&path));
-        // Each look of `filefrag` at a file that is closed keeps the guard from it for a moment.
-        guard.end();
+        let reserved = time_when_reserved(guard, maps_and_writes(&path), &path);
         assert_eq!(stamp(&path), reserved, "{filesystem}");
     }
 }
@@ -294,19 +298,14 @@ fn a_time_comes_back_as_the_packaged_service_after_another_user_wrote() {
         let host = HostMount::new(filesystem, HOST_BYTES);
         let path = host.path().join("file");
         let guard = Running::start(host.path(), &["--no-repair", UNIT_CAPABILITIES]);
-        let mut writer = Command::new("python3")
+        let writer = Command::new("python3")
             .args(["-c", "import os, sys; os.write(1, bytes(65536)); sys.stdin.read()"])
             .uid(65534)
             .stdin(Stdio::piped())
             .stdout(File::create(&path).unwrap())
             .spawn()
             .unwrap();
-        until("it was told", || guard.count("reserved_bytes") > 0);
-        let reserved = stamp(&path);
-        drop(writer.stdin.take());
-        assert!(writer.wait().unwrap().success());
-        until("room went back", || !is_reserved(&path));
-        guard.end();
+        let reserved = time_when_reserved(guard, writer, &path);
         assert!(stamp(&path) < reserved, "{filesystem}: the time of the reservation stays");
     }
 }
