@@ -256,13 +256,19 @@ impl Connection {
         done.and(batch.error.map_or(Ok(()), |error| Err(Failure::Answered(error))))
     }
 
-    /// Sends all of a batch, of which each has a cookie.
+    /// Sends all of a batch, of which each has a cookie, in as few calls as the kernel takes them.
     fn send(&self, batch: &Batch<'_, '_, '_>) -> io::Result<()> {
-        for (cookie, Asked { kind, payload, expected, .. }) in batch.cookies.clone().zip(&*batch.asked) {
-            let header = self.header(*kind, cookie, expected.offset, expected.len_bytes);
-            self.transport.send(&mut [IoSlice::new(&header), IoSlice::new(payload)])?;
-        }
-        Ok(())
+        let asked = batch.cookies.clone().zip(&*batch.asked);
+        let headers: Vec<_> = asked
+            .map(|(cookie, Asked { kind, expected, .. })| {
+                self.header(*kind, cookie, expected.offset, expected.len_bytes)
+            })
+            .collect();
+        let requests = headers.iter().zip(&*batch.asked);
+        let mut slices: Vec<_> = requests
+            .flat_map(|(header, asked)| [IoSlice::new(header), IoSlice::new(asked.payload)])
+            .collect();
+        self.transport.send(&mut slices)
     }
 
     /// The header of a request, as it was agreed on.

@@ -8,6 +8,9 @@
 //! - a flush was answered before anything is said to be whole;
 //! - what a server answers with an error is not done.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use block::{Error, HostState, ReadAt, Result, TargetFile};
 use extent::{Host, HostOffset, HostSpan, Span};
 use mutants::broken;
@@ -23,6 +26,9 @@ use crate::reply::Failure;
 const ZERO_BYTES_MAX: u64 = 1 << 30;
 /// What is written where a server cannot zero.
 const ZEROS_BYTES: usize = 1 << 20;
+/// After so much a server is asked to store what was written, while more is: its cache would hold nearly all of the disk until the end, and its device
+/// would stand still meanwhile.
+const FLUSH_EACH_BYTES: u64 = 128 << 20;
 /// What writers of targets align to.
 const ALIGN_BYTES: u32 = 4096;
 const _: () = assert!(
@@ -33,6 +39,10 @@ const _: () = assert!(
 pub struct RemoteTarget {
     disk: RemoteDisk,
     rules: Rules,
+    /// What was written since the last flush began.
+    unflushed_bytes: AtomicU64,
+    /// Held by who has the server flush while others write.
+    flushing: Mutex<()>,
 }
 
 /// What is held to, but for mutants. Asked when it connects: a mutant is one on its own thread alone.
@@ -77,7 +87,7 @@ impl RemoteTarget {
             return Err(Error::unsupported(what).path(name));
         }
         disk.lanes().connect_all()?;
-        Ok(Self { disk, rules: Rules::new() })
+        Ok(Self { disk, rules: Rules::new(), unflushed_bytes: AtomicU64::new(0), flushing: Mutex::new(()) })
     }
 
     fn facts(&self) -> &Facts {
@@ -110,7 +120,12 @@ impl RemoteTarget {
             self.change(|connection| connection.write(offset, part))?;
             offset += part.len() as u64;
         }
-        Ok(())
+        let len_bytes = buf.len() as u64;
+        let unflushed_bytes = self.unflushed_bytes.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
+        match self.flushing.try_lock() {
+            Ok(_alone) if unflushed_bytes >= FLUSH_EACH_BYTES => self.flush(),
+            _ => Ok(()),
+        }
     }
 
     /// Makes a span zero, by the server where it can.
@@ -173,6 +188,7 @@ impl TargetFile for RemoteTarget {
 
     /// Covers what was written on any connection: there are several only where the server promises that.
     fn flush(&self) -> Result<()> {
+        self.unflushed_bytes.store(0, Ordering::Relaxed);
         if !self.facts().has(export_flag::SEND_FLUSH) || !self.rules.flushes {
             return Ok(());
         }

@@ -103,3 +103,43 @@ pub(crate) enum Lending {
     /// It cannot be done here.
     Not,
 }
+
+impl Lending {
+    /// The pipe, to be put back once it is empty again.
+    pub(crate) fn take(&mut self) -> Option<Pages> {
+        match std::mem::replace(self, Self::Not) {
+            Self::Untried => Pages::new(),
+            Self::By(pages) => Some(pages),
+            Self::Not => None,
+        }
+    }
+}
+
+/// So many pipes of workers has a connection at most: each takes two descriptors of the process.
+const PIPES_MAX: usize = 4;
+
+/// The pipes of a connection's workers.
+#[derive(Default)]
+pub(crate) struct Pipes {
+    free: Vec<Pages>,
+    made_count: usize,
+}
+
+impl Pipes {
+    /// An empty one. `None` while all that there may be are in use.
+    pub(crate) fn take(&mut self) -> Option<Pages> {
+        if let Some(pages) = self.free.pop() {
+            return Some(pages);
+        }
+        if self.made_count == PIPES_MAX {
+            return None;
+        }
+        self.made_count += 1;
+        Pages::new()
+    }
+
+    /// Takes one back that lent what it was given, or nothing.
+    pub(crate) fn give_back(&mut self, pages: Pages) {
+        self.free.push(pages);
+    }
+}

@@ -202,6 +202,57 @@ fn long_requests_are_done_in_pieces() {
     assert_eq!(client.ask(READ, DF, 20 * MIB, 4 << 20, &[]).error, EIO, "nothing was promised yet");
 }
 
+/// What was promised whole and breaks off is followed by nothing: to the client another reply would be the rest of it.
+#[test]
+fn nothing_follows_a_reply_that_breaks_off() {
+    const ONE: u32 = 1 << 20;
+    let served = Served::new(32 * MIB);
+    let mut client = Client::simple(&served.socket, "disk");
+    served.disk.delay_us.store(30_000, SeqCst);
+    // The backend is known to be slow then: workers do what comes next.
+    (0..4).for_each(|at| drop(client.read(at * MIB, ONE)));
+    served.disk.fails_above.store(20 * MIB, SeqCst);
+    (0..8).for_each(|at: u64| client.request(READ, 0, 100 + at, at * MIB, ONE, &[]));
+    client.request(READ, 0, 1, 0, 32 << 20, &[]);
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut client.stream, &mut bytes).unwrap();
+    let mut rest = &bytes[..];
+    let mut cookie = 0;
+    while cookie != 1 {
+        let (head, others) = rest.split_at(16);
+        assert_eq!(head[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
+        cookie = u64::from_be_bytes(head[8..].try_into().unwrap());
+        rest = if cookie == 1 { others } else { &others[ONE as usize..] };
+    }
+    assert!(rest.len() <= 20 << 20, "{} bytes after its head, of {}", rest.len(), bytes.len());
+    assert!(rest.iter().all(|byte| *byte == 0), "another reply was sent as its contents");
+}
+
+/// Pages that were taken for a read which then failed are not sent with the next one.
+#[test]
+fn pages_of_a_read_that_failed_go_nowhere() {
+    const ONE: u32 = 512 << 10;
+    for delay_us in [0, 30_000] {
+        let served = Served::new(32 * MIB);
+        let mut client = Client::simple(&served.socket, "disk");
+        (0..32).for_each(|at: u8| client.write(u64::from(at) * u64::from(ONE), &[at + 1; ONE as usize]));
+        served.disk.delay_us.store(delay_us, SeqCst);
+        for round in 0..4_u64 {
+            served.disk.fails_lent.store(round == 1, SeqCst);
+            let cookies = 100 * round..100 * round + 16;
+            for cookie in cookies.clone() {
+                client.request(READ, 0, cookie, (cookie % 32) * u64::from(ONE), ONE, &[]);
+            }
+            for _ in cookies {
+                let reply = client.reply(ONE as usize);
+                let expected = u8::try_from(reply.cookie % 32 + 1).unwrap();
+                assert!(reply.data.iter().all(|byte| *byte == expected), "{}", reply.cookie);
+            }
+        }
+        assert!(served.disk.lent.load(SeqCst) > 0);
+    }
+}
+
 #[test]
 fn errors_are_those_of_the_protocol() {
     let served = Served::new(MIB);

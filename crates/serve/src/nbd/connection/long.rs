@@ -89,18 +89,18 @@ impl Receiver<'_, '_> {
                 Err(fault) if is_first => {
                     let message = connection.fault(request.id(), &fault);
                     let mut slices = [IoSlice::new(message.head()), IoSlice::new(message.body())];
-                    connection.transport.send(&mut slices).map_err(|_| End::Broken)?;
+                    connection.transport.send(&mut slices).map_err(|_| connection.broken_off())?;
                     return Ok(false);
                 }
                 Err(fault) => Err(io::Error::other(fault.message)),
                 Ok(()) if is_first => {
-                    let len_bytes = usize::try_from(span.len_bytes()).map_err(|_| End::Broken)?;
+                    let len_bytes = usize::try_from(span.len_bytes()).map_err(|_| connection.broken_off())?;
                     let head = connection.style.data_head(request.id(), span.start().get(), len_bytes);
                     connection.transport.send(&mut [IoSlice::new(&head), IoSlice::new(&buffer[..len])])
                 }
                 Ok(()) => connection.transport.send_bytes(&buffer[..len]),
             };
-            sent.map_err(|_| End::Broken)?;
+            sent.map_err(|_| connection.broken_off())?;
             is_first = false;
         }
         Ok(true)

@@ -23,6 +23,7 @@ use super::input::End;
 use super::lock;
 use super::memory::{Memory, Pool};
 use super::negotiate::Session;
+use super::pages::Pipes;
 use super::reply::Style;
 use super::transport::Transport;
 use crate::export::Export;
@@ -121,6 +122,7 @@ struct Connection {
     outbox: Mutex<Outbox>,
     /// Held by whoever writes to the socket.
     wire: Mutex<()>,
+    pipes: Mutex<Pipes>,
 }
 
 impl Connection {
@@ -140,6 +142,7 @@ impl Connection {
             is_draining: AtomicBool::new(false),
             outbox: Mutex::default(),
             wire: Mutex::new(()),
+            pipes: Mutex::default(),
         }
     }
 

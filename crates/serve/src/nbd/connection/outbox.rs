@@ -4,10 +4,12 @@
 //! of room.
 
 use std::io::IoSlice;
+use std::net::Shutdown;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::{Connection, IN_FLIGHT_MAX};
 use crate::monitor::{Completion, Direction};
+use crate::nbd::input::End;
 use crate::nbd::lock;
 use crate::nbd::reply::Message;
 use crate::nbd::request::Request;
@@ -91,14 +93,14 @@ impl Connection {
                 slices.push(IoSlice::new(reply.message.body()));
             }
         }
-        let is_sent = !is_broken && {
+        let is_sent = {
             let _wire = lock(&self.wire);
-            self.transport.send(&mut slices).is_ok()
+            let is_sent = !is_broken && self.transport.send(&mut slices).is_ok();
+            if !is_sent {
+                self.broken_off();
+            }
+            is_sent
         };
-        if !is_sent {
-            // Wakes the receiving thread.
-            self.transport.socket().shutdown(std::net::Shutdown::Both);
-        }
         let ended = replies.iter().filter(|reply| reply.ended.is_some()).count();
         // Buffers go back before anyone is told of room.
         drop(replies);
@@ -113,6 +115,20 @@ impl Connection {
             // Whoever waits checked under this lock.
             drop(lock(&self.work));
             self.there_is_room.notify_one();
+        }
+    }
+
+    /// Ends the connection where a reply was not sent whole, while nobody else can send: to the client another reply would be the rest of it. Wakes
+    /// the receiving thread.
+    pub(super) fn broken_off(&self) -> End {
+        self.transport.socket().shutdown(Shutdown::Both);
+        End::Broken
+    }
+
+    /// Tells the monitor of a request that came and has no reply.
+    pub(super) fn abandoned(&self, request: &Request) {
+        if let (Some(monitor), Some(direction)) = (self.export.monitor(), direction(request)) {
+            monitor.abandoned(direction);
         }
     }
 

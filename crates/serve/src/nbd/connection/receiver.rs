@@ -96,7 +96,7 @@ impl Receiver<'_, '_> {
             if result.is_err() {
                 // Its reply will not come.
                 self.connection.end(1);
-                self.abandoned(&request);
+                self.connection.abandoned(&request);
                 return result;
             }
         }
@@ -120,13 +120,7 @@ impl Receiver<'_, '_> {
     /// Tells the monitor of requests that came and will not be done.
     pub(super) fn abandon(&mut self) {
         while let Some((request, _)) = self.input.pop() {
-            self.abandoned(&request);
-        }
-    }
-
-    fn abandoned(&self, request: &Request) {
-        if let (Some(monitor), Some(direction)) = (self.connection.export.monitor(), direction(request)) {
-            monitor.abandoned(direction);
+            self.connection.abandoned(&request);
         }
     }
 

@@ -77,7 +77,9 @@ impl Connection {
                 }
                 drop(work);
                 let copies = job.copies();
-                self.post(vec![self.perform(job)]);
+                if !self.lend_job(&job) {
+                    self.post(vec![self.perform(job)]);
+                }
                 work = lock(&self.work);
                 work.copying -= usize::from(copies);
             } else if work.is_over {

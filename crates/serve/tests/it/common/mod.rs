@@ -33,6 +33,8 @@ pub struct RawDisk {
     pub delay_us: AtomicU64,
     /// How often it lent its pages.
     pub lent: AtomicU64,
+    /// Whether lending fails when it was done.
+    pub fails_lent: AtomicBool,
 }
 
 impl RawDisk {
@@ -48,6 +50,7 @@ impl RawDisk {
             fails_above: AtomicU64::new(u64::MAX),
             delay_us: AtomicU64::new(0),
             lent: AtomicU64::new(0),
+            fails_lent: AtomicBool::new(false),
         })
     }
 
@@ -121,6 +124,9 @@ impl LiveDisk for RawDisk {
     fn lend(&self, span: VirtualSpan, take: Take<'_>) -> Result<bool> {
         self.before(span.start(), span.len_bytes() as usize)?;
         take(self.file.as_fd(), HostOffset::new(span.start().get()))?;
+        if self.fails_lent.load(SeqCst) {
+            return Err(failure("lending"));
+        }
         self.lent.fetch_add(1, SeqCst);
         Ok(true)
     }
