@@ -239,15 +239,11 @@ impl Connection {
             state.long_count += long_count;
             Batch { cookies, left_count: asked.len(), asked, error: None }
         };
-        let sent = self.send(&batch);
+        let sent = self.send(&batch).map_err(|error| in_time(error).into());
+        // Before others can send: to the server their requests would be the rest of what was not sent whole.
+        let sent = self.end_if_failed(sent);
         drop(alone);
-        let done = match sent {
-            Ok(()) => self.receive(&mut batch, &woken),
-            Err(error) => Err(in_time(error).into()),
-        };
-        if let Err(Failure::Broken(error) | Failure::Lost(error)) = &done {
-            self.end(error);
-        }
+        let done = sent.and_then(|()| self.end_if_failed(self.receive(&mut batch, &woken)));
         let mut state = lock(&self.state);
         state.long_count -= long_count;
         for cookie in batch.cookies {
@@ -372,6 +368,14 @@ impl Connection {
         if let Some(woken) = state.waiting.values().next() {
             woken.notify_one();
         }
+    }
+
+    /// Ends it after what leaves it in no state to go on.
+    fn end_if_failed(&self, done: Result<(), Failure>) -> Result<(), Failure> {
+        if let Err(Failure::Broken(error) | Failure::Lost(error)) = &done {
+            self.end(error);
+        }
+        done
     }
 
     /// No request after this is done. Those under way fail, too.

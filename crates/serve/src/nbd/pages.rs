@@ -13,6 +13,8 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 const PIPE_BYTES: usize = 1 << 20;
 /// A pipe holds so many pages, whole or not.
 const PAGE_BYTES: u64 = 4096;
+/// The most pipes that a connection's workers have: each takes two descriptors of the process.
+const PIPES_MAX: usize = 4;
 
 /// What a pipe has room for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,7 +107,7 @@ pub(crate) enum Lending {
 }
 
 impl Lending {
-    /// The pipe, to be put back once it is empty again.
+    /// The pipe, to be put back if it is empty again.
     pub(crate) fn take(&mut self) -> Option<Pages> {
         match std::mem::replace(self, Self::Not) {
             Self::Untried => Pages::new(),
@@ -114,9 +116,6 @@ impl Lending {
         }
     }
 }
-
-/// So many pipes of workers has a connection at most: each takes two descriptors of the process.
-const PIPES_MAX: usize = 4;
 
 /// The pipes of a connection's workers.
 #[derive(Default)]
@@ -138,7 +137,7 @@ impl Pipes {
         Pages::new()
     }
 
-    /// Takes one back that lent what it was given, or nothing.
+    /// Takes one back that is empty.
     pub(crate) fn give_back(&mut self, pages: Pages) {
         self.free.push(pages);
     }

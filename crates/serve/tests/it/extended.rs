@@ -1,6 +1,7 @@
 //! Extended headers, by a client that is written by hand, and by our own.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use block::{HostFile, HostState, ReadAt, TargetFile};
 use extent::{Offset, Span};
@@ -159,5 +160,22 @@ fn our_client_speaks_both() {
         assert_eq!(disk.read_at(Offset::new(LEN), &mut [0]).unwrap_err().kind(), block::ErrorKind::Invalid);
         disk.read_at(Offset::new(LEN - 4096), &mut buf[..4096]).unwrap();
         assert_eq!(buf[..4096], [0; 4096]);
+    }
+}
+
+/// What is written over a network is stored while more is written, and a server that cannot store is known then.
+#[test]
+fn our_client_flushes_while_it_writes() {
+    const WRITTEN: u64 = 300 * MIB;
+    for fails in [false, true] {
+        let served = Served::new(WRITTEN);
+        served.disk.fails_flush.store(fails, SeqCst);
+        let socket = served.socket.clone();
+        let dial = move || Ok(Socket::Unix(std::os::unix::net::UnixStream::connect(&socket).unwrap()));
+        let target = RemoteTarget::connect("it", Box::new(dial), wanted(true), Patience::default()).unwrap();
+        let write = |at| target.write_at(Offset::new(at * MIB), &[7; MIB as usize]);
+        let first_failed = (0..WRITTEN / MIB).find(|at| write(*at).is_err());
+        assert_eq!(first_failed, fails.then_some(127), "the write after which there are 128 MiB");
+        assert_eq!(served.disk.flushes.load(SeqCst), if fails { 1 } else { 2 });
     }
 }

@@ -3,7 +3,8 @@
 //! The receiving thread does that itself, so that no other is woken. A backend that turns out to be slow is asked by workers, who lend as well, but
 //! for requests that come one by one: those the receiving thread does in any case.
 //!
-//! Invariant: the reply's head is sent only when all pages are there; so a read that fails is answered as that.
+//! Invariants: the reply's head is sent only when all pages are there, so a read that fails is answered as that; a pipe is used again only if it
+//! is empty.
 
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
