@@ -4,9 +4,7 @@
 //!
 //! Sources: `Documentation/block/stat.rst`, `Documentation/filesystems/proc.rst` (`/proc/stat`, `mountinfo`).
 
-use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -131,8 +129,8 @@ fn folder_of(device: u64) -> Option<PathBuf> {
 /// The devices of the Btrfs that `path` lies on.
 fn folders_of_mount(path: &Path) -> Option<Vec<PathBuf>> {
     let path = fs::canonicalize(path).ok()?;
-    let mounts = fs::read("/proc/self/mountinfo").ok()?;
-    let source = btrfs_source(&mounts, &path)?;
+    let mounts = os::mounts();
+    let source = &os::mount_of(&mounts, &path).filter(|mount| mount.kind == b"btrfs")?.source;
     let first = folder_of(fs::metadata(source).ok()?.rdev())?;
     let name = first.file_name()?;
     let members = fs::read_dir("/sys/fs/btrfs").ok()?.filter_map(|entry| {
@@ -146,45 +144,6 @@ fn folders_of_mount(path: &Path) -> Option<Vec<PathBuf>> {
         .map(|entry| fs::canonicalize(entry.ok()?.path()).ok())
         .collect();
     Some(folders.filter(|folders| !folders.is_empty()).unwrap_or_else(|| vec![first]))
-}
-
-/// The source of the mount that `path` lies in, if that is a Btrfs. Of mounts at one place the last hides the others.
-fn btrfs_source(mounts: &[u8], path: &Path) -> Option<PathBuf> {
-    let mut found: Option<(usize, Option<PathBuf>)> = None;
-    for line in mounts.split(|byte| *byte == b'\n') {
-        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let Some(point) = fields.get(4).map(|field| unescaped(field)) else { continue };
-        let Some(dash) = fields.iter().position(|field| *field == b"-") else { continue };
-        let (Some(kind), Some(source)) = (fields.get(dash + 1), fields.get(dash + 2)) else { continue };
-        let depth = point.components().count();
-        if path.starts_with(&point) && found.as_ref().is_none_or(|(deepest, _)| *deepest <= depth) {
-            found = Some((depth, (*kind == b"btrfs").then(|| unescaped(source))));
-        }
-    }
-    found?.1
-}
-
-/// Space, tab, line feed and backslash stand as three octal digits.
-fn unescaped(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let octal = (*first == b'\\')
-            .then(|| after.get(..3))
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match octal {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// Time of all processors since the machine started, in ticks: idle, and in total.
@@ -268,17 +227,6 @@ mod tests {
         let wrapped = Counters { queued_ms: 5, ..expected };
         let earlier = Counters { queued_ms: u64::from(u32::MAX), ..expected };
         assert_eq!(wrapped.since(earlier), Counters { queued_ms: 6, ..Counters::default() });
-    }
-
-    #[test]
-    fn mounts_are_found_by_their_deepest_point() {
-        let mounts = b"1 0 254:0 / / rw - ext4 /dev/vda rw\n\
-            2 1 0:40 / /a\\040b rw shared:1 - btrfs /dev/loop0 rw\n\
-            3 2 0:41 / /a\\040b/c rw - tmpfs none rw\n";
-        assert_eq!(btrfs_source(mounts, Path::new("/a b/x")), Some("/dev/loop0".into()));
-        assert_eq!(btrfs_source(mounts, Path::new("/a b/c/x")), None);
-        assert_eq!(btrfs_source(mounts, Path::new("/a bc")), None);
-        assert_eq!(btrfs_source(b"", Path::new("/")), None);
     }
 
     #[test]

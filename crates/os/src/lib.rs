@@ -31,6 +31,7 @@ mod live_file;
 mod lock_bytes;
 mod locks;
 mod memory;
+mod mounts;
 #[cfg(feature = "mutants")]
 mod mutant;
 mod named;
@@ -77,6 +78,7 @@ pub use journal_file::{
 pub use kept::{Kept, Names as ExtractedNames, Of as ExtractedOf, SpecialFile};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
+pub use mounts::{Mount, hide_mounts, mount_of, mounts, mounts_in};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use named::{make_folder, move_for_good, names_in, open_input, remove_folder, remove_made};
@@ -85,7 +87,7 @@ pub use output_stream::{Outlet, OutputStream};
 pub use passed::{PassedSocket, passed_sockets};
 pub use preallocated::{HostMachine, PreallocatedFile, preallocated};
 pub use process::{
-    be_background, end_with_parent, find_program, hide_mounts, host_name, killed_with_parent, need_program,
+    be_background, end_with_parent, find_program, host_name, killed_with_parent, need_program,
     processor_count, stay_on_one_processor, with_file_bytes_max, with_files,
 };
 pub use queue::{Queue, queue_of};

@@ -9,7 +9,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::ptr::null;
 use std::sync::OnceLock;
 
 use block::{Error, Result};
@@ -45,25 +44,6 @@ pub fn host_name() -> String {
 pub fn processor_count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
-}
-
-/// From now on what this thread, and programs that it starts, mount is seen by them alone, and goes with the last of them
-/// (`mount_namespaces(7)`). Takes root.
-pub fn hide_mounts() -> Result<()> {
-    // SAFETY: the call has one argument by value. Other threads keep what they see.
-    #[allow(unsafe_code)]
-    let unshared = unsafe { libc::unshare(libc::CLONE_NEWNS) };
-    let failed = || Error::io("have mounts of its own", io::Error::last_os_error());
-    if unshared != 0 {
-        return Err(failed());
-    }
-    // What is mounted elsewhere still arrives here; nothing leaves.
-    let flags = libc::MS_REC | libc::MS_SLAVE;
-    // SAFETY: the target is a constant string with its NUL; for a change of propagation the other pointers may be null
-    // (mount(2)).
-    #[allow(unsafe_code)]
-    let changed = unsafe { libc::mount(null(), c"/".as_ptr(), null(), flags, null()) };
-    if changed == 0 { Ok(()) } else { Err(failed()) }
 }
 
 /// From now on this thread, and programs that it starts, run on one processor, the first that they may run on. If that cannot be had they run

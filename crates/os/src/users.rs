@@ -48,7 +48,8 @@ pub(crate) fn of(raw: &RawFile) -> Vec<User> {
 /// [`of`], by a process that is not confined.
 ///
 /// Programs open files and devices for a moment to see what they are: `losetup`, which looks for a free loop device, or udev's. So who has it
-/// open and nothing more is waited for a little.
+/// open and nothing more is waited for a little. So is a loop device that goes with its last user (`umount` of what `mount -o loop` mounted):
+/// while somebody looks at it so, it stays.
 pub(crate) fn find(raw: &RawFile) -> Vec<User> {
     find_pausing(raw, || std::thread::sleep(PASSING_TRIAL))
 }
@@ -87,20 +88,19 @@ fn find_now(raw: &RawFile) -> Vec<FoundUse> {
 }
 
 fn of_file(raw: &RawFile) -> Vec<FoundUse> {
-    let mut users: Vec<User> = loop_devices_of(&raw.file).map(|device| attached(&device)).collect();
+    let mut found: Vec<FoundUse> = loop_devices_of(&raw.file).map(|device| attached(&device)).collect();
     let lock_folder = raw.path.with_file_name({
         let mut name = raw.path.file_name().unwrap_or_default().to_owned();
         name.push(".lck");
         name
     });
     if fs::read_dir(&lock_folder).is_ok_and(|mut entries| entries.next().is_some()) {
-        users.push(User {
+        found.push(FoundUse::lasting(User {
             writes: true,
             text: "is in use by VMware, which made a lock beside it".into(),
             hint: format!("close the machine; if none runs, remove {}", lock_folder.display()),
-        });
+        }));
     }
-    let mut found: Vec<_> = users.into_iter().map(FoundUse::lasting).collect();
     match locker(&raw.file) {
         Some(locker) => found.push(FoundUse::lasting(locker)),
         // The loop device's own writing is told already.
@@ -270,22 +270,25 @@ fn bytes_as_path(bytes: &[u8]) -> &std::ffi::OsStr {
 }
 
 /// A file that is attached as `loop_device`. What is written to that reaches the file when somebody asks for it.
-fn attached(loop_device: &Path) -> User {
+fn attached(loop_device: &Path) -> FoundUse {
     let name = loop_device.display();
     let number = fs::metadata(loop_device).map(|metadata| metadata.rdev());
+    let goes_with_its_user = number.as_ref().is_ok_and(|number| Device { number: *number }.is_autoclear());
     let is_read_only = number.as_ref().is_ok_and(|number| Device { number: *number }.is_read_only());
     let usages = number.map_or_else(|_| Vec::new(), |number| Device { number }.usage(0));
     let writes = usages.iter().any(|usage| usage.writes);
     let usage = usages.into_iter().find(|usage| usage.writes == writes);
+    let is_passing = goes_with_its_user && usage.as_ref().is_none_or(|usage| usage.is_passing);
     let (writes, what) = match usage {
         Some(usage) => (usage.writes && !is_read_only, format!(", which is {}", usage.what)),
         None => (!is_read_only && is_claimed(loop_device), String::new()),
     };
-    User {
+    let user = User {
         writes,
         text: format!("is in use: attached as {name}{what}"),
         hint: format!("unmount what is on it, then 'losetup -d {name}'"),
-    }
+    };
+    FoundUse { user, is_passing }
 }
 
 /// Whether somebody has the device for themselves: without O_CREAT, O_EXCL claims a block device (open(2)).
@@ -333,6 +336,11 @@ impl Device {
 
     fn is_read_only(self) -> bool {
         fs::read_to_string(self.folder().join("ro")).is_ok_and(|text| text.trim() == "1")
+    }
+
+    /// A loop device that is detached when nobody has it open any more (`lo_flags` of `loop(4)`).
+    fn is_autoclear(self) -> bool {
+        fs::read_to_string(self.folder().join("loop/autoclear")).is_ok_and(|text| text.trim() == "1")
     }
 
     fn below(self, folder: &Path) -> Option<Self> {
@@ -384,33 +392,17 @@ impl Device {
     }
 }
 
-/// proc_pid_mountinfo(5): where the device is mounted.
+/// Where the device is mounted.
 fn mounts_of(number: u64) -> Vec<Usage> {
-    let own = format!("{}:{}", libc::major(number), libc::minor(number));
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let mut found = Vec::new();
-    for line in text.split(|byte| *byte == b'\n') {
-        let line = String::from_utf8_lossy(line);
-        let Some((mount, filesystem)) = line.split_once(" - ") else { continue };
-        let mount: Vec<_> = mount.split(' ').collect();
-        let filesystem: Vec<_> = filesystem.split(' ').collect();
-        let (&[_, _, device, _, place, ..], &[_, source, options, ..]) = (&mount[..], &filesystem[..]) else {
-            continue;
-        };
-        // Some file systems have a number of their own, and tell the device by its name alone.
-        let is_source = || {
-            Path::new(source).is_absolute()
-                && fs::metadata(source).is_ok_and(|it| Wanted::Device(number).is(&it))
-        };
-        if device != own && !is_source() {
-            continue;
-        }
-        let is_read_only = options.split(',').any(|option| option == "ro");
+    let mounts = crate::mounts().into_iter();
+    let own = mounts.filter(|mount| mount.device == number || mount.source_device() == Some(number));
+    let used = own.map(|mount| {
+        let is_read_only = mount.is_read_only_system();
         let how = if is_read_only { "mounted read-only" } else { "mounted" };
-        let what = format!("{how} at {place}");
-        found.push(Usage { writes: !is_read_only, what, is_passing: false });
-    }
-    found
+        let what = format!("{how} at {}", mount.point.display());
+        Usage { writes: !is_read_only, what, is_passing: false }
+    });
+    used.collect()
 }
 
 /// proc_swaps(5).
@@ -505,5 +497,32 @@ mod tests {
         });
         assert!(users.is_empty() && pauses == 3, "{users:?} after {pauses} pauses");
         assert!(find_pausing(&raw, || panic!("nobody is there to be waited for")).is_empty());
+    }
+
+    /// A loop device that goes with its last user is still there if somebody looks at it while it is unmounted.
+    #[test]
+    fn a_loop_device_that_is_going_is_waited_for() {
+        let dir = testkit::scratch();
+        let path = dir.path().join("disk.raw");
+        File::create(&path).unwrap().set_len(16 << 20).unwrap();
+        testkit::mke2fs(&["-q", "-F", path.to_str().unwrap()]);
+        let point = dir.path().join("mount");
+        fs::create_dir(&point).unwrap();
+        let point = point.to_str().unwrap();
+        testkit::as_root("mount", &["-o", "loop", path.to_str().unwrap(), point]);
+        let raw = RawFile::open(&path, rustix::fs::OFlags::RDONLY).unwrap();
+        let users = find_pausing(&raw, || panic!("what is mounted does not go by itself"));
+        assert!(users.len() == 1 && users[0].text.contains(point), "{users:?}");
+        let device = loop_devices_of(&raw.file).next().unwrap();
+        let mut looks = Some(File::open(&device).unwrap());
+        testkit::as_root("umount", &[point]);
+        let mut pauses = 0;
+        let users = find_pausing(&raw, || {
+            pauses += 1;
+            if pauses == 3 {
+                looks = None;
+            }
+        });
+        assert!(users.is_empty() && pauses == 3, "{users:?} after {pauses} pauses");
     }
 }

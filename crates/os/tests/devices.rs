@@ -146,3 +146,38 @@ fn a_device_is_a_source_too() {
     granted.open(Path::new(&device.device), name).unwrap();
     drop(File::open(&device.file));
 }
+
+/// The thread sees what was mounted before it hid its own mounts; where unmounting does not reach it, it would keep the disk in use.
+#[test]
+fn hidden_mounts_keep_no_disk_of_others_in_use() {
+    let dir = testkit::scratch();
+    let mount = |name: &str| {
+        let (disk, point) = (dir.path().join(format!("{name}.raw")), dir.path().join(name));
+        File::create(&disk).unwrap().set_len(16 << 20).unwrap();
+        testkit::mke2fs(&["-q", "-F", disk.to_str().unwrap()]);
+        std::fs::create_dir(&point).unwrap();
+        testkit::run("mount", &["-o", "loop", disk.to_str().unwrap(), point.to_str().unwrap()]);
+        (disk, point)
+    };
+    let ((other, other_point), (own, own_point)) = (mount("other"), mount("own"));
+    let (hidden, is_hidden) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel();
+    let needed = own_point.clone();
+    let thread = std::thread::spawn(move || {
+        let done = os::hide_mounts(&needed);
+        let points: Vec<_> = os::mounts().into_iter().map(|mount| mount.point).collect();
+        hidden.send(()).unwrap();
+        goes_on.recv().unwrap();
+        (done, points)
+    });
+    is_hidden.recv().unwrap();
+    testkit::run("umount", &[other_point.to_str().unwrap()]);
+    let users = SourceFile::open(&other).unwrap().users();
+    go_on.send(()).unwrap();
+    let (done, points) = thread.join().unwrap();
+    testkit::run("umount", &[own_point.to_str().unwrap()]);
+    done.unwrap();
+    assert!(users.is_empty(), "{users:?}");
+    assert!(points.contains(&own_point), "what it needs stays: {points:?}");
+    assert!(SourceFile::open(&own).unwrap().users().is_empty());
+}

@@ -211,8 +211,8 @@ impl Age<'_> {
     fn in_image(&self, path: &Path, kind: AgedKind, monitor: &dyn JobMonitor) -> Result<AgeOutcome> {
         check_is_free(path)?;
         kind.check(self.size_bytes)?;
-        os::hide_mounts()?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        os::hide_mounts(dir)?;
         let space = Workspace::new(dir, self.size_bytes)?;
         let mut volume = Volume::make(space.path(), kind, self.size_bytes, self.seed)?;
         let mut run = Run::new(self, kind.capacity_bytes(self.size_bytes), volume.files(), kind.care());

@@ -135,7 +135,7 @@ impl Fragmentation<'_> {
         }
         if let Some(host) = &self.host {
             host.check()?;
-            os::hide_mounts()?;
+            os::hide_mounts(self.dir)?;
         }
         let images_bytes =
             image_bytes_max(self.workload.size_bytes).saturating_mul(self.workload.files as u64);

@@ -280,7 +280,7 @@ impl Workloads<'_> {
     /// Runs it to its end. The calling thread sees other mounts than the rest of the system from then on.
     pub fn run(&self, monitor: &dyn JobMonitor) -> Result<WorkloadsOutcome> {
         self.check()?;
-        os::hide_mounts()?;
+        os::hide_mounts(self.dir)?;
         trace::prepare();
         let disks = 2 + 2 * self.remedies.len() as u64;
         let space = Workspace::swept(self.dir, self.disk_bytes.saturating_mul(disks))?;

@@ -21,7 +21,6 @@ mod xfs;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -168,46 +167,13 @@ pub fn name_of(file: &File) -> Option<PathBuf> {
 
 /// Where file systems are mounted that can be guarded, each once.
 pub fn guarded_mounts() -> Vec<PathBuf> {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut seen = std::collections::BTreeSet::new();
-    let mut found = Vec::new();
-    for line in text.split(|byte| *byte == b'\n') {
-        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let Some(dash) = words.iter().position(|word| *word == b"-") else { continue };
-        let (Some(device), Some(path), Some(options), Some(kind)) =
-            (words.get(2), words.get(4), words.get(5), words.get(dash + 1))
-        else {
-            continue;
-        };
-        let is_known = [&b"ext4"[..], b"xfs", b"btrfs"].contains(kind);
-        if is_known
-            && options.split(|byte| *byte == b',').any(|option| option == b"rw")
-            && seen.insert(device.to_vec())
-        {
-            found.push(PathBuf::from(std::ffi::OsStr::from_bytes(&unescaped(path))));
-        }
-    }
-    found
-}
-
-/// `/proc` writes spaces and the like as a backslash and three octal digits.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        let digits = text.get(at + 1..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.filter(|_| text[at] == b'\\').and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                plain.push(byte);
-                at += 4;
-            }
-            None => {
-                plain.push(text[at]);
-                at += 1;
-            }
-        }
-    }
-    plain
+    let mut mounts = crate::mounts();
+    mounts.retain(|mount| {
+        let is_known = [&b"ext4"[..], b"xfs", b"btrfs"].contains(&&mount.kind[..]);
+        is_known && mount.is_writable() && seen.insert(mount.device)
+    });
+    mounts.into_iter().map(|mount| mount.point).collect()
 }
 
 /// Locks a file (`flock(2)`) until it is closed, for oneself alone or beside others; whether that could be done at once.

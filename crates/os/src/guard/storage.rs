@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, makedev, minor};
 
-use super::{GuardedKind, GuardedSystem, unescaped};
+use super::{GuardedKind, GuardedSystem};
 
 /// Devices upon devices: more layers are not followed.
 const DEPTH_MAX: u32 = 16;
@@ -163,18 +162,10 @@ fn below(device: u64, depth: u32, found: &mut BTreeSet<DeviceNumber>) {
     if number.folder().is_some() {
         return descend(number, depth, found);
     }
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    for line in text.split(|byte| *byte == b'\n') {
-        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let named = format!("{}:{}", number.major, number.minor);
-        if words.get(2) != Some(&named.as_bytes()) {
-            continue;
-        }
-        let Some(dash) = words.iter().position(|word| *word == b"-") else { continue };
-        let source = words.get(dash + 2).map(|source| unescaped(source)).unwrap_or_default();
-        if let Ok(facts) = fs::metadata(std::ffi::OsStr::from_bytes(&source)) {
-            return descend(DeviceNumber::of(facts.rdev()), depth, found);
-        }
+    let mounts = crate::mounts();
+    let source = mounts.iter().filter(|mount| mount.device == device).find_map(crate::Mount::source_device);
+    if let Some(source) = source {
+        descend(DeviceNumber::of(source), depth, found);
     }
 }
 
