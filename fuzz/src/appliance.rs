@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use appliance::{Archive, Manifest, TEXT_BYTES_MAX, Window, domain, ovf, vmx};
+use appliance::{Archive, Gunzipped, GzipIndex, Manifest, TEXT_BYTES_MAX, Window, domain, ovf, vmx};
 use block::{ErrorKind, HostFile, Memory, ReadAt, Result, read_vec};
 use extent::{Host, HostOffset};
 
@@ -16,6 +16,22 @@ pub fn appliance(data: &[u8]) {
         let _ = appliance::percent_decoded(&text);
     }
     told(archive(data));
+    told(compressed(data));
+}
+
+/// What a compressed file is unpacked to by its index is the same from every place.
+fn compressed(data: &[u8]) -> Result<()> {
+    const UNPACKED_BYTES_MAX: u64 = 16 << 20;
+    let file: Arc<dyn HostFile> = Arc::new(Memory::named("fuzzed.gz", data.to_vec()));
+    let index = Arc::new(GzipIndex::make(&*file, UNPACKED_BYTES_MAX, &mut |_| Ok(()))?);
+    let unpacked = || Gunzipped::new(file.clone(), index.clone());
+    let len_bytes = unpacked().len_bytes();
+    assert!(len_bytes <= UNPACKED_BYTES_MAX, "what it unpacks to is bounded");
+    let whole = read_vec::<Host>(&unpacked(), HostOffset::ZERO, len_bytes, "all of it")?;
+    let half = len_bytes / 2;
+    let rest = read_vec::<Host>(&unpacked(), HostOffset::new(half), len_bytes - half, "half of it")?;
+    assert_eq!(whole[whole.len() - rest.len()..], rest, "from every place it is the same");
+    Ok(())
 }
 
 fn archive(data: &[u8]) -> Result<()> {

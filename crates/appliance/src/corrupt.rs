@@ -121,6 +121,32 @@ pub enum Corrupt {
         /// What the description says.
         stated: u64,
     },
+    /// A chunk of another length than all but the last have.
+    #[error("'{name}' has {found} bytes, and is a chunk of {expected}")]
+    ChunkLength {
+        /// Which.
+        name: String,
+        /// What it has.
+        found: u64,
+        /// What it should have.
+        expected: u64,
+    },
+    /// More chunks than a file has.
+    #[error("'{name}' lies in {count} chunks, more than {max}")]
+    TooManyChunks {
+        /// The file.
+        name: String,
+        /// How many.
+        count: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// A compressed file that is none.
+    #[error("gzip: {why}")]
+    Gzip {
+        /// What is wrong with it.
+        why: String,
+    },
     /// A disk of another size.
     #[error("the disk has {found} bytes, and {stated} by the description")]
     Capacity {

@@ -5,7 +5,7 @@ use image::Format;
 
 use crate::corrupt::Corrupt;
 use crate::xml::Element;
-use crate::{DISK_COUNT_MAX, Description, Disk};
+use crate::{DISK_COUNT_MAX, Description, Disk, NamedFile, Packing};
 
 /// The disks that are files or block devices. `Unsupported` if one is neither.
 pub fn read(text: &str) -> Result<Description> {
@@ -26,9 +26,15 @@ pub fn read(text: &str) -> Result<Description> {
         if description.disks.len() >= DISK_COUNT_MAX {
             return Err(Error::corrupt(Corrupt::TooManyDisks { max: DISK_COUNT_MAX }));
         }
-        description.files.push((file.to_owned(), None));
+        description.files.push(NamedFile::plain(file));
         let format = Some(format(disk, &id)?);
-        description.disks.push(Disk { id, file: file.to_owned(), format, capacity: None, len_bytes: None });
+        description.disks.push(Disk {
+            id,
+            file: file.to_owned(),
+            format,
+            capacity: None,
+            packing: Packing::default(),
+        });
     }
     Ok(description)
 }

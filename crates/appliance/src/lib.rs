@@ -1,7 +1,8 @@
 //! Appliances: what describes a whole virtual machine, read as a list of its disks; and how a new one is laid out.
 //!
 //! An OVA is a tar archive ([`Archive`]) whose members are read where they lie ([`Window`]): a descriptor ([`ovf`]), a manifest of digests
-//! ([`Manifest`]) and disks. An OVF is the same as files of a folder. VMware's `.vmx` ([`vmx`]) and libvirt's domain XML ([`domain`]) name
+//! ([`Manifest`]) and disks. An OVF is the same as files of a folder. Their files may lie in chunks ([`Joined`]) and be compressed
+//! ([`Gunzipped`]). VMware's `.vmx` ([`vmx`]) and libvirt's domain XML ([`domain`]) name
 //! disks of the host.
 //!
 //! Invariants:
@@ -15,6 +16,8 @@
 mod archive;
 mod corrupt;
 pub mod domain;
+mod gzip;
+mod joined;
 mod layout;
 mod manifest;
 pub mod ovf;
@@ -23,6 +26,7 @@ mod window;
 mod write;
 mod xml;
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
 use block::{Error, Result};
@@ -30,6 +34,8 @@ use image::Format;
 
 pub use archive::{Archive, Member};
 pub use corrupt::Corrupt;
+pub use gzip::{Gunzipped, GzipIndex};
+pub use joined::Joined;
 pub use manifest::{Digests, Manifest};
 pub use window::Window;
 pub use write::{
@@ -88,8 +94,69 @@ pub struct Disk {
     pub format: Option<Format>,
     /// How large the description says that the disk is.
     pub capacity: Option<Capacity>,
-    /// How long the description says that the file is.
+    /// How that file is packed.
+    pub packing: Packing,
+}
+
+impl Disk {
+    /// How much its file may unpack to: what a disk of its size takes with tables, in whatever format.
+    pub fn unpacked_bytes_max(&self) -> u64 {
+        const UNKNOWN_BYTES_MAX: u64 = 1 << 46;
+        const SOME_BYTES: u64 = 64 << 20;
+        let of = |capacity: Capacity| (capacity.bytes / 16 * 17).saturating_add(SOME_BYTES);
+        self.capacity.map_or(UNKNOWN_BYTES_MAX, of)
+    }
+}
+
+/// The most chunks of a file.
+const CHUNK_COUNT_MAX: u64 = 4096;
+
+/// How a file of an appliance is packed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Packing {
+    /// It lies in chunks of so many bytes, the last one perhaps in fewer.
+    pub chunk_bytes: Option<NonZeroU64>,
+    /// It is compressed with gzip, before it was cut into chunks.
+    pub is_gzip: bool,
+}
+
+/// A file that a description names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamedFile {
+    /// What it is called; of one that lies in chunks, what all their names begin with.
+    pub name: String,
+    /// How long it is by the description, as it is packed. Of what lies in chunks that is told.
     pub len_bytes: Option<u64>,
+    /// How it is packed.
+    pub packing: Packing,
+}
+
+impl NamedFile {
+    /// One that lies as it is.
+    pub(crate) fn plain(name: &str) -> Self {
+        Self { name: name.to_owned(), len_bytes: None, packing: Packing::default() }
+    }
+
+    /// The names that its contents have, in order (DSP0243, "File": the name, a dot, and nine digits for each chunk), each with its length, where that is
+    /// told.
+    pub fn parts(&self) -> Result<Vec<(String, Option<u64>)>> {
+        let (Some(chunk_bytes), Some(len_bytes)) = (self.packing.chunk_bytes, self.len_bytes) else {
+            return Ok(vec![(self.name.clone(), self.len_bytes)]);
+        };
+        let count = len_bytes.div_ceil(chunk_bytes.get()).max(1);
+        if count > CHUNK_COUNT_MAX {
+            return Err(Error::corrupt(Corrupt::TooManyChunks {
+                name: self.name.clone(),
+                count,
+                max: CHUNK_COUNT_MAX,
+            }));
+        }
+        let part = |number: u64| {
+            let start = number * chunk_bytes.get();
+            (format!("{}.{number:09}", self.name), Some((len_bytes - start).min(chunk_bytes.get())))
+        };
+        Ok((0..count).map(part).collect())
+    }
 }
 
 /// How large a disk is, in the units in which that was told.
@@ -118,8 +185,8 @@ impl Capacity {
 pub struct Description {
     /// Those that have a file, in the description's order.
     pub disks: Vec<Disk>,
-    /// All files that it names, with their lengths where it tells them: what a manifest has to cover.
-    pub files: Vec<(String, Option<u64>)>,
+    /// All files that it names: what a manifest has to cover.
+    pub files: Vec<NamedFile>,
     /// What is left out, in sentences.
     pub notes: Vec<String>,
 }

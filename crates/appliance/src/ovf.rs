@@ -1,11 +1,13 @@
 //! The descriptor of an OVF (DMTF DSP0243, versions 1 and 2): its files and disks.
 
+use std::num::NonZeroU64;
+
 use block::{Error, Result};
 use image::Format;
 
 use crate::corrupt::Corrupt;
 use crate::xml::Element;
-use crate::{Capacity, DISK_COUNT_MAX, Description, Disk};
+use crate::{Capacity, DISK_COUNT_MAX, Description, Disk, NamedFile, Packing};
 
 /// The disks of a descriptor.
 pub fn read(text: &str) -> Result<Description> {
@@ -13,7 +15,11 @@ pub fn read(text: &str) -> Result<Description> {
     let files: Vec<&Element> = envelope.children("References").flat_map(|all| all.children("File")).collect();
     let mut description = Description::default();
     for file in &files {
-        description.files.push((file.required("href")?.to_owned(), file.number("size")?));
+        description.files.push(NamedFile {
+            name: file.required("href")?.to_owned(),
+            len_bytes: file.number("size")?,
+            packing: packing(file)?,
+        });
     }
     for disk in envelope.children("DiskSection").flat_map(|section| section.children("Disk")) {
         let id = disk.required("diskId")?.to_owned();
@@ -25,7 +31,7 @@ pub fn read(text: &str) -> Result<Description> {
             let (disk, file) = (id.clone(), reference.to_owned());
             Error::corrupt(Corrupt::FileReference { disk, file })
         })?;
-        check_supported(disk, file, &id)?;
+        check_supported(disk, &id)?;
         if description.disks.len() >= DISK_COUNT_MAX {
             return Err(Error::corrupt(Corrupt::TooManyDisks { max: DISK_COUNT_MAX }));
         }
@@ -34,31 +40,41 @@ pub fn read(text: &str) -> Result<Description> {
             file: file.required("href")?.to_owned(),
             format: disk.attribute("format").and_then(format_of),
             capacity: capacity(disk)?,
-            len_bytes: file.number("size")?,
+            packing: packing(file)?,
         });
     }
     Ok(description)
 }
 
-fn check_supported(disk: &Element, file: &Element, id: &str) -> Result<()> {
+fn check_supported(disk: &Element, id: &str) -> Result<()> {
     if disk.attribute("parentRef").is_some() {
         return Err(Error::unsupported(format!(
             "disk '{id}', which stands on another disk of the appliance"
         )));
     }
-    let compression = file.attribute("compression").unwrap_or("identity");
-    if !["identity", ""].contains(&compression) {
-        let name = file.attribute("href").unwrap_or_default();
-        return Err(Error::unsupported(format!("file '{name}' with the compression '{compression}'"))
-            .hint("unpack the appliance with tar and the file with gunzip, and copy the disk itself"));
-    }
-    if file.attribute("chunkSize").is_some() {
-        let name = file.attribute("href").unwrap_or_default();
-        return Err(Error::unsupported(format!("file '{name}' in chunks")).hint(
-            "unpack the appliance with tar, put the chunks together with cat, and copy the disk itself",
-        ));
-    }
     Ok(())
+}
+
+fn packing(file: &Element) -> Result<Packing> {
+    let is_gzip = match file.attribute("compression") {
+        None | Some("" | "identity") => false,
+        Some("gzip") => true,
+        Some(other) => {
+            let name = file.attribute("href").unwrap_or_default();
+            return Err(Error::unsupported(format!("file '{name}' with the compression '{other}'"))
+                .hint("unpack the appliance with tar, decompress the file, and copy the disk itself"));
+        }
+    };
+    let chunk_bytes = match file.number("chunkSize")? {
+        None => None,
+        Some(bytes) => {
+            let none = || file.wrong("chunkSize", "'0', which is no length");
+            // Without it nobody can tell whether the last chunk is there.
+            file.required("size")?;
+            Some(NonZeroU64::new(bytes).ok_or_else(none)?)
+        }
+    };
+    Ok(Packing { chunk_bytes, is_gzip })
 }
 
 /// By the address that stands for a format.
@@ -135,11 +151,27 @@ mod tests {
         let found = read(&text).unwrap();
         let capacity = Some(Capacity { bytes: 8 << 30, unit_bytes: 1 << 30 });
         let (id, file) = ("d1".to_owned(), "a.vmdk".to_owned());
-        let disk =
-            Disk { id, file: file.clone(), format: Some(Format::Vmdk), capacity, len_bytes: Some(4096) };
+        let packing = Packing::default();
+        let disk = Disk { id, file: file.clone(), format: Some(Format::Vmdk), capacity, packing };
         assert_eq!(found.disks, [disk]);
-        assert_eq!(found.files, [(file, Some(4096))]);
+        assert_eq!(found.files, [NamedFile { name: file, len_bytes: Some(4096), packing }]);
         assert!(found.notes[0].contains("'d2' has no file"), "{:?}", found.notes);
+    }
+
+    #[test]
+    fn files_are_packed_in_chunks_and_with_gzip() {
+        let found = read(&descriptor("ovf:chunkSize='2000' ovf:compression='gzip'", "")).unwrap();
+        assert!(found.disks[0].packing.is_gzip);
+        let part = |name: &str, len_bytes| (name.to_owned(), Some(len_bytes));
+        let chunks =
+            [part("a.vmdk.000000000", 2000), part("a.vmdk.000000001", 2000), part("a.vmdk.000000002", 96)];
+        assert_eq!(found.files[0].parts().unwrap(), chunks);
+        let found = read(&descriptor("ovf:compression='identity'", "")).unwrap();
+        assert_eq!(found.files[0].parts().unwrap(), [part("a.vmdk", 4096)]);
+        let many = read(&descriptor("ovf:chunkSize='1'", "").replace("4096", "4097")).unwrap();
+        assert!(many.files[0].parts().unwrap_err().to_string().contains("4097 chunks"));
+        let text = descriptor("ovf:chunkSize='1000'", "").replace("ovf:size='4096'", "");
+        assert!(read(&text).unwrap_err().to_string().contains("'size'"));
     }
 
     #[test]
@@ -150,8 +182,9 @@ mod tests {
             ("", "ovf:capacity='2' ovf:capacityAllocationUnits='byte * 2^63'", "is no size"),
             ("", "ovf:capacity='2' ovf:capacityAllocationUnits='byte * 2^64'", "no unit"),
             ("", "ovf:parentRef='d0'", "stands on another disk"),
-            ("ovf:compression='gzip'", "", "compression 'gzip'"),
-            ("ovf:chunkSize='100'", "", "in chunks"),
+            ("ovf:compression='zstd'", "", "compression 'zstd'"),
+            ("ovf:chunkSize='0'", "", "is no length"),
+            ("ovf:chunkSize='x'", "", "'chunkSize'"),
         ] {
             let error = read(&descriptor(file, disk)).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");

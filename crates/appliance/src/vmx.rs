@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use block::{Error, Result};
 
 use crate::corrupt::Corrupt;
-use crate::{DISK_COUNT_MAX, Description, Disk};
+use crate::{DISK_COUNT_MAX, Description, Disk, NamedFile, Packing};
 
 /// The buses that disks hang on.
 const BUSES: [&str; 4] = ["scsi", "sata", "nvme", "ide"];
@@ -47,7 +47,7 @@ pub fn read(text: &str) -> Result<Description> {
         if description.disks.len() >= DISK_COUNT_MAX {
             return Err(Error::corrupt(Corrupt::TooManyDisks { max: DISK_COUNT_MAX }));
         }
-        description.files.push((file.to_owned(), None));
+        description.files.push(NamedFile::plain(file));
         // What VMware attaches is a VMDK, whatever its name.
         let format = Some(image::Format::Vmdk);
         description.disks.push(Disk {
@@ -55,7 +55,7 @@ pub fn read(text: &str) -> Result<Description> {
             file: file.to_owned(),
             format,
             capacity: None,
-            len_bytes: None,
+            packing: Packing::default(),
         });
     }
     Ok(description)

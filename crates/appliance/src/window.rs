@@ -39,7 +39,7 @@ impl ReadAt<Host> for Window {
 }
 
 impl HostFile for Window {
-    block::forward!(self, self.file => fingerprint, fingerprint_when_opened, users, host_filesystem);
+    block::forward!(self, self.file => fingerprint, fingerprint_when_opened, users, holders, host_filesystem);
 
     fn name(&self) -> &str {
         &self.name

@@ -254,7 +254,7 @@ mod tests {
             let found = crate::ovf::read(&text).unwrap();
             assert_eq!(found.disks.len(), 20);
             assert_eq!(found.disks[0].file, "a & b-disk1.vmdk");
-            assert_eq!(found.disks[0].len_bytes, Some(len_bytes));
+            assert_eq!(found.files[0].len_bytes, Some(len_bytes));
             assert_eq!(found.disks[0].capacity.unwrap().bytes, 1 << 30);
         }
     }

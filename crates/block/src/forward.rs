@@ -34,6 +34,9 @@ macro_rules! forward {
     (@users $self:ident, $to:expr) => {
         fn users(&$self) -> Vec<$crate::User> { $to.users() }
     };
+    (@holders $self:ident, $to:expr) => {
+        fn holders(&$self) -> Vec<(u64, u64)> { $to.holders() }
+    };
     (@allocated_bytes $self:ident, $to:expr) => {
         fn allocated_bytes(&$self) -> $crate::Result<u64> { $to.allocated_bytes() }
     };

@@ -110,7 +110,7 @@ impl<S: Space, T: ReadAt<S>> ReadIfAny<S> for T {
 impl<T: HostFile> HostFile for Overlay<Host, T> {
     // The extents are those below: what a patch hides has its place all the same.
     crate::forward!(
-        self, self.below => name, allocated_bytes, host_extents, host_filesystem, identity, is_block_device, forget
+        self, self.below => name, path, allocated_bytes, host_extents, host_filesystem, identity, holders, is_block_device, forget
     );
 
     /// The states below, except that a patch is data.

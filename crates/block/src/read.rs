@@ -150,6 +150,11 @@ pub trait HostFile: ReadAt<Host> {
         None
     }
 
+    /// What tells the files of the host that hold its bytes: several where it lies in several, another's where it is a part of one.
+    fn holders(&self) -> Vec<(u64, u64)> {
+        self.identity().into_iter().collect()
+    }
+
     /// Whether it is a block device.
     fn is_block_device(&self) -> bool {
         false
@@ -170,7 +175,7 @@ macro_rules! host_file_by_pointer {
         impl<T: HostFile + ?Sized> HostFile for $pointer {
             crate::forward!(
                 self, **self => name, path, fingerprint, fingerprint_when_opened, users, name_count, allocated_bytes, host_map,
-                host_extents, stored, host_filesystem, identity, is_block_device, descriptor, forget
+                host_extents, stored, host_filesystem, identity, holders, is_block_device, descriptor, forget
             );
         }
     )*};

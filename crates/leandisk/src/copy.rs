@@ -356,7 +356,7 @@ fn check_target_is_no_source(machine: &dyn Machine, options: &Options, source: &
     for file in source.files() {
         // A partition lies on its disk, and a loop device on its file: either way round.
         let source = machine.storage_of(file.path())?;
-        if file.identity().is_some_and(|identity| target.contains(&identity))
+        if file.holders().iter().any(|holder| target.contains(holder))
             || target.first().is_some_and(|target| source.contains(target))
         {
             return Err(Error::refused(format!("the target is the source's own file {}", file.name())));

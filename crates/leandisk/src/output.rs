@@ -88,9 +88,9 @@ pub(crate) fn output_beside(
 /// Refuses to write over a file of the disk that was asked about.
 pub(crate) fn check_is_no_part_of(stack: &Stack, path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
-    let identity = Some((metadata.dev(), metadata.ino()));
+    let identity = (metadata.dev(), metadata.ino());
     if metadata.file_type().is_block_device()
-        || stack.chain().files().iter().any(|file| file.identity() == identity)
+        || stack.chain().files().iter().any(|file| file.holders().contains(&identity))
     {
         let what = "is a part of the disk, or a block device: a report is not written there";
         return Err(Error::refused(what).path(path.display()));

@@ -172,6 +172,139 @@ fn appliances_of_every_kind_are_copied() {
     assert!(fs::read(&single).unwrap() == before);
 }
 
+/// Cuts a file into chunks as `split` names them, and removes it.
+fn split(file: &Path, chunk_bytes: u64) {
+    let args = ["-a", "9", "-d", "-b", &chunk_bytes.to_string(), arg(file), &format!("{}.", arg(file))];
+    run("split", &args);
+    fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn files_in_chunks_and_compressed_ones_are_copied() {
+    let scene = Scene::new();
+    let descriptor = fs::read_to_string(scene.inside("vm.ovf")).unwrap();
+    let size = |name: &str| fs::metadata(scene.inside(name)).unwrap().len();
+    let (first, second) = (scene.inside("vm-disk1.vmdk"), scene.inside("vm-disk2.vmdk"));
+    let stated = |name: &str| format!("ovf:size=\"{}\"", size(name));
+    let (plain1, plain2) = (stated("vm-disk1.vmdk"), stated("vm-disk2.vmdk"));
+    let whole = run("sha256sum", &[arg(&second)]);
+    run("gzip", &[arg(&first)]);
+    fs::rename(scene.inside("vm-disk1.vmdk.gz"), &first).unwrap();
+    let (packed1, packed2) = (size("vm-disk1.vmdk"), size("vm-disk2.vmdk"));
+    let (chunk1, chunk2) = (packed1 / 3 + 1, packed2.div_ceil(2));
+    let packed = descriptor
+        .replacen(
+            &plain1,
+            &format!("ovf:size=\"{packed1}\" ovf:compression=\"gzip\" ovf:chunkSize=\"{chunk1}\""),
+            1,
+        )
+        .replacen(&plain2, &format!("{plain2} ovf:chunkSize=\"{chunk2}\""), 1);
+    assert_eq!(packed.matches("chunkSize").count(), 2, "{packed}");
+    fs::write(scene.inside("vm.ovf"), &packed).unwrap();
+    split(&first, chunk1);
+    split(&second, chunk2);
+    let chunks =
+        ["1.vmdk.000000000", "1.vmdk.000000001", "1.vmdk.000000002", "2.vmdk.000000000", "2.vmdk.000000001"];
+    let chunks: Vec<_> = chunks.iter().map(|name| format!("vm-disk{name}")).collect();
+    let members: Vec<&str> =
+        ["vm.ovf", "vm.mf"].into_iter().chain(chunks.iter().map(String::as_str)).collect();
+    let ova = scene.pack(&members, true);
+    // A manifest may have a digest of the whole file, too.
+    let digest = format!("SHA256(vm-disk2.vmdk)= {}\n", whole.split_whitespace().next().unwrap());
+    let manifest = fs::read_to_string(scene.inside("vm.mf")).unwrap();
+    fs::write(scene.inside("vm.mf"), format!("{manifest}{digest}")).unwrap();
+    let ova_with_both = scene.at("both.ova");
+    fs::rename(&ova, &ova_with_both).unwrap();
+    let ova_with_both = (scene.pack(&members, false), ova_with_both);
+    for source in [&ova_with_both.0, &ova_with_both.1, &scene.inside("vm.ovf")] {
+        let listed = document(APPLIANCE, &["info", arg(source)]);
+        assert_eq!(listed["disks"][0]["file"], "vm-disk1.vmdk", "{listed}");
+        assert_eq!(number(&listed, "/disks/0/virtual_bytes"), 16 << 20);
+        let into = scene.at("new");
+        let args = ["copy", arg(source), "--into", arg(&into), "-O", "qcow2", "--verify"];
+        let done = document(ALL, &args);
+        assert_eq!(done["notes"], Value::Array(Vec::new()), "{done}");
+        assert_only(&into, &["vm-disk1.qcow2", "vm-disk2.qcow2"]);
+        same(&into.join("vm-disk1.qcow2"), &scene.at("a.qcow2"));
+        same(&into.join("vm-disk2.qcow2"), &scene.at("b.raw"));
+        fs::remove_dir_all(&into).unwrap();
+    }
+    // A digest of the whole that is another.
+    let wrong = digest.trim_end().chars().rev().skip(1).collect::<String>();
+    let wrong: String = wrong.chars().rev().chain(['g']).collect();
+    fs::write(scene.inside("vm.mf"), format!("{manifest}{wrong}\n")).unwrap();
+    scene.refuses(&scene.inside("vm.ovf"), &[4], "is no digest");
+    let other = format!("SHA256(vm-disk2.vmdk)= {}\n", "0".repeat(64));
+    fs::write(scene.inside("vm.mf"), format!("{manifest}{other}")).unwrap();
+    scene.refuses(&scene.inside("vm.ovf"), &[4], "not what the manifest says");
+    scene.refuses(&scene.pack(&members, false), &[4], "not what the manifest says");
+    // A chunk that is gone, or shorter.
+    fs::remove_file(scene.inside("vm.mf")).unwrap();
+    let last = scene.inside("vm-disk2.vmdk.000000001");
+    let bytes = fs::read(&last).unwrap();
+    fs::write(&last, &bytes[1..]).unwrap();
+    let members: Vec<&str> = members.into_iter().filter(|name| *name != "vm.mf").collect();
+    scene.refuses(&scene.inside("vm.ovf"), &[4], "by the description");
+    scene.refuses(&scene.pack(&members, false), &[4], "by the description");
+    fs::remove_file(&last).unwrap();
+    scene.refuses(&scene.inside("vm.ovf"), &[3, 4, 5], "vm-disk2.vmdk.000000001");
+    scene.refuses(&scene.pack(&members[..members.len() - 1], false), &[4], "vm-disk2.vmdk.000000001");
+    fs::write(&last, &bytes).unwrap();
+    // A compressed file that is broken in its midst.
+    let middle = scene.inside("vm-disk1.vmdk.000000001");
+    let whole = fs::read(&middle).unwrap();
+    let mut broken = whole.clone();
+    let at = broken.len() / 2;
+    broken[at] ^= 0x10;
+    fs::write(&middle, broken).unwrap();
+    scene.refuses(&scene.inside("vm.ovf"), &[4], "gzip: ");
+    fs::write(&middle, whole).unwrap();
+    // One that unpacks to more than a disk of that size.
+    for chunk in 0..3 {
+        fs::remove_file(scene.inside(&format!("vm-disk1.vmdk.{chunk:09}"))).unwrap();
+    }
+    run("sh", &["-c", &format!("head -c 200M /dev/zero | gzip -1 > '{}'", arg(&first))]);
+    let bomb = format!("ovf:size=\"{}\" ovf:compression=\"gzip\"", size("vm-disk1.vmdk"));
+    let bomb = descriptor.replacen(&plain1, &bomb, 1).replacen(
+        &plain2,
+        &format!("{plain2} ovf:chunkSize=\"{chunk2}\""),
+        1,
+    );
+    fs::write(scene.inside("vm.ovf"), bomb).unwrap();
+    scene.refuses(&scene.inside("vm.ovf"), &[4], "which is more than such a disk has");
+}
+
+/// Whatever holds the bytes of the source is not replaced.
+#[test]
+fn a_chunk_of_the_source_is_no_target() {
+    let scene = Scene { dir: scratch() };
+    disk(&scene.at("b.raw"), "raw", 2);
+    succeed(&["copy", arg(&scene.at("b.raw")), "--into", arg(&scene.at("vm.ova"))]);
+    fs::create_dir(scene.at("unpacked")).unwrap();
+    run("tar", &["-xf", arg(&scene.at("vm.ova")), "-C", arg(&scene.at("unpacked"))]);
+    fs::remove_file(scene.inside("vm.mf")).unwrap();
+    let archive = fs::read(scene.at("vm.ova")).unwrap();
+    let ova = scene.at("vm.ova");
+    let message = fail(3, &["copy", arg(&ova), arg(&ova), "-O", "raw", "--force"]);
+    assert!(message.contains("source"), "{message}");
+    let message = fail(3, &["analyze", arg(&ova), "--html", arg(&ova), "--force"]);
+    assert!(message.contains("a part of the disk"), "{message}");
+    assert!(fs::read(&ova).unwrap() == archive);
+    let descriptor = fs::read_to_string(scene.inside("vm.ovf")).unwrap();
+    fs::write(scene.inside("vm.ovf"), descriptor.replacen("ovf:size", "ovf:chunkSize=\"8192\" ovf:size", 1))
+        .unwrap();
+    split(&scene.inside("vm-disk1.vmdk"), 8192);
+    let source = scene.inside("vm.ovf");
+    succeed(&["copy", arg(&source), arg(&scene.at("new.raw"))]);
+    same(&scene.at("new.raw"), &scene.at("b.raw"));
+    let before = Untouched::all_in(&scene.at("unpacked"));
+    for chunk in ["vm-disk1.vmdk.000000000", "vm-disk1.vmdk.000000001"] {
+        let message = fail(3, &["copy", arg(&source), arg(&scene.inside(chunk)), "-O", "raw", "--force"]);
+        assert!(message.contains("source"), "{message}");
+    }
+    before.check(&scene.at("unpacked"));
+}
+
 #[test]
 fn machines_of_vmware_and_libvirt_are_copied() {
     let scene = Scene::new();
@@ -253,9 +386,11 @@ fn hostile_appliances_write_nothing() {
     refuses(&larger, &[4], "1073741824 by the description");
     refuses(&descriptor.replacen("ovf:fileRef=\"file1\"", "ovf:fileRef=\"x\"", 1), &[4], "does not list");
     let gzip = descriptor.replacen("ovf:id=\"file1\"", "ovf:id=\"file1\" ovf:compression=\"gzip\"", 1);
-    refuses(&gzip, &[3], "gzip");
+    refuses(&gzip, &[4], "gzip: it is none");
+    refuses(&gzip.replace("gzip", "zstd"), &[3], "zstd");
     let chunks = descriptor.replacen("ovf:id=\"file1\"", "ovf:id=\"file1\" ovf:chunkSize=\"1000\"", 1);
-    refuses(&chunks, &[3], "chunks");
+    refuses(&chunks, &[3, 4], "vm-disk1.vmdk.000000000");
+    refuses(&chunks.replace("\"1000\"", "\"1\""), &[4], "more than 4096");
     let bomb = descriptor.replacen("<Envelope", "<!DOCTYPE a [<!ENTITY b \"b\">]><Envelope", 1);
     refuses(&bomb, &[4], "document type");
     refuses(&"<Envelope>".repeat(1 << 20 >> 4), &[4], "deeper");

@@ -7,12 +7,15 @@ is closed), `judge` (compares everything with its model), `leave` and `enter` (f
 
 The model of a file: its bytes, the state of each block of 4 KiB (hole, reserved, written, perhaps reserved, or a hole that came to be past what was
 the end, where a file system or a guard may have had room), mode, capabilities and times that were set. What
-it promises itself by reserving must be there afterwards, and nothing more.
+it promises itself by reserving must be there afterwards, and nothing more. Holes that are punched where the end was a moment ago are of the
+last kind, too: no call reserves room only if the file still ends where it did, so what a guard decided to reserve past the end may arrive after
+the hole was punched.
 
 A file's time of modification is never before its last change: what succeeded, and what failed but changed something all the same. What
 failed and changed nothing promises no time. On Btrfs a write without room leaves its time in memory alone, and the file has the one
 before again once the file system was unmounted; so either may be there.
 """
+import collections
 import ctypes
 import faulthandler
 import fcntl
@@ -46,6 +49,8 @@ APPEND_FL, IMMUTABLE_FL, NOCOW_FL = 0x20, 0x10, 0x800000
 CAPABILITIES = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 # Out of room, of quota, or of an extent that is too far out.
 SHORTAGES = (28, 122)
+# Seconds within which what a guard decided to reserve arrives.
+ARRIVES = 2
 libc = ctypes.CDLL(None, use_errno=True)
 counts = {"steps": 0, "shortages": 0, "late_times": 0, "files": 0, "snapshots": 0, "pinned_bytes": 0, "gap_bytes": 0, "own_of_xfs_bytes": 0, "kept_for_capabilities_bytes": 0}
 wrong_count = 0
@@ -116,6 +121,10 @@ class File:
         # Flags that forbid to write it.
         self.flags = 0
         self.was_short = False
+        # When it became longer last, and where it ended before: (time, size).
+        self.grew = collections.deque(maxlen=64)
+        # What was done to it last, for what is told of it if it is wrong.
+        self.done = collections.deque(maxlen=40)
 
     # Opening waits for nobody longer than this.
     def open(self):
@@ -151,6 +160,9 @@ class File:
             return modified >= self.written_at
         return modified == self.time or self.tried_at is not None and modified >= self.tried_at
 
+    def did(self, what, at, size):
+        self.done.append("%.3f %s %d+%d" % (time.monotonic(), what, at // BLOCK, size // BLOCK))
+
     def edge(self, at):
         """Btrfs writes zeros to a block in which a file ends or ended, also where nothing was written."""
         block = at // BLOCK
@@ -160,9 +172,14 @@ class File:
     def grow_to(self, size):
         self.edge(len(self.data))
         if size > len(self.data):
+            self.grew.append((time.monotonic(), len(self.data)))
             self.data.extend(bytes(size - len(self.data)))
         missing = -(-size // BLOCK) - len(self.blocks)
         self.blocks.extend(bytes([GAP]) * max(missing, 0))
+
+    def end_lately(self):
+        """Where it ended at the least a moment ago."""
+        return min([size for when, size in self.grew if time.monotonic() - when < ARRIVES], default=len(self.data))
 
     def mark(self, start, end, state):
         first, last = start // BLOCK, -(-end // BLOCK)
@@ -183,6 +200,7 @@ class File:
             while done < len(content):
                 began = clock()
                 count = os.pwrite(self.fd if fd is None else fd, content[done:], at + done)
+                self.did("write", at + done, count)
                 self.changed(began)
                 self.written(at + done, content[done:done + count])
                 done += count
@@ -287,6 +305,7 @@ def truncate():
             file.tried(began)
         else:
             file.changed(began)
+        file.did("truncate", size, 0)
         cut(file, size)
 
 
@@ -313,6 +332,7 @@ def punch():
         size = random.randrange(1, 256 * KIB)
         old = bytes(file.data)
         end = min(start + size, len(file.data))
+        lately = file.end_lately()
         began = clock()
         try:
             fallocate(file.fd, PUNCH_HOLE | KEEP_SIZE, start, size)
@@ -332,11 +352,13 @@ def punch():
             return
         # Btrfs stamps no file of which nothing but holes was punched.
         file.changed(began) if any(old[start:end]) else file.tried(began)
+        file.did("punch", start, size)
         file.data[start:end] = bytes(end - start)
         for block in range(-(-start // BLOCK), (start + size) // BLOCK):
             if block < len(file.blocks):
                 # ext4 leaves what lies past the end.
-                file.blocks[block] = HOLE if block * BLOCK < len(file.data) else MAYBE
+                is_new = block >= lately // BLOCK
+                file.blocks[block] = MAYBE if block * BLOCK >= len(file.data) else GAP if is_new else HOLE
         # Btrfs writes zeros to what is punched in part, also where nothing was written.
         for block in {start // BLOCK, (start + size) // BLOCK} if on_btrfs else ():
             if block < len(file.blocks) and file.blocks[block] == HOLE:
@@ -356,6 +378,7 @@ def reserve(file=None, keeps=None, start=None, size=None):
     began = clock()
     try:
         fallocate(file.fd, KEEP_SIZE if keeps else 0, start, size)
+        file.did("reserve" if keeps else "allocate", start, size)
         file.changed(began)
     except OSError as error:
         file.failed(error)
@@ -411,6 +434,7 @@ def direct_write(file, fd, at, memory):
     began = clock()
     try:
         count = os.pwritev(fd, [memory], at)
+        file.did("direct", at, count)
         file.changed(began)
         file.written(at, memory[:count])
     except OSError as error:
@@ -725,9 +749,9 @@ def check_storage(file, fd):
         # Nothing that gives room back leaves capabilities.
         counts["kept_for_capabilities_bytes"] += over
     elif over:
-        wrong("%s: %d bytes too much, from block %d of %d on, size %d, mode %s%s, %s" % (
+        wrong("%s: %d bytes too much, from block %d of %d on, size %d, mode %s%s, %s; %s" % (
             file.path, over, first, len(file.blocks), len(file.data), file.mode, " with capabilities" if file.capabilities else "",
-            [(start // BLOCK, end // BLOCK, hex(flags)) for start, end, flags in fiemap(fd)][-4:]))
+            [(start // BLOCK, end // BLOCK, hex(flags)) for start, end, flags in fiemap(fd)][-4:], ", ".join(file.done)))
     has = set()
     for start, end, flags in fiemap(fd):
         has.update(range(start // BLOCK, min(-(-end // BLOCK), len(file.blocks))))

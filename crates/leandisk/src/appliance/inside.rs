@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use appliance::Window;
 use block::{HostFile, Result, TargetFile};
-use image::{Purpose, Resolver};
+use image::Resolver;
 use journal::{DiskName, Header, Standing};
 use os::{FolderOptions, OutputStream, StoragePromise};
 
@@ -44,6 +43,11 @@ impl<'a> Inside<'a> {
         self.appliances.iter().filter(is_within).find(|appliance| path != appliance.path)
     }
 
+    /// The files that a disk of an OVF lies in, if it lies in several.
+    fn chunk_paths(&self, path: &Path) -> Vec<PathBuf> {
+        self.disk(path).map(|(_, disk)| disk.chunk_paths()).unwrap_or_default()
+    }
+
     /// What holds the bytes of the file of that name.
     fn holder<'p>(&self, path: &'p Path) -> &'p Path
     where
@@ -69,15 +73,24 @@ impl Machine for Inside<'_> {
     }
 
     fn named(&self, path: &Path) -> Named {
-        if self.archive_of(path).is_some() { Named::File } else { self.base.named(path) }
+        let is_file = self.archive_of(path).is_some() || !self.chunk_paths(path).is_empty();
+        if is_file { Named::File } else { self.base.named(path) }
     }
 
     fn storage_of(&self, path: &Path) -> Result<Vec<(u64, u64)>> {
-        self.base.storage_of(self.holder(path))
+        let chunks = self.chunk_paths(path);
+        if chunks.is_empty() {
+            return self.base.storage_of(self.holder(path));
+        }
+        let all = chunks.iter().map(|chunk| self.base.storage_of(chunk)).collect::<Result<Vec<_>>>()?;
+        Ok(all.concat())
     }
 
     fn copied_mode(&self, path: &Path) -> u32 {
-        self.base.copied_mode(self.holder(path))
+        match self.chunk_paths(path).first() {
+            Some(first) => self.base.copied_mode(first),
+            None => self.base.copied_mode(self.holder(path)),
+        }
     }
 
     fn copy_folder(&self, path: &Path, options: FolderOptions) -> Result<Box<dyn CopyFolder + '_>> {
@@ -115,21 +128,7 @@ impl Machine for Inside<'_> {
     fn open(&self, path: &Path, caching: Caching) -> Result<Arc<dyn HostFile>> {
         match self.disk(path) {
             None => self.base.open(path, caching),
-            Some((appliance, Disk { span: Some(span), .. })) => {
-                let file = self.base.open(&appliance.path, caching)?;
-                // It was longer when the description was read.
-                if span.end().get() > file.len_bytes() {
-                    let what = "the appliance became shorter while it was read";
-                    return Err(block::Error::io(what, std::io::ErrorKind::UnexpectedEof.into())
-                        .path(appliance.path.display()));
-                }
-                Ok(Arc::new(Window::new(file, *span, path.to_owned())))
-            }
-            Some((appliance, disk)) => {
-                let from = self.base.open(&appliance.path, Caching::Metadata)?;
-                let gate = self.base.resolver(&appliance.path, &appliance.allow_path)?;
-                gate.open(&*from, &disk.reference, Purpose::Data)
-            }
+            Some((appliance, disk)) => disk.open(self.base, appliance, caching),
         }
     }
 

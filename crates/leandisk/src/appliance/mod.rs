@@ -4,15 +4,18 @@
 //! anything is written. [`Inside`] is the machine on which the appliance's disks have names; whatever works on a machine reads them there.
 //!
 //! Invariants: what a description names is opened through the gate for references, from the description's own folder, or is a member of the archive;
-//! nothing is unpacked.
+//! what is compressed is unpacked in memory, piece by piece.
 
 mod inside;
 mod members;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use appliance::{Archive, Corrupt, Description, Kind, Manifest, TEXT_BYTES_MAX, Window, domain, ovf, vmx};
+use appliance::{
+    Archive, Corrupt, Description, Gunzipped, GzipIndex, Joined, Kind, Manifest, NamedFile, TEXT_BYTES_MAX,
+    Window, domain, ovf, vmx,
+};
 use block::{Error, HostFile, ReadAt, Result, read_vec};
 use extent::{Host, HostOffset, HostSpan};
 use image::{Format, Purpose, Resolver};
@@ -47,8 +50,47 @@ pub struct Disk {
     /// The format that was stated: by the user, else by the description.
     pub(crate) format: Option<Format>,
     capacity: Option<appliance::Capacity>,
-    /// Where it lies in an OVA.
-    span: Option<HostSpan>,
+    place: Place,
+    /// Of a file that is compressed.
+    gzip: Option<Gzip>,
+}
+
+/// Where a disk's file lies: as a whole, or in chunks.
+#[derive(Debug)]
+enum Place {
+    /// In an OVA.
+    Members(Vec<HostSpan>),
+    /// By the names that the description has for them.
+    Files(Vec<String>),
+}
+
+/// Where a compressed file can be unpacked from, once that is known.
+#[derive(Debug)]
+struct Gzip {
+    index: Mutex<Option<Arc<GzipIndex>>>,
+    unpacked_bytes_max: u64,
+}
+
+impl Gzip {
+    fn of(disk: &appliance::Disk) -> Option<Self> {
+        let unpacked_bytes_max = disk.unpacked_bytes_max();
+        disk.packing.is_gzip.then(|| Self { index: Mutex::default(), unpacked_bytes_max })
+    }
+
+    /// Reads all of the file, the first time.
+    fn index(
+        &self,
+        file: &dyn HostFile,
+        advanced: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Arc<GzipIndex>> {
+        let mut known = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = &*known {
+            return Ok(index.clone());
+        }
+        let made = Arc::new(GzipIndex::make(file, self.unpacked_bytes_max, advanced)?);
+        *known = Some(made.clone());
+        Ok(made)
+    }
 }
 
 impl Disk {
@@ -56,6 +98,57 @@ impl Disk {
     pub(crate) fn check_capacity(&self, virtual_bytes: u64) -> Result<()> {
         let Some(capacity) = self.capacity else { return Ok(()) };
         capacity.check(virtual_bytes).map_err(|error| error.path(self.path.display()))
+    }
+
+    /// Its file as it is packed.
+    fn packed(
+        &self,
+        base: &dyn Machine,
+        appliance: &Appliance,
+        caching: Caching,
+    ) -> Result<Arc<dyn HostFile>> {
+        let chunks: Vec<Arc<dyn HostFile>> = match &self.place {
+            Place::Members(spans) => {
+                let file = base.open(&appliance.path, caching)?;
+                // It was longer when the description was read.
+                if spans.iter().any(|span| span.end().get() > file.len_bytes()) {
+                    let what = "the appliance became shorter while it was read";
+                    return Err(Error::io(what, std::io::ErrorKind::UnexpectedEof.into())
+                        .path(appliance.path.display()));
+                }
+                let window =
+                    |span: &HostSpan| Arc::new(Window::new(file.clone(), *span, self.path.clone())) as _;
+                spans.iter().map(window).collect()
+            }
+            Place::Files(names) => {
+                let from = base.open(&appliance.path, Caching::Metadata)?;
+                let gate = base.resolver(&appliance.path, &appliance.allow_path)?;
+                let open = |name: &String| gate.open(&*from, name, Purpose::Data);
+                names.iter().map(open).collect::<Result<_>>()?
+            }
+        };
+        match <[_; 1]>::try_from(chunks) {
+            Ok([only]) => Ok(only),
+            Err(several) => Ok(Arc::new(Joined::new(several, self.path.clone()))),
+        }
+    }
+
+    /// Its file.
+    fn open(&self, base: &dyn Machine, appliance: &Appliance, caching: Caching) -> Result<Arc<dyn HostFile>> {
+        let packed = self.packed(base, appliance, caching)?;
+        let Some(gzip) = &self.gzip else { return Ok(packed) };
+        let index = gzip.index(&*packed, &mut |_| Ok(())).map_err(|error| error.path(self.path.display()))?;
+        Ok(Arc::new(Gunzipped::new(packed, index)))
+    }
+
+    /// The files of the host that hold its bytes, if they are files of their own, and other than what it is called.
+    fn chunk_paths(&self) -> Vec<PathBuf> {
+        match &self.place {
+            Place::Files(names) if names.len() > 1 => {
+                names.iter().map(|name| self.path.with_file_name(name)).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -136,30 +229,49 @@ impl Reading<'_> {
             let found = archive.member(name).or_else(|| archive.member(&decoded?));
             found.ok_or_else(|| Error::corrupt(Corrupt::NoSuchMember { name: name.to_owned() }))
         };
-        for (name, len_bytes) in &description.files {
+        let parts = all_parts(&description)?;
+        for (name, len_bytes) in &parts {
             check_len(name, member(name)?.span.len_bytes(), *len_bytes)?;
         }
         let mut disks = Vec::new();
         for disk in description.disks {
-            let member = member(&disk.file)?;
+            let mut members = Vec::new();
+            for (name, _) in parts_of(&description.files, &disk.file)? {
+                members.push(member(&name)?);
+            }
+            let path = match &members[..] {
+                [only] => self.path.join(&only.name),
+                _ => self.path.join(&disk.file),
+            };
             disks.push(Disk {
-                path: self.path.join(&member.name),
+                path,
+                gzip: Gzip::of(&disk),
                 id: disk.id,
                 reference: disk.file,
                 format: self.options.format.or(disk.format),
                 capacity: disk.capacity,
-                span: Some(member.span),
+                place: Place::Members(members.into_iter().map(|member| member.span).collect()),
             });
         }
         match archive.manifest()? {
             None => description.notes.push(NO_MANIFEST.into()),
             Some(manifest) => {
                 let manifest = Manifest::parse(&text_of(&window(manifest.span), &manifest.name)?)?;
-                let mut files = vec![(descriptor.name.clone(), Arc::new(window(descriptor.span)) as _)];
-                let named = description.files.iter().map(|(name, _)| name.as_str());
+                let mut files: Vec<(String, Arc<dyn HostFile>)> =
+                    vec![(descriptor.name.clone(), Arc::new(window(descriptor.span)))];
+                let chunked = chunked(&description.files)?;
+                let named = parts.iter().map(|(name, _)| name.as_str());
                 for name in named.chain(manifest.names()) {
+                    // There may be a digest of the whole file as well.
+                    if let Some((_, parts)) = chunked.iter().find(|(whole, _)| *whole == name) {
+                        let chunks =
+                            parts.iter().map(|(part, _)| Ok(Arc::new(window(member(part)?.span)) as _));
+                        let chunks = chunks.collect::<Result<Vec<_>>>()?;
+                        files.push((name.to_owned(), Arc::new(Joined::new(chunks, self.path.join(name)))));
+                        continue;
+                    }
                     let member = member(name)?;
-                    files.push((member.name.clone(), Arc::new(window(member.span)) as Arc<dyn HostFile>));
+                    files.push((member.name.clone(), Arc::new(window(member.span))));
                 }
                 description.notes.extend(self.check(&manifest, files)?);
             }
@@ -167,27 +279,37 @@ impl Reading<'_> {
         if archive.has_certificate() {
             description.notes.push(NOT_SIGNED.into());
         }
-        Ok(self.read(Kind::Ova, disks, description.notes, Some(archive)))
+        let appliance = self.read(Kind::Ova, disks, description.notes, Some(archive));
+        self.unpack(&appliance)?;
+        Ok(appliance)
     }
 
     fn folder(&self, kind: Kind, file: &dyn HostFile, mut description: Description) -> Result<Appliance> {
         let gate = self.machine.resolver(self.path, &self.options.allow_path)?;
-        let mut files = Vec::new();
-        for (name, len_bytes) in &description.files {
-            let (opened, name) = open_named(&*gate, file, name, kind)?;
-            check_len(&name, opened.len_bytes(), *len_bytes)?;
+        let mut files: Vec<(String, Arc<dyn HostFile>)> = Vec::new();
+        for (name, len_bytes) in all_parts(&description)? {
+            let (opened, name) = open_named(&*gate, file, &name, kind)?;
+            check_len(&name, opened.len_bytes(), len_bytes)?;
             files.push((name, opened));
         }
         let mut disks = Vec::new();
         for disk in description.disks {
-            let (_, reference) = open_named(&*gate, file, &disk.file, kind)?;
+            let mut names = Vec::new();
+            for (name, _) in parts_of(&description.files, &disk.file)? {
+                names.push(open_named(&*gate, file, &name, kind)?.1);
+            }
+            let reference = match &names[..] {
+                [only] => only.clone(),
+                _ => disk.file.clone(),
+            };
             disks.push(Disk {
                 path: self.path.parent().unwrap_or(Path::new("")).join(&reference),
+                gzip: Gzip::of(&disk),
                 id: disk.id,
                 reference,
                 format: self.options.format.or(disk.format),
                 capacity: disk.capacity,
-                span: None,
+                place: Place::Files(names),
             });
         }
         if kind == Kind::Ovf {
@@ -196,6 +318,15 @@ impl Reading<'_> {
                 Some(manifest) => {
                     let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                     files.push((name, self.machine.open(self.path, Caching::PageCache)?));
+                    for (whole, parts) in chunked(&description.files)? {
+                        if manifest.names().any(|name| name == whole) {
+                            let chunks =
+                                parts.iter().map(|(part, _)| Ok(open_named(&*gate, file, part, kind)?.0));
+                            let chunks = chunks.collect::<Result<Vec<_>>>()?;
+                            let path = self.path.with_file_name(whole);
+                            files.push((whole.to_owned(), Arc::new(Joined::new(chunks, path))));
+                        }
+                    }
                     for name in manifest.names() {
                         if !files.iter().any(|(known, _)| known == name) {
                             let (opened, name) = open_named(&*gate, file, name, kind)?;
@@ -206,7 +337,26 @@ impl Reading<'_> {
                 }
             }
         }
-        Ok(self.read(kind, disks, description.notes, None))
+        let appliance = self.read(kind, disks, description.notes, None);
+        self.unpack(&appliance)?;
+        Ok(appliance)
+    }
+
+    /// Has what is compressed read once, if somebody watches that: who opens it then need not.
+    fn unpack(&self, appliance: &Appliance) -> Result<()> {
+        let Some(observer) = self.observer else { return Ok(()) };
+        for disk in &appliance.disks {
+            let Some(gzip) = &disk.gzip else { continue };
+            let file = disk.packed(self.machine, appliance, Caching::PageCache)?;
+            let progress = observer.progress("check", file.len_bytes(), Cancel::default());
+            let done = gzip.index(&*file, &mut |bytes| {
+                progress.advanced(bytes, 0);
+                if progress.is_cancelled() { Err(Error::interrupted()) } else { Ok(()) }
+            });
+            done.map_err(|error| error.path(disk.path.display()))?;
+            progress.finish();
+        }
+        Ok(())
     }
 
     fn read(&self, kind: Kind, disks: Vec<Disk>, notes: Vec<String>, archive: Option<Archive>) -> Appliance {
@@ -259,6 +409,27 @@ pub(crate) fn check_source(
         observer.note(note);
     }
     Ok(())
+}
+
+/// The name of what a file or a chunk of it lies in, and its length, where that is told.
+type Part = (String, Option<u64>);
+
+/// The names of all that the description's files lie in.
+fn all_parts(description: &Description) -> Result<Vec<Part>> {
+    let parts = description.files.iter().map(NamedFile::parts).collect::<Result<Vec<_>>>()?;
+    Ok(parts.into_iter().flatten().collect())
+}
+
+/// The names of what the file of that name lies in.
+fn parts_of(files: &[NamedFile], name: &str) -> Result<Vec<Part>> {
+    let named = files.iter().find(|file| file.name == name);
+    named.map_or_else(|| Ok(vec![(name.to_owned(), None)]), NamedFile::parts)
+}
+
+/// Files that lie in chunks, each with these.
+fn chunked(files: &[NamedFile]) -> Result<Vec<(&str, Vec<Part>)>> {
+    let chunked = files.iter().filter(|file| file.packing.chunk_bytes.is_some());
+    chunked.map(|file| Ok((file.name.as_str(), file.parts()?))).collect()
 }
 
 const NOT_READ: &str = "the manifest was not checked: a copy reads all files and compares";
