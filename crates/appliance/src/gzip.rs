@@ -19,6 +19,8 @@ use crate::corrupt::Corrupt;
 
 /// As far back as deflate refers: a power of two.
 const WINDOW_BYTES: usize = 32 << 10;
+// What a kept state takes: POINT_COUNT_MAX of them are 44 MiB.
+const _: () = assert!(size_of::<DecompressorOxide>() + WINDOW_BYTES <= 44 << 10);
 /// What is read of the compressed file at a time.
 const INPUT_BYTES: usize = 64 << 10;
 /// From one state that is kept to the next at the least.
@@ -150,6 +152,10 @@ fn broken(why: String) -> Error {
     Error::corrupt(Corrupt::Gzip { why })
 }
 
+fn ends_early() -> Error {
+    broken("it ends in the midst of its contents".into())
+}
+
 impl State {
     fn new() -> Self {
         Self {
@@ -196,8 +202,9 @@ impl Reader {
             let end = self.input_start + self.input.len() as u64;
             if self.state.input_at >= end || self.state.input_at < self.input_start {
                 self.input_start = self.state.input_at;
-                let len = (file.len_bytes() - self.input_start).min(INPUT_BYTES as u64);
-                self.input.resize(usize::try_from(len).expect("small"), 0);
+                // A header may lead past the end, and a file may be shorter than when its index was made.
+                let left = file.len_bytes().checked_sub(self.input_start).ok_or_else(ends_early)?;
+                self.input.resize(usize::try_from(left.min(INPUT_BYTES as u64)).expect("small"), 0);
                 file.read_at(Offset::new(self.input_start), &mut self.input)?;
             }
             let from = usize::try_from(self.state.input_at - self.input_start).expect("within the buffer");
@@ -209,20 +216,15 @@ impl Reader {
                 decompress(&mut self.state.inflate, input, &mut self.state.window[..], place, flags);
             self.state.input_at += taken as u64;
             self.state.output_at += made as u64;
+            use TINFLStatus::{Done, FailedCannotMakeProgress, HasMoreOutput, NeedsMoreInput};
             match status {
-                TINFLStatus::HasMoreOutput | TINFLStatus::NeedsMoreInput if made > 0 => {
-                    return Ok(Step::Unpacked(&self.state.window[place..place + made]));
-                }
-                TINFLStatus::HasMoreOutput => {}
-                TINFLStatus::NeedsMoreInput if !is_last && taken > 0 => {}
                 // The end is told once more when what came with it was taken.
-                TINFLStatus::Done if made > 0 => {
+                HasMoreOutput | NeedsMoreInput | Done if made > 0 => {
                     return Ok(Step::Unpacked(&self.state.window[place..place + made]));
                 }
-                TINFLStatus::Done => return self.ends_member(file),
-                TINFLStatus::NeedsMoreInput | TINFLStatus::FailedCannotMakeProgress => {
-                    return Err(broken("it ends in the midst of its contents".into()));
-                }
+                HasMoreOutput | NeedsMoreInput if taken > 0 && !is_last => {}
+                Done => return self.ends_member(file),
+                HasMoreOutput | NeedsMoreInput | FailedCannotMakeProgress => return Err(ends_early()),
                 other => return Err(broken(format!("it is no deflate stream ({other:?})"))),
             }
         }
@@ -231,21 +233,18 @@ impl Reader {
     /// Takes a header; `false` at the end of the file, or of what gzip reads of it: zeros may fill a tape's last block.
     fn begins_member(&mut self, file: &dyn HostFile) -> Result<bool> {
         let at = self.state.input_at;
-        if at == file.len_bytes() && at > 0 {
-            return Ok(false);
-        }
-        if at > 0 && rest_is_zero(file, at)? {
-            return Ok(false);
-        }
         let take = |at: u64, len: u64| read_vec::<Host>(file, Offset::new(at), len, "gzip header");
-        let header = take(at, HEADER_BYTES)?;
-        let flags = header[3];
-        if header[..3] != MAGIC || flags & RESERVED != 0 {
-            return Err(broken(if at == 0 {
-                "it is none".into()
-            } else {
-                "something else follows its end".into()
-            }));
+        let header = take(at, file.len_bytes().saturating_sub(at).min(HEADER_BYTES))?;
+        if !header.starts_with(&MAGIC) {
+            return match at {
+                0 => Err(broken("it is none".into())),
+                _ if rest_is_zero(file, at)? => Ok(false),
+                _ => Err(broken("something else follows its end".into())),
+            };
+        }
+        let flags = *header.get(3).filter(|_| header.len() as u64 == HEADER_BYTES).ok_or_else(ends_early)?;
+        if flags & RESERVED != 0 {
+            return Err(broken(format!("its header has the flags {flags:#04x}, which nobody knows")));
         }
         let mut end = at + HEADER_BYTES;
         if flags & HAS_EXTRA != 0 {
@@ -512,8 +511,18 @@ mod tests {
             let error = index(&*file(bytes)).unwrap_err().to_string();
             assert!(error.contains(why), "{error}, not {why}");
         };
-        fails(Vec::new(), "gzip header");
+        fails(Vec::new(), "it is none");
         fails(b"no gzip at all".to_vec(), "it is none");
+        for len in 3..10 {
+            fails(packed[..len].to_vec(), "in the midst");
+        }
+        let with_flags = |flags: u8, behind: &[u8]| [&packed[..3], &[flags], &packed[4..10], behind].concat();
+        // An extra field that leads past the end.
+        fails(with_flags(HAS_EXTRA, b"\xff\xff"), "in the midst");
+        fails(with_flags(HAS_EXTRA, b"\xff"), "gzip header");
+        fails(with_flags(HAS_NAME, b"endless"), "without an end");
+        fails(with_flags(HAS_EXTRA | HAS_COMMENT, b"\xff\xff"), "gzip header");
+        fails(with_flags(0x20, b""), "which nobody knows");
         for len in [11, 5000, packed.len() - 9] {
             fails(packed[..len].to_vec(), "in the midst");
         }
@@ -529,6 +538,12 @@ mod tests {
         // Within the contents: some break the stream, and what does not breaks the checksum.
         for at in (20..packed.len() - 8).step_by(packed.len() / 40) {
             index(&*file(changed(at))).unwrap_err();
+        }
+        // It became shorter after its index was made.
+        let index = Arc::new(index(&*file(packed.clone())).unwrap());
+        let shorter = Gunzipped::new(file(packed[..1000].to_vec()), index);
+        for at in [0, 2_400_000] {
+            shorter.read_at(Offset::new(at), &mut [0; 100]).unwrap_err();
         }
         let error = GzipIndex::make(&*file(packed.clone()), 2_000_000, &mut |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("more than 2000000 bytes"), "{error}");
