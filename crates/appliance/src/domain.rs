@@ -5,7 +5,7 @@ use image::Format;
 
 use crate::corrupt::Corrupt;
 use crate::xml::Element;
-use crate::{DISK_COUNT_MAX, Description, Disk, NamedFile, Packing};
+use crate::{DISK_COUNT_MAX, Description, Disk, NamedFile};
 
 /// The disks that are files or block devices. `Unsupported` if one is neither.
 pub fn read(text: &str) -> Result<Description> {
@@ -28,13 +28,7 @@ pub fn read(text: &str) -> Result<Description> {
         }
         description.files.push(NamedFile::plain(file));
         let format = Some(format(disk, &id)?);
-        description.disks.push(Disk {
-            id,
-            file: file.to_owned(),
-            format,
-            capacity: None,
-            packing: Packing::default(),
-        });
+        description.disks.push(Disk { id, file: file.to_owned(), format, capacity: None });
     }
     Ok(description)
 }

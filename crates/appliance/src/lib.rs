@@ -94,8 +94,6 @@ pub struct Disk {
     pub format: Option<Format>,
     /// How large the description says that the disk is.
     pub capacity: Option<Capacity>,
-    /// How that file is packed.
-    pub packing: Packing,
 }
 
 impl Disk {
@@ -185,10 +183,17 @@ impl Capacity {
 pub struct Description {
     /// Those that have a file, in the description's order.
     pub disks: Vec<Disk>,
-    /// All files that it names: what a manifest has to cover.
+    /// All files that it names, those of the disks among them: what a manifest has to cover.
     pub files: Vec<NamedFile>,
     /// What is left out, in sentences.
     pub notes: Vec<String>,
+}
+
+impl Description {
+    /// The file of that name.
+    pub fn file(&self, name: &str) -> Option<&NamedFile> {
+        self.files.iter().find(|file| file.name == name)
+    }
 }
 
 /// The text of a description. `Unsupported` if it is none in UTF-8.

@@ -40,7 +40,6 @@ pub fn read(text: &str) -> Result<Description> {
             file: file.required("href")?.to_owned(),
             format: disk.attribute("format").and_then(format_of),
             capacity: capacity(disk)?,
-            packing: packing(file)?,
         });
     }
     Ok(description)
@@ -152,7 +151,7 @@ mod tests {
         let capacity = Some(Capacity { bytes: 8 << 30, unit_bytes: 1 << 30 });
         let (id, file) = ("d1".to_owned(), "a.vmdk".to_owned());
         let packing = Packing::default();
-        let disk = Disk { id, file: file.clone(), format: Some(Format::Vmdk), capacity, packing };
+        let disk = Disk { id, file: file.clone(), format: Some(Format::Vmdk), capacity };
         assert_eq!(found.disks, [disk]);
         assert_eq!(found.files, [NamedFile { name: file, len_bytes: Some(4096), packing }]);
         assert!(found.notes[0].contains("'d2' has no file"), "{:?}", found.notes);
@@ -161,7 +160,7 @@ mod tests {
     #[test]
     fn files_are_packed_in_chunks_and_with_gzip() {
         let found = read(&descriptor("ovf:chunkSize='2000' ovf:compression='gzip'", "")).unwrap();
-        assert!(found.disks[0].packing.is_gzip);
+        assert!(found.file("a.vmdk").unwrap().packing.is_gzip);
         let part = |name: &str, len_bytes| (name.to_owned(), Some(len_bytes));
         let chunks =
             [part("a.vmdk.000000000", 2000), part("a.vmdk.000000001", 2000), part("a.vmdk.000000002", 96)];

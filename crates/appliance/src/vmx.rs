@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use block::{Error, Result};
 
 use crate::corrupt::Corrupt;
-use crate::{DISK_COUNT_MAX, Description, Disk, NamedFile, Packing};
+use crate::{DISK_COUNT_MAX, Description, Disk, NamedFile};
 
 /// The buses that disks hang on.
 const BUSES: [&str; 4] = ["scsi", "sata", "nvme", "ide"];
@@ -50,13 +50,7 @@ pub fn read(text: &str) -> Result<Description> {
         description.files.push(NamedFile::plain(file));
         // What VMware attaches is a VMDK, whatever its name.
         let format = Some(image::Format::Vmdk);
-        description.disks.push(Disk {
-            id: device,
-            file: file.to_owned(),
-            format,
-            capacity: None,
-            packing: Packing::default(),
-        });
+        description.disks.push(Disk { id: device, file: file.to_owned(), format, capacity: None });
     }
     Ok(description)
 }

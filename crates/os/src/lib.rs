@@ -78,7 +78,7 @@ pub use journal_file::{
 pub use kept::{Kept, Names as ExtractedNames, Of as ExtractedOf, SpecialFile};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
-pub use mounts::{Mount, hide_mounts, mount_of, mounts, mounts_in};
+pub use mounts::{Mount, hide_mounts, mount_of, mounts};
 #[cfg(feature = "mutants")]
 pub use mutant::{MUTANTS, Mutant};
 pub use named::{make_folder, move_for_good, names_in, open_input, remove_folder, remove_made};

@@ -30,10 +30,10 @@ pub struct Mount {
     pub kind: Vec<u8>,
     /// What it was mounted from: most often a device.
     pub source: PathBuf,
-    /// Options of this mount alone, with commas between.
-    options: Vec<u8>,
-    /// Options of the file system, wherever it is mounted.
-    system_options: Vec<u8>,
+    /// Nothing can be written through this mount.
+    is_read_only: bool,
+    /// Nothing is written to the file system itself, wherever it is mounted.
+    pub(crate) is_read_only_system: bool,
     /// What is mounted and unmounted elsewhere arrives here.
     follows_others: bool,
 }
@@ -52,8 +52,8 @@ impl Mount {
             point: unescaped(point),
             kind: kind.to_vec(),
             source: unescaped(source),
-            options: options.to_vec(),
-            system_options: system_options.to_vec(),
+            is_read_only: is_read_only(options),
+            is_read_only_system: is_read_only(system_options),
             follows_others: propagation
                 .iter()
                 .any(|field| field.starts_with(b"shared:") || field.starts_with(b"master:")),
@@ -62,12 +62,7 @@ impl Mount {
 
     /// Whether something can be written through this mount.
     pub fn is_writable(&self) -> bool {
-        !has_option(&self.options, b"ro") && !self.is_read_only_system()
-    }
-
-    /// Whether nothing is written to the file system itself.
-    pub(crate) fn is_read_only_system(&self) -> bool {
-        has_option(&self.system_options, b"ro")
+        !self.is_read_only && !self.is_read_only_system
     }
 
     /// The number of the device that it was mounted from. Some file systems have a number of their own, and tell the device by its name alone.
@@ -77,8 +72,8 @@ impl Mount {
     }
 }
 
-fn has_option(options: &[u8], wanted: &[u8]) -> bool {
-    options.split(|byte| *byte == b',').any(|option| option == wanted)
+fn is_read_only(options: &[u8]) -> bool {
+    options.split(|byte| *byte == b',').any(|option| option == b"ro")
 }
 
 /// Everything that is mounted, as this thread sees it, in the order in which it was; nothing if the kernel does not tell.
@@ -87,7 +82,7 @@ pub fn mounts() -> Vec<Mount> {
 }
 
 /// What a text as that of `mountinfo` says.
-pub fn mounts_in(text: &[u8]) -> Vec<Mount> {
+fn mounts_in(text: &[u8]) -> Vec<Mount> {
     text.split(|byte| *byte == b'\n').filter_map(Mount::parse).collect()
 }
 
@@ -135,7 +130,7 @@ pub fn hide_mounts(dir: &Path) -> Result<()> {
         [Some(dir.to_owned()), Some(env::temp_dir()), env::current_dir().ok(), env::current_exe().ok()];
     let needed: Vec<_> =
         folders.into_iter().flatten().filter_map(|path| fs::canonicalize(path).ok()).collect();
-    for mount in kept_for_nobody(&mounts(), &needed).rev() {
+    for mount in kept_for_nobody(&mounts(), &needed).into_iter().rev() {
         let Ok(point) = CString::new(mount.point.as_os_str().as_bytes()) else { continue };
         // SAFETY: the path is a string with its NUL. One that cannot be unmounted stays, as it did before.
         #[allow(unsafe_code)]
@@ -147,24 +142,19 @@ pub fn hide_mounts(dir: &Path) -> Result<()> {
 }
 
 /// Mounts of files that do not go when others unmount them, that hold nothing that is needed, and on which nothing else stands.
-fn kept_for_nobody<'a>(
-    mounts: &'a [Mount],
-    needed: &[PathBuf],
-) -> impl DoubleEndedIterator<Item = &'a Mount> {
-    let is_of_a_file = |mount: &Mount| {
+fn kept_for_nobody<'a>(mounts: &'a [Mount], needed: &[PathBuf]) -> Vec<&'a Mount> {
+    let stays_in_use = |mount: &&Mount| {
         let device = mount.source_device().unwrap_or(mount.device);
-        rustix::fs::major(device) == LOOP_MAJOR && !OF_PROGRAMS.contains(&&mount.kind[..])
+        let is_of_a_file = rustix::fs::major(device) == LOOP_MAJOR && !OF_PROGRAMS.contains(&&mount.kind[..]);
+        is_of_a_file && !mount.follows_others
     };
-    let goes = move |mount: &&Mount| !mount.follows_others && is_of_a_file(mount);
-    let is_needed = |mount: &Mount| needed.iter().any(|path| path.starts_with(&mount.point));
-    let carries_another = |mount: &Mount| {
-        mounts
-            .iter()
-            .any(|other| other.point != mount.point && other.point.starts_with(&mount.point) && !goes(&other))
+    let (kept, others): (Vec<_>, Vec<_>) = mounts.iter().partition(stays_in_use);
+    let is_needed = |mount: &Mount| {
+        let below = others.iter().map(|other| &other.point).chain(needed);
+        below.into_iter().any(|path| path != &mount.point && path.starts_with(&mount.point))
+            || needed.contains(&mount.point)
     };
-    let found: Vec<_> =
-        mounts.iter().filter(|mount| goes(mount) && !is_needed(mount) && !carries_another(mount)).collect();
-    found.into_iter()
+    kept.into_iter().filter(|mount| !is_needed(mount)).collect()
 }
 
 #[cfg(test)]
@@ -215,7 +205,7 @@ mod tests {
     fn only_what_would_stay_in_use_for_nobody_is_hidden() {
         let points = |needed: &[&str]| -> Vec<_> {
             let needed: Vec<_> = needed.iter().map(PathBuf::from).collect();
-            kept_for_nobody(&mounts_in(TEXT), &needed).map(|mount| mount.point.clone()).collect()
+            kept_for_nobody(&mounts_in(TEXT), &needed).into_iter().map(|mount| mount.point.clone()).collect()
         };
         assert_eq!(points(&[]), [Path::new("/image"), Path::new("/tmp/work")]);
         assert_eq!(points(&["/tmp/work/bench"]), [Path::new("/image")]);

@@ -397,7 +397,7 @@ fn mounts_of(number: u64) -> Vec<Usage> {
     let mounts = crate::mounts().into_iter();
     let own = mounts.filter(|mount| mount.device == number || mount.source_device() == Some(number));
     let used = own.map(|mount| {
-        let is_read_only = mount.is_read_only_system();
+        let is_read_only = mount.is_read_only_system;
         let how = if is_read_only { "mounted read-only" } else { "mounted" };
         let what = format!("{how} at {}", mount.point.display());
         Usage { writes: !is_read_only, what, is_passing: false }

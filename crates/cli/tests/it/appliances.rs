@@ -213,10 +213,9 @@ fn files_in_chunks_and_compressed_ones_are_copied() {
     let digest = format!("SHA256(vm-disk2.vmdk)= {}\n", whole.split_whitespace().next().unwrap());
     let manifest = fs::read_to_string(scene.inside("vm.mf")).unwrap();
     fs::write(scene.inside("vm.mf"), format!("{manifest}{digest}")).unwrap();
-    let ova_with_both = scene.at("both.ova");
-    fs::rename(&ova, &ova_with_both).unwrap();
-    let ova_with_both = (scene.pack(&members, false), ova_with_both);
-    for source in [&ova_with_both.0, &ova_with_both.1, &scene.inside("vm.ovf")] {
+    let digests_of_chunks = scene.at("chunks.ova");
+    fs::rename(&ova, &digests_of_chunks).unwrap();
+    for source in [&digests_of_chunks, &scene.pack(&members, false), &scene.inside("vm.ovf")] {
         let listed = document(APPLIANCE, &["info", arg(source)]);
         assert_eq!(listed["disks"][0]["file"], "vm-disk1.vmdk", "{listed}");
         assert_eq!(number(&listed, "/disks/0/virtual_bytes"), 16 << 20);
@@ -230,10 +229,6 @@ fn files_in_chunks_and_compressed_ones_are_copied() {
         fs::remove_dir_all(&into).unwrap();
     }
     // A digest of the whole that is another.
-    let wrong = digest.trim_end().chars().rev().skip(1).collect::<String>();
-    let wrong: String = wrong.chars().rev().chain(['g']).collect();
-    fs::write(scene.inside("vm.mf"), format!("{manifest}{wrong}\n")).unwrap();
-    scene.refuses(&scene.inside("vm.ovf"), &[4], "is no digest");
     let other = format!("SHA256(vm-disk2.vmdk)= {}\n", "0".repeat(64));
     fs::write(scene.inside("vm.mf"), format!("{manifest}{other}")).unwrap();
     scene.refuses(&scene.inside("vm.ovf"), &[4], "not what the manifest says");

@@ -43,17 +43,18 @@ impl<'a> Inside<'a> {
         self.appliances.iter().filter(is_within).find(|appliance| path != appliance.path)
     }
 
-    /// The files that a disk of an OVF lies in, if it lies in several.
-    fn chunk_paths(&self, path: &Path) -> Vec<PathBuf> {
-        self.disk(path).map(|(_, disk)| disk.chunk_paths()).unwrap_or_default()
+    /// The files of the host that hold the bytes of the file of that name.
+    fn holders(&self, path: &Path) -> Vec<PathBuf> {
+        if let Some(archive) = self.archive_of(path) {
+            return vec![archive.path.clone()];
+        }
+        let chunks = self.disk(path).map(|(_, disk)| disk.chunk_paths());
+        chunks.filter(|chunks| !chunks.is_empty()).unwrap_or_else(|| vec![path.to_owned()])
     }
 
-    /// What holds the bytes of the file of that name.
-    fn holder<'p>(&self, path: &'p Path) -> &'p Path
-    where
-        'a: 'p,
-    {
-        self.archive_of(path).map_or(path, |appliance| &appliance.path)
+    /// The first of them, which stands for all.
+    fn holder(&self, path: &Path) -> PathBuf {
+        self.holders(path).swap_remove(0)
     }
 
     fn members(&self, appliance: &Appliance, caching: Caching) -> Result<Option<Members>> {
@@ -73,24 +74,19 @@ impl Machine for Inside<'_> {
     }
 
     fn named(&self, path: &Path) -> Named {
-        let is_file = self.archive_of(path).is_some() || !self.chunk_paths(path).is_empty();
-        if is_file { Named::File } else { self.base.named(path) }
+        match self.holders(path).iter().all(|holder| holder == path) {
+            true => self.base.named(path),
+            false => Named::File,
+        }
     }
 
     fn storage_of(&self, path: &Path) -> Result<Vec<(u64, u64)>> {
-        let chunks = self.chunk_paths(path);
-        if chunks.is_empty() {
-            return self.base.storage_of(self.holder(path));
-        }
-        let all = chunks.iter().map(|chunk| self.base.storage_of(chunk)).collect::<Result<Vec<_>>>()?;
-        Ok(all.concat())
+        let all = self.holders(path).into_iter().map(|holder| self.base.storage_of(&holder));
+        Ok(all.collect::<Result<Vec<_>>>()?.concat())
     }
 
     fn copied_mode(&self, path: &Path) -> u32 {
-        match self.chunk_paths(path).first() {
-            Some(first) => self.base.copied_mode(first),
-            None => self.base.copied_mode(self.holder(path)),
-        }
+        self.base.copied_mode(&self.holder(path))
     }
 
     fn copy_folder(&self, path: &Path, options: FolderOptions) -> Result<Box<dyn CopyFolder + '_>> {
@@ -147,15 +143,15 @@ impl Machine for Inside<'_> {
     }
 
     fn journal_path(&self, path: &Path) -> PathBuf {
-        self.base.journal_path(self.holder(path))
+        self.base.journal_path(&self.holder(path))
     }
 
     fn disk_name(&self, path: &Path) -> Result<DiskName> {
-        self.base.disk_name(self.holder(path))
+        self.base.disk_name(&self.holder(path))
     }
 
     fn journal_standing(&self, path: &Path) -> Standing {
-        self.base.journal_standing(self.holder(path))
+        self.base.journal_standing(&self.holder(path))
     }
 
     fn check_journal_place(&self, path: &Path, stated: Option<&Path>) -> Result<()> {

@@ -72,9 +72,9 @@ struct Gzip {
 }
 
 impl Gzip {
-    fn of(disk: &appliance::Disk) -> Option<Self> {
-        let unpacked_bytes_max = disk.unpacked_bytes_max();
-        disk.packing.is_gzip.then(|| Self { index: Mutex::default(), unpacked_bytes_max })
+    fn of(file: Option<&NamedFile>, disk: &appliance::Disk) -> Option<Self> {
+        let is_gzip = file.is_some_and(|file| file.packing.is_gzip);
+        is_gzip.then(|| Self { index: Mutex::default(), unpacked_bytes_max: disk.unpacked_bytes_max() })
     }
 
     /// Reads all of the file, the first time.
@@ -234,9 +234,10 @@ impl Reading<'_> {
             check_len(name, member(name)?.span.len_bytes(), *len_bytes)?;
         }
         let mut disks = Vec::new();
-        for disk in description.disks {
+        for disk in std::mem::take(&mut description.disks) {
+            let file = description.file(&disk.file);
             let mut members = Vec::new();
-            for (name, _) in parts_of(&description.files, &disk.file)? {
+            for (name, _) in parts_of(file, &disk.file)? {
                 members.push(member(&name)?);
             }
             let path = match &members[..] {
@@ -245,7 +246,7 @@ impl Reading<'_> {
             };
             disks.push(Disk {
                 path,
-                gzip: Gzip::of(&disk),
+                gzip: Gzip::of(file, &disk),
                 id: disk.id,
                 reference: disk.file,
                 format: self.options.format.or(disk.format),
@@ -293,9 +294,10 @@ impl Reading<'_> {
             files.push((name, opened));
         }
         let mut disks = Vec::new();
-        for disk in description.disks {
+        for disk in std::mem::take(&mut description.disks) {
+            let named = description.file(&disk.file);
             let mut names = Vec::new();
-            for (name, _) in parts_of(&description.files, &disk.file)? {
+            for (name, _) in parts_of(named, &disk.file)? {
                 names.push(open_named(&*gate, file, &name, kind)?.1);
             }
             let reference = match &names[..] {
@@ -304,7 +306,7 @@ impl Reading<'_> {
             };
             disks.push(Disk {
                 path: self.path.parent().unwrap_or(Path::new("")).join(&reference),
-                gzip: Gzip::of(&disk),
+                gzip: Gzip::of(named, &disk),
                 id: disk.id,
                 reference,
                 format: self.options.format.or(disk.format),
@@ -420,10 +422,9 @@ fn all_parts(description: &Description) -> Result<Vec<Part>> {
     Ok(parts.into_iter().flatten().collect())
 }
 
-/// The names of what the file of that name lies in.
-fn parts_of(files: &[NamedFile], name: &str) -> Result<Vec<Part>> {
-    let named = files.iter().find(|file| file.name == name);
-    named.map_or_else(|| Ok(vec![(name.to_owned(), None)]), NamedFile::parts)
+/// The names of what a disk's file lies in.
+fn parts_of(file: Option<&NamedFile>, name: &str) -> Result<Vec<Part>> {
+    file.map_or_else(|| Ok(vec![(name.to_owned(), None)]), NamedFile::parts)
 }
 
 /// Files that lie in chunks, each with these.
