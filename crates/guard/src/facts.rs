@@ -69,4 +69,8 @@ pub struct Room {
     pub free_bytes: u64,
     /// Bytes that there are at all.
     pub all_bytes: u64,
+    /// Of what is free, what the file system has not decided yet to use for files or for its own tables (Btrfs: what no block group has).
+    /// Room that is reserved makes it room for files for good, and without a rest tables cannot grow: then programs are refused though much
+    /// is free.
+    pub undecided_bytes: u64,
 }

@@ -45,6 +45,13 @@ const ALL_SHARE: u64 = 2;
 /// One part of so many of the file system stays free.
 const FREE_SHARE: u64 = 20;
 const FREE_BYTES_MIN: u64 = 64 << 20;
+/// So much of what is undecided is left to the file system's tables: two block groups of metadata, with a copy of each. Btrfs makes them of 256 MiB,
+/// or of 1 GiB on more than 50 GiB, and of no more than a tenth of all (`init_alloc_chunk_ctl_policy_regular`, fs/btrfs/volumes.c).
+const TABLE_GROUPS: u64 = 4;
+const TABLE_GROUP_SHARE: u64 = 10;
+const TABLE_GROUP_BYTES: u64 = 256 << 20;
+const LARGE_TABLE_GROUP_BYTES: u64 = 1 << 30;
+const LARGE_BYTES: u64 = 50 << 30;
 
 /// What the guard is to do.
 #[derive(Clone, Copy, Debug)]
@@ -661,13 +668,22 @@ impl Work<'_, '_> {
 
 /// What is free beyond what is to stay free.
 fn spare_bytes(room: Room) -> u64 {
-    room.free_bytes.saturating_sub((room.all_bytes / FREE_SHARE).max(FREE_BYTES_MIN))
+    free_for_files(room).saturating_sub((room.all_bytes / FREE_SHARE).max(FREE_BYTES_MIN))
+}
+
+/// What is free and not kept for tables.
+fn free_for_files(room: Room) -> u64 {
+    let group = if room.all_bytes > LARGE_BYTES { LARGE_TABLE_GROUP_BYTES } else { TABLE_GROUP_BYTES };
+    let kept = TABLE_GROUPS * group.min(room.all_bytes / TABLE_GROUP_SHARE);
+    let kept = if broken!(TablesStarved) { 0 } else { kept };
+    room.free_bytes.saturating_sub(room.undecided_bytes.min(kept))
 }
 
 /// What may be reserved at once where so much is reserved already.
 fn may_bytes(room: Room, reserved_bytes: u64) -> u64 {
-    let all = (room.free_bytes.saturating_add(reserved_bytes) / ALL_SHARE).saturating_sub(reserved_bytes);
-    all.min(spare_bytes(room)).min(room.free_bytes / STEP_SHARE)
+    let free_bytes = free_for_files(room);
+    let all = (free_bytes.saturating_add(reserved_bytes) / ALL_SHARE).saturating_sub(reserved_bytes);
+    all.min(spare_bytes(room)).min(free_bytes / STEP_SHARE)
 }
 
 /// Why a file is left alone, in words.

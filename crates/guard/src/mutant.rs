@@ -45,10 +45,12 @@ pub enum Mutant {
     LostForgotten,
     /// Room stays for a while where others run short of it.
     ShortageIgnored,
+    /// What Btrfs needs for its tables is reserved for files.
+    TablesStarved,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 21] = [
+pub const MUTANTS: [Mutant; 22] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -70,4 +72,5 @@ pub const MUTANTS: [Mutant; 21] = [
     Mutant::HolesFilled,
     Mutant::LostForgotten,
     Mutant::ShortageIgnored,
+    Mutant::TablesStarved,
 ];

@@ -20,6 +20,7 @@ use predict::profile::HDD;
 
 const MIB: u64 = 1 << 20;
 const FILES: usize = 3;
+const SMALL_BYTES: u64 = 3 << 30;
 
 /// xorshift64*, enough to choose what happens.
 struct Random(u64);
@@ -85,6 +86,8 @@ struct World {
     /// The next reservation fails.
     fails_to_reserve: bool,
     is_short_of_room: bool,
+    /// On a Btrfs of [`SMALL_BYTES`]: what no block group has.
+    undecided_bytes: Option<u64>,
     /// Files whose room did not go back at the end, though nobody has them open.
     kept_count: usize,
 }
@@ -123,6 +126,7 @@ impl World {
             stores_next: false,
             fails_to_reserve: false,
             is_short_of_room: false,
+            undecided_bytes: None,
             kept_count: 0,
         }
     }
@@ -238,7 +242,10 @@ impl Machine for Sim {
 
     fn room(&mut self) -> Result<Room> {
         let free_bytes = if self.0.borrow().is_short_of_room { 0 } else { 1 << 40 };
-        Ok(Room { free_bytes, all_bytes: 1 << 41 })
+        Ok(match self.0.borrow().undecided_bytes {
+            None => Room { free_bytes, all_bytes: 1 << 41, undecided_bytes: 0 },
+            Some(bytes) => Room { free_bytes: bytes, all_bytes: SMALL_BYTES, undecided_bytes: bytes },
+        })
     }
 
     fn shows_in_stamps(&self) -> bool {
@@ -296,10 +303,13 @@ impl Machine for Sim {
             if !file.exists {
                 return Ok(Reserved::NoRoom);
             }
+            let before_bytes = file.allocated_end.max(from);
             file.allocated_end = file.allocated_end.max(part);
             if shows {
                 file.stamp = time;
             }
+            let taken = world.files[at].allocated_end - before_bytes;
+            world.undecided_bytes = world.undecided_bytes.map(|bytes| bytes.saturating_sub(taken));
         }
         is_mapped |= world.files[at].is_mapped;
         let is_late = is_unseen || is_mapped || world.files[at].true_stamp != true_before;
@@ -741,6 +751,36 @@ fn room_goes_back_at_once_where_others_run_short() {
     gives_back_where_others_run_short().unwrap();
 }
 
+/// Where what is reserved becomes room for files for good, tables can still grow afterwards.
+fn leaves_tables_their_room() -> std::result::Result<(), String> {
+    const TABLES_BYTES: u64 = 1 << 30;
+    let world = Rc::new(RefCell::new(World::new(1, u64::MAX)));
+    world.borrow_mut().writers = false;
+    world.borrow_mut().undecided_bytes = Some(SMALL_BYTES);
+    let mut guard = guard_of(&world).unwrap();
+    for now in 0..50 {
+        {
+            let mut world = world.borrow_mut();
+            for at in 0..FILES {
+                let size = world.files[at].allocated_end + 64 * MIB;
+                world.files[at] =
+                    SimFile { exists: true, is_open: true, size, allocated_end: size, ..SimFile::default() };
+                world.events.push_back((at, true, false));
+            }
+        }
+        drain(&world, &mut guard, now);
+        guard.act(now).unwrap();
+    }
+    let left = world.borrow().undecided_bytes.unwrap();
+    assert!(left < SMALL_BYTES - (256 * MIB), "it reserves where there is enough: {left}");
+    if left >= TABLES_BYTES { Ok(()) } else { Err(format!("{left} bytes are left for tables")) }
+}
+
+#[test]
+fn tables_keep_their_room() {
+    leaves_tables_their_room().unwrap();
+}
+
 /// What somebody stores through a mapping while room is reserved, nobody announces: the time from before is never set again.
 fn keeps_the_time_of_what_is_mapped() -> std::result::Result<(), String> {
     let (world, mut guard) = before_reserving();
@@ -826,6 +866,7 @@ fn each_mutant_is_found() {
                 .and_then(|_| stops_in_the_midst(false))
                 .and_then(|()| small_now_and_then())
                 .and_then(|()| gives_back_where_others_run_short())
+                .and_then(|()| leaves_tables_their_room())
                 .and_then(|()| keeps_the_time_of_what_is_mapped())
                 .and_then(|()| records_what_went_back_before_an_error())
                 .and_then(|()| takes_back_what_was_announced_before_an_error())

@@ -209,7 +209,7 @@ impl Machine for Sim {
 
     fn room(&mut self) -> Result<Room> {
         let free = self.0.borrow().owner.iter().filter(|owner| owner.is_none()).count() as u64;
-        Ok(Room { free_bytes: free * BLOCK, all_bytes: SAID_BLOCKS * BLOCK })
+        Ok(Room { free_bytes: free * BLOCK, all_bytes: SAID_BLOCKS * BLOCK, undecided_bytes: 0 })
     }
 
     fn shows_in_stamps(&self) -> bool {

@@ -65,8 +65,8 @@ pub use grant::Granted;
 pub use group::group_id;
 pub use guard::{
     DeviceCounters, DeviceNumber, DiskFacts, FileFacts, FoundFile, Gathered, GoesOn, GuardedKind,
-    GuardedSystem, Handle, HeldFile, KeptRoom, LeftAlone, OpenDisk, Outcome as ReserveOutcome, Seen,
-    SpacePart, SpaceUse, Taken, Walk, Watch, be_idle_io, connect_at_once, devices_below,
+    GuardedRoom, GuardedSystem, Handle, HeldFile, KeptRoom, LeftAlone, OpenDisk, Outcome as ReserveOutcome,
+    Seen, SpacePart, SpaceUse, Taken, Walk, Watch, be_idle_io, connect_at_once, devices_below,
     devices_below_system, disks_open_in, guarded_mounts, may_store, name_of, open_port, process_at, try_lock,
     wait as wait_for_events, wait_for_input,
 };

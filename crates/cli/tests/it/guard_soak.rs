@@ -4,7 +4,7 @@
 //! reserved that nobody asked for.
 //!
 //! `SOAK_SECONDS` and `SOAK_KILLS` say how long and how often for each file system, `SOAK_SEED` repeats what is chosen (not when what happens),
-//! `SOAK_SYSTEMS` names some of them.
+//! `SOAK_SYSTEMS` names some of them. With `SOAK_WITHOUT_GUARD=1` no guard runs: what fails then, too, is not the guard's doing.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -167,8 +167,17 @@ impl Postgres {
         let sums = "SELECT count(*) FROM (SELECT sum(abalance) FROM pgbench_accounts UNION SELECT sum(bbalance) FROM pgbench_branches \
             UNION SELECT sum(tbalance) FROM pgbench_tellers UNION SELECT coalesce(sum(delta), 0) FROM pgbench_history) sums";
         let args = ["-h", arg(self.socket.path()), "-p", POSTGRES_PORT, "-At", "-c", sums, "postgres"];
-        let said =
-            self.command("psql", &args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+        let began = Instant::now();
+        let said = loop {
+            let said =
+                self.command("psql", &args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+            // Where it found no room for its log it began anew, and recovers.
+            let recovers = String::from_utf8_lossy(&said.stderr).contains("the database system is");
+            if said.status.success() || !recovers || began.elapsed() > PATIENCE {
+                break said;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        };
         assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "1", "the sums differ: {said:?}");
         self.run(
             "pg_amcheck",
@@ -223,10 +232,14 @@ struct Soak {
     postgres: Option<Postgres>,
     tally: Tally,
     wrong: Vec<String>,
+    is_without_guard: bool,
 }
 
 impl Drop for Soak {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.say_what_is_free();
+        }
         if let Some(guard) = &mut self.guard {
             let _ = guard.kill();
             let _ = guard.wait();
@@ -260,7 +273,9 @@ impl Soak {
         }
         let random = Random::new(seed);
         let (tally, wrong) = (Tally::default(), Vec::new());
-        Self { kind, host, random, workers, guard: None, state: scratch(), pressure, postgres, tally, wrong }
+        let is_without_guard = setting("SOAK_WITHOUT_GUARD", 0) != 0;
+        let (guard, state) = (None, scratch());
+        Self { kind, host, random, workers, guard, state, pressure, postgres, tally, wrong, is_without_guard }
     }
 
     /// All workers do this; their answers.
@@ -270,7 +285,29 @@ impl Soak {
         workers.iter().map(|worker| worker.wait_for(answer, wrong)).collect()
     }
 
+    /// For who reads why it failed.
+    fn say_what_is_free(&self) {
+        if let Some(status) = self.status() {
+            println!("{}", status["paths"]);
+        }
+        let path = arg(self.host.path());
+        let asked: &[&[&str]] = match self.kind {
+            "btrfs" => &[&["btrfs", "filesystem", "usage", path]],
+            _ => &[&["df", "-h", path], &["df", "-i", path]],
+        };
+        for words in asked {
+            let said = Command::new(words[0]).args(&words[1..]).output();
+            println!(
+                "{}",
+                said.map_or_else(|e| e.to_string(), |said| String::from_utf8_lossy(&said.stdout).into())
+            );
+        }
+    }
+
     fn start_guard(&mut self) {
+        if self.is_without_guard {
+            return;
+        }
         let (host, state, pressure) = (self.host.path(), self.state.path(), self.pressure.path());
         let mut command = leandisk();
         command.args(["guard", arg(host), "--state", arg(state), "--pressure", arg(pressure), "--idle", "0"]);
@@ -278,9 +315,13 @@ impl Soak {
         self.guard = Some(command.spawn().unwrap());
     }
 
+    fn status(&self) -> Option<Value> {
+        let text = fs::read_to_string(self.state.path().join("guard.json")).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
     fn note_status(&mut self) {
-        let Ok(text) = fs::read_to_string(self.state.path().join("guard.json")) else { return };
-        let Ok(status) = serde_json::from_str::<Value>(&text) else { return };
+        let Some(status) = self.status() else { return };
         self.tally.moved_bytes += number(&status, "/paths/0/moved_bytes");
         self.tally.repaired += number(&status, "/paths/0/repaired");
         self.tally.reserved = self.tally.reserved.max(number(&status, "/paths/0/reserved_bytes"));
@@ -469,7 +510,9 @@ fn soak(kind: &'static str, seconds: u64, kills: u64, with_postgres: bool) {
     let mut soak = Soak::new(kind, seed, with_postgres);
     let length = CYCLE.min(Duration::from_secs(seconds));
     let began = Instant::now();
-    while soak.tally.cycles == 0 || began.elapsed() < Duration::from_secs(seconds) || soak.tally.kills < kills
+    while soak.tally.cycles == 0
+        || began.elapsed() < Duration::from_secs(seconds)
+        || (soak.tally.kills < kills && !soak.is_without_guard)
     {
         soak.cycle(length);
     }

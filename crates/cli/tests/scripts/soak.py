@@ -30,6 +30,7 @@ import stat
 import struct
 import subprocess
 import sys
+import traceback
 import threading
 import time
 
@@ -52,7 +53,7 @@ SHORTAGES = (28, 122)
 # Seconds within which what a guard decided to reserve arrives.
 ARRIVES = 2
 libc = ctypes.CDLL(None, use_errno=True)
-counts = {"steps": 0, "shortages": 0, "late_times": 0, "files": 0, "snapshots": 0, "pinned_bytes": 0, "gap_bytes": 0, "own_of_xfs_bytes": 0, "kept_for_capabilities_bytes": 0}
+counts = {"steps": 0, "shortages": 0, "unannounced": 0, "late_times": 0, "files": 0, "snapshots": 0, "pinned_bytes": 0, "gap_bytes": 0, "own_of_xfs_bytes": 0, "kept_for_capabilities_bytes": 0}
 wrong_count = 0
 
 
@@ -215,7 +216,7 @@ class File:
     def failed(self, error):
         if error.errno not in SHORTAGES:
             raise error
-        counts["shortages"] += 1
+        count_shortage()
         self.was_short = True
 
 
@@ -223,7 +224,14 @@ def content(size):
     return (random.randbytes(256) * (size // 256 + 1))[:size]
 
 
-files, snapshots, number, is_short = [], {}, 0, False
+files, snapshots, number, is_short, calm_since = [], {}, 0, False, 0
+
+
+def count_shortage():
+    counts["shortages"] += 1
+    if not is_short:
+        counts["unannounced"] += 1
+        print("unannounced %.1f s after calm" % (time.monotonic() - calm_since), traceback.extract_stack()[-4:-1], file=sys.stderr)
 
 
 def new_name():
@@ -611,7 +619,7 @@ def snapshot():
     name = "snapshot-%s-%d" % (os.path.basename(os.getcwd()), counts["steps"])
     made = subprocess.run(["btrfs", "-q", "subvolume", "snapshot"] + random.choice([[], ["-r"]]) + [".", "../" + name], capture_output=True, text=True)
     if made.returncode:
-        counts["shortages"] += 1
+        count_shortage()
         return
     snapshots[name] = {file.path: bytes(file.data) for file in files + finished}
 
@@ -653,7 +661,7 @@ def rows():
         if random.random() < 0.05:
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.OperationalError:
-        counts["shortages"] += 1
+        count_shortage()
         try:
             database.execute("ROLLBACK")
         except sqlite3.OperationalError:
@@ -826,7 +834,7 @@ def step():
     except OSError as error:
         if error.errno not in SHORTAGES:
             raise
-        counts["shortages"] += 1
+        count_shortage()
 
 
 lines = queue.Queue()
@@ -839,7 +847,7 @@ def listen():
 
 
 def main():
-    global is_short
+    global is_short, calm_since
     os.chdir(root)
     if on_btrfs:
         subprocess.run(["btrfs", "-q", "subvolume", "create", "work-%d" % seed], check=True)
@@ -871,7 +879,7 @@ def main():
             os.chdir("/" if line == "leave" else home)
             print(line, flush=True)
         elif line in ("short", "calm"):
-            is_short = line == "short"
+            is_short, calm_since = line == "short", time.monotonic()
             print(line, flush=True)
 
 

@@ -172,8 +172,8 @@ impl Machine for HostMachine {
     }
 
     fn room(&mut self) -> Result<Room> {
-        let (free_bytes, all_bytes) = self.system.room()?;
-        Ok(Room { free_bytes, all_bytes })
+        let os::GuardedRoom { free_bytes, all_bytes, undecided_bytes } = self.system.room()?;
+        Ok(Room { free_bytes, all_bytes, undecided_bytes })
     }
 
     fn shows_in_stamps(&self) -> bool {

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use block::Result;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fsync};
 
-use super::room::copy;
+use super::room::{copy, would_lose_by_moving};
 use super::{GuardedKind, HeldFile, xfs};
 use crate::fiemap::{RawPiece, pieces};
 use crate::ioctl::ioctl;
@@ -397,6 +397,10 @@ impl HeldFile {
     ) -> io::Result<Gathered> {
         self.in_steps(start, end, goes_on, |at, next| {
             let sampled = xfs::sample(&self.file)?;
+            // With what it exchanges the kernel drops capabilities; what is set after this, the kernel sees as a change.
+            if would_lose_by_moving(&self.file) {
+                return Ok(0);
+            }
             copy(&self.file, donor, at, next)?;
             crate::write_out(donor);
             sampled.exchange(&self.file, donor, at, next - at)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use block::{Error, Result};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, ftruncate, futimens};
 
-use super::room::{FileFacts, has_storage_from, left_alone, uncuttable};
+use super::room::{FileFacts, has_storage_from, left_alone, uncuttable, would_lose_by_moving};
 use super::{GuardedKind, GuardedSystem, Handle, LeftAlone};
 use crate::lock_bytes::{is_leased, lease_alone, lease_break_time};
 
@@ -84,7 +84,7 @@ impl HeldFile {
     }
 
     /// Frees what it has past its end up to `to`, unless there is more beyond which would go as well. `false`, and nothing is freed, if somebody
-    /// may have waited for it until the kernel took the lease away.
+    /// may have waited for it until the kernel took the lease away, or if it got capabilities since it was taken.
     pub fn cut(&self, to: u64) -> Result<bool> {
         // ext4 frees all of what is past the end or nothing.
         let is_whole = self.system.kind == GuardedKind::Ext4;
@@ -92,6 +92,9 @@ impl HeldFile {
             return Ok(true);
         }
         let found = self.facts()?;
+        if would_lose_by_moving(&self.file) {
+            return Ok(false);
+        }
         // Asked last: what somebody appends after the look at the length would go.
         if !self.is_ours() {
             return Ok(false);
@@ -149,6 +152,19 @@ mod tests {
             device: 0,
         };
         (HeldFile { file, system, since: Instant::now(), ours_for }, path)
+    }
+
+    #[test]
+    fn what_got_capabilities_since_it_was_taken_is_not_cut() {
+        use super::super::room::tests::{CAPABILITIES, has};
+        let folder = testkit::scratch();
+        let (held, path) = taken(&folder, Duration::from_secs(3600));
+        let how = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&path, "security.capability", &CAPABILITIES, how).unwrap();
+        assert!(!held.cut(1 << 20).unwrap());
+        assert!(has(&held.file), "they stay");
+        rustix::fs::removexattr(&path, "security.capability").unwrap();
+        assert!(held.cut(1 << 20).unwrap());
     }
 
     #[test]

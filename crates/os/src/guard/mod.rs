@@ -6,6 +6,7 @@
 //! - room is freed, and blocks move, only of a file that is held;
 //! - on XFS nothing of this shows in a file's times (`XFS_IOC_OPEN_BY_HANDLE` makes a descriptor that leaves them).
 
+mod btrfs;
 mod fanotify;
 mod gather;
 mod handle;
@@ -63,6 +64,17 @@ impl GuardedKind {
     }
 }
 
+/// The room of a mounted file system, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GuardedRoom {
+    /// What ordinary users may still take.
+    pub free_bytes: u64,
+    /// What there is at all.
+    pub all_bytes: u64,
+    /// Of what is free, what no block group has (Btrfs): it can become room for files or for the file system's own tables.
+    pub undecided_bytes: u64,
+}
+
 /// A mounted file system that can be guarded.
 #[derive(Clone, Debug)]
 pub struct GuardedSystem {
@@ -110,12 +122,21 @@ impl GuardedSystem {
         self.root().is_ok()
     }
 
-    /// Free bytes, and bytes at all.
-    pub fn room(&self) -> Result<(u64, u64)> {
-        let facts = rustix::fs::fstatvfs(self.root()?)
-            .map_err(|error| self.error("ask for the room of", error.into()))?;
+    /// What is free there.
+    pub fn room(&self) -> Result<GuardedRoom> {
+        let fail = |error| self.error("ask for the room of", error);
+        let root = self.root()?;
+        let facts = rustix::fs::fstatvfs(&root).map_err(|error| fail(error.into()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
-        Ok((bytes(facts.f_bavail), bytes(facts.f_blocks)))
+        let undecided_bytes = match self.kind {
+            GuardedKind::Btrfs => btrfs::unallocated_bytes(&root).map_err(fail)?,
+            GuardedKind::Ext4 | GuardedKind::Xfs => 0,
+        };
+        Ok(GuardedRoom {
+            free_bytes: bytes(facts.f_bavail),
+            all_bytes: bytes(facts.f_blocks),
+            undecided_bytes,
+        })
     }
 
     fn error(&self, what: &'static str, error: io::Error) -> Error {
@@ -129,13 +150,10 @@ fn open_folder(path: &Path) -> io::Result<File> {
 
 /// `_IOR(0x15, 0, struct fsuuid2)`: a byte of length and 16 of the number (`include/uapi/linux/fs.h`).
 const FS_IOC_GETFSUUID: u32 = 0x8011_1500;
-/// `_IOR(0x94, 31, struct btrfs_ioctl_fs_info_args)`, 1024 bytes, the number at 16 (`include/uapi/linux/btrfs.h`).
-const BTRFS_IOC_FS_INFO: u32 = 0x8400_941f;
-
 fn uuid_of(root: &File, kind: GuardedKind) -> io::Result<[u8; 16]> {
     let mut answer = [0_u8; 1024];
     let (request, at) = match kind {
-        GuardedKind::Btrfs => (BTRFS_IOC_FS_INFO, 16),
+        GuardedKind::Btrfs => (btrfs::IOC_FS_INFO, btrfs::FS_INFO_UUID),
         GuardedKind::Ext4 | GuardedKind::Xfs => (FS_IOC_GETFSUUID, 1),
     };
     ioctl(root, request, &mut answer)?;

@@ -48,7 +48,7 @@ pub enum Outcome {
     Reserved(FileFacts, FileFacts),
     /// Left alone.
     Not(LeftAlone),
-    /// No room, or not possible here.
+    /// No room, not possible here, or the file is to be left alone since then. Part of it may have been reserved.
     NoRoom,
 }
 
@@ -98,6 +98,23 @@ pub(super) fn left_alone(file: &File) -> Result<Option<LeftAlone>> {
 /// or a package manager writes, or set-id, whose bits one with `CAP_FSETID` does not strip.
 pub(super) fn uncuttable(file: &File) -> Result<Option<LeftAlone>> {
     why_not(file, Wish::GiveBack)
+}
+
+/// Whether a file has something by now that the kernel takes from it when its room changes (capabilities; set-id bits, without `CAP_FSETID`), why
+/// it is to be left alone then, or is about to get some. Asked right before such a call: what was asked before may be long ago on a busy machine.
+fn would_lose(file: &File, wish: Wish) -> Option<LeftAlone> {
+    let Ok(found) = file.metadata() else { return Some(LeftAlone::NoFile) };
+    let is_asked = wish == Wish::Reserve;
+    if found.mode() & 0o6000 != 0 && (is_asked || !keeps_set_id()) || has_capabilities(file) {
+        return Some(LeftAlone::SetId);
+    }
+    // Set-id bits and capabilities come last, once it may be run.
+    (is_asked && found.mode() & 0o111 != 0 && begins_as_program(file)).then_some(LeftAlone::Executable)
+}
+
+/// Whether freeing room of a file, or exchanging it, would take something from it by now.
+pub(super) fn would_lose_by_moving(file: &File) -> bool {
+    would_lose(file, Wish::GiveBack).is_some()
 }
 
 fn why_not(file: &File, wish: Wish) -> Result<Option<LeftAlone>> {
@@ -196,16 +213,34 @@ impl GuardedSystem {
         }
         let Ok(writer) = self.open_write(&file)? else { return Ok(Outcome::NoRoom) };
         let before = FileFacts::of(&file).map_err(fail)?;
-        let mut at = from;
-        while at < to {
-            let len = self.call_bytes(at).min(to - at);
-            if fallocate(&writer, FallocateFlags::KEEP_SIZE, at, len).is_err() {
-                return Ok(Outcome::NoRoom);
-            }
-            at += len;
+        let mut call = |at, len| fallocate(&writer, FallocateFlags::KEEP_SIZE, at, len).is_ok();
+        if let Some(outcome) = self.reserve_between(&writer, from, to, &mut call) {
+            return Ok(outcome);
         }
         drop(writer);
         Ok(Outcome::Reserved(before, FileFacts::of(&file).map_err(fail)?))
+    }
+
+    /// `None` if all of it is reserved. On Btrfs in many calls: each may be one too many for a file that changes meanwhile.
+    fn reserve_between(
+        &self,
+        file: &File,
+        from: u64,
+        to: u64,
+        call: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Option<Outcome> {
+        let mut at = from;
+        while at < to {
+            if let Some(left) = would_lose(file, Wish::Reserve) {
+                return Some(if at == from { Outcome::Not(left) } else { Outcome::NoRoom });
+            }
+            let len = self.call_bytes(at).min(to - at);
+            if !call(at, len) {
+                return Some(Outcome::NoRoom);
+            }
+            at += len;
+        }
+        None
     }
 
     /// Where room may begin; `None` where there is some already. It may be written meanwhile.
@@ -255,4 +290,59 @@ pub(super) fn copy(from: &File, to: &File, start: u64, end: u64) -> io::Result<(
         at += got as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use super::*;
+    use rustix::fs::{XattrFlags, setxattr};
+
+    /// Of `cap_net_raw`, version 2 (capabilities(7)).
+    pub(in crate::guard) const CAPABILITIES: [u8; 20] =
+        [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    /// Whether a file has capabilities.
+    pub(in crate::guard) fn has(file: &File) -> bool {
+        has_capabilities(file)
+    }
+
+    /// As Btrfs is asked for room, wherever the file lies.
+    fn system(folder: &Path) -> GuardedSystem {
+        let kind = GuardedKind::Btrfs;
+        GuardedSystem { path: folder.to_owned(), kind, uuid: [0; 16], moves_whole_files: false, device: 0 }
+    }
+
+    #[test]
+    fn what_becomes_a_program_with_capabilities_meanwhile_keeps_them() {
+        let folder = testkit::scratch();
+        for becomes_program in [false, true] {
+            let path = folder.path().join("file");
+            std::fs::write(&path, b"\x7fELF").unwrap();
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            let mut calls = 0;
+            let mut call = |at, len| {
+                calls += 1;
+                fallocate(&file, FallocateFlags::KEEP_SIZE, at, len).unwrap();
+                if becomes_program {
+                    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+                    setxattr(&path, "security.capability", &CAPABILITIES, XattrFlags::empty()).unwrap();
+                }
+                true
+            };
+            let outcome = system(folder.path()).reserve_between(&file, 4096, 1 << 20, &mut call);
+            if !becomes_program {
+                assert_eq!(outcome, None);
+                assert!(calls > 1, "room of Btrfs is asked for in parts: {calls}");
+                continue;
+            }
+            assert_eq!((outcome, calls), (Some(Outcome::NoRoom), 1));
+            assert!(has_capabilities(&file));
+            // A call more would have taken them.
+            fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 4096).unwrap();
+            assert!(!has_capabilities(&file));
+        }
+    }
 }
