@@ -311,8 +311,14 @@ impl<M: Machine> Guard<M> {
         let wanted = std::mem::take(&mut self.wanted);
         let mut chosen = Vec::new();
         let mut reserved_bytes = self.reserved_bytes();
+        // Chosen and not reserved yet: the file system does not know of it.
+        let mut chosen_bytes = 0;
         for id in wanted {
-            let room = self.machine.room()?;
+            let mut room = self.machine.room()?;
+            if !broken!(BatchUncounted) {
+                room.free_bytes = room.free_bytes.saturating_sub(chosen_bytes);
+                room.undecided_bytes = room.undecided_bytes.saturating_sub(chosen_bytes);
+            }
             let Some(file) = self.files.get_mut(&id) else { continue };
             let Some(wants) = file.growth.wants(now, &self.options.policy) else { continue };
             let may = may_bytes(room, reserved_bytes);
@@ -330,6 +336,7 @@ impl<M: Machine> Guard<M> {
             }
             let end = file.size_bytes.max(from).saturating_add(len_bytes) & !0xffff;
             reserved_bytes = reserved_bytes.saturating_add(len_bytes);
+            chosen_bytes = chosen_bytes.saturating_add(len_bytes);
             chosen.push((id, from, end));
         }
         if chosen.is_empty() {

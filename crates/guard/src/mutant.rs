@@ -47,10 +47,12 @@ pub enum Mutant {
     ShortageIgnored,
     /// What Btrfs needs for its tables is reserved for files.
     TablesStarved,
+    /// What is reserved of several files at once is not counted for the next of them.
+    BatchUncounted,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 22] = [
+pub const MUTANTS: [Mutant; 23] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -73,4 +75,5 @@ pub const MUTANTS: [Mutant; 22] = [
     Mutant::LostForgotten,
     Mutant::ShortageIgnored,
     Mutant::TablesStarved,
+    Mutant::BatchUncounted,
 ];

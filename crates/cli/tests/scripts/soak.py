@@ -224,14 +224,30 @@ def content(size):
     return (random.randbytes(256) * (size // 256 + 1))[:size]
 
 
-files, snapshots, number, is_short, calm_since = [], {}, 0, False, 0
+files, snapshots, number, is_short, calm_since, told = [], {}, 0, False, 0, 0
 
 
 def count_shortage():
+    """One that nobody announced is a guard's doing, or the file system's own: says how much is free and who has room past its end."""
+    global told
     counts["shortages"] += 1
-    if not is_short:
-        counts["unannounced"] += 1
-        print("unannounced %.1f s after calm" % (time.monotonic() - calm_since), traceback.extract_stack()[-4:-1], file=sys.stderr)
+    if is_short:
+        return
+    counts["unannounced"] += 1
+    if time.monotonic() < told + 1:
+        return
+    told = time.monotonic()
+    facts = os.statvfs(root)
+    print("no room, %.1f s after calm: %d MiB are free in %s" % (told - calm_since, facts.f_bavail * facts.f_frsize >> 20, traceback.extract_stack()[-4:-1]), file=sys.stderr)
+    room = []
+    for folder, _, names in os.walk(root):
+        for name in names:
+            try:
+                found = os.lstat(os.path.join(folder, name))
+            except OSError:
+                continue
+            room.append((found.st_blocks * 512 - found.st_size, found.st_blocks * 512, name))
+    print("all files have %d MiB; more than their length: %s" % (sum(has for _, has, _ in room) >> 20, sorted(room)[-12:]), file=sys.stderr)
 
 
 def new_name():
