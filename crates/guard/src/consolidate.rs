@@ -14,7 +14,7 @@ use block::Result;
 
 use crate::consolidation::{LOOK_AGAIN_MS, SpaceGain, SpaceSeen, Stage};
 use crate::facts::{FileId, Millis};
-use crate::keeper::{Allowance, Guard};
+use crate::keeper::{Allowance, Guard, movable_bytes};
 use crate::ledger::Record;
 use crate::machine::{Gathered, GoesOn, Held, Machine, Told};
 use crate::repair::joined;
@@ -299,6 +299,10 @@ impl<M: Machine> Guard<M> {
     ) -> Result<Moved> {
         if !self.lies_as_planned(one)? && !broken!(MovedUnseen) {
             return Ok(Moved::No);
+        }
+        // As much is kept from others for a moment, while another place is asked for.
+        if stretch.len_bytes() > movable_bytes(self.machine.room()?) {
+            return Ok(Moved::Later);
         }
         let mut bytes = 0;
         let goes_on = &mut allowance.goes_on;

@@ -31,6 +31,8 @@ const CLOSED_MS: Millis = 500;
 const RETRY_MS: Millis = 1000;
 /// The same for a repair.
 const REPAIR_RETRY_MS: Millis = 5000;
+/// The same where a repair found too little free.
+const ROOM_RETRY_MS: Millis = 60_000;
 /// So often it is looked whether others run short of room.
 const SHORTAGE_LOOK_MS: Millis = 100;
 /// Files that are remembered at most.
@@ -42,6 +44,8 @@ const SPARE_LINES_MAX: usize = 4096;
 const STEP_SHARE: u64 = 8;
 /// One part of so many of what would be free without is reserved in all.
 const ALL_SHARE: u64 = 2;
+/// One part of so many of what is free is taken for a while by what moves.
+const MOVE_SHARE: u64 = 4;
 /// One part of so many of the file system stays free.
 const FREE_SHARE: u64 = 20;
 const FREE_BYTES_MIN: u64 = 64 << 20;
@@ -655,6 +659,10 @@ impl Work<'_, '_> {
         if machine.is_wanted(self.id) || len_bytes > self.allowance.bytes {
             return Ok(Some(REPAIR_RETRY_MS));
         }
+        // For a while it lies there twice.
+        if len_bytes > movable_bytes(machine.room()?) && !broken!(LastRoomMoved) {
+            return Ok(Some(ROOM_RETRY_MS));
+        }
         let goes_on = &mut self.allowance.goes_on;
         let mut moved_bytes = 0;
         let mut step = |bytes: u64| {
@@ -684,6 +692,11 @@ fn free_for_files(room: Room) -> u64 {
     let kept = TABLE_GROUPS * group.min(room.all_bytes / TABLE_GROUP_SHARE);
     let kept = if broken!(TablesStarved) { 0 } else { kept };
     room.free_bytes.saturating_sub(room.undecided_bytes.min(kept))
+}
+
+/// What may be taken for a while by something that moves.
+pub(crate) fn movable_bytes(room: Room) -> u64 {
+    free_for_files(room) / MOVE_SHARE
 }
 
 /// What may be reserved at once where so much is reserved already.

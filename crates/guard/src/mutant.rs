@@ -49,10 +49,12 @@ pub enum Mutant {
     TablesStarved,
     /// What is reserved of several files at once is not counted for the next of them.
     BatchUncounted,
+    /// A file is put together though that takes the last free bytes for a while.
+    LastRoomMoved,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 23] = [
+pub const MUTANTS: [Mutant; 24] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -76,4 +78,5 @@ pub const MUTANTS: [Mutant; 23] = [
     Mutant::ShortageIgnored,
     Mutant::TablesStarved,
     Mutant::BatchUncounted,
+    Mutant::LastRoomMoved,
 ];

@@ -805,6 +805,35 @@ fn leaves_half_to_others() -> std::result::Result<(), String> {
     if left >= SMALL_BYTES / 2 { Ok(()) } else { Err(format!("{left} bytes are left to others")) }
 }
 
+/// What is put together lies there twice for a while: not where that would take the last free bytes.
+fn moves_where_there_is_room() -> std::result::Result<(), String> {
+    for whole_files in [false, true] {
+        let world = Rc::new(RefCell::new(World::new(1, u64::MAX)));
+        {
+            let mut world = world.borrow_mut();
+            (world.writers, world.is_exact) = (false, whole_files);
+            world.small_free_bytes = Some(4 * (40 << 16) - 1);
+            world.files[0] = SimFile { exists: true, pieces: 40, size: 40 << 16, ..SimFile::default() };
+            world.events.push_back((0, true, true));
+        }
+        let mut guard = guard_of(&world).unwrap();
+        drain(&world, &mut guard, 0);
+        while guard.repair_next(10_000).unwrap() {}
+        if world.borrow().files[0].pieces != 40 {
+            return Err("it moved with hardly any room".to_owned());
+        }
+        world.borrow_mut().small_free_bytes = Some(4 * (40 << 16));
+        while guard.repair_next(80_000).unwrap() {}
+        assert_eq!(world.borrow().files[0].pieces, 1, "once there is room");
+    }
+    Ok(())
+}
+
+#[test]
+fn files_are_put_together_where_there_is_room() {
+    moves_where_there_is_room().unwrap();
+}
+
 #[test]
 fn half_of_what_is_free_stays_free() {
     leaves_half_to_others().unwrap();
@@ -902,6 +931,7 @@ fn each_mutant_is_found() {
                 .and_then(|()| gives_back_where_others_run_short())
                 .and_then(|()| leaves_tables_their_room())
                 .and_then(|()| leaves_half_to_others())
+                .and_then(|()| moves_where_there_is_room())
                 .and_then(|()| keeps_the_time_of_what_is_mapped())
                 .and_then(|()| records_what_went_back_before_an_error())
                 .and_then(|()| takes_back_what_was_announced_before_an_error())

@@ -239,6 +239,9 @@ def count_shortage():
     told = time.monotonic()
     facts = os.statvfs(root)
     print("no room, %.1f s after calm: %d MiB are free in %s" % (told - calm_since, facts.f_bavail * facts.f_frsize >> 20, traceback.extract_stack()[-4:-1]), file=sys.stderr)
+    # Until then what filled it may still be on its way out.
+    if told - calm_since > 5:
+        wrong("there was no room, and nobody had said so")
     room = []
     for folder, _, names in os.walk(root):
         for name in names:
