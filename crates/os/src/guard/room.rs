@@ -100,35 +100,31 @@ pub(super) fn uncuttable(file: &File) -> Result<Option<LeftAlone>> {
     why_not(file, Wish::GiveBack)
 }
 
-/// Whether a file has something by now that the kernel takes from it when its room changes (capabilities; set-id bits, without `CAP_FSETID`), why
-/// it is to be left alone then, or is about to get some. Asked right before such a call: what was asked before may be long ago on a busy machine.
+/// Whether freeing room of a file, or exchanging it, would take something from it by now.
+pub(super) fn would_lose_by_moving(file: &File) -> bool {
+    would_lose(file, Wish::GiveBack).is_some()
+}
+
+/// Whether a file has what the kernel takes from it when its room changes (capabilities; set-id bits, without `CAP_FSETID`), or is about to get
+/// it: that comes last, once it may be run. Asked right before such a call, too: what was asked before may be long ago on a busy machine.
 fn would_lose(file: &File, wish: Wish) -> Option<LeftAlone> {
     let Ok(found) = file.metadata() else { return Some(LeftAlone::NoFile) };
     let is_asked = wish == Wish::Reserve;
     if found.mode() & 0o6000 != 0 && (is_asked || !keeps_set_id()) || has_capabilities(file) {
         return Some(LeftAlone::SetId);
     }
-    // Set-id bits and capabilities come last, once it may be run.
     (is_asked && found.mode() & 0o111 != 0 && begins_as_program(file)).then_some(LeftAlone::Executable)
-}
-
-/// Whether freeing room of a file, or exchanging it, would take something from it by now.
-pub(super) fn would_lose_by_moving(file: &File) -> bool {
-    would_lose(file, Wish::GiveBack).is_some()
 }
 
 fn why_not(file: &File, wish: Wish) -> Result<Option<LeftAlone>> {
     let Ok(found) = file.metadata() else { return Ok(Some(LeftAlone::NoFile)) };
     let is_asked = wish == Wish::Reserve;
     let forbidden_flags = if is_asked { FORBIDDEN_FLAGS } else { UNCUTTABLE_FLAGS };
-    let is_set_id = || found.mode() & 0o6000 != 0 && (is_asked || !keeps_set_id());
     let mut flags = 0_u64;
     let left = if !found.is_file() || found.nlink() == 0 {
         LeftAlone::NoFile
-    } else if is_set_id() || has_capabilities(file) {
-        LeftAlone::SetId
-    } else if is_asked && found.mode() & 0o111 != 0 && begins_as_program(file) {
-        LeftAlone::Executable
+    } else if let Some(left) = would_lose(file, wish) {
+        left
     } else if ioctl(file, FS_IOC_GETFLAGS, &mut flags).is_err()
         || flags & forbidden_flags != 0
         || is_asked && xfs::is_special(file)
