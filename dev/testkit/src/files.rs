@@ -1,6 +1,7 @@
 //! Host files for tests that do not go through the `os` crate.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -8,6 +9,35 @@ use std::sync::{Arc, Mutex};
 use block::{Error, HostFile, ReadAt, Result, check_bounds};
 use extent::{Host, HostOffset};
 use image::{Purpose, Resolver};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+/// Where a file stores bytes, in ascending order. Everything else of it reads as zeros.
+pub fn stored_ranges(file: &File) -> Vec<Range<u64>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    loop {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return found,
+            Err(error) => panic!("SEEK_DATA: {error}"),
+        };
+        at = rustix::fs::seek(file, SeekFrom::Hole(start))
+            .unwrap_or_else(|error| panic!("SEEK_HOLE: {error}"));
+        found.push(start..at);
+    }
+}
+
+/// What a file stores, and where that begins.
+pub fn stored(path: &Path) -> Vec<(u64, Vec<u8>)> {
+    let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let read = |range: Range<u64>| {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+        file.read_exact_at(&mut bytes, range.start).unwrap();
+        (range.start, bytes)
+    };
+    stored_ranges(&file).into_iter().map(read).collect()
+}
 
 /// A file opened for reading.
 pub struct TestFile {

@@ -3,14 +3,15 @@
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::files::stored_ranges;
 use crate::tools::{run, scratch};
 
 /// What fills free space, from before it was freed. One line, 16 bytes long with its end.
@@ -129,36 +130,51 @@ impl Guest {
     }
 }
 
-/// Whether the file at `path` holds `text` anywhere.
+/// Whether the file at `path` holds `text` anywhere. Holes are not read: there is no zero in a text.
 pub fn file_contains(path: &Path, text: &str) -> bool {
-    let needle = text.as_bytes();
-    let mut file = File::open(path).unwrap();
-    let mut window = Vec::new();
-    let mut piece = vec![0; 1 << 20];
-    loop {
-        let len = file.read(&mut piece).unwrap();
-        if len == 0 {
-            return false;
+    assert!(!text.contains('\0'), "a text");
+    let file = File::open(path).unwrap();
+    let is_in = |range: Range<u64>| {
+        let mut at = range.start;
+        let mut piece = vec![0; 1 << 20];
+        while at < range.end {
+            let len = piece.len().min(usize::try_from(range.end - at).unwrap());
+            file.read_exact_at(&mut piece[..len], at).unwrap();
+            if memchr::memmem::find(&piece[..len], text.as_bytes()).is_some() {
+                return true;
+            }
+            // What begins at the end of this piece ends in the next one.
+            at += if at + len as u64 == range.end { len } else { len - text.len() } as u64;
         }
-        window.extend_from_slice(&piece[..len]);
-        let found = memchr::memmem::find(&window, needle).is_some();
-        if found {
-            return true;
-        }
-        window.drain(..window.len().saturating_sub(needle.len()));
-    }
+        false
+    };
+    stored_ranges(&file).into_iter().any(is_in)
 }
 
-/// A digest of a file's contents.
+/// A digest of a file's contents. Holes are not read: they are zeros.
 pub fn digest(path: &Path) -> u128 {
-    let mut file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let (mut hasher, mut piece) = (Xxh3::new(), vec![0; 1 << 18]);
-    loop {
-        match file.read(&mut piece).unwrap_or_else(|error| panic!("{}: {error}", path.display())) {
-            0 => return hasher.digest128(),
-            len => hasher.update(&piece[..len]),
+    const PIECE_BYTES: u64 = 1 << 18;
+    let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let len_bytes = file.metadata().unwrap().len();
+    let (zeros, mut piece) = (vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]);
+    let mut hasher = Xxh3::new();
+    let mut at = 0;
+    let end = std::iter::once(len_bytes..len_bytes);
+    for stored in stored_ranges(&file).into_iter().chain(end) {
+        while at < stored.start {
+            let len = PIECE_BYTES.min(stored.start - at);
+            hasher.update(&zeros[..len as usize]);
+            at += len;
+        }
+        while at < stored.end {
+            let len = PIECE_BYTES.min(stored.end - at);
+            let piece = &mut piece[..len as usize];
+            file.read_exact_at(piece, at).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            hasher.update(piece);
+            at += len;
         }
     }
+    hasher.digest128()
 }
 
 /// Runs a program as root: through `sudo` if this is not root already.

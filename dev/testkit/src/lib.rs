@@ -30,7 +30,7 @@ mod writing;
 
 pub use conformance::check_disk;
 pub use content::{noise, pattern};
-pub use files::{TestFile, TestResolver};
+pub use files::{TestFile, TestResolver, stored, stored_ranges};
 pub use guest::{Guest, Inside, STALE, SWAPPED, as_root, digest, file_contains};
 pub use host_mount::{AgedHost, HostMount};
 pub use hostile::check_hostile;

@@ -202,7 +202,11 @@ fn run_one(program: Program, arguments: &Arguments) -> Result<Ended> {
     let began = Instant::now();
     let mut output: File = tempfile::tempfile()?;
     let mut command = program.command(arguments);
-    command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+    command.current_dir(&program.folder);
+    // As cargo does for a program. Cargo itself would take it for a change, and build again what was built without it.
+    if matches!(program.kind, Kind::Tests(_)) {
+        command.env("CARGO_MANIFEST_DIR", &program.folder);
+    }
     if let (Some(0), Some(threads)) = (program.is_of(&LONG), threads()) {
         command.env(THREADS, (2 * threads).to_string());
     }

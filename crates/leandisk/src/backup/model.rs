@@ -295,10 +295,11 @@ impl Model {
         let disk = SnapshotDisk::open(self.repository.clone(), &index, &node, Path::new(DISK)).unwrap();
         let mut found = vec![0; expected.len()];
         disk.read_at(HostOffset::ZERO, &mut found).unwrap();
-        match found.iter().zip(&expected).position(|(found, expected)| found != expected) {
-            None => Ok(()),
-            Some(at) => Err(format!("byte {at} of the snapshot is not what the disk held")),
+        if found == expected {
+            return Ok(());
         }
+        let at = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        Err(format!("byte {at:?} of the snapshot is not what the disk held"))
     }
 
     fn run(mut self, generations: u64) -> Result<Told, String> {

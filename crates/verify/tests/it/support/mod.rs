@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use block::{Cached, Error, Memory, ReadAt, Result, check_bounds};
-use extent::{Volume, VolumeOffset};
+use block::{Cached, Error, Memory, ReadAt, Result, TargetFile, check_bounds};
+use extent::{HostOffset, Volume, VolumeOffset};
 use filesystem::{FileSystem, Source};
 
 /// A volume in a file.
@@ -35,6 +35,27 @@ pub(crate) fn source(path: &Path) -> Source {
 
 pub(crate) fn source_of(bytes: Vec<u8>) -> Source {
     Arc::new(Memory::new(bytes))
+}
+
+/// A volume of which one bit at a time is another one.
+pub(crate) struct Flipped(Arc<Memory>);
+
+impl Flipped {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(Memory::new(bytes)))
+    }
+
+    /// Calls `look` while that bit of what lies at `at` is flipped.
+    pub(crate) fn with<T>(&self, at: usize, bit: usize, look: impl FnOnce(&Source) -> T) -> T {
+        let place = HostOffset::new((at + bit / 8) as u64);
+        let mut byte = [0];
+        self.0.read_at(place, &mut byte).unwrap();
+        self.0.write_at(place, &[byte[0] ^ 1 << (bit % 8)]).unwrap();
+        let source: Source = self.0.clone();
+        let seen = look(&source);
+        self.0.write_at(place, &byte).unwrap();
+        seen
+    }
 }
 
 pub(crate) fn open(source: &Source) -> Box<dyn FileSystem> {
