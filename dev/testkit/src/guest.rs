@@ -153,25 +153,26 @@ pub fn file_contains(path: &Path, text: &str) -> bool {
 
 /// A digest of a file's contents. Holes are not read: they are zeros.
 pub fn digest(path: &Path) -> u128 {
-    const PIECE_BYTES: u64 = 1 << 18;
+    const PIECE_BYTES: usize = 1 << 18;
     let file = File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let len_bytes = file.metadata().unwrap().len();
-    let (zeros, mut piece) = (vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]);
+    let (zeros, mut piece) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
     let mut hasher = Xxh3::new();
     let mut at = 0;
+    let len_to =
+        |at: u64, end: u64| usize::try_from(end - at).map_or(PIECE_BYTES, |len| len.min(PIECE_BYTES));
     let end = std::iter::once(len_bytes..len_bytes);
     for stored in stored_ranges(&file).into_iter().chain(end) {
         while at < stored.start {
-            let len = PIECE_BYTES.min(stored.start - at);
-            hasher.update(&zeros[..len as usize]);
-            at += len;
+            let zeros = &zeros[..len_to(at, stored.start)];
+            hasher.update(zeros);
+            at += zeros.len() as u64;
         }
         while at < stored.end {
-            let len = PIECE_BYTES.min(stored.end - at);
-            let piece = &mut piece[..len as usize];
+            let piece = &mut piece[..len_to(at, stored.end)];
             file.read_exact_at(piece, at).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             hasher.update(piece);
-            at += len;
+            at += piece.len() as u64;
         }
     }
     hasher.digest128()
@@ -271,5 +272,31 @@ mod tests {
         bytes.pop();
         fs::write(&path, &bytes).unwrap();
         assert!(!file_contains(&path, STALE));
+    }
+
+    #[test]
+    fn holes_are_zeros_to_a_digest_and_hold_no_text() {
+        let dir = scratch();
+        let (dense, sparse) = (dir.path().join("dense"), dir.path().join("sparse"));
+        // Across the end of a piece, and at the end of what is stored.
+        let mut bytes = vec![0; 5 << 20];
+        bytes[(1 << 20) - 3..][..8].copy_from_slice(b"boundary");
+        bytes[(4 << 20) + 4088..][..8].copy_from_slice(b"the last");
+        fs::write(&dense, &bytes).unwrap();
+        let file = File::create(&sparse).unwrap();
+        file.set_len(bytes.len() as u64).unwrap();
+        for at in [0, (4 << 20)] {
+            let len = if at == 0 { 2 << 20 } else { 4096 };
+            file.write_all_at(&bytes[at..at + len], at as u64).unwrap();
+        }
+        let stored: u64 = stored_ranges(&file).iter().map(|range| range.end - range.start).sum();
+        assert_eq!(stored, (2 << 20) + 4096);
+        assert_eq!(digest(&sparse), digest(&dense));
+        for path in [&dense, &sparse] {
+            assert!(file_contains(path, "boundary") && file_contains(path, "the last"));
+            assert!(!file_contains(path, "the first"));
+        }
+        fs::write(&dense, &bytes[..bytes.len() - 1]).unwrap();
+        assert_ne!(digest(&sparse), digest(&dense));
     }
 }
