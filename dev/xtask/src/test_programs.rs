@@ -84,10 +84,11 @@ impl Program {
         match (&self.kind, &arguments.runner) {
             (Kind::Documentation, _) => cargo(arguments, &["--doc"]),
             (Kind::Benchmark(program), _) => benchmark(program),
-            (Kind::Tests(path), None) => Command::new(path),
-            (Kind::Tests(path), Some(runner)) => {
-                let mut command = Command::new(runner);
-                command.arg(path);
+            (Kind::Tests(path), runner) => {
+                let mut command = Command::new(runner.as_ref().unwrap_or(path));
+                command.args(runner.is_some().then_some(path));
+                // As cargo does for a program. Cargo itself would take it for a change, and build again what was built without it.
+                command.env("CARGO_MANIFEST_DIR", &self.folder);
                 command
             }
         }
@@ -203,10 +204,6 @@ fn run_one(program: Program, arguments: &Arguments) -> Result<Ended> {
     let mut output: File = tempfile::tempfile()?;
     let mut command = program.command(arguments);
     command.current_dir(&program.folder);
-    // As cargo does for a program. Cargo itself would take it for a change, and build again what was built without it.
-    if matches!(program.kind, Kind::Tests(_)) {
-        command.env("CARGO_MANIFEST_DIR", &program.folder);
-    }
     if let (Some(0), Some(threads)) = (program.is_of(&LONG), threads()) {
         command.env(THREADS, (2 * threads).to_string());
     }
@@ -333,6 +330,23 @@ mod tests {
             vec![named("leandisk", "leandisk"), named("leandisk-crash", "it"), named("leandisk-cli", "it")];
         let names: Vec<_> = ordered(programs).into_iter().map(|program| program.package).collect();
         assert_eq!(names, ["leandisk-cli", "leandisk-crash", "leandisk"]);
+    }
+
+    #[test]
+    fn only_programs_of_tests_are_told_the_folder_of_their_package() {
+        let folder = |kind, runner: Option<&str>| {
+            let runner = runner.map(PathBuf::from);
+            let arguments = Arguments { programs: 1, runner, benchmark: None, cargo: Vec::new() };
+            let command = Program { kind, ..named("a", "it") }.command(&arguments);
+            let program = command.get_program().to_owned();
+            let told = command.get_envs().find(|(name, _)| *name == "CARGO_MANIFEST_DIR");
+            (program, told.and_then(|(_, folder)| Some(folder?.to_owned())))
+        };
+        for (runner, program) in [(None, "/a/it"), (Some("/a/runner"), "/a/runner")] {
+            assert_eq!(folder(Kind::Tests("/a/it".into()), runner), (program.into(), Some("/".into())));
+        }
+        assert_eq!(folder(Kind::Documentation, None).1, None);
+        assert_eq!(folder(Kind::Benchmark("/a/b".into()), None).1, None);
     }
 
     #[test]

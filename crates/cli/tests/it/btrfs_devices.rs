@@ -76,12 +76,10 @@ impl Scene {
         let path = self.disk("disk", disk);
         let file = File::create(&path).unwrap();
         file.set_len(end + if has_table { MIB } else { 0 }).unwrap();
-        // All that is kept whatever it holds, and some of each MiB.
+        let stale = vec![STALE; MIB as usize];
         for place in on_it() {
             for at in (place.start..place.start + place.len).step_by(MIB as usize) {
-                let is_kept = at - place.start < MIB || (at - place.start) / MIB == 64;
-                let len = if is_kept { MIB } else { MIB / 16 };
-                file.write_all_at(&vec![STALE; len as usize], at).unwrap();
+                file.write_all_at(&stale, at).unwrap();
             }
         }
         if has_table {

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use block::TargetFile;
 use extent::{Span, VirtualOffset};
 use image::live::LiveOptions;
-use rustix::fs::{SeekFrom, seek};
-use testkit::scratch;
+use testkit::{scratch, stored_ranges};
 
 use crate::live::files::{KINDS, Kind, RealFile, chain_of, check_by_qemu, contents_by_qemu, create};
 
@@ -22,12 +21,7 @@ fn index(bytes: u64) -> usize {
 /// What the file holds data of.
 fn data_bytes(path: &Path) -> u64 {
     let file = std::fs::File::open(path).unwrap();
-    let (mut at, mut sum) = (0, 0);
-    while let Ok(start) = seek(&file, SeekFrom::Data(at)) {
-        at = seek(&file, SeekFrom::Hole(start)).unwrap();
-        sum += at - start;
-    }
-    sum
+    stored_ranges(&file).iter().map(|range| range.end - range.start).sum()
 }
 
 /// Fills some of the disk, frees that, and writes a little of it again, which goes where it was. What the image held of data before the last,
