@@ -26,7 +26,6 @@ mod guard;
 mod input_stream;
 mod ioctl;
 mod journal_file;
-mod kept;
 mod live_file;
 mod lock_bytes;
 mod locks;
@@ -59,7 +58,7 @@ pub use confine::{Confined, Names as ConfinedNames, Split, Work, confine, split}
 pub use connect::connect;
 pub use device::DeviceTarget;
 pub use edit_file::EditFile;
-pub use extracted::{ExtractFolder, ExtractedFile};
+pub use extracted::ExtractFolder;
 pub use fiemap::RawPiece;
 pub use grant::Granted;
 pub use group::group_id;
@@ -75,7 +74,6 @@ pub use journal_file::{
     HostJournal, HostNames, JournalFile, check_journal_place, create_journal, disk_name, find_journal,
     journal_path, journal_standing,
 };
-pub use kept::{Kept, Names as ExtractedNames, Of as ExtractedOf, SpecialFile};
 pub use live_file::LiveFile;
 pub use locks::ReadLock;
 pub use mounts::{Mount, hide_mounts, mount_of, mounts};

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use block::{Error, Result};
+use extraction::{Below, IntoFolder, NewFile};
 use journal::{Look, Names as _};
 use nbd::Address;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,7 +23,7 @@ use super::names::{Names, beyond};
 use super::target::Target;
 use crate::device::DeviceTarget;
 use crate::direct::open_again;
-use crate::extracted::Below;
+use crate::extracted::HostFolders;
 use crate::grant::Grants;
 use crate::journal_file::{HostNames, Looked, lasting_name};
 use crate::new_file::Place;
@@ -124,7 +125,7 @@ struct Broker {
     journals: Vec<PathBuf>,
     made: Vec<Made>,
     target: Option<Target>,
-    extracted: Option<Below>,
+    extracted: Option<Below<HostFolders>>,
 }
 
 impl Broker {
@@ -205,7 +206,7 @@ impl Broker {
             if self.extracted.is_some() {
                 return Err(beyond(path.as_ref()));
             }
-            self.extracted = Some(Below::begin(path.as_ref(), replaces)?);
+            self.extracted = Some(Below::begin(HostFolders, path.as_ref(), replaces)?);
             return told(());
         }
         let none = || Error::refused("there is no folder to extract into yet");
@@ -214,18 +215,19 @@ impl Broker {
             OfExtracted::Begin { .. } => Err(none()),
             OfExtracted::Folder(names) => told(below.make_folder(&names)?),
             OfExtracted::Create(names) => {
-                let (number, file) = below.create(&names)?;
+                let NewFile { number, file } = below.create(&names)?;
                 with(number, file)
             }
             OfExtracted::Attribute { of, name, value } => {
                 told(below.set_attribute(&of, &name, &digits(&value)?)?)
             }
-            OfExtracted::Finish(number, kept) => told(below.finish(number, &kept)?),
-            OfExtracted::Discard(number) => told(below.discard(number)?),
+            OfExtracted::Finish(number, kept) => told(below.finish_number(number, &kept)?),
+            OfExtracted::Discard(number) => told(below.discard_number(number)?),
             OfExtracted::Symlink { names, target, kept } => told(below.symlink(&names, &target, &kept)?),
             OfExtracted::Link { first, names } => told(below.link(&first, &names)?),
             OfExtracted::Special { names, special, kept } => told(below.special(&names, special, &kept)?),
             OfExtracted::Settle(names, kept) => told(below.settle(&names, &kept)?),
+            OfExtracted::Complete => told(below.complete()?),
         }
     }
 

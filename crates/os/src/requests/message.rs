@@ -7,6 +7,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
 use block::{Error, ErrorKind, TargetName, User};
+use extraction::{Kept, Names, Of, SpecialFile};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::retry_on_intr;
 use rustix::net::{
@@ -15,7 +16,6 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::kept::{Kept, Names, Of, SpecialFile};
 use crate::target_options::FolderOptions;
 
 /// The longest request: a few paths, or an extended attribute in two digits a byte.
@@ -143,6 +143,8 @@ pub(crate) enum OfExtracted {
     },
     /// Gives a folder what is kept of it.
     Settle(Names, Kept),
+    /// Brings all that was made to stable storage.
+    Complete,
 }
 
 /// What is done with the target of a copy, and with the names that it has until it is whole.
