@@ -197,6 +197,11 @@ impl SimDisk {
         state.after_cut(survivors, random)
     }
 
+    /// Has all that was written on stable storage, without an operation of its own: it is part of another one.
+    pub(crate) fn store(&self) {
+        self.state().flush();
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
