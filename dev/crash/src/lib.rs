@@ -20,6 +20,8 @@
 //!
 //! A file whose storage is reserved ahead is what [`explore_reserving()`] lets several threads write, by turns that a seed decides.
 //!
+//! Files extracted into a folder are what [`explore_extraction()`] cuts, kills and fails, while somebody else changes the folder.
+//!
 //! Invariants: the expected states come from a model that shares no code with the engine; everything follows from a seed.
 //!
 //! Everything here panics where its own machine fails it, with what was expected: it is for tests and tasks alone, as `testkit` is.
@@ -33,6 +35,7 @@ mod compact;
 mod copy;
 mod explore;
 mod export;
+mod extraction;
 mod faults;
 mod fill;
 mod host;
@@ -52,6 +55,7 @@ pub use compact::{CompactOptions, Compaction, IMAGE_KINDS, Image, ImageKind, exp
 pub use copy::{CopySubject, explore_copies, explore_copy_faults, refuse_copies};
 pub use explore::{Explored, Options, Violation, explore};
 pub use export::{ExportSubject, explore_export_source, explore_export_target};
+pub use extraction::{Extracted, explore_extraction};
 pub use faults::explore_faults;
 pub use fill::{FILL_FORMATS, Filled, explore_fill, explore_killed_flush};
 pub use life::{explore_life, meet_strangers};

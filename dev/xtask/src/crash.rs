@@ -1,5 +1,5 @@
 //! The long exploration of power cuts: of files that move, of images that are compacted, of copies that are resumed, of disks that are
-//! filled while they are used, of copies to servers, from them and to streams, and of the use cases as the program runs them. Scenario after scenario, until so many states were compared.
+//! filled while they are used, of copies to servers, from them and to streams, of files that are extracted, and of the use cases as the program runs them. Scenario after scenario, until so many states were compared.
 //!
 //! What fails is told with the command that repeats it. Scenarios differ by their seed alone; the real volumes are made
 //! once and kept in `target/fixtures`.
@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use crash::{
-    CompactOptions, Compaction, CopySubject, Explored, ExportSubject, FILL_FORMATS, IMAGE_KINDS, Image,
-    ImageKind, Options, RESUME_KINDS, Real, ResumeOptions, ResumeSubject, Scenario, Subject, Toy, UseCase,
-    UseCaseKind, UseCaseOptions, Violation, explore, explore_compact, explore_copies, explore_copy_faults,
-    explore_export_source, explore_export_target, explore_fill, explore_life, explore_resume,
-    explore_streams, explore_use_case, explore_use_case_faults, meet_strangers,
+    CompactOptions, Compaction, CopySubject, Explored, ExportSubject, Extracted, FILL_FORMATS, IMAGE_KINDS,
+    Image, ImageKind, Options, RESUME_KINDS, Real, ResumeOptions, ResumeSubject, Scenario, Subject, Toy,
+    UseCase, UseCaseKind, UseCaseOptions, Violation, explore, explore_compact, explore_copies,
+    explore_copy_faults, explore_export_source, explore_export_target, explore_extraction, explore_fill,
+    explore_life, explore_resume, explore_streams, explore_use_case, explore_use_case_faults, meet_strangers,
 };
 use sim::FileMarks;
 
@@ -61,6 +61,8 @@ enum Kind {
     Copy,
     /// Copies to exports of servers and from them, and to streams
     Export,
+    /// Files that are extracted into a folder
+    Extract,
 }
 
 /// What is explored.
@@ -72,6 +74,7 @@ enum Work {
     UseCases,
     Copies,
     Exports,
+    Extractions,
 }
 
 pub(crate) fn parse_seed(text: &str) -> Result<u64, std::num::ParseIntError> {
@@ -113,6 +116,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if is_wanted(Kind::Export) {
         subjects.push((Kind::Export, Work::Exports));
+    }
+    if is_wanted(Kind::Extract) {
+        subjects.push((Kind::Extract, Work::Extractions));
     }
     let shared = Mutex::new(Shared { next: 0, explored: Explored::default(), failure: None });
     std::thread::scope(|scope| {
@@ -168,6 +174,7 @@ fn work(arguments: &Arguments, subjects: &[(Kind, Work)], shared: &Mutex<Shared>
                     }
                     // The seed makes the disk.
                     Work::Resume | Work::Copies | Work::Fill | Work::Exports => ("copy", Vec::new()),
+                    Work::Extractions => ("extraction", Vec::new()),
                     Work::UseCases => ("use case", use_case(seed).bytes()),
                 };
                 let kept = keep(&disk, &kind).unwrap_or_else(|error| format!("{error:#}"));
@@ -201,6 +208,7 @@ fn one(work: &Work, seed: u64, number: u64) -> anyhow::Result<Explored> {
         Work::Fill => fill(seed),
         Work::Copies => copies(seed),
         Work::Exports => exports(seed).map_err(failed),
+        Work::Extractions => extractions(seed).map_err(failed),
         Work::UseCases => {
             let use_case = use_case(seed);
             let options = UseCaseOptions { cuts_per_change: 4, stride: 1, judged_every: JUDGED_STATES };
@@ -254,6 +262,12 @@ fn exports(seed: u64) -> Result<Explored, Violation> {
     let subject = ExportSubject::new(seed);
     let streams = explore_streams(seed, 64)?;
     Ok(explore_export_target(&subject, 1)? + explore_export_source(&subject, 1)? + streams)
+}
+
+/// A guest's files, extracted and disturbed at every operation.
+fn extractions(seed: u64) -> Result<Explored, Violation> {
+    let Extracted { runs, cuts, .. } = explore_extraction(seed)?;
+    Ok(Explored { states: runs + cuts, changes: cuts, ..Explored::default() })
 }
 
 fn moves(subject: &Subject, real: Option<Real>, seed: u64, number: u64) -> anyhow::Result<Explored> {

@@ -5,6 +5,7 @@
 
 mod copies;
 mod exports;
+mod extraction;
 mod fill;
 mod increments;
 mod live;
