@@ -301,7 +301,7 @@ impl<M: Machine> Guard<M> {
             return Ok(Moved::No);
         }
         // As much is kept from others for a moment, while another place is asked for.
-        if stretch.len_bytes() > movable_bytes(self.machine.room()?) {
+        if stretch.len_bytes() > movable_bytes(self.machine.room()?) && !broken!(SpaceCrowdedOut) {
             return Ok(Moved::Later);
         }
         let mut bytes = 0;

@@ -51,10 +51,12 @@ pub enum Mutant {
     BatchUncounted,
     /// A file is put together though that takes the last free bytes for a while.
     LastRoomMoved,
+    /// Free space is brought together though others took what was free meanwhile.
+    SpaceCrowdedOut,
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 24] = [
+pub const MUTANTS: [Mutant; 25] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -79,4 +81,5 @@ pub const MUTANTS: [Mutant; 24] = [
     Mutant::TablesStarved,
     Mutant::BatchUncounted,
     Mutant::LastRoomMoved,
+    Mutant::SpaceCrowdedOut,
 ];

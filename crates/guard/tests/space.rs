@@ -51,6 +51,8 @@ struct World {
     open: Option<u8>,
     held: Option<u8>,
     kept: Vec<usize>,
+    /// What the stranger's longest file takes.
+    crowd: Vec<usize>,
     ledger: String,
     left: u64,
     steps: u64,
@@ -79,6 +81,7 @@ impl World {
             open: None,
             held: None,
             kept: Vec::new(),
+            crowd: Vec::new(),
             ledger: String::new(),
             left,
             steps: 0,
@@ -124,8 +127,12 @@ impl World {
         Ok(())
     }
 
-    /// Somebody opens or closes a file, takes a free block, or has a file written anew elsewhere.
+    /// Somebody opens or closes a file, takes a free block, has a file written anew elsewhere, or writes a file that leaves hardly
+    /// anything free, and removes it.
     fn others_act(&mut self) {
+        if self.random.below(30) == 0 {
+            return self.crowd_or_leave();
+        }
         let files: Vec<u8> = self.files.keys().copied().collect();
         let file = files[usize::try_from(self.random.below(files.len() as u64)).unwrap()];
         match self.random.below(5) {
@@ -143,6 +150,21 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn crowd_or_leave(&mut self) {
+        for block in std::mem::take(&mut self.crowd) {
+            self.owner[block] = None;
+        }
+        if self.random.below(2) == 0 {
+            return;
+        }
+        // It has the last blocks first: what the guard frees lies anywhere.
+        let free: Vec<usize> = (0..BLOCKS).rev().filter(|block| self.owner[*block].is_none()).collect();
+        self.crowd = free[..free.len() * 9 / 10].to_vec();
+        for block in &self.crowd {
+            self.owner[*block] = Some(STRANGER);
         }
     }
 
@@ -318,6 +340,10 @@ impl Machine for Sim {
         goes_on: &mut GoesOn<'_>,
     ) -> Result<Gathered> {
         let mut world = self.0.borrow_mut();
+        let free = world.owner.iter().filter(|owner| owner.is_none()).count();
+        if blocks(stretch).len() > free / 4 {
+            world.damage = Some("kept from others what little was free");
+        }
         world.step()?;
         let file = number(file);
         let len = world.files[&file].len();
@@ -546,7 +572,14 @@ fn a_dry_run_says_what_it_would_do_and_does_nothing() {
 
 #[test]
 fn each_mutant_of_free_space_is_found() {
-    for mutant in [Mutant::StrangersMoved, Mutant::MovedUnseen, Mutant::DayForgotten, Mutant::HeldBack] {
+    let of_space = [
+        Mutant::StrangersMoved,
+        Mutant::MovedUnseen,
+        Mutant::DayForgotten,
+        Mutant::HeldBack,
+        Mutant::SpaceCrowdedOut,
+    ];
+    for mutant in of_space {
         let found = mutants::with(Some(mutant), || explore(0..100));
         assert!(found.is_err(), "{mutant:?} is not found");
     }
