@@ -34,8 +34,8 @@ pub use fragmentation::{
     ServerKind, Traffic, Workload,
 };
 pub use workloads::{
-    Activity, Apply, DiskFacts, DiskState, Engine, Forecast, Lies, Measured, Recorded, Remedy, Request,
-    RunFacts, Sizes, Skipped, Storage, Survey, WORKLOAD_DISK_BYTES_DEFAULT, WORKLOAD_DISK_BYTES_FULL,
-    WORKLOAD_DISK_BYTES_MIN, Workloads, WorkloadsOutcome,
+    Activity, Apply, DiskFacts, DiskState, Engine, FileLies, Forecast, Lies, Measured, Recorded, Remedy,
+    Request, RunFacts, Sizes, Skipped, Storage, Survey, WORKLOAD_DISK_BYTES_DEFAULT,
+    WORKLOAD_DISK_BYTES_FULL, WORKLOAD_DISK_BYTES_MIN, Workloads, WorkloadsOutcome,
 };
 pub use workspace::Workspace;

@@ -240,6 +240,12 @@ pub trait FileSystem: Send + Sync {
         Ok(None)
     }
 
+    /// What the guest's kernel reads to come to the record of a file, where that is known: one read after the other, in this order. All of it is
+    /// cached then, and records that lie there are read no more.
+    fn record_reads(&self, _file: FileId) -> Result<Vec<VolumeSpan>> {
+        Ok(Vec::new())
+    }
+
     /// How many contiguous runs `extents` are, by the rule of the tools of this file system.
     fn fragments(&self) -> Fragments {
         Fragments::of_adjacent()

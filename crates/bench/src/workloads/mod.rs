@@ -41,12 +41,12 @@ use crate::workspace::{Workspace, write_back};
 
 pub use activity::{Activity, Engine};
 pub use sizes::{Sizes, WORKLOAD_DISK_BYTES_DEFAULT, WORKLOAD_DISK_BYTES_FULL, WORKLOAD_DISK_BYTES_MIN};
-pub use storage::{Forecast, Lies, Storage, Survey};
+pub use storage::{FileLies, Forecast, Lies, Storage, Survey};
 pub use trace::{Recorded, Request};
 
 use contents::{Manifest, Turns};
 use postgresql::{Postgresql, Server};
-use storage::Known;
+use storage::{Known, Reading};
 use trace::Recording;
 
 /// How a disk was used before.
@@ -456,13 +456,20 @@ impl Stage<'_> {
             entries.iter().flat_map(|entries| entries.iter()).map(|entry| entry.path.clone()).collect()
         };
         let Manifest { tree, documents, maildir, mbox, .. } = &self.manifest;
-        let files = match activity {
-            Activity::Documents => of(&[documents]),
-            Activity::Backup => of(&[tree, documents, maildir, mbox]),
-            Activity::Scan => self.paths.clone(),
+        let files;
+        let reading = match activity {
+            Activity::Documents => {
+                files = of(&[documents]);
+                Reading::AtOnce(&files)
+            }
+            Activity::Backup => {
+                files = of(&[tree, documents, maildir, mbox]);
+                Reading::InParts(&files)
+            }
+            Activity::Scan => Reading::All(&self.paths),
             _ => return None,
         };
-        Some(disk.lies.forecast(known, &files))
+        Some(disk.lies.forecast(known, reading))
     }
 
     fn kinds_of(&self, activity: Activity) -> Vec<(Activity, Option<Engine>)> {

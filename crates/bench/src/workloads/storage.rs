@@ -2,7 +2,7 @@
 //!
 //! What is compared is the time in which at least one request was under way: the cost model says nothing of what programs compute.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use block::Result;
@@ -49,8 +49,22 @@ impl Storage {
 pub struct Lies {
     /// The virtual disk on the lowest layer that is known, by ascending places.
     pub map: Vec<Piece>,
-    /// The pieces of each regular file, by its path without the first slash.
-    pub files: HashMap<PathBuf, Vec<Piece>>,
+    /// Each regular file, by its path without the first slash.
+    pub files: HashMap<PathBuf, FileLies>,
+    /// Each folder, the root's path being empty.
+    pub folders: BTreeMap<PathBuf, FileLies>,
+}
+
+/// How a file or a folder lies.
+#[derive(Clone, Default, Debug)]
+pub struct FileLies {
+    /// Its contents.
+    pub pieces: Vec<Piece>,
+    /// How many extents of the volume they are.
+    pub extent_count: usize,
+    /// The pieces of each read that it takes to come to its record in the file system's tables, the record's own last; empty if that is not
+    /// known.
+    pub record: Vec<Vec<Piece>>,
 }
 
 /// Tells how a disk lies in all layers, while nobody uses it.
@@ -80,31 +94,120 @@ pub(super) struct Known {
     pub(super) read_ahead_bytes: u64,
 }
 
+/// Which files are read, one after the other.
+#[derive(Clone, Copy)]
+pub(super) enum Reading<'a> {
+    /// Each is asked for at once, and the kernel gives all of its requests to the device before it waits for the first.
+    AtOnce(&'a [PathBuf]),
+    /// Each in parts, as the kernel reads ahead.
+    InParts(&'a [PathBuf]),
+    /// All in parts, once the folders were listed.
+    All(&'a [PathBuf]),
+}
+
 impl Lies {
-    /// Reading those files one after the other, as the kernel reads ahead.
-    pub(super) fn forecast<'a>(
+    /// Reading files, and what the kernel reads of the file system's tables to come to them. It was mounted just before: the root is at hand, and
+    /// nothing else.
+    pub(super) fn forecast(
         &self,
         known: &Known,
-        files: impl IntoIterator<Item = &'a PathBuf>,
+        reading: Reading<'_>,
     ) -> std::result::Result<Forecast, String> {
         let profile = known.profile.as_ref().map_err(Clone::clone)?;
-        let size = RequestSize::new(known.read_ahead_bytes, known.limits);
-        let mut read = SequentialRead::new(profile, size, Order::AsTold);
-        let mut blocks = 0;
-        for path in files {
-            let pieces = self.files.get(path).map_or(&[][..], Vec::as_slice);
-            blocks += u64::from(pieces.len() > INODE_EXTENTS);
-            pieces.iter().for_each(|piece| read.piece(*piece));
-            read.end_file();
+        let asked_bytes = match reading {
+            Reading::AtOnce(_) => u64::MAX,
+            Reading::InParts(_) | Reading::All(_) => known.read_ahead_bytes,
+        };
+        let size = RequestSize::new(asked_bytes, known.limits);
+        let read = SequentialRead::new(profile, size, Order::AsTold);
+        let mut walk = Walk { read, cached: Cached::default(), folders: HashSet::new(), blocks: 0 };
+        if let Some(root) = self.folders.get(Path::new("")) {
+            root.record.iter().flatten().for_each(|piece| walk.cached.insert(*piece));
         }
-        let cost = read.total();
-        if cost.requests < FORECAST_REQUESTS_MIN {
-            let few = "too few requests: what the file system reads of its own tables is not predicted, and matters then";
+        let (Reading::AtOnce(files) | Reading::InParts(files) | Reading::All(files)) = reading;
+        if let Reading::All(_) = reading {
+            self.folders.iter().for_each(|(path, folder)| walk.folder(path, folder));
+        }
+        for path in files {
+            let above: Vec<&Path> = path.ancestors().skip(1).collect();
+            for path in above.into_iter().rev() {
+                if let Some(folder) = self.folders.get(path) {
+                    walk.folder(path, folder);
+                }
+            }
+            if let Some(file) = self.files.get(path) {
+                walk.file(file);
+            }
+        }
+        let (cost, blocks) = (walk.read.total(), walk.blocks);
+        let are_tables_known = self.files.values().all(|file| !file.record.is_empty());
+        if cost.requests < FORECAST_REQUESTS_MIN && !are_tables_known {
+            let few = "too few requests: what this file system reads of its own tables is not predicted, and matters then";
             return Err(few.to_owned());
         }
         // Near the file, but not in the way.
         let block = profile.command_seconds + profile.access_seconds + profile.jump_seconds(Some(-1), 0);
         Ok(Forecast { requests: cost.requests + blocks, seconds: cost.seconds + block * float(blocks) })
+    }
+}
+
+/// Reading files on a file system of which hardly anything is cached.
+struct Walk<'a> {
+    read: SequentialRead<'a>,
+    cached: Cached,
+    /// Those whose entries are known.
+    folders: HashSet<PathBuf>,
+    /// Blocks of extents.
+    blocks: u64,
+}
+
+impl Walk<'_> {
+    fn folder(&mut self, path: &Path, folder: &FileLies) {
+        if self.folders.insert(path.to_owned()) {
+            self.record(folder);
+            self.once(&folder.pieces);
+        }
+    }
+
+    fn file(&mut self, file: &FileLies) {
+        self.record(file);
+        self.blocks += u64::from(file.extent_count > INODE_EXTENTS);
+        file.pieces.iter().for_each(|piece| self.read.piece(*piece));
+        self.read.end_file();
+    }
+
+    fn record(&mut self, file: &FileLies) {
+        if file.record.last().is_some_and(|own| !own.iter().all(|piece| self.cached.holds(piece))) {
+            // They are asked for at once.
+            let at_once = |piece: &Piece| Piece { logical: 0, ..*piece };
+            self.once(&file.record.iter().flatten().map(at_once).collect::<Vec<_>>());
+        }
+    }
+
+    /// Reads what is kept in memory then.
+    fn once(&mut self, pieces: &[Piece]) {
+        for piece in pieces.iter().filter(|piece| !self.cached.holds(piece)) {
+            self.read.piece(*piece);
+        }
+        self.read.end_file();
+        pieces.iter().for_each(|piece| self.cached.insert(*piece));
+    }
+}
+
+/// What of the storage is in memory: starts and ends.
+#[derive(Default)]
+struct Cached(BTreeMap<u64, u64>);
+
+impl Cached {
+    fn insert(&mut self, piece: Piece) {
+        let end = self.0.entry(piece.physical).or_default();
+        *end = (*end).max(piece.physical.saturating_add(piece.len_bytes));
+    }
+
+    /// Whether it was read by one read.
+    fn holds(&self, piece: &Piece) -> bool {
+        let before = self.0.range(..=piece.physical).next_back();
+        before.is_some_and(|(_, end)| piece.physical.saturating_add(piece.len_bytes) <= *end)
     }
 }
 

@@ -253,6 +253,11 @@ impl FileSystem for Opened<Volume> {
         rearrange::open(&volume.source, &volume.superblock, &self.facts.state)
     }
 
+    fn record_reads(&self, file: FileId) -> Result<Vec<VolumeSpan>> {
+        let Volume { source, superblock, .. } = self.volume()?;
+        table::reads(&**source, superblock, file)
+    }
+
     fn fragments(&self) -> Fragments {
         Fragments::as_filefrag()
     }

@@ -1,13 +1,22 @@
-//! Which parts of an inode table are read, by what its bitmap says.
+//! Which parts of an inode table are read, by what its bitmap says; and which the kernel reads for one inode.
 
 use std::ops::Range;
 
+use block::{Error, ReadAt, Result};
+use extent::{Span, Volume, VolumeSpan};
+
 use super::bitmap::Bits;
+use super::corrupt::Corrupt;
+use super::group;
+use super::superblock::{BlockNumber, Superblock};
+use crate::FileId;
 
 /// Bytes of inode tables read at once.
 const PIECE_BYTES_MAX: u32 = 1 << 20;
 /// Inodes not in use are read along if there are no more bytes of them than that between two in use.
 const GAP_BYTES_MAX: u32 = 32 << 10;
+/// So many blocks are read along by the kernel, unless it was mounted with another `inode_readahead_blks`.
+const READ_AHEAD_BLOCKS: u64 = 32;
 
 /// The parts of an inode table to read: all that is in use, in pieces neither too small nor too large.
 pub(super) fn pieces(used: &Bits, limit: u32, inode_bytes: u32) -> Vec<Range<u32>> {
@@ -27,6 +36,35 @@ pub(super) fn pieces(used: &Bits, limit: u32, inode_bytes: u32) -> Vec<Range<u32
         at = used.next(end, limit, true);
     }
     pieces
+}
+
+/// What the kernel reads of the table for one inode of which nothing is cached: first what is near it and may be in use, then its block.
+///
+/// Source: Linux, `fs/ext4/inode.c`, `__ext4_get_inode_loc`.
+pub(super) fn reads(
+    source: &dyn ReadAt<Volume>,
+    superblock: &Superblock,
+    file: FileId,
+) -> Result<Vec<VolumeSpan>> {
+    let max = superblock.inodes_count;
+    let number = u32::try_from(file.0).ok().filter(|number| (1..=max).contains(number));
+    let number = number.ok_or_else(|| {
+        Error::corrupt(Corrupt::InodeNumber { found: u32::try_from(file.0).unwrap_or(u32::MAX), max })
+    })?;
+    let group = group::read(source, superblock, superblock.group_of_inode(number))?;
+    let block_inodes = u64::from(superblock.block_bytes / u32::from(superblock.inode_bytes));
+    let index = u64::from((number - 1) % superblock.inodes_per_group);
+    let used = u64::from(superblock.inodes_per_group - group.inodes_unused);
+    let table = group.inode_table;
+    let own = table + index / block_inodes;
+    let window = own - own % READ_AHEAD_BLOCKS;
+    // The block behind the window is read as well.
+    let last = (window + READ_AHEAD_BLOCKS).min(table + used / block_inodes).min(superblock.blocks_count - 1);
+    let blocks = |from: BlockNumber, to: BlockNumber| {
+        Span::between(superblock.offset_of(from), superblock.offset_of(to.max(from)))
+    };
+    let reads = [blocks(window.max(table), own), blocks(own + 1, last + 1), blocks(own, own + 1)];
+    Ok(reads.into_iter().filter(|read| !read.is_empty()).collect())
 }
 
 #[cfg(test)]

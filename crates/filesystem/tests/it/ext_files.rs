@@ -59,6 +59,34 @@ fn every_file_is_as_filefrag_has_it() {
         assert_same(&list_scanned(&*filesystem, &catalog), &theirs, args);
         check_fixture(&theirs, args);
         check_free(&volume, &*filesystem, args);
+        check_records(&volume, &*filesystem, &catalog, args);
+    }
+}
+
+/// What is read for an inode ends with its block, as debugfs says, and the rest is beside it and read once.
+fn check_records(volume: &Path, filesystem: &dyn FileSystem, catalog: &Catalog, what: &str) {
+    let block_bytes = field(&run("dumpe2fs", &["-h", text(volume)]), "Block size");
+    let files: Vec<FileId> = catalog.streams().step_by(97).map(|stream| stream.stream.file).collect();
+    let asked: Vec<String> = files.iter().map(|file| format!("imap <{}>", file.0)).collect();
+    let script = volume.with_extension("imap");
+    fs::write(&script, asked.join("\n")).unwrap();
+    let said = run("debugfs", &["-f", text(&script), text(volume)]);
+    let blocks = said.lines().filter_map(|line| line.trim().strip_prefix("located at block "));
+    let blocks: Vec<u64> = blocks.map(|line| line.split(',').next().unwrap().parse().unwrap()).collect();
+    assert!(files.len() > 5 && blocks.len() == files.len(), "{what}: {said}");
+    for (file, block) in files.iter().zip(blocks) {
+        let reads = filesystem.record_reads(*file).unwrap();
+        let own = reads.last().unwrap();
+        assert_eq!(
+            (own.start().get(), own.len_bytes()),
+            (block * block_bytes, block_bytes),
+            "{what}: {file:?}"
+        );
+        let all: ExtentSet<Volume> = reads.iter().copied().collect();
+        let sum: u64 = reads.iter().map(extent::Span::len_bytes).sum();
+        let whole: Vec<_> = all.iter().collect();
+        assert!(whole.len() == 1 && whole[0].len_bytes() == sum, "{what}: {reads:?}");
+        assert!(sum <= 33 * block_bytes, "{what}: {reads:?}");
     }
 }
 

@@ -5,10 +5,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use bench::{Activity, DiskState, Lies, Remedy, Storage, Workloads};
+use bench::{Activity, DiskState, FileLies, Lies, Remedy, Storage, Workloads};
 use block::{ReadAt as _, Result};
-use extent::Span;
-use filesystem::{FileKind, StreamName};
+use extent::{FileOffset, Span, VolumeSpan};
+use filesystem::{FileExtent, FileKind, PieceState, StreamName};
 use image::Format;
 use predict::cost::Piece;
 use report::{WorkloadsDocument, WorkloadsSubject, workloads_document, workloads_page};
@@ -79,32 +79,48 @@ pub fn workloads(options: &WorkloadsOptions, observer: &dyn Observer) -> Result<
 
 /// Where a raw disk and its files lie.
 fn survey(path: &Path) -> Result<Lies> {
-    surveyed(path, places)
+    surveyed(path, places)?
 }
 
-fn places(stack: &Stack, survey: &Survey) -> Lies {
+fn places(stack: &Stack, survey: &Survey) -> Result<Lies> {
     let mut lies = Lies::default();
     survey.layers.each_place(Span::from_zero(stack.chain().len_bytes()), |place| {
         let logical = place.span.start().get();
         lies.map.push(Piece { logical, physical: place.address, len_bytes: place.stored_bytes });
     });
     for (volume, found) in stack.volumes().iter().zip(&survey.volumes) {
-        let Some(catalog) = &found.catalog else { continue };
-        for stream in catalog.streams() {
-            if stream.stream.kind != FileKind::Regular || stream.stream.name != StreamName::Main {
-                continue;
-            }
-            let path = stream.path();
-            let path = path.strip_prefix(b"/").unwrap_or(&path);
+        let (Some(catalog), Some(filesystem)) = (&found.catalog, &volume.filesystem) else { continue };
+        let pieces = |extents: &mut dyn Iterator<Item = FileExtent>| {
             let mut pieces = Vec::new();
-            survey.layers.each_place_of(&volume.place, stream.extents(), |logical, place| {
+            survey.layers.each_place_of(&volume.place, extents, |logical, place| {
                 let len_bytes = place.stored_bytes;
                 pieces.push(Piece { logical: logical.get(), physical: place.address, len_bytes });
             });
-            lies.files.insert(OsStr::from_bytes(path).into(), pieces);
+            pieces
+        };
+        for stream in catalog.streams() {
+            let is_read = matches!(stream.stream.kind, FileKind::Regular | FileKind::Directory);
+            if !is_read || stream.stream.name != StreamName::Main {
+                continue;
+            }
+            let path = stream.path();
+            let path: PathBuf = OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(&path)).into();
+            let read = |span: VolumeSpan| {
+                let whole = FileExtent { logical: FileOffset::ZERO, span, state: PieceState::Written };
+                pieces(&mut std::iter::once(whole))
+            };
+            let file = FileLies {
+                pieces: pieces(&mut stream.extents()),
+                extent_count: stream.extents().count(),
+                record: filesystem.record_reads(stream.stream.file)?.into_iter().map(read).collect(),
+            };
+            match stream.stream.kind {
+                FileKind::Directory => _ = lies.folders.insert(path, file),
+                _ => _ = lies.files.insert(path, file),
+            }
         }
     }
-    lies
+    Ok(lies)
 }
 
 /// Does to the disk `to`, a copy of `from`, what the program's commands do.
