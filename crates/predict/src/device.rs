@@ -8,6 +8,8 @@
 //! Writes are not in the profiles. Here an arm has to go to where they belong as for a read; where nothing rotates, a cache takes them
 //! without a jump. A flush takes no time of its own. These are assumptions (`docs/decisions/cost-model.md`).
 
+use std::collections::BTreeMap;
+
 use crate::cost::Piece;
 use crate::profile::{Profile, float};
 
@@ -80,8 +82,9 @@ pub struct Replayed {
     pub commands: u64,
 }
 
-/// Has the device serve what was recorded, on a disk that lies as `map` says (pieces by ascending logical place). What the map leaves out
-/// lies where its guest thinks.
+/// Has the device serve what was recorded, on a disk that lies as `map` says (pieces by ascending logical place; without any, all lies where
+/// its guest thinks). What the map leaves out is not stored: reading it asks the device for nothing, and writing gives it room behind what lies before it
+/// on the disk.
 ///
 /// A request is issued as long after the end of the request that ended last before it as it was when it was recorded: a program that
 /// waited for an answer waits for it here, and what it computed in between takes the time that it took.
@@ -93,6 +96,7 @@ pub fn replay(device: &mut Device<'_>, map: &[Piece], asked: &[Asked]) -> Replay
     let (mut ends, mut latest) = (vec![0.0; asked.len()], 0.0);
     let mut over = 0;
     let mut anchor = (first, 0.0);
+    let mut written = Written::default();
     for (index, request) in asked.iter().enumerate() {
         // What ended before it was issued was issued before it, too.
         while let Some(&earlier) = order.get(over).filter(|earlier| asked[**earlier].ended <= request.issued)
@@ -106,8 +110,13 @@ pub fn replay(device: &mut Device<'_>, map: &[Piece], asked: &[Asked]) -> Replay
         let issued = f64::max(anchor.1 + (request.issued - anchor.0).max(0.0), latest);
         latest = issued;
         let mut ended = issued;
-        for (offset, len_bytes) in places(map, request.offset, request.len_bytes) {
-            ended = device.submit(issued, offset, len_bytes, request.writes).max(ended);
+        for part in parts(map, request.offset, request.len_bytes) {
+            if !part.is_stored && request.writes {
+                written.add(part.logical, part.len_bytes);
+            } else if !part.is_stored && !written.has(part.logical, part.len_bytes) {
+                continue;
+            }
+            ended = device.submit(issued, part.physical, part.len_bytes, request.writes).max(ended);
             replayed.commands += 1;
         }
         ends[index] = ended;
@@ -128,27 +137,72 @@ pub fn waiting_seconds(requests: &[Asked]) -> f64 {
     sum
 }
 
-/// Where a part of the virtual disk lies.
-fn places(map: &[Piece], offset: u64, len_bytes: u64) -> Vec<(u64, u64)> {
+/// What was written where nothing was stored: starts and ends, no two of which touch.
+#[derive(Default)]
+struct Written(BTreeMap<u64, u64>);
+
+impl Written {
+    fn add(&mut self, start: u64, len_bytes: u64) {
+        let (mut start, mut end) = (start, start.saturating_add(len_bytes));
+        while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
+            self.0.remove(&from);
+            (start, end) = (start.min(from), end.max(to));
+        }
+        self.0.insert(start, end);
+    }
+
+    /// Whether a part of it was.
+    fn has(&self, start: u64, len_bytes: u64) -> bool {
+        let before = self.0.range(..start.saturating_add(len_bytes)).next_back();
+        before.is_some_and(|(_, end)| *end > start)
+    }
+}
+
+/// A part of a request that lies together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    logical: u64,
+    physical: u64,
+    len_bytes: u64,
+    is_stored: bool,
+}
+
+/// Where a part of the virtual disk lies; what is not stored, where it would come to lie.
+fn parts(map: &[Piece], offset: u64, len_bytes: u64) -> Vec<Part> {
     let end = offset.saturating_add(len_bytes);
-    let mut found: Vec<(u64, u64)> = Vec::new();
-    let mut push = |at: u64, len: u64| match found.last_mut() {
-        Some(last) if last.0.saturating_add(last.1) == at => last.1 += len,
-        _ => found.push((at, len)),
+    let mut found: Vec<Part> = Vec::new();
+    let mut push = |part: Part| match found.last_mut() {
+        Some(last)
+            if last.physical.saturating_add(last.len_bytes) == part.physical
+                && last.is_stored == part.is_stored =>
+        {
+            last.len_bytes += part.len_bytes;
+        }
+        _ => found.push(part),
     };
-    let mut at = offset;
     let first = map.partition_point(|piece| piece.logical.saturating_add(piece.len_bytes) <= offset);
+    let mut before = first.checked_sub(1).map(|index| map[index]);
+    let behind = |before: Option<Piece>, at: u64| match (before, map.first()) {
+        (Some(before), _) => before.physical.saturating_add(at - before.logical),
+        (None, Some(first)) => first.physical.saturating_sub(first.logical.saturating_sub(at)),
+        (None, None) => at,
+    };
+    let is_known = !map.is_empty();
+    let mut at = offset;
     for piece in map[first..].iter().take_while(|piece| piece.logical < end) {
         let from = piece.logical.max(at);
         if from > at {
-            push(at, from - at);
+            let physical = behind(before, at);
+            push(Part { logical: at, physical, len_bytes: from - at, is_stored: false });
         }
         let to = piece.logical.saturating_add(piece.len_bytes).min(end);
-        push(piece.physical.saturating_add(from - piece.logical), to - from);
-        at = to;
+        let physical = piece.physical.saturating_add(from - piece.logical);
+        push(Part { logical: from, physical, len_bytes: to - from, is_stored: true });
+        (before, at) = (Some(*piece), to);
     }
     if at < end {
-        push(at, end - at);
+        let physical = behind(before, at);
+        push(Part { logical: at, physical, len_bytes: end - at, is_stored: !is_known });
     }
     found
 }
@@ -222,10 +276,43 @@ mod tests {
     fn a_request_has_a_command_for_each_place() {
         let piece = |logical, physical, len_bytes| Piece { logical, physical, len_bytes };
         let map = [piece(0, 1000, 10), piece(10, 1010, 10), piece(20, 5000, 10), piece(40, 7000, 10)];
-        assert_eq!(places(&map, 5, 10), [(1005, 10)]);
-        assert_eq!(places(&map, 15, 30), [(1015, 5), (5000, 10), (30, 10), (7000, 5)]);
-        assert_eq!(places(&map, 100, 5), [(100, 5)]);
-        assert_eq!(places(&[], 3, 0), []);
+        let found = |map: &[Piece], offset, len_bytes| -> Vec<(u64, u64, bool)> {
+            let parts = parts(map, offset, len_bytes);
+            parts.iter().map(|part| (part.physical, part.len_bytes, part.is_stored)).collect()
+        };
+        assert_eq!(found(&map, 5, 10), [(1005, 10, true)]);
+        assert_eq!(
+            found(&map, 15, 30),
+            [(1015, 5, true), (5000, 10, true), (5010, 10, false), (7000, 5, true)]
+        );
+        assert_eq!(found(&map, 100, 5), [(7060, 5, false)]);
+        assert_eq!(found(&map[2..], 10, 5), [(4990, 5, false)]);
+        assert_eq!(found(&[], 3, 0), []);
+        assert_eq!(found(&[], 3, 2), [(3, 2, true)]);
+    }
+
+    #[test]
+    fn what_is_not_stored_is_read_from_nowhere_until_it_is_written() {
+        let map = [Piece { logical: 0, physical: 1 << 40, len_bytes: 4096 }];
+        let asked = |issued: f64, offset: u64, writes| Asked {
+            issued,
+            ended: issued + 0.1,
+            offset,
+            len_bytes: 4096,
+            writes,
+        };
+        let recorded = [asked(0.0, 8192, false), asked(1.0, 8192, true), asked(2.0, 8192, false)];
+        let replayed = replay(&mut Device::new(&HDD), &map, &recorded);
+        let took = |index: usize| replayed.requests[index].ended - replayed.requests[index].issued;
+        assert!(took(0) == 0.0 && took(1) > 0.0 && took(2) > 0.0, "{replayed:?}");
+        assert_eq!(replayed.commands, 2);
+        let mut written = Written::default();
+        for start in [50, 10, 30, 20] {
+            written.add(start, 10);
+        }
+        let held: Vec<u64> = (0..80).filter(|at| written.has(*at, 1)).collect();
+        assert_eq!(held, (10..40).chain(50..60).collect::<Vec<_>>());
+        assert_eq!(written.0.len(), 2);
     }
 
     proptest! {
