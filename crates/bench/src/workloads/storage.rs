@@ -81,7 +81,7 @@ pub struct Forecast {
 
 /// ext4 has so many extents of a file in its inode; of a file with more it reads a block of its own.
 const INODE_EXTENTS: usize = 4;
-/// Of fewer requests those for the file system's own tables are too large a part, and these are not predicted.
+/// Of fewer requests those for the file system's own tables are too large a part where they are not known.
 const FORECAST_REQUESTS_MIN: u64 = 200;
 
 /// What is known of a storage.
@@ -141,7 +141,8 @@ impl Lies {
         }
         let (cost, blocks) = (walk.read.total(), walk.blocks);
         let are_tables_known = self.files.values().all(|file| !file.record.is_empty());
-        if cost.requests < FORECAST_REQUESTS_MIN && !are_tables_known {
+        let requests_min = if are_tables_known { 1 } else { FORECAST_REQUESTS_MIN };
+        if cost.requests < requests_min {
             let few = "too few requests: what this file system reads of its own tables is not predicted, and matters then";
             return Err(few.to_owned());
         }
