@@ -426,6 +426,7 @@ impl Stage<'_> {
         let point = self.space.path().join("mount");
         let mut known = Known {
             profile: Err("its device is not known".into()),
+            is_modelled: self.bench.storage.model().is_some(),
             limits: QueueLimits::DEFAULT,
             read_ahead_bytes: READ_AHEAD_BYTES,
         };

@@ -81,13 +81,15 @@ pub struct Forecast {
 
 /// ext4 has so many extents of a file in its inode; of a file with more it reads a block of its own.
 const INODE_EXTENTS: usize = 4;
-/// Of fewer requests those for the file system's own tables are too large a part where they are not known.
+/// Of fewer requests those for the file system's own tables are too large a part where they are not known, and on real storage chance is.
 const FORECAST_REQUESTS_MIN: u64 = 200;
 
 /// What is known of a storage.
 pub(super) struct Known {
     /// How fast it is; or why nobody knows.
     pub(super) profile: std::result::Result<Profile, String>,
+    /// Whether it is a model, on which the same requests take the same time.
+    pub(super) is_modelled: bool,
     /// What the guest's device takes at once.
     pub(super) limits: QueueLimits,
     /// What the kernel reads ahead from it.
@@ -141,9 +143,17 @@ impl Lies {
         }
         let (cost, blocks) = (walk.read.total(), walk.blocks);
         let are_tables_known = self.files.values().all(|file| !file.record.is_empty());
-        let requests_min = if are_tables_known { 1 } else { FORECAST_REQUESTS_MIN };
+        let (requests_min, few) = match (are_tables_known, known.is_modelled) {
+            (true, true) => (1, "nothing is to be read"),
+            (true, false) => {
+                (FORECAST_REQUESTS_MIN, "too few requests: how long each of them takes varies too much")
+            }
+            (false, _) => (
+                FORECAST_REQUESTS_MIN,
+                "too few requests: what this file system reads of its own tables is not predicted, and matters then",
+            ),
+        };
         if cost.requests < requests_min {
-            let few = "too few requests: what this file system reads of its own tables is not predicted, and matters then";
             return Err(few.to_owned());
         }
         // Near the file, but not in the way.
