@@ -24,7 +24,7 @@ pub use keeper::{Allowance, Counters, Guard, Options};
 pub use ledger::{Record, claims, hex, moved_for_space};
 pub use machine::{Beside, Extent, Gathered, GoesOn, Held, Join, Machine, Reserved, Told};
 #[cfg(feature = "mutants")]
-pub use mutant::{MUTANTS, Mutant};
+pub use mutant::{MUTANTS, Mutant, SPACE_MUTANTS};
 pub use pressure::{Busy, Pressure, Waits, waited_us};
 pub use repair::{Plan, count, joined, joins, plan, whole};
 pub use space::{

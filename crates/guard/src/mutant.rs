@@ -83,3 +83,12 @@ pub const MUTANTS: [Mutant; 25] = [
     Mutant::LastRoomMoved,
     Mutant::SpaceCrowdedOut,
 ];
+
+/// Those of free space, which the exploration of that finds.
+pub const SPACE_MUTANTS: [Mutant; 5] = [
+    Mutant::StrangersMoved,
+    Mutant::MovedUnseen,
+    Mutant::DayForgotten,
+    Mutant::HeldBack,
+    Mutant::SpaceCrowdedOut,
+];

@@ -12,8 +12,8 @@ use block::{Error, Result};
 use extent::FileOffset;
 use guard::{
     Allowance, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS,
-    Machine, Mutant, Options, Owned, Policy, Record, Refusal, Reserved, Room, SpaceMap, Stamp, Told, XFS,
-    claims,
+    Machine, Mutant, Options, Owned, Policy, Record, Refusal, Reserved, Room, SPACE_MUTANTS, SpaceMap, Stamp,
+    Told, XFS, claims,
 };
 use predict::cost::Piece;
 use predict::profile::HDD;
@@ -922,14 +922,7 @@ fn what_went_back_before_an_error_is_recorded() {
 #[test]
 fn each_mutant_is_found() {
     // Those of free space are found by the exploration of that.
-    let of_space = [
-        Mutant::StrangersMoved,
-        Mutant::MovedUnseen,
-        Mutant::DayForgotten,
-        Mutant::HeldBack,
-        Mutant::SpaceCrowdedOut,
-    ];
-    for mutant in MUTANTS.into_iter().filter(|mutant| !of_space.contains(mutant)) {
+    for mutant in MUTANTS.into_iter().filter(|mutant| !SPACE_MUTANTS.contains(mutant)) {
         let found = mutants::with(Some(mutant), || {
             explore(0..60)
                 .and_then(|_| stops_in_the_midst(false))

@@ -12,8 +12,8 @@ use block::{Error, Result};
 use extent::FileOffset;
 use guard::{
     Allowance, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, Machine, Mutant,
-    Options, Owned, Record, Refusal, Reserved, Room, SpaceMap, Stamp, Told, Use, bytes_a_day, goal,
-    moved_for_space, place, space_plan,
+    Options, Owned, Record, Refusal, Reserved, Room, SPACE_MUTANTS, SpaceMap, Stamp, Told, Use, bytes_a_day,
+    goal, moved_for_space, place, space_plan,
 };
 use predict::cost::Piece;
 use predict::profile::HDD;
@@ -572,14 +572,7 @@ fn a_dry_run_says_what_it_would_do_and_does_nothing() {
 
 #[test]
 fn each_mutant_of_free_space_is_found() {
-    let of_space = [
-        Mutant::StrangersMoved,
-        Mutant::MovedUnseen,
-        Mutant::DayForgotten,
-        Mutant::HeldBack,
-        Mutant::SpaceCrowdedOut,
-    ];
-    for mutant in of_space {
+    for mutant in SPACE_MUTANTS {
         let found = mutants::with(Some(mutant), || explore(0..100));
         assert!(found.is_err(), "{mutant:?} is not found");
     }

@@ -96,7 +96,7 @@ pub fn replay(device: &mut Device<'_>, map: &[Piece], asked: &[Asked]) -> Replay
     let (mut ends, mut latest) = (vec![0.0; asked.len()], 0.0);
     let mut over = 0;
     let mut anchor = (first, 0.0);
-    let mut written = Written::default();
+    let mut written = Touched::default();
     for (index, request) in asked.iter().enumerate() {
         // What ended before it was issued was issued before it, too.
         while let Some(&earlier) = order.get(over).filter(|earlier| asked[**earlier].ended <= request.issued)
@@ -113,7 +113,7 @@ pub fn replay(device: &mut Device<'_>, map: &[Piece], asked: &[Asked]) -> Replay
         for part in parts(map, request.offset, request.len_bytes) {
             if !part.is_stored && request.writes {
                 written.add(part.logical, part.len_bytes);
-            } else if !part.is_stored && !written.has(part.logical, part.len_bytes) {
+            } else if !part.is_stored && !written.overlaps(part.logical, part.len_bytes) {
                 continue;
             }
             ended = device.submit(issued, part.physical, part.len_bytes, request.writes).max(ended);
@@ -137,12 +137,13 @@ pub fn waiting_seconds(requests: &[Asked]) -> f64 {
     sum
 }
 
-/// What was written where nothing was stored: starts and ends, no two of which touch.
+/// Bytes of a device or a disk that were asked for, in any order: starts and ends, no two of which touch.
 #[derive(Default)]
-struct Written(BTreeMap<u64, u64>);
+pub struct Touched(BTreeMap<u64, u64>);
 
-impl Written {
-    fn add(&mut self, start: u64, len_bytes: u64) {
+impl Touched {
+    /// Adds `len_bytes` from `start` on.
+    pub fn add(&mut self, start: u64, len_bytes: u64) {
         let (mut start, mut end) = (start, start.saturating_add(len_bytes));
         while let Some((&from, &to)) = self.0.range(..=end).next_back().filter(|(_, to)| **to >= start) {
             self.0.remove(&from);
@@ -151,10 +152,16 @@ impl Written {
         self.0.insert(start, end);
     }
 
-    /// Whether a part of it was.
-    fn has(&self, start: u64, len_bytes: u64) -> bool {
+    /// Whether any of these bytes was.
+    pub fn overlaps(&self, start: u64, len_bytes: u64) -> bool {
         let before = self.0.range(..start.saturating_add(len_bytes)).next_back();
         before.is_some_and(|(_, end)| *end > start)
+    }
+
+    /// Whether all of these bytes were.
+    pub fn covers(&self, start: u64, len_bytes: u64) -> bool {
+        let before = self.0.range(..=start).next_back();
+        before.is_some_and(|(_, end)| start.saturating_add(len_bytes) <= *end)
     }
 }
 
@@ -306,13 +313,14 @@ mod tests {
         let took = |index: usize| replayed.requests[index].ended - replayed.requests[index].issued;
         assert!(took(0) == 0.0 && took(1) > 0.0 && took(2) > 0.0, "{replayed:?}");
         assert_eq!(replayed.commands, 2);
-        let mut written = Written::default();
+        let mut written = Touched::default();
         for start in [50, 10, 30, 20] {
             written.add(start, 10);
         }
-        let held: Vec<u64> = (0..80).filter(|at| written.has(*at, 1)).collect();
+        let held: Vec<u64> = (0..80).filter(|at| written.overlaps(*at, 1)).collect();
         assert_eq!(held, (10..40).chain(50..60).collect::<Vec<_>>());
         assert_eq!(written.0.len(), 2);
+        assert!(written.covers(15, 25) && !written.covers(15, 26) && !written.covers(45, 10));
     }
 
     proptest! {

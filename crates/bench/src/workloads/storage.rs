@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use block::Result;
 use os::{StorageTiming, TimingBudget};
 use predict::cost::{Order, Piece, QueueLimits, RequestSize, SequentialRead};
-use predict::device::{Asked, Device, replay, waiting_seconds};
+use predict::device::{Asked, Device, Touched, replay, waiting_seconds};
 use predict::profile::{HDD, Profile, SAN, Timings};
 use serve::monitor::Snapshot;
 
@@ -122,9 +122,9 @@ impl Lies {
         };
         let size = RequestSize::new(asked_bytes, known.limits);
         let read = SequentialRead::new(profile, size, Order::AsTold);
-        let mut walk = Walk { read, cached: Cached::default(), folders: HashSet::new(), blocks: 0 };
+        let mut walk = Walk { read, cached: Touched::default(), folders: HashSet::new(), blocks: 0 };
         if let Some(root) = self.folders.get(Path::new("")) {
-            root.record.iter().flatten().for_each(|piece| walk.cached.insert(*piece));
+            root.record.iter().flatten().for_each(|piece| walk.cached.add(piece.physical, piece.len_bytes));
         }
         let (Reading::AtOnce(files) | Reading::InParts(files) | Reading::All(files)) = reading;
         if let Reading::All(_) = reading {
@@ -165,7 +165,8 @@ impl Lies {
 /// Reading files on a file system of which hardly anything is cached.
 struct Walk<'a> {
     read: SequentialRead<'a>,
-    cached: Cached,
+    /// What of the storage is in memory.
+    cached: Touched,
     /// Those whose entries are known.
     folders: HashSet<PathBuf>,
     /// Blocks of extents.
@@ -188,7 +189,11 @@ impl Walk<'_> {
     }
 
     fn record(&mut self, file: &FileLies) {
-        if file.record.last().is_some_and(|own| !own.iter().all(|piece| self.cached.holds(piece))) {
+        if file
+            .record
+            .last()
+            .is_some_and(|own| !own.iter().all(|piece| self.cached.covers(piece.physical, piece.len_bytes)))
+        {
             // They are asked for at once.
             let at_once = |piece: &Piece| Piece { logical: 0, ..*piece };
             self.once(&file.record.iter().flatten().map(at_once).collect::<Vec<_>>());
@@ -197,28 +202,11 @@ impl Walk<'_> {
 
     /// Reads what is kept in memory then.
     fn once(&mut self, pieces: &[Piece]) {
-        for piece in pieces.iter().filter(|piece| !self.cached.holds(piece)) {
+        for piece in pieces.iter().filter(|piece| !self.cached.covers(piece.physical, piece.len_bytes)) {
             self.read.piece(*piece);
         }
         self.read.end_file();
-        pieces.iter().for_each(|piece| self.cached.insert(*piece));
-    }
-}
-
-/// What of the storage is in memory: starts and ends.
-#[derive(Default)]
-struct Cached(BTreeMap<u64, u64>);
-
-impl Cached {
-    fn insert(&mut self, piece: Piece) {
-        let end = self.0.entry(piece.physical).or_default();
-        *end = (*end).max(piece.physical.saturating_add(piece.len_bytes));
-    }
-
-    /// Whether it was read by one read.
-    fn holds(&self, piece: &Piece) -> bool {
-        let before = self.0.range(..=piece.physical).next_back();
-        before.is_some_and(|(_, end)| piece.physical.saturating_add(piece.len_bytes) <= *end)
+        pieces.iter().for_each(|piece| self.cached.add(piece.physical, piece.len_bytes));
     }
 }
 
