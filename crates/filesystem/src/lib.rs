@@ -20,6 +20,8 @@ pub use doubtful::in_doubt;
 pub use files::{
     FileExtent, FileId, FileKind, FileName, FileStream, FileVisitor, Fragments, PieceState, StreamName,
 };
+#[cfg(feature = "mutants")]
+pub use mutant::Mutant;
 pub use probe::Scope;
 pub use rearrange::{Edits, Mobility, Patch, Rearrange, Relocation, Relocations, Rewritten, StreamVisitor};
 pub use shadow_copy::ShadowCopy;
@@ -41,6 +43,8 @@ pub mod fat;
 mod fault;
 mod files;
 pub mod holder;
+#[cfg(feature = "mutants")]
+mod mutant;
 pub mod ntfs;
 mod opened;
 mod pieces;

@@ -8,10 +8,10 @@ use block::{Error, ErrorKind, HOST_BLOCK_BYTES, Result};
 use claims::{Act, Seen};
 use engine::RearrangeOutcome;
 use extent::{Extent, ExtentSet, Span, Virtual, VirtualSpan, VolumeOffset};
-use filesystem::{Check, Rearrange};
+use filesystem::{Check, FileId, Rearrange};
 use image::{Chain, Edit};
 use plan::defrag::{
-    BackingMap, DefragOptions, DefragPlan, Hints, ImageUnits, Layout, LayoutFigures, in_image_units,
+    BackingMap, DefragOptions, DefragPlan, Hints, ImageUnits, Layout, LayoutFigures, WhyLeft, in_image_units,
     plan_in_place,
 };
 use predict::profile::HDD;
@@ -291,6 +291,7 @@ fn in_parts(
     let mut parts: BTreeSet<_> =
         plan.left.iter().map(|(file, _)| *file).filter(|file| together.contains(file)).collect();
     let mut whole = BTreeSet::new();
+    let mut plan = plan;
     for _ in 0..PARTS_TRIALS {
         if parts.is_empty() {
             break;
@@ -306,6 +307,8 @@ fn in_parts(
         let some = crowded.len().div_ceil(CROWDED_PART);
         whole.extend(crowded.into_iter().take(some));
         parts = together.difference(&whole).copied().collect();
+        let for_room = |(file, why): &&mut (FileId, WhyLeft)| *why == WhyLeft::NoRoom && whole.contains(file);
+        plan.left.iter_mut().filter(for_room).for_each(|(_, why)| *why = WhyLeft::Crowded);
     }
     Ok(plan)
 }

@@ -279,6 +279,10 @@ fn reason(why: &WhyLeft) -> String {
     match why {
         WhyLeft::Pinned(reason) => (*reason).to_owned(),
         WhyLeft::NoRoom => "no free space that it could use is large enough".into(),
+        WhyLeft::Crowded => {
+            "its records have no room for the steps in which it would move part by part, and no free space is large enough for all of it"
+                .into()
+        }
         WhyLeft::NotWritable => {
             "free space that is large enough lies where the image is compressed, shared or only zeros".into()
         }

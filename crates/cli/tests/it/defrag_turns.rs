@@ -11,37 +11,49 @@ use testkit::mounted::Mounted;
 use testkit::{run, scratch};
 
 const FILES: usize = 24;
-const TURN_BYTES: usize = 16 << 10;
-const VOLUME_BYTES: u64 = 93 << 20;
 
-/// Files that grow by turns, in 192 pieces each, and a fifth of the volume left.
-fn make(volume: &Path) {
-    fs::File::create(volume).unwrap().set_len(VOLUME_BYTES).unwrap();
+/// How large the volume is, and how its files grew.
+#[derive(Clone, Copy)]
+struct Turns {
+    volume_bytes: u64,
+    count: u64,
+    bytes: usize,
+}
+
+/// 192 pieces each, and a fifth of the volume left.
+const LONG: Turns = Turns { volume_bytes: 93 << 20, count: 192, bytes: 16 << 10 };
+
+/// Over 250 pieces each, and less than a sixth of the volume left. The records are full, and lists are spread anew over them on the way.
+const FULL: Turns = Turns { volume_bytes: 64 << 20, count: 277, bytes: 8 << 10 };
+
+/// Files that grow by turns.
+fn make(volume: &Path, turns: Turns) {
+    fs::File::create(volume).unwrap().set_len(turns.volume_bytes).unwrap();
     run("mkntfs", &["-qQF", arg(volume)]);
     let mounted = Mounted::ntfs(volume, "");
     let files: Vec<_> = (0..FILES)
         .map(|index| fs::File::create(mounted.path().join(format!("log{index}"))).unwrap())
         .collect();
-    for turn in 0..192u64 {
+    for turn in 0..turns.count {
         for (index, file) in (0u64..).zip(&files) {
             // No zeros: what is made of them may have no storage.
             let byte = u8::try_from(1 + (turn * 7 + index) % 250).unwrap();
-            file.write_all_at(&[byte; TURN_BYTES], turn * TURN_BYTES as u64).unwrap();
+            file.write_all_at(&vec![byte; turns.bytes], turn * turns.bytes as u64).unwrap();
         }
     }
 }
 
-fn check(kind: Kind, reserve: bool) {
+fn check(kind: Kind, reserve: bool, turns: Turns) {
     let dir = scratch();
     let raw = dir.path().join("made.raw");
-    make(&raw);
+    make(&raw, turns);
     let before = Mounted::ntfs(&raw, "ro").tree();
     let long = (0..FILES).filter(|index| ntfs_runs(&raw, &format!("/log{index}")) > 150).count();
     assert!(long > FILES / 2, "{long} files are in many pieces");
     let own = scratch();
     let disk = kind.make(&raw, own.path());
     if reserve {
-        run("fallocate", &["-l", &VOLUME_BYTES.to_string(), arg(&disk)]);
+        run("fallocate", &["-l", &turns.volume_bytes.to_string(), arg(&disk)]);
     }
     let allocated = allocated_bytes(own.path());
     let defrag = ["defrag", arg(&disk)];
@@ -65,15 +77,20 @@ fn check(kind: Kind, reserve: bool) {
 
 #[test]
 fn reserved_raw() {
-    check(RAW, true);
+    check(RAW, true, LONG);
 }
 
 #[test]
 fn sparse_raw() {
-    check(RAW, false);
+    check(RAW, false, LONG);
+}
+
+#[test]
+fn sparse_raw_that_is_fuller() {
+    check(RAW, false, FULL);
 }
 
 #[test]
 fn qcow2() {
-    check(QCOW2, false);
+    check(QCOW2, false, LONG);
 }

@@ -3,7 +3,7 @@
 //! What [`super::growth`] allows never needs this: there the longest list that may be is taken, whatever moves. Where the batches are known,
 //! so are the lists, and most are shorter: a file that comes together has fewer runs with each step.
 //!
-//! Invariant: the records are rewritten as they will be ([`super::rewrite`]), so that what has room here has room then.
+//! Invariant: the records are rewritten as they will be ([`super::spread`]), so that what has room here has room then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +11,21 @@ use block::{ErrorKind, Result};
 
 use super::mft::Mft;
 use super::record::RecordNumber;
-use super::rewrite::rewrite_record;
+use super::spread::FileRecords;
 use crate::files::FileId;
 use crate::rearrange::Relocations;
 
 /// See [`crate::Rearrange::crowded`].
 pub(super) fn crowded(
     mft: &Mft,
+    mirrored_count: u64,
     files: &BTreeSet<FileId>,
     batches: &[Relocations],
 ) -> Result<BTreeSet<FileId>> {
     let mut found = BTreeSet::new();
     for (file, batches) in batches_of(files, batches) {
-        if !has_room(mft, RecordNumber(file.0), &batches)? {
+        let mut records = FileRecords::read(mft, &mft.as_opened(), RecordNumber(file.0), mirrored_count)?;
+        if !has_room(&mut records, &batches)? {
             found.insert(file);
         }
     }
@@ -44,23 +46,13 @@ fn batches_of<'a>(
     all
 }
 
-/// Whether the base record of a file and all its extension records have room at each step.
-fn has_room(mft: &Mft, number: RecordNumber, batches: &[&Relocations]) -> Result<bool> {
-    let records = mft.as_opened();
-    let base = records.base(number)?;
-    let mut numbers = BTreeSet::from([number]);
-    for entry in records.attribute_list(&base.view())? {
-        numbers.insert(entry.holder.number);
-    }
-    for number in numbers {
-        let at = mft.record_offset(number);
-        let mut bytes = records.raw(number)?;
-        for batch in batches {
-            match rewrite_record(&bytes, number, at, batch, &mft.geometry) {
-                Ok(rewrite) => bytes = rewrite.map_or(bytes, |rewrite| rewrite.bytes),
-                Err(error) if error.kind() == ErrorKind::Invalid => return Ok(false),
-                Err(error) => return Err(error),
-            }
+/// Whether a file's records have room at each step.
+fn has_room(records: &mut FileRecords, batches: &[&Relocations]) -> Result<bool> {
+    for batch in batches {
+        match records.relocate(batch) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Invalid => return Ok(false),
+            Err(error) => return Err(error),
         }
     }
     Ok(true)

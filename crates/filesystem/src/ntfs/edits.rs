@@ -6,7 +6,7 @@
 //! - every cluster that comes free was used, and every cluster that is taken was free;
 //! - every byte that moves was found in a run list of the file that it is said to be of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use block::{Error, ReadAt, Result};
 use extent::{Volume, VolumeSpan};
@@ -16,6 +16,7 @@ use super::record::{Record, RecordNumber};
 use super::rewrite::rewrite_record;
 use super::scan::MIRRORED_RECORDS;
 use super::sectors::Sectors;
+use super::spread::FileRecords;
 use super::stream::Stream;
 use crate::files::FileId;
 use crate::ntfs::corrupt::Corrupt;
@@ -120,33 +121,34 @@ impl Editor<'_> {
 
     /// Rewrites the base record of a file and all its extension records. Answers how many bytes moved.
     fn rewrite_file(&mut self, number: RecordNumber) -> Result<u64> {
-        let base = self.records.base(number)?;
-        let mut numbers = BTreeSet::from([number]);
-        for entry in self.records.attribute_list(&base.view())? {
-            if numbers.insert(entry.holder.number) {
-                self.records.listed_record(&base.view(), &entry)?;
+        let Places { mft, mirror, .. } = self.places;
+        let mut file = FileRecords::read(mft, &self.records, number, mirrored_count(mirror, mft))?;
+        let changed = file.relocate(self.relocations)?;
+        for number in changed.records {
+            self.rewrite(number, file.record(number))?;
+        }
+        if !changed.listed.is_empty() {
+            let base = self.records.base(number)?;
+            let stream = self.records.attribute_list_stream(&base.view())?;
+            let stream = stream
+                .ok_or_else(|| base.view().error().field("attribute 0x20", "missing", "in the record"))?;
+            for listed in changed.listed {
+                put(&mut self.sectors, &stream, listed.start as u64, &file.list()[listed])?;
             }
         }
-        let mut moved_bytes = 0;
-        for number in numbers {
-            moved_bytes += self.rewrite(number)?;
-        }
-        Ok(moved_bytes)
+        Ok(changed.moved_bytes)
     }
 
-    fn rewrite(&mut self, number: RecordNumber) -> Result<u64> {
+    fn rewrite(&mut self, number: RecordNumber, new: &[u8]) -> Result<()> {
         let Places { mft, mirror, .. } = self.places;
         let record_bytes = mft.geometry.record_bytes;
-        let old = self.records.raw(number)?;
         let at = mft.record_offset(number);
-        let Some(new) = rewrite_record(&old, number, at, self.relocations, &mft.geometry)? else {
-            return Ok(0);
-        };
         let is_mft = number == RecordNumber::MFT;
         if number.0 < MIRRORED_RECORDS && !is_mft {
             return Err(Error::invalid(format!("a relocation of NTFS's own file {number}")).at(at));
         }
-        put(&mut self.sectors, &mft.data, number.0 * record_bytes, &new.bytes)?;
+        put(&mut self.sectors, &mft.data, number.0 * record_bytes, new)?;
+        let old = self.records.raw(number)?;
         let mirrored = mirrored(mirror, self.volume, number, &old, mft)?;
         if is_mft && mirrored.is_none() {
             return Err(Error::corrupt(Corrupt::MirrorMoved).at(at));
@@ -157,8 +159,13 @@ impl Editor<'_> {
                 put(&mut self.sectors, mirror, number.0 * record_bytes, &new.bytes)?;
             }
         }
-        Ok(new.moved_bytes)
+        Ok(())
     }
+}
+
+/// How many records `$MFTMirr` has room for.
+pub(super) fn mirrored_count(mirror: &Stream, mft: &Mft) -> u64 {
+    mirror.len_bytes() / mft.geometry.record_bytes
 }
 
 /// The copy that `$MFTMirr` has of a record, if it is one. Windows keeps four; ntfs-3g keeps a cluster full of them, and

@@ -226,6 +226,14 @@ pub(super) struct NonResidentHeader {
 }
 const _: () = assert!(size_of::<NonResidentHeader>() == 48);
 
+/// Where [`NonResidentHeader::lowest_vcn`] lies in an attribute.
+pub(super) const ATTRIBUTE_LOWEST_VCN_OFFSET: usize =
+    size_of::<AttributeHeader>() + offset_of!(NonResidentHeader, lowest_vcn);
+
+/// Where [`NonResidentHeader::highest_vcn`] lies in an attribute.
+pub(super) const ATTRIBUTE_HIGHEST_VCN_OFFSET: usize =
+    size_of::<AttributeHeader>() + offset_of!(NonResidentHeader, highest_vcn);
+
 /// One entry of `$ATTRIBUTE_LIST`; the name follows.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -246,6 +254,9 @@ pub(super) struct AttributeListEntry {
     pub(super) instance: U16,
 }
 const _: () = assert!(size_of::<AttributeListEntry>() == 26);
+
+/// Where [`AttributeListEntry::lowest_vcn`] lies.
+pub(super) const LIST_ENTRY_LOWEST_VCN_OFFSET: usize = offset_of!(AttributeListEntry, lowest_vcn);
 
 /// `$FILE_NAME`, in a record and as an index key; the name follows.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]

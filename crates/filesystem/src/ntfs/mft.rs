@@ -246,16 +246,29 @@ impl Records<'_> {
 
     /// See [`Mft::attribute_list`].
     pub(super) fn attribute_list(&self, base: &Record<'_>) -> Result<Vec<ListEntry>> {
-        let Some(attribute) = base.find(ATTR_ATTRIBUTE_LIST, "")? else { return Ok(Vec::new()) };
+        let bytes = self.attribute_list_bytes(base)?;
+        let bad = || base.error().field("entries of attribute 0x20", "out of bounds", "a list of attributes");
+        parse_list(&bytes).ok_or_else(bad)
+    }
+
+    /// The value of a file's attribute list; empty if it has none.
+    pub(super) fn attribute_list_bytes(&self, base: &Record<'_>) -> Result<Vec<u8>> {
+        let Some(stream) = self.attribute_list_stream(base)? else { return Ok(Vec::new()) };
+        let mut bytes = vec![0; usize::try_from(stream.len_bytes()).expect("at most 256 KiB")];
+        stream.read_from(self.volume, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Where a file's attribute list is, if it has one.
+    pub(super) fn attribute_list_stream(&self, base: &Record<'_>) -> Result<Option<Stream>> {
+        let Some(attribute) = base.find(ATTR_ATTRIBUTE_LIST, "")? else { return Ok(None) };
         let Mft { source, geometry, .. } = self.mft;
         let stream = Stream::begin(source, geometry, base.number(), &attribute)?.finish()?;
         let len_bytes = stream.len_bytes();
         if len_bytes == 0 || len_bytes > ATTRIBUTE_LIST_BYTES_MAX {
             return Err(attribute.error("size", len_bytes, "1 to 256 KiB"));
         }
-        let mut bytes = vec![0; usize::try_from(len_bytes).expect("at most 256 KiB")];
-        stream.read_from(self.volume, 0, &mut bytes)?;
-        parse_list(&bytes).ok_or_else(|| attribute.error("entries", "out of bounds", "a list of attributes"))
+        Ok(Some(stream))
     }
 
     /// See [`Mft::listed_record`].
@@ -304,7 +317,9 @@ pub(super) struct ListEntry {
     is_unnamed: bool,
     pub(super) lowest_vcn: u64,
     pub(super) holder: FileReference,
-    instance: u16,
+    pub(super) instance: u16,
+    /// Where the entry lies in the list.
+    pub(super) at: usize,
 }
 
 impl ListEntry {
@@ -325,8 +340,10 @@ impl ListEntry {
     }
 }
 
-fn parse_list(mut bytes: &[u8]) -> Option<Vec<ListEntry>> {
+/// The entries of an attribute list; `None` if one is out of bounds.
+pub(super) fn parse_list(list: &[u8]) -> Option<Vec<ListEntry>> {
     let mut entries = Vec::new();
+    let mut bytes = list;
     while !bytes.is_empty() {
         let (raw, _) = AttributeListEntry::ref_from_prefix(bytes).ok()?;
         let length = usize::from(raw.length.get());
@@ -346,6 +363,7 @@ fn parse_list(mut bytes: &[u8]) -> Option<Vec<ListEntry>> {
             lowest_vcn: raw.lowest_vcn.get(),
             holder: FileReference::from_raw(raw.mft_reference.get()),
             instance: raw.instance.get(),
+            at: list.len() - bytes.len(),
         });
         bytes = &bytes[length..];
     }

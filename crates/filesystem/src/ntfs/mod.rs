@@ -37,6 +37,7 @@ mod runs;
 mod scan;
 mod sectors;
 mod shadow;
+mod spread;
 mod stream;
 mod used;
 mod volume;

@@ -426,6 +426,13 @@ impl<'a> Attribute<'a> {
         }))
     }
 
+    /// Where the value of a resident attribute lies in it.
+    pub(super) fn value_offset(&self) -> usize {
+        let (header, _) = ResidentHeader::ref_from_prefix(&self.bytes[size_of::<AttributeHeader>()..])
+            .expect("at least 24 bytes");
+        usize::from(header.value_offset.get())
+    }
+
     /// The value of an attribute that is always resident.
     pub(super) fn resident(&self) -> Result<&'a [u8]> {
         match self.value()? {

@@ -13,7 +13,7 @@ use extent::{VolumeOffset, VolumeSpan};
 
 use super::boot::Geometry;
 use super::layout::{ATTRIBUTE_LENGTH_OFFSET, FILE_RECORD_BYTES_IN_USE_OFFSET};
-use super::record::{Attribute, Record, RecordNumber, Value, protect};
+use super::record::{Attribute, Mapped, Record, RecordNumber, Value, protect};
 use super::runs::{self, Run};
 use crate::rearrange::Relocations;
 
@@ -47,13 +47,14 @@ pub(super) fn rewrite_record(
     if moved_bytes == 0 {
         return Ok(None);
     }
+    let attributes: Vec<_> = attributes.iter().map(|(old, new)| new.as_deref().unwrap_or(old)).collect();
     let mut new = assemble(&record, &attributes)?;
     protect(&mut new);
     Ok(Some(Rewrite { bytes: new, moved_bytes }))
 }
 
-/// The record, fixed up, with the attributes that have new bytes.
-fn assemble(record: &Record<'_>, attributes: &[(&[u8], Option<Vec<u8>>)]) -> Result<Vec<u8>> {
+/// The record, fixed up, with these attributes for those that it has.
+pub(super) fn assemble(record: &Record<'_>, attributes: &[&[u8]]) -> Result<Vec<u8>> {
     let fixed = record.bytes();
     let (usa_end, attributes_at) = record.head_bounds();
     if usa_end > attributes_at {
@@ -61,10 +62,10 @@ fn assemble(record: &Record<'_>, attributes: &[(&[u8], Option<Vec<u8>>)]) -> Res
     }
     let mut new = fixed[..attributes_at].to_vec();
     let mut old_end = attributes_at;
-    for (old, moved) in attributes {
-        old_end += old.len();
-        new.extend_from_slice(moved.as_deref().unwrap_or(old));
+    for attribute in record.attributes() {
+        old_end += attribute?.bytes().len();
     }
+    attributes.iter().for_each(|attribute| new.extend_from_slice(attribute));
     // The end mark, and what is counted as in use after it.
     let old_in_use = record.bytes_in_use();
     new.extend_from_slice(&fixed[old_end..old_in_use]);
@@ -81,7 +82,7 @@ fn assemble(record: &Record<'_>, attributes: &[(&[u8], Option<Vec<u8>>)]) -> Res
 }
 
 /// The attribute with its clusters where they go, and how many bytes went; `None` if none did.
-fn moved_attribute(
+pub(super) fn moved_attribute(
     attribute: &Attribute<'_>,
     relocations: &Relocations,
     geometry: &Geometry,
@@ -100,17 +101,33 @@ fn moved_attribute(
     if attribute.name_end() > mapped.run_list_offset {
         return Err(attribute.error("run list's offset", mapped.run_list_offset, "after the name"));
     }
+    let runs = moved_runs(attribute, &mapped, relocations, geometry)?;
+    Ok(Some((with_runs(attribute, &mapped, &runs)?, moved_bytes)))
+}
+
+/// The runs of (one part of) an attribute, as they lie afterwards.
+pub(super) fn moved_runs(
+    attribute: &Attribute<'_>,
+    mapped: &Mapped<'_>,
+    relocations: &Relocations,
+    geometry: &Geometry,
+) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     attribute
-        .each_run(&mapped, geometry.cluster_count, |run| push_moved(&mut runs, run, relocations, geometry))?;
+        .each_run(mapped, geometry.cluster_count, |run| push_moved(&mut runs, run, relocations, geometry))?;
+    Ok(runs)
+}
+
+/// The attribute with another run list, which stands after its name.
+pub(super) fn with_runs(attribute: &Attribute<'_>, mapped: &Mapped<'_>, runs: &[Run]) -> Result<Vec<u8>> {
     let mut bytes = attribute.bytes()[..mapped.run_list_offset].to_vec();
-    runs::encode(&runs, &mut bytes);
+    runs::encode(runs, &mut bytes);
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     let length = u32::try_from(bytes.len())
         .map_err(|_| attribute.error("length", bytes.len(), "that of a record"))?
         .to_le_bytes();
     bytes[ATTRIBUTE_LENGTH_OFFSET..][..4].copy_from_slice(&length);
-    Ok(Some((bytes, moved_bytes)))
+    Ok(bytes)
 }
 
 /// Appends a run as it lies afterwards, joined to the one before where it goes on there.
@@ -130,7 +147,8 @@ fn push_moved(runs: &mut Vec<Run>, run: Run, relocations: &Relocations, geometry
     }
 }
 
-fn push(runs: &mut Vec<Run>, run: Run) {
+/// Appends a run, joined to the one before where it goes on there.
+pub(super) fn push(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
         Some(last) if last.lcn.map(|lcn| lcn + last.count) == run.lcn => last.count += run.count,
         _ => runs.push(run),

@@ -83,12 +83,31 @@ impl Decoder<'_> {
     }
 }
 
+/// How many of the first runs a list of `len` bytes has room for, its terminator included.
+pub(super) fn fitting(runs: &[Run], len: usize) -> usize {
+    let Some(mut rest) = len.checked_sub(1) else { return 0 };
+    let mut last_lcn = 0;
+    let fits = |run: &&Run| {
+        let delta = delta(run, last_lcn);
+        last_lcn += delta.unwrap_or(0);
+        let left = rest.checked_sub(1 + number_len(number(run.count)) + delta.map_or(0, number_len));
+        rest = left.unwrap_or(0);
+        left.is_some()
+    };
+    runs.iter().take_while(fits).count()
+}
+
+/// How far a run is from the one before that is no hole.
+fn delta(run: &Run, last_lcn: i64) -> Option<i64> {
+    run.lcn.map(|lcn| number(lcn) - last_lcn)
+}
+
 /// Appends a run list with its terminator, each number in as few bytes as can be.
 pub(super) fn encode(runs: &[Run], list: &mut Vec<u8>) {
     let mut last_lcn = 0;
     for run in runs {
         let count = number(run.count);
-        let delta = run.lcn.map(|lcn| number(lcn) - last_lcn);
+        let delta = delta(run, last_lcn);
         let (length_len, offset_len) = (number_len(count), delta.map_or(0, number_len));
         list.push(u8::try_from(offset_len << 4 | length_len).expect("two lengths of at most 8"));
         list.extend_from_slice(&count.to_le_bytes()[..length_len]);

@@ -1,9 +1,11 @@
 //! Files of NTFS volumes laid elsewhere: after any valid relocations, applied in place or read through what is rewritten,
 //! ntfs-3g and ntfsprogs must find every file as it was, and nothing to repair.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -15,8 +17,8 @@ use block::{Error, ErrorKind, Memory, ReadAt, TargetFile};
 use extent::{HostOffset, Offset, Span, Volume, VolumeOffset, VolumeSpan};
 use filesystem::ntfs::Corrupt;
 use filesystem::{
-    Catalog, Check, FileExtent, FileId, FileKind, FileStream, Fragments, Mobility, Rearrange, Relocation,
-    Relocations, State, StreamName, StreamVisitor,
+    Catalog, Check, FileExtent, FileId, FileKind, FileStream, Fragments, Mobility, Mutant, Rearrange,
+    Relocation, Relocations, State, StreamName, StreamVisitor,
 };
 use tempfile::TempDir;
 use testkit::ntfs_volume::{self, Mounted, tree_digest};
@@ -181,6 +183,18 @@ impl Moving {
         let from = stream.extents[at].span;
         moves.push(Relocation { from, to, file: stream.file });
         stream.extents[at].span = Span::new(to, from.len_bytes());
+    }
+
+    /// Has each cluster of a stream move by itself.
+    fn split(&mut self, index: usize) {
+        let cluster_bytes = self.rearrange.cluster_bytes();
+        let clusters = |extent: &FileExtent| {
+            let (extent, logical) = (*extent, extent.logical);
+            let at = move |span: VolumeSpan| logical.plus(span.start().get() - extent.span.start().get());
+            extent.span.split(cluster_bytes).map(move |span| FileExtent { span, logical: at(span), ..extent })
+        };
+        let extents = &mut self.streams[index].extents;
+        *extents = extents.iter().flat_map(clusters).collect();
     }
 
     fn go_together(&mut self, index: usize, is_random: bool, moves: &mut Vec<Relocation>) {
@@ -463,8 +477,13 @@ fn small(options: &[&str], fill: impl FnOnce(&Path)) -> Made {
     Made { dir: made.dir, bytes, digest }
 }
 
-/// Files in `count` pieces each, written in turn into the holes that others leave.
+/// Files in `count` pieces of one cluster each, written in turn into the holes that others leave.
 fn fragmented(dir: &Path, count: u64) {
+    fragmented_by(dir, count, 4096);
+}
+
+/// The same with pieces of `piece_bytes`.
+fn fragmented_by(dir: &Path, count: u64, piece_bytes: usize) {
     let path = |name: &str, index: u64| dir.join(format!("{name}{index}"));
     for index in 0..count * 3 {
         fs::write(path("row", index), noise(index, 5000)).unwrap();
@@ -475,7 +494,7 @@ fn fragmented(dir: &Path, count: u64) {
     let files: Vec<_> = (0..3).map(|index| File::create(path("long", index)).unwrap()).collect();
     for piece in 0..count {
         for file in &files {
-            file.write_all_at(&noise(piece, 4096), piece * 4096).unwrap();
+            file.write_all_at(&noise(piece, piece_bytes), piece * piece_bytes as u64).unwrap();
         }
     }
 }
@@ -492,22 +511,24 @@ fn records_of_4_kib_are_rewritten() {
     made.check(&bytes_of(&moving.memory), 31);
 }
 
-/// Files whose records have little room left move extent by extent, batch by batch: it is foreseen for which of them there is none.
+/// Files whose records have little room left move extent by extent, batch by batch: it is foreseen for which of them there is none, in none of their
+/// records.
 #[test]
 fn what_records_have_no_room_for_is_foreseen() {
-    let made = small(&[], |dir| fragmented(dir, 200));
+    let made = small(&[], |dir| fragmented_by(dir, 200, 8192));
     let (mut fitting, mut crowding) = (0, 0);
     for seed in 0..24 {
         let mut moving = Moving::new(made.bytes.clone(), seed);
         let together = |stream: &Shown| stream.mobility == Mobility::Together && stream.extents.len() > 100;
         let index = moving.streams.iter().position(together).expect("a file in many pieces");
+        moving.split(index);
         let file = moving.streams[index].file;
         let files = BTreeSet::from([file]);
         let mut batches = Vec::new();
         for _ in 0..=seed / 2 {
             let mut moves = Vec::new();
             for at in 0..moving.streams[index].extents.len() {
-                if moving.random.one_in(12) {
+                if moving.random.one_in(4) {
                     let len_bytes = moving.streams[index].extents[at].span.len_bytes();
                     let Some(to) = moving.take(len_bytes, true) else { continue };
                     moving.go(index, at, to, &mut moves);
@@ -540,6 +561,56 @@ fn what_records_have_no_room_for_is_foreseen() {
         }
     }
     assert!(fitting > 2 && crowding > 2, "{fitting} fit, and {crowding} do not");
+}
+
+/// Files in so many pieces that their lists fill several records move piece by piece for as long as they have room. Where one record has none, its list
+/// goes on in the next one, so there are few that cannot.
+#[test]
+fn lists_are_spread_over_the_records_that_have_room() {
+    let made = small(&[], |dir| fragmented_by(dir, 200, 8192));
+    let spread = Cell::new(0);
+    let moved = |seed: u64| {
+        let mut moving = Moving::new(made.bytes.clone(), seed);
+        let is_long = |stream: &Shown| stream.mobility == Mobility::Together && stream.extents.len() > 100;
+        let index = moving.streams.iter().position(is_long).expect("a file in many pieces");
+        moving.split(index);
+        let is_list = |stream: &Shown| {
+            stream.file == moving.streams[index].file && stream.name.as_deref() == Some(b":$ATTRIBUTE_LIST")
+        };
+        let list = moving.streams.iter().position(is_list).expect("a list in clusters");
+        let list = moving.streams[list].extents[0].span;
+        let listed = |moving: &Moving| bytes_of(&moving.memory)[at(list.start())..at(list.end())].to_vec();
+        for _ in 0..4 {
+            let kept = (moving.streams.clone(), moving.room.clone());
+            let mut moves = Vec::new();
+            for at in 0..moving.streams[index].extents.len() {
+                if moving.random.one_in(24) {
+                    let len_bytes = moving.streams[index].extents[at].span.len_bytes();
+                    let Some(to) = moving.take(len_bytes, true) else { continue };
+                    moving.go(index, at, to, &mut moves);
+                }
+            }
+            let before = listed(&moving);
+            let relocations = Relocations::new(moves.clone()).unwrap();
+            if moving.rearrange.edits(&*moving.memory, &relocations).is_err() {
+                (moving.streams, moving.room) = kept;
+                break;
+            }
+            moving.carry_out(moves);
+            spread.set(spread.get() + usize::from(listed(&moving) != before));
+        }
+        made.check_places(&moving);
+        made.check(&bytes_of(&moving.memory), 1);
+    };
+    for seed in 0..6 {
+        moved(seed);
+    }
+    assert!(spread.get() > 3, "spread {} times", spread.get());
+    for mutant in [Mutant::PartsListedWhereTheyWere, Mutant::PartsEndWhereTheyDid] {
+        let broken = || mutants::with(Some(mutant), || (0..6).for_each(moved));
+        let found = panic::catch_unwind(AssertUnwindSafe(broken));
+        assert!(found.is_err(), "{mutant:?} is not found");
+    }
 }
 
 /// Where everything moves at once, what one leaves another takes: extents of the same length change places.

@@ -127,17 +127,25 @@ fn name_growth(
     ignoring: &DefragPlan,
     plan: &mut DefragPlan,
 ) -> Result<()> {
+    let (bytes_max, left_bytes_max) = (options.growth_bytes_max, options.growth_left_bytes_max);
+    // As much as is needed for a file by itself may be there, and yet not when all others have had theirs.
+    let is_enough =
+        |why: &WhyLeft| matches!(why, WhyLeft::Growth { needed_bytes, .. } if *needed_bytes <= bytes_max);
     let left: BTreeSet<_> = ignoring.left.iter().map(|(file, _)| *file).collect();
-    let is_for_growth = |file: &FileId, why: &WhyLeft| *why == WhyLeft::NoRoom && !left.contains(file);
+    for (_, why) in plan.left.iter_mut().filter(|(file, why)| is_enough(why) && left.contains(file)) {
+        *why = WhyLeft::NoRoom;
+    }
+    let is_for_growth =
+        |file: &FileId, why: &WhyLeft| (*why == WhyLeft::NoRoom || is_enough(why)) && !left.contains(file);
     if !plan.left.iter().any(|(file, why)| is_for_growth(file, why)) {
         return Ok(());
     }
-    let bytes_max = options.growth_bytes_max;
-    if let Some(needed_bytes) = needed_growth(layout, options, ignoring)? {
-        let bound = WhyLeft::Growth { bytes_max, needed_bytes };
-        let named = plan.left.iter_mut().filter(|(file, why)| is_for_growth(file, why));
-        named.for_each(|(_, why)| *why = bound.clone());
-    }
+    let bound = match needed_growth(layout, options, ignoring)? {
+        Some(needed_bytes) => WhyLeft::Growth { bytes_max, needed_bytes },
+        None => WhyLeft::GrowthStays { left_bytes_max },
+    };
+    let named = plan.left.iter_mut().filter(|(file, why)| is_for_growth(file, why));
+    named.for_each(|(_, why)| *why = bound.clone());
     Ok(())
 }
 

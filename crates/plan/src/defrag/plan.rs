@@ -96,6 +96,8 @@ pub enum WhyLeft {
     Pinned(&'static str),
     /// No free space is large enough, whatever else moves.
     NoRoom,
+    /// What describes it has no room for the steps in which it would move part by part, and no free space is large enough for all of it.
+    Crowded,
     /// Free space is large enough, but lies where the container must not be written.
     NotWritable,
     /// Free space is large enough, but the container has nothing there, or no unit for it, and must not grow by that much.

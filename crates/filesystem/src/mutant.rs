@@ -1,0 +1,10 @@
+//! Ways to break what changes a volume.
+
+/// One way in which a change of a volume's metadata is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutant {
+    /// NTFS: `$ATTRIBUTE_LIST` says of parts of a run list that they begin where they did before it was spread over the records anew.
+    PartsListedWhereTheyWere,
+    /// NTFS: such parts say that they end where they did.
+    PartsEndWhereTheyDid,
+}
