@@ -541,7 +541,7 @@ mod tests {
             for attribute in record.attributes().map(Result::unwrap) {
                 match attribute.value().unwrap() {
                     Value::Resident(value) if attribute.kind() == ATTR_ATTRIBUTE_LIST => {
-                        assert_eq!(value, file.list)
+                        assert_eq!(value, file.list);
                     }
                     Value::NonResident(mapped) if attribute.kind() == ATTR_DATA => {
                         assert_eq!(mapped.lowest_vcn, next_vcn);
