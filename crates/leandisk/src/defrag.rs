@@ -466,6 +466,16 @@ fn check_any_was_possible(options: &Options, stack: &Stack, plans: Vec<VolumePla
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use block::ReadAt;
+    use extent::{Offset, Volume as VolumeSpace, VolumeSpan};
+    use filesystem::{
+        Edits, FileExtent, FileKind, FileStream, Fragments, Mobility, PieceState, Relocations, Rewritten,
+        StreamName, StreamVisitor,
+    };
+    use plan::defrag::Backing;
+
     use image::Backing::{Absent, Allocated, Unallocated};
 
     use super::*;
@@ -497,5 +507,95 @@ mod tests {
             assert!(before.end() == within.start() && within.end() == after.start());
             assert_eq!((before.start(), after.end()), (span.start(), span.end()));
         }
+    }
+
+    const CLUSTER: u64 = 4096;
+
+    fn clusters(start: u64, count: u64) -> VolumeSpan {
+        Span::new(VolumeOffset::new(start * CLUSTER), count * CLUSTER)
+    }
+
+    /// A volume whose records have room for nothing but streams that move as a whole, unless `has_room`.
+    struct Records {
+        has_room: bool,
+    }
+
+    impl Rearrange for Records {
+        fn cluster_bytes(&self) -> u64 {
+            CLUSTER
+        }
+
+        /// One in two pieces, with another one between them.
+        fn each_stream(&self, visitor: &mut dyn StreamVisitor) -> Result<()> {
+            let files = [
+                (10, Mobility::Together, vec![clusters(0, 4), clusters(8, 4)]),
+                (11, Mobility::Movable, vec![clusters(4, 4)]),
+            ];
+            for (file, mobility, spans) in files {
+                let (file, kind, name) = (FileId(file), FileKind::Regular, StreamName::Main);
+                let size_bytes = spans.iter().map(|span| span.len_bytes()).sum();
+                let mut logical = Offset::ZERO;
+                let extents: Vec<_> = spans
+                    .into_iter()
+                    .map(|span| {
+                        let extent = FileExtent { logical, span, state: PieceState::Written };
+                        logical = logical.plus(span.len_bytes());
+                        extent
+                    })
+                    .collect();
+                let stream = FileStream { file, kind, name, size_bytes, is_inline: false };
+                visitor.stream(stream, &extents, mobility);
+            }
+            Ok(())
+        }
+
+        /// As much as one piece has.
+        fn each_room(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
+            each(clusters(12, 4));
+            Ok(())
+        }
+
+        fn edits(&self, _volume: &dyn ReadAt<VolumeSpace>, _relocations: &Relocations) -> Result<Edits> {
+            unreachable!("nothing is carried out")
+        }
+
+        fn crowded(&self, files: &BTreeSet<FileId>, _batches: &[Relocations]) -> Result<BTreeSet<FileId>> {
+            Ok(if self.has_room { BTreeSet::new() } else { files.clone() })
+        }
+
+        fn rewritten(&self, _relocations: Arc<Relocations>) -> Result<Box<dyn Rewritten>> {
+            unreachable!("nothing is copied")
+        }
+
+        fn witnesses(&self, _batches: &[Relocations]) -> Vec<VolumeSpan> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn a_file_is_left_for_the_room_in_its_records_where_that_is_the_bound() {
+        let left = |has_room| {
+            let records = Records { has_room };
+            let backing = vec![(clusters(0, 16), Backing::Allocated)];
+            let mut layout = Layout::new(CLUSTER, Fragments::of_adjacent(), backing);
+            records.each_stream(&mut layout).unwrap();
+            records.each_room(&mut |span| layout.add_room(span)).unwrap();
+            let options = DefragOptions {
+                goal: plan::defrag::Goal::Files,
+                growth_bytes_max: 0,
+                growth_left_bytes_max: 0,
+                unit_bytes: CLUSTER,
+                unit_skew_bytes: 0,
+                moves_holes: true,
+                batch_bytes_max: 1 << 30,
+                moves_anchored: false,
+            };
+            let plan_as = |layout: &Layout| plan_in_place(layout, &options, &Hints::default()).map(Some);
+            let plan = plan_as(&layout).unwrap().unwrap();
+            assert_eq!(plan.left, [(FileId(10), WhyLeft::NoRoom)], "as a whole it fits nowhere");
+            in_parts(&layout, &records, plan, plan_as).unwrap().left
+        };
+        assert_eq!(left(true), []);
+        assert_eq!(left(false), [(FileId(10), WhyLeft::Crowded)]);
     }
 }

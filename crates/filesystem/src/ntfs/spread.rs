@@ -11,7 +11,7 @@
 //! - NTFS's own files, records that `$MFTMirr` may have, lists with holes or of what is compressed, and files whose `$ATTRIBUTE_LIST` moves itself are
 //!   not spread.
 //!
-//! Pure: bytes in, bytes out.
+//! Pure but for [`FileRecords::read`]: bytes in, bytes out.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -403,6 +403,14 @@ impl Model {
         assert!(plan.growth_bytes <= options.growth_bytes_max);
         assert_eq!(plan.changed_block_bytes, blocks.len() as u64 * 65536);
         self.check_left(&plan.left, &now, true);
+        if options.goal == Goal::Files {
+            let is_enough = |why: &WhyLeft| matches!(why, WhyLeft::Growth { bytes_max, needed_bytes } if needed_bytes <= bytes_max);
+            assert!(
+                !plan.left.iter().any(|(_, why)| is_enough(why)),
+                "less is needed than there may be: {:?}",
+                plan.left
+            );
+        }
         for stream in 0..self.streams.len() {
             assert!(
                 now.run_count(stream) <= self.run_count(stream),
