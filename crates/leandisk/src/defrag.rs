@@ -533,7 +533,7 @@ mod tests {
             ];
             for (file, mobility, spans) in files {
                 let (file, kind, name) = (FileId(file), FileKind::Regular, StreamName::Main);
-                let size_bytes = spans.iter().map(|span| span.len_bytes()).sum();
+                let size_bytes = spans.iter().map(VolumeSpan::len_bytes).sum();
                 let mut logical = Offset::ZERO;
                 let extents: Vec<_> = spans
                     .into_iter()
