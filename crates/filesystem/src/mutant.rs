@@ -3,8 +3,8 @@
 /// One way in which a change of a volume's metadata is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mutant {
-    /// NTFS: `$ATTRIBUTE_LIST` says of parts of a run list that they begin where they did before it was spread over the records anew.
-    PartsListedWhereTheyWere,
-    /// NTFS: such parts say that they end where they did.
-    PartsEndWhereTheyDid,
+    /// NTFS: `$ATTRIBUTE_LIST` says of pieces of a run list that they begin where they did before it was spread over the records anew.
+    PiecesListedWhereTheyWere,
+    /// NTFS: such pieces say that they end where they did.
+    PiecesEndWhereTheyDid,
 }

@@ -246,9 +246,7 @@ impl Records<'_> {
 
     /// See [`Mft::attribute_list`].
     pub(super) fn attribute_list(&self, base: &Record<'_>) -> Result<Vec<ListEntry>> {
-        let bytes = self.attribute_list_bytes(base)?;
-        let bad = || base.error().field("entries of attribute 0x20", "out of bounds", "a list of attributes");
-        parse_list(&bytes).ok_or_else(bad)
+        list_entries(base, &self.attribute_list_bytes(base)?)
     }
 
     /// The value of a file's attribute list; empty if it has none.
@@ -340,7 +338,13 @@ impl ListEntry {
     }
 }
 
-/// The entries of an attribute list; `None` if one is out of bounds.
+/// The entries of a file's attribute list.
+pub(super) fn list_entries(base: &Record<'_>, list: &[u8]) -> Result<Vec<ListEntry>> {
+    let bad = || base.error().field("entries of attribute 0x20", "out of bounds", "a list of attributes");
+    parse_list(list).ok_or_else(bad)
+}
+
+/// The same; `None` if one is out of bounds.
 pub(super) fn parse_list(list: &[u8]) -> Option<Vec<ListEntry>> {
     let mut entries = Vec::new();
     let mut bytes = list;

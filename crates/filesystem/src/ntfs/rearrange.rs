@@ -1,8 +1,8 @@
 //! What of an NTFS volume may lie elsewhere, and what of its metadata changes with it.
 //!
-//! Changes stay within file records: each part of an attribute keeps its record and its VCNs, and only the clusters in its
-//! run list are told anew ([`super::rewrite`]). Where a record has no room for that, parts of a list take over from each other in
-//! places ([`super::spread`]). `$MFTMirr` and `$Bitmap` never move, and of `$MFT` only what is behind its first
+//! Changes stay within file records: each piece of an attribute keeps its record and its VCNs, and only the clusters in its
+//! run list are told anew ([`super::rewrite`]). Where a record has no room for that, pieces of a list end elsewhere
+//! ([`super::spread`]). `$MFTMirr` and `$Bitmap` never move, and of `$MFT` only what is behind its first
 //! extent, after all else: so where a record or a bit lies is known while it is changed.
 //!
 //! Invariants: only a volume that is clean, was checked in full, has every used cluster owned by one file, and has no

@@ -1,13 +1,13 @@
-//! The records of one file with what moved told anew in its run lists, over which lists are spread anew where one record has no room for its part.
+//! The records of one file with what moved told anew in its run lists, over which lists are spread anew where one record has no room for its piece.
 //!
-//! A list that is too long for one record is kept in parts, each in a record of its own, and `$ATTRIBUTE_LIST` says at which VCN each begins. Records
-//! that drivers filled to the last byte have no room for a single step that is a byte longer, while the next record may have plenty. So where the parts
-//! end is free: a part may take over what the next one began with, or leave it what it ended with.
+//! A list that is too long for one record is kept in pieces, each in a record of its own, and `$ATTRIBUTE_LIST` says at which VCN each begins. Records
+//! that drivers filled to the last byte have no room for a single step that is a byte longer, while the next record may have plenty. So where the pieces
+//! end is free: a piece may take over what the next one began with, or leave it what it ended with.
 //!
 //! Invariants:
-//! - records whose parts fit are rewritten one by one ([`super::rewrite`]), and nothing is spread;
-//! - what is spread is the same runs in the same order, and each part has at least one; a part keeps its record, its number, its name and its sizes, and
-//!   `$ATTRIBUTE_LIST` its entries and their order. Only the VCNs at which parts meet change, in both places;
+//! - records whose pieces fit are rewritten one by one ([`super::rewrite`]), and nothing is spread;
+//! - what is spread is the same runs in the same order, and each piece has at least one; a piece keeps its record, its number, its name and its sizes, and
+//!   `$ATTRIBUTE_LIST` its entries and their order. Only the VCNs at which pieces meet change, in both places;
 //! - NTFS's own files, records that `$MFTMirr` may have, lists with holes or of what is compressed, and files whose `$ATTRIBUTE_LIST` moves itself are
 //!   not spread.
 //!
@@ -26,7 +26,7 @@ use super::layout::{
     ATTR_ATTRIBUTE_LIST, ATTRIBUTE_HIGHEST_VCN_OFFSET, ATTRIBUTE_LOWEST_VCN_OFFSET,
     LIST_ENTRY_LOWEST_VCN_OFFSET,
 };
-use super::mft::{ListEntry, Mft, Records, parse_list};
+use super::mft::{ListEntry, Mft, Records, list_entries, parse_list};
 use super::record::{Attribute, Record, RecordNumber, Value, protect};
 use super::rewrite::{self, moved_attribute, rewrite_record};
 use super::runs::{self, Run};
@@ -58,7 +58,7 @@ pub(super) struct Changed {
     pub(super) records: BTreeSet<RecordNumber>,
     /// Bytes that run lists name elsewhere than before.
     pub(super) moved_bytes: u64,
-    /// The parts of the attribute list's value that have other bytes, if it lies in clusters.
+    /// The pieces of the attribute list's value that have other bytes, if it lies in clusters.
     pub(super) listed: Vec<Range<usize>>,
 }
 
@@ -76,7 +76,7 @@ impl FileRecords {
             Ok(RecordBytes { at: mft.record_offset(number), bytes: records.raw(number)? })
         };
         let mut all = BTreeMap::from([(number, read(number)?)]);
-        for entry in records.attribute_list(&base.view())? {
+        for entry in list_entries(&base.view(), &list)? {
             if let Entry::Vacant(vacant) = all.entry(entry.holder.number) {
                 records.listed_record(&base.view(), &entry)?;
                 vacant.insert(read(entry.holder.number)?);
@@ -141,9 +141,9 @@ impl FileRecords {
         }
         let mut list = self.list.clone();
         let mut listed = Vec::new();
-        for parts in moved.streams(&entries) {
-            for (entry, lowest_vcn) in moved.spread(&parts)? {
-                if broken!(PartsListedWhereTheyWere) {
+        for pieces in moved.streams(&entries) {
+            for (entry, lowest_vcn) in moved.spread(&pieces)? {
+                if broken!(PiecesListedWhereTheyWere) {
                     continue;
                 }
                 let at = entries[entry].at + LIST_ENTRY_LOWEST_VCN_OFFSET;
@@ -192,8 +192,8 @@ struct MovedAttribute<'r> {
     new: Option<Vec<u8>>,
 }
 
-/// One part of a stream's run list: its entry in the attribute list, and the record and the attribute that hold it.
-struct Part {
+/// One piece of a stream's run list: its entry in the attribute list, and the record and the attribute that hold it.
+struct Piece {
     entry: usize,
     record: usize,
     attribute: usize,
@@ -217,44 +217,44 @@ impl<'r> Moved<'r> {
         Ok(moved)
     }
 
-    /// The streams that may be spread, each with its parts in order.
-    fn streams(&self, entries: &[ListEntry]) -> Vec<Vec<Part>> {
-        let mut streams: Vec<Vec<Part>> = Vec::new();
+    /// The streams that may be spread, each with its pieces in order.
+    fn streams(&self, entries: &[ListEntry]) -> Vec<Vec<Piece>> {
+        let mut streams: Vec<Vec<Piece>> = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
-            let Some(part) = self.part(index, entry) else { continue };
-            let begun = streams.last_mut().filter(|parts| {
-                let first = &entries[parts[0].entry];
+            let Some(piece) = self.piece(index, entry) else { continue };
+            let begun = streams.last_mut().filter(|pieces| {
+                let first = &entries[pieces[0].entry];
                 (first.kind, &first.name) == (entry.kind, &entry.name)
             });
             match begun {
-                Some(parts) => parts.push(part),
-                None => streams.push(vec![part]),
+                Some(pieces) => pieces.push(piece),
+                None => streams.push(vec![piece]),
             }
         }
-        streams.retain(|parts| parts.len() > 1 && self.may_be_spread(parts));
+        streams.retain(|pieces| pieces.len() > 1 && self.may_be_spread(pieces));
         streams
     }
 
-    fn part(&self, index: usize, entry: &ListEntry) -> Option<Part> {
+    fn piece(&self, index: usize, entry: &ListEntry) -> Option<Piece> {
         let record = self.records.iter().position(|each| each.record.number() == entry.holder.number)?;
         let is_it = |each: &MovedAttribute<'_>| {
             each.old.kind() == entry.kind && each.old.instance() == entry.instance
         };
         let attribute = self.records[record].attributes.iter().position(is_it)?;
-        Some(Part { entry: index, record, attribute })
+        Some(Piece { entry: index, record, attribute })
     }
 
-    fn attribute(&self, part: &Part) -> &Attribute<'r> {
-        &self.records[part.record].attributes[part.attribute].old
+    fn attribute(&self, piece: &Piece) -> &Attribute<'r> {
+        &self.records[piece.record].attributes[piece.attribute].old
     }
 
-    /// Whether the parts follow each other, each in a record of its own, and map clusters as they are.
-    fn may_be_spread(&self, parts: &[Part]) -> bool {
-        let holders: BTreeSet<_> = parts.iter().map(|part| part.record).collect();
+    /// Whether the pieces follow each other, each in a record of its own, and map clusters as they are.
+    fn may_be_spread(&self, pieces: &[Piece]) -> bool {
+        let holders: BTreeSet<_> = pieces.iter().map(|piece| piece.record).collect();
         let mut next_vcn = 0;
-        holders.len() == parts.len()
-            && parts.iter().all(|part| {
-                let attribute = self.attribute(part);
+        holders.len() == pieces.len()
+            && pieces.iter().all(|piece| {
+                let attribute = self.attribute(piece);
                 let Ok(Value::NonResident(mapped)) = attribute.value() else { return false };
                 let follows = mapped.lowest_vcn == next_vcn;
                 next_vcn = mapped.lowest_vcn.saturating_add(mapped.vcn_count);
@@ -263,36 +263,36 @@ impl<'r> Moved<'r> {
             })
     }
 
-    /// Spreads what the parts of a stream say, if one of their records has no room for its part. Answers entries of the attribute list with where their
-    /// parts begin now; none if nothing is to be changed, or nothing helps.
-    fn spread(&mut self, parts: &[Part]) -> Result<Vec<(usize, u64)>> {
-        if parts.iter().all(|part| self.records[part.record].is_in_bounds()) {
+    /// Spreads what the pieces of a stream say, if one of their records has no room for its piece. Answers entries of the attribute list with where their
+    /// pieces begin now; none if nothing is to be changed, or nothing helps.
+    fn spread(&mut self, pieces: &[Piece]) -> Result<Vec<(usize, u64)>> {
+        if pieces.iter().all(|piece| self.records[piece.record].is_in_bounds()) {
             return Ok(Vec::new());
         }
         let (mut runs, mut rooms) = (Vec::new(), Vec::new());
-        for part in parts {
-            let Value::NonResident(mapped) = self.attribute(part).value()? else { return Ok(Vec::new()) };
-            let moved = rewrite::moved_runs(self.attribute(part), &mapped, self.relocations, self.geometry)?;
+        for piece in pieces {
+            let Value::NonResident(mapped) = self.attribute(piece).value()? else { return Ok(Vec::new()) };
+            let moved = rewrite::moved_runs(self.attribute(piece), &mapped, self.relocations, self.geometry)?;
             moved.into_iter().for_each(|run| rewrite::push(&mut runs, run));
-            let room = self.records[part.record].room_for(part.attribute);
+            let room = self.records[piece.record].room_for(piece.attribute);
             rooms.push(room.saturating_sub(mapped.run_list_offset));
         }
         let is_whole = runs.iter().all(|run| run.lcn.is_some());
         let Some(shares) = is_whole.then(|| shares(runs, &rooms)).flatten() else { return Ok(Vec::new()) };
         let mut begun = Vec::new();
         let mut lowest_vcn = 0_u64;
-        for (part, runs) in parts.iter().zip(shares) {
+        for (piece, runs) in pieces.iter().zip(shares) {
             let vcn_count: u64 = runs.iter().map(|run| run.count).sum();
-            let attribute = &mut self.records[part.record].attributes[part.attribute];
+            let attribute = &mut self.records[piece.record].attributes[piece.attribute];
             let Value::NonResident(mapped) = attribute.old.value()? else { continue };
             let mut bytes = rewrite::with_runs(&attribute.old, &mapped, &runs)?;
             bytes[ATTRIBUTE_LOWEST_VCN_OFFSET..][..8].copy_from_slice(&lowest_vcn.to_le_bytes());
             let highest_vcn = lowest_vcn + vcn_count - 1;
-            if !broken!(PartsEndWhereTheyDid) {
+            if !broken!(PiecesEndWhereTheyDid) {
                 bytes[ATTRIBUTE_HIGHEST_VCN_OFFSET..][..8].copy_from_slice(&highest_vcn.to_le_bytes());
             }
             attribute.new = Some(bytes);
-            begun.push((part.entry, lowest_vcn));
+            begun.push((piece.entry, lowest_vcn));
             lowest_vcn += vcn_count;
         }
         Ok(begun)
@@ -355,7 +355,7 @@ impl MovedAttribute<'_> {
     }
 }
 
-/// The runs of a list in parts, none of which is longer than its room, its terminator included. All keep about as much room for the steps that follow.
+/// The runs of a list in pieces, none of which is longer than its room, its terminator included. All keep about as much room for the steps that follow.
 fn shares(mut runs: Vec<Run>, rooms: &[usize]) -> Option<Vec<Vec<Run>>> {
     while runs.len() < rooms.len() {
         let longest = (0..runs.len()).max_by_key(|index| runs[*index].count)?;
@@ -382,7 +382,7 @@ fn halves(run: Run) -> Option<(Run, Run)> {
     (first > 0).then_some((Run { count: first, ..run }, rest))
 }
 
-/// How many runs each part has if each but the last has as many as fit, with `spare` bytes left in each; `None` if they do not fit, or if one had none.
+/// How many runs each piece has if each but the last has as many as fit, with `spare` bytes left in each; `None` if they do not fit, or if one had none.
 fn counts(runs: &[Run], rooms: &[usize], spare: usize) -> Option<Vec<usize>> {
     let mut counts = Vec::new();
     let mut rest = runs;
@@ -443,7 +443,7 @@ mod tests {
         sized(bytes)
     }
 
-    fn part(instance: u16, lowest_vcn: u64, runs: &[Run]) -> Vec<u8> {
+    fn piece(instance: u16, lowest_vcn: u64, runs: &[Run]) -> Vec<u8> {
         let mut bytes = vec![0; 64];
         put(&mut bytes, 0, ATTR_DATA.into(), 4);
         bytes[8] = 1;
@@ -484,10 +484,10 @@ mod tests {
         })
     }
 
-    fn list_of(parts: &[Vec<Run>]) -> Vec<u8> {
+    fn list_of(pieces: &[Vec<Run>]) -> Vec<u8> {
         let mut list = Vec::new();
         let mut lowest_vcn = 0;
-        for (index, runs) in (0..).zip(parts) {
+        for (index, runs) in (0..).zip(pieces) {
             let mut entry = vec![0; 32];
             put(&mut entry, 0, ATTR_DATA.into(), 4);
             put(&mut entry, 4, 32, 2);
@@ -500,25 +500,25 @@ mod tests {
         list
     }
 
-    /// A file whose list is in `parts`, the first of them in its base record; `None` if one does not fit.
-    fn file(parts: &[Vec<Run>], is_list_resident: bool) -> Option<FileRecords> {
-        let list = list_of(parts);
+    /// A file whose list is in `pieces`, the first of them in its base record; `None` if one does not fit.
+    fn file(pieces: &[Vec<Run>], is_list_resident: bool) -> Option<FileRecords> {
+        let list = list_of(pieces);
         let listed = match is_list_resident {
             true => resident(ATTR_ATTRIBUTE_LIST, 1, &list),
             false => {
-                let mut listed = part(1, 0, &[Run { lcn: Some(CLUSTER_COUNT - 1), count: 1 }]);
+                let mut listed = piece(1, 0, &[Run { lcn: Some(CLUSTER_COUNT - 1), count: 1 }]);
                 put(&mut listed, 0, ATTR_ATTRIBUTE_LIST.into(), 4);
                 listed
             }
         };
         let mut records = BTreeMap::new();
         let mut lowest_vcn = 0;
-        for (index, runs) in (0..).zip(parts) {
+        for (index, runs) in (0..).zip(pieces) {
             let mut attributes = match index {
                 0 => vec![listed.clone(), resident(0x30, 2, &[9; OTHERS_LEN])],
                 _ => Vec::new(),
             };
-            attributes.push(part(3 + index, lowest_vcn, runs));
+            attributes.push(piece(3 + index, lowest_vcn, runs));
             lowest_vcn += runs.iter().map(|run| run.count).sum::<u64>();
             let at = VolumeOffset::new(u64::from(index) * 1024);
             let bytes = record(&attributes)?;
@@ -528,7 +528,7 @@ mod tests {
         Some(FileRecords { geometry, base, records, list, first_plain: RecordNumber(24) })
     }
 
-    /// What a driver would read: the list in the base record or the clusters, the parts that it names, and that each begins and ends where
+    /// What a driver would read: the list in the base record or the clusters, the pieces that it names, and that each begins and ends where
     /// the list and its own head say.
     fn runs_of(file: &FileRecords) -> Vec<Run> {
         let mut all: Vec<Run> = Vec::new();
@@ -624,7 +624,7 @@ mod tests {
         check(|file| file.first_plain = RecordNumber(41), None);
         // The list moves itself.
         check(|_| {}, Some(relocation(CLUSTER_COUNT - 1, 1, 2_000_000)));
-        // Another stream's part, though the list names both.
+        // Another stream's piece, though the list names both.
         check(|file| put(&mut file.list, 32, 0x100, 4), None);
         // No list.
         check(|file| file.list.clear(), None);
@@ -639,15 +639,11 @@ mod tests {
     #[test]
     fn nothing_is_spread_where_there_is_no_room_at_all() {
         let runs = near(1000);
-        let last = (1..runs.len()).rev().find_map(|at| {
-            let base = full_base(&runs[..at.min(180)], false);
-            let held = runs_of(&base).len();
-            let first = (1..held)
-                .rev()
-                .find(|first| file(&[runs[..*first].to_vec(), runs[*first..at].to_vec()], false).is_some())?;
-            file(&[runs[..first].to_vec(), runs[first..at].to_vec()], false)
-        });
-        let mut full = last.unwrap();
+        let most = |fits: &dyn Fn(usize) -> bool| (1..500).rev().find(|count| fits(*count)).unwrap();
+        let first =
+            most(&|first| file(&[runs[..first].to_vec(), runs[first..=first].to_vec()], false).is_some());
+        let with = |second| file(&[runs[..first].to_vec(), runs[first..first + second].to_vec()], false);
+        let mut full = with(most(&|second| with(second).is_some())).unwrap();
         let moves = (0..60).map(|index| relocation(1000 + index * 6, 1, 3_000_000 + index * 7));
         assert!(full.relocate(&Relocations::new(moves.collect()).unwrap()).is_err());
     }
@@ -662,12 +658,12 @@ mod tests {
             let total: usize = counts.iter().sum();
             let mut runs = near(total as u64);
             let mut rest = &runs[..];
-            let parts: Vec<_> = counts.iter().map(|count| {
-                let (part, behind) = rest.split_at(*count);
+            let pieces: Vec<_> = counts.iter().map(|count| {
+                let (piece, behind) = rest.split_at(*count);
                 rest = behind;
-                part.to_vec()
+                piece.to_vec()
             }).collect();
-            let Some(mut file) = file(&parts, is_list_resident) else { return Ok(()) };
+            let Some(mut file) = file(&pieces, is_list_resident) else { return Ok(()) };
             for step in steps {
                 let mut moves = BTreeMap::new();
                 let mut taken: BTreeSet<u64> = runs.iter().filter_map(|run| run.lcn).collect();
@@ -699,18 +695,18 @@ mod tests {
         /// Whatever can be parted is, with a run or more in each.
         #[test]
         fn what_fits_is_shared(
-            parts in prop::collection::vec((prop::collection::vec((0..1u64 << 21, 1..300u64), 1..20), 0..12usize), 1..6),
+            pieces in prop::collection::vec((prop::collection::vec((0..1u64 << 21, 1..300u64), 1..20), 0..12usize), 1..6),
         ) {
-            let as_runs = |part: &[(u64, u64)]| -> Vec<Run> {
-                part.iter().map(|(lcn, count)| Run { lcn: Some(*lcn), count: *count }).collect()
+            let as_runs = |piece: &[(u64, u64)]| -> Vec<Run> {
+                piece.iter().map(|(lcn, count)| Run { lcn: Some(*lcn), count: *count }).collect()
             };
             let len = |runs: &[Run]| {
                 let mut list = Vec::new();
                 runs::encode(runs, &mut list);
                 list.len()
             };
-            let runs: Vec<_> = parts.iter().flat_map(|(part, _)| as_runs(part)).collect();
-            let rooms: Vec<_> = parts.iter().map(|(part, spare)| len(&as_runs(part)) + spare).collect();
+            let runs: Vec<_> = pieces.iter().flat_map(|(piece, _)| as_runs(piece)).collect();
+            let rooms: Vec<_> = pieces.iter().map(|(piece, spare)| len(&as_runs(piece)) + spare).collect();
             let shares = shares(runs.clone(), &rooms);
             let shares = shares.expect("they were parted so that they fit");
             prop_assert_eq!(shares.concat(), runs);
@@ -720,13 +716,13 @@ mod tests {
         }
 
         #[test]
-        fn few_runs_are_cut_for_many_parts(count in 1..9u64, parts in 1..12usize) {
-            let shares = shares(vec![Run { lcn: Some(77), count }], &vec![9; parts]);
+        fn few_runs_are_cut_for_many_pieces(count in 1..9u64, pieces in 1..12usize) {
+            let shares = shares(vec![Run { lcn: Some(77), count }], &vec![9; pieces]);
             let Some(shares) = shares else {
-                prop_assert!(count < parts as u64);
+                prop_assert!(count < pieces as u64);
                 return Ok(());
             };
-            prop_assert_eq!(shares.len(), parts);
+            prop_assert_eq!(shares.len(), pieces);
             prop_assert_eq!(joined(&shares.concat()), [Run { lcn: Some(77), count }]);
         }
     }

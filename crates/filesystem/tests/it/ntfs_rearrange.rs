@@ -606,7 +606,7 @@ fn lists_are_spread_over_the_records_that_have_room() {
         moved(seed);
     }
     assert!(spread.get() > 3, "spread {} times", spread.get());
-    for mutant in [Mutant::PartsListedWhereTheyWere, Mutant::PartsEndWhereTheyDid] {
+    for mutant in [Mutant::PiecesListedWhereTheyWere, Mutant::PiecesEndWhereTheyDid] {
         let broken = || mutants::with(Some(mutant), || (0..6).for_each(moved));
         let found = panic::catch_unwind(AssertUnwindSafe(broken));
         assert!(found.is_err(), "{mutant:?} is not found");
