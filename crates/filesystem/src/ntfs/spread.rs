@@ -33,6 +33,9 @@ use super::runs::{self, Run};
 use super::scan::RESERVED_RECORDS;
 use crate::rearrange::Relocations;
 
+/// In how many ways shares are tried where a room is too small for the run that comes to it: bounds the time for volumes made to take long.
+const MOST_IMPOSSIBLE: usize = 1 << 16;
+
 /// The records that tell of one file, and its attribute list, as they are on a volume.
 pub(super) struct FileRecords {
     geometry: Geometry,
@@ -383,20 +386,29 @@ fn halves(run: Run) -> Option<(Run, Run)> {
 }
 
 /// How many runs each piece has if each but the last has as many as fit, with `spare` bytes left in each; `None` if they do not fit, or if one had none.
+///
+/// A piece leaves some to the next where that one's room is too small for the run that would come to it, but not for one before.
 fn counts(runs: &[Run], rooms: &[usize], spare: usize) -> Option<Vec<usize>> {
     let mut counts = Vec::new();
-    let mut rest = runs;
-    for (index, room) in rooms.iter().enumerate() {
-        let room = room.checked_sub(spare)?;
-        let most = rest.len().checked_sub(rooms.len() - index - 1)?;
-        let count = runs::fitting(&rest[..most], room);
-        if count == 0 {
-            return None;
+    let mut begin = 0;
+    // Pieces that cannot begin there, by index.
+    let mut impossible = BTreeSet::new();
+    while counts.len() < rooms.len() {
+        let room = rooms[counts.len()].checked_sub(spare)?;
+        let most = (runs.len() - begin).checked_sub(rooms.len() - counts.len() - 1)?;
+        let mut count = runs::fitting(&runs[begin..begin + most], room);
+        while count == 0 || impossible.contains(&(counts.len() + 1, begin + count)) {
+            if count == 0 {
+                impossible.insert((counts.len(), begin));
+                count = counts.pop().filter(|_| impossible.len() < MOST_IMPOSSIBLE)?;
+                begin -= count;
+            }
+            count -= 1;
         }
         counts.push(count);
-        rest = &rest[count..];
+        begin += count;
     }
-    rest.is_empty().then_some(counts)
+    (begin == runs.len()).then_some(counts)
 }
 
 #[cfg(test)]
@@ -648,6 +660,15 @@ mod tests {
         assert!(full.relocate(&Relocations::new(moves.collect()).unwrap()).is_err());
     }
 
+    /// The second room is too small for the run that would come to it.
+    #[test]
+    fn a_small_room_gets_what_fits() {
+        let runs = [0, 0, 128, 0].map(|lcn| Run { lcn: Some(lcn), count: 1 });
+        let shares = shares(runs.to_vec(), &[9, 4, 8]).unwrap();
+        assert_eq!(shares, [&runs[..1], &runs[1..2], &runs[2..]]);
+        assert_eq!(super::shares(runs.to_vec(), &[9, 3, 8]), None);
+    }
+
     proptest! {
         /// Wherever runs go, batch by batch, a driver reads what was said; what has no room changes nothing.
         #[test]
@@ -692,7 +713,7 @@ mod tests {
             }
         }
 
-        /// Whatever can be parted is, with a run or more in each.
+        /// Whatever can be parted is, with a run or more in each: also where a room has no byte to spare.
         #[test]
         fn what_fits_is_shared(
             pieces in prop::collection::vec((prop::collection::vec((0..1u64 << 21, 1..300u64), 1..20), 0..12usize), 1..6),
