@@ -352,6 +352,13 @@ def cut(file, size):
         file.blocks[old // BLOCK] = MAYBE
 
 
+def punched_until(file, end):
+    """The block before which a hole ends. ext4 punches the block in which the file ends as a whole if the hole reaches past that end."""
+    if on_ext4 and end > len(file.data):
+        return max(end // BLOCK, -(-len(file.data) // BLOCK))
+    return end // BLOCK
+
+
 def punch():
     if (file := pick()) and file.data:
         file.open()
@@ -373,7 +380,7 @@ def punch():
                     return wrong("%s: %d bytes at %d are neither old nor zero" % (file.path, size, start))
             file.data[:] = now
             file.mark(start, end, MAYBE)
-            for block in range(-(-start // BLOCK), (start + size) // BLOCK):
+            for block in range(-(-start // BLOCK), punched_until(file, start + size)):
                 if block < len(file.blocks):
                     file.blocks[block] = MAYBE
             return
@@ -381,7 +388,7 @@ def punch():
         file.changed(began) if any(old[start:end]) else file.tried(began)
         file.did("punch", start, size)
         file.data[start:end] = bytes(end - start)
-        for block in range(-(-start // BLOCK), (start + size) // BLOCK):
+        for block in range(-(-start // BLOCK), punched_until(file, start + size)):
             if block < len(file.blocks):
                 # ext4 leaves what lies past the end.
                 is_new = block >= lately // BLOCK
@@ -784,8 +791,8 @@ def check_storage(file, fd):
         has.update(range(start // BLOCK, min(-(-end // BLOCK), len(file.blocks))))
     missing = [block for block, state in enumerate(file.blocks) if state in (KEPT, DATA) and block not in has]
     if missing:
-        wrong("%s: %d blocks that it had reserved or written have no storage, the first %d of %d, size %d" % (
-            file.path, len(missing), missing[0], len(file.blocks), len(file.data)))
+        wrong("%s: %d blocks that it had reserved or written have no storage, the first %d of %d, size %d; %s" % (
+            file.path, len(missing), missing[0], len(file.blocks), len(file.data), ", ".join(file.done)))
 
 
 def settle():
