@@ -50,6 +50,8 @@ APPEND_FL, IMMUTABLE_FL, NOCOW_FL = 0x20, 0x10, 0x800000
 CAPABILITIES = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 # Out of room, of quota, or of an extent that is too far out.
 SHORTAGES = (28, 122)
+# `CLOCK_REALTIME_COARSE` (clock_gettime(2)).
+REALTIME_COARSE = 5
 # Seconds within which what a guard decided to reserve arrives.
 ARRIVES = 2
 libc = ctypes.CDLL(None, use_errno=True)
@@ -101,8 +103,8 @@ def data_map(fd, size):
 
 
 def clock():
-    """What the kernel stamps from now on is not before this: its coarse clock is behind by a tick."""
-    return time.time_ns() - 20_000_000
+    """What the kernel stamps from now on is not before this, which is the clock that it stamps by, however late that is."""
+    return time.clock_gettime_ns(REALTIME_COARSE)
 
 
 class File:
@@ -744,7 +746,7 @@ def check(file, last=False):
             counts["late_times"] += 1
             file.time = None
         if not file.may_be_of(found.st_mtime_ns):
-            wrong("%s: modified at %d, before it was at %d" % (file.path, found.st_mtime_ns, file.written_at))
+            wrong("%s: modified at %d, before it was at %d; %s" % (file.path, found.st_mtime_ns, file.written_at, ", ".join(file.done)))
         if file.seen_data is not None and (now := data_map(fd, len(file.data))) != file.seen_data:
             wrong("%s: data and holes %r instead of %r" % (file.path, now[:8], file.seen_data[:8]))
         if last:

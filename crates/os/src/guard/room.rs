@@ -217,7 +217,8 @@ impl GuardedSystem {
         Ok(Outcome::Reserved(before, FileFacts::of(&file).map_err(fail)?))
     }
 
-    /// `None` if all of it is reserved. On Btrfs in many calls: each may be one too many for a file that changes meanwhile.
+    /// `None` if all of it is reserved, from where the file ends by then. On Btrfs in many calls: each may be one too many for a file that changes
+    /// meanwhile.
     fn reserve_between(
         &self,
         file: &File,
@@ -226,17 +227,25 @@ impl GuardedSystem {
         call: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Option<Outcome> {
         let mut at = from;
+        let mut has_reserved = false;
         while at < to {
             if let Some(left) = would_lose(file, Wish::Reserve) {
-                return Some(if at == from { Outcome::Not(left) } else { Outcome::NoRoom });
+                return Some(if has_reserved { Outcome::NoRoom } else { Outcome::Not(left) });
             }
-            let len = self.call_bytes(at).min(to - at);
+            // Finding out what it has may have taken long. A hole that its writer makes before where it ends now is to stay one.
+            let Ok(facts) = FileFacts::of(file) else { return Some(Outcome::NoRoom) };
+            at = at.max(facts.size_bytes.next_multiple_of(BLOCK_BYTES));
+            let len = self.call_bytes(at).min(to.saturating_sub(at));
+            if len == 0 {
+                break;
+            }
             if !call(at, len) {
                 return Some(Outcome::NoRoom);
             }
+            has_reserved = true;
             at += len;
         }
-        None
+        (!has_reserved).then_some(Outcome::NoRoom)
     }
 
     /// Where room may begin; `None` where there is some already. It may be written meanwhile.
@@ -309,6 +318,30 @@ pub(super) mod tests {
     fn system(folder: &Path) -> GuardedSystem {
         let kind = GuardedKind::Btrfs;
         GuardedSystem { path: folder.to_owned(), kind, uuid: [0; 16], moves_whole_files: false, device: 0 }
+    }
+
+    #[test]
+    fn nothing_is_reserved_before_where_a_file_ends_by_then() {
+        let file = tempfile::tempfile_in(testkit::scratch().path()).unwrap();
+        let system = system(Path::new("/"));
+        let reserve = |to: u64| {
+            let mut asked = Vec::new();
+            let mut call = |at, len| {
+                asked.push((at, len));
+                // Its writer goes on.
+                file.set_len(at + len + 1).unwrap();
+                true
+            };
+            let outcome = system.reserve_between(&file, 0, to, &mut call);
+            (outcome, asked)
+        };
+        let (outcome, asked) = reserve(4 << 20);
+        assert_eq!(outcome, None);
+        assert!(asked.len() > 1, "{asked:?}");
+        for (before, after) in asked.iter().zip(&asked[1..]) {
+            assert_eq!(after.0, before.0 + before.1 + BLOCK_BYTES);
+        }
+        assert_eq!(reserve(2 << 20), (Some(Outcome::NoRoom), vec![]));
     }
 
     #[test]
