@@ -73,4 +73,6 @@ pub struct Room {
     /// Room that is reserved makes it room for files for good, and without a rest tables cannot grow: then programs are refused though much
     /// is free.
     pub undecided_bytes: u64,
+    /// Snapshots are made here: what is reserved while one is made stays until that is deleted.
+    pub is_snapshotted: bool,
 }

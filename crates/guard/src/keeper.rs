@@ -44,6 +44,8 @@ const SPARE_LINES_MAX: usize = 4096;
 const STEP_SHARE: u64 = 8;
 /// One part of so many of what would be free without is reserved in all.
 const ALL_SHARE: u64 = 2;
+/// The same where snapshots are made, each of which may keep as much as is reserved at that moment.
+const SNAPSHOTTED_SHARE: u64 = 256;
 /// One part of so many of what is free is taken for a while by what moves.
 const MOVE_SHARE: u64 = 4;
 /// One part of so many of the file system stays free.
@@ -291,14 +293,16 @@ impl<M: Machine> Guard<M> {
         self.give_back(now, due)
     }
 
-    /// Where others run short of room, it goes back as soon as the files are closed, and not after a while.
+    /// Where others run short of room, or a snapshot would keep too much of it, it goes back as soon as the files are closed, and not after a while.
     fn make_room(&mut self, now: Millis) -> Result<()> {
         let waits = |file: &File| file.claim.is_some_and(|claim| claim.due > now);
         if self.options.dry_run || now < self.shortage_looked_ms || !self.files.values().any(waits) {
             return Ok(());
         }
         self.shortage_looked_ms = now + SHORTAGE_LOOK_MS;
-        if spare_bytes(self.machine.room()?) > 0 || broken!(ShortageIgnored) {
+        let (room, reserved_bytes) = (self.machine.room()?, self.reserved_bytes());
+        let is_too_much = room.is_snapshotted && reserved_bytes > most_bytes(room, reserved_bytes);
+        if (spare_bytes(room) > 0 && !is_too_much) || broken!(ShortageIgnored) {
             return Ok(());
         }
         let claimed = self.files.values_mut().filter_map(|file| file.claim.as_mut());
@@ -699,10 +703,17 @@ pub(crate) fn movable_bytes(room: Room) -> u64 {
     free_for_files(room) / MOVE_SHARE
 }
 
+/// What may be reserved in all where so much is.
+fn most_bytes(room: Room, reserved_bytes: u64) -> u64 {
+    let is_snapshotted = room.is_snapshotted && !broken!(SnapshotsFilled);
+    let share = if is_snapshotted { SNAPSHOTTED_SHARE } else { ALL_SHARE };
+    free_for_files(room).saturating_add(reserved_bytes) / share
+}
+
 /// What may be reserved at once where so much is reserved already.
 fn may_bytes(room: Room, reserved_bytes: u64) -> u64 {
     let free_bytes = free_for_files(room);
-    let all = (free_bytes.saturating_add(reserved_bytes) / ALL_SHARE).saturating_sub(reserved_bytes);
+    let all = most_bytes(room, reserved_bytes).saturating_sub(reserved_bytes);
     all.min(spare_bytes(room)).min(free_bytes / STEP_SHARE)
 }
 

@@ -47,6 +47,8 @@ pub enum Mutant {
     ShortageIgnored,
     /// What Btrfs needs for its tables is reserved for files.
     TablesStarved,
+    /// As much is reserved where snapshots keep it as elsewhere.
+    SnapshotsFilled,
     /// What is reserved of several files at once is not counted for the next of them.
     BatchUncounted,
     /// A file is put together though that takes the last free bytes for a while.
@@ -56,7 +58,7 @@ pub enum Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 25] = [
+pub const MUTANTS: [Mutant; 26] = [
     Mutant::ReservedUnrecorded,
     Mutant::ForgottenTooEarly,
     Mutant::CutUnheld,
@@ -79,6 +81,7 @@ pub const MUTANTS: [Mutant; 25] = [
     Mutant::LostForgotten,
     Mutant::ShortageIgnored,
     Mutant::TablesStarved,
+    Mutant::SnapshotsFilled,
     Mutant::BatchUncounted,
     Mutant::LastRoomMoved,
     Mutant::SpaceCrowdedOut,

@@ -90,6 +90,7 @@ struct World {
     small_free_bytes: Option<u64>,
     /// And no block group has, as on Btrfs.
     is_undecided: bool,
+    is_snapshotted: bool,
     /// Files whose room did not go back at the end, though nobody has them open.
     kept_count: usize,
 }
@@ -130,6 +131,7 @@ impl World {
             is_short_of_room: false,
             small_free_bytes: None,
             is_undecided: false,
+            is_snapshotted: false,
             kept_count: 0,
         }
     }
@@ -249,7 +251,7 @@ impl Machine for Sim {
         let (free_bytes, all_bytes) =
             world.small_free_bytes.map_or((free_bytes, 1 << 41), |free_bytes| (free_bytes, SMALL_BYTES));
         let undecided_bytes = if world.is_undecided { free_bytes } else { 0 };
-        Ok(Room { free_bytes, all_bytes, undecided_bytes })
+        Ok(Room { free_bytes, all_bytes, undecided_bytes, is_snapshotted: world.is_snapshotted })
     }
 
     fn shows_in_stamps(&self) -> bool {
@@ -805,6 +807,60 @@ fn leaves_half_to_others() -> std::result::Result<(), String> {
     if left >= SMALL_BYTES / 2 { Ok(()) } else { Err(format!("{left} bytes are left to others")) }
 }
 
+/// Files that grow as long as they may have little room where snapshots keep it; and what they have by then goes back as soon as they are closed.
+fn leaves_little_to_snapshots() -> std::result::Result<(), String> {
+    let world = Rc::new(RefCell::new(World::new(1, u64::MAX)));
+    {
+        let mut world = world.borrow_mut();
+        (world.writers, world.is_exact) = (false, true);
+        world.small_free_bytes = Some(SMALL_BYTES);
+        world.is_undecided = true;
+    }
+    let mut guard = guard_of(&world).unwrap();
+    let reserved = || -> u64 {
+        world.borrow().files.iter().map(|file| file.allocated_end.saturating_sub(file.size)).sum()
+    };
+    let grow = |guard: &mut Guard<Sim>, now| {
+        {
+            let mut world = world.borrow_mut();
+            for at in 0..FILES {
+                let size = world.files[at].allocated_end.max(64 * MIB) + MIB;
+                world.files[at] =
+                    SimFile { exists: true, is_open: true, size, allocated_end: size, ..SimFile::default() };
+                world.events.push_back((at, true, false));
+            }
+        }
+        drain(&world, guard, now);
+        guard.act(now).unwrap();
+    };
+    grow(&mut guard, 0);
+    assert!(reserved() > SMALL_BYTES / 64, "much is reserved where no snapshot keeps it: {}", reserved());
+    {
+        let mut world = world.borrow_mut();
+        world.is_snapshotted = true;
+        world.files.iter_mut().for_each(|file| file.is_open = false);
+    }
+    guard.act(200).unwrap();
+    if reserved() > 0 {
+        return Err(format!("{} bytes stay for the next snapshot", reserved()));
+    }
+    let mut most_bytes = 0;
+    for now in 3..30 {
+        grow(&mut guard, now * 1000);
+        most_bytes = most_bytes.max(reserved());
+        if most_bytes > SMALL_BYTES / 256 {
+            return Err(format!("{most_bytes} bytes are reserved"));
+        }
+    }
+    assert!(most_bytes > 0, "a little is reserved all the same");
+    Ok(())
+}
+
+#[test]
+fn little_is_left_to_snapshots() {
+    leaves_little_to_snapshots().unwrap();
+}
+
 /// What is put together lies there twice for a while: not where that would take the last free bytes.
 fn moves_where_there_is_room() -> std::result::Result<(), String> {
     for whole_files in [false, true] {
@@ -930,6 +986,7 @@ fn each_mutant_is_found() {
                 .and_then(|()| gives_back_where_others_run_short())
                 .and_then(|()| leaves_tables_their_room())
                 .and_then(|()| leaves_half_to_others())
+                .and_then(|()| leaves_little_to_snapshots())
                 .and_then(|()| moves_where_there_is_room())
                 .and_then(|()| keeps_the_time_of_what_is_mapped())
                 .and_then(|()| records_what_went_back_before_an_error())

@@ -231,7 +231,12 @@ impl Machine for Sim {
 
     fn room(&mut self) -> Result<Room> {
         let free = self.0.borrow().owner.iter().filter(|owner| owner.is_none()).count() as u64;
-        Ok(Room { free_bytes: free * BLOCK, all_bytes: SAID_BLOCKS * BLOCK, undecided_bytes: 0 })
+        Ok(Room {
+            free_bytes: free * BLOCK,
+            all_bytes: SAID_BLOCKS * BLOCK,
+            undecided_bytes: 0,
+            is_snapshotted: false,
+        })
     }
 
     fn shows_in_stamps(&self) -> bool {

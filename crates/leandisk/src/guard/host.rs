@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use ::guard::{
     Beside, DeviceSpan, Extent, FileId, Gathered, GoesOn, Held, Join, Machine, Owned, Record, Refusal,
@@ -31,7 +32,14 @@ pub(super) struct HostMachine {
     look: Option<Look>,
     walk: Option<Walk>,
     kept: KeptRoom,
+    /// Whether snapshots are made here, and when that was found out.
+    snapshotted: Option<(Instant, bool)>,
 }
+
+/// Somebody who made a snapshot within so many seconds, a month, makes more.
+const SNAPSHOTS_SECONDS: u64 = 32 * 86_400;
+/// So often it is looked for them.
+const SNAPSHOTS_LOOK: Duration = Duration::from_secs(5);
 
 /// A map that is being told: what of it, where, and where it goes on.
 struct Look {
@@ -59,7 +67,18 @@ impl HostMachine {
     pub(super) fn new(system: GuardedSystem, ledger: Ledger) -> Self {
         let kept = KeptRoom::default();
         let writers = HashMap::new();
-        Self { system, ledger, held: None, writers, roots: Vec::new(), look: None, walk: None, kept }
+        let (held, roots, look, walk) = (None, Vec::new(), None, None);
+        Self { system, ledger, held, writers, roots, look, walk, kept, snapshotted: None }
+    }
+
+    fn is_snapshotted(&mut self) -> Result<bool> {
+        let known = self.snapshotted.filter(|(when, _)| when.elapsed() < SNAPSHOTS_LOOK);
+        if let Some((_, is_snapshotted)) = known {
+            return Ok(is_snapshotted);
+        }
+        let is_snapshotted = self.system.was_snapshotted_within(SNAPSHOTS_SECONDS)?;
+        self.snapshotted = Some((Instant::now(), is_snapshotted));
+        Ok(is_snapshotted)
     }
 
     /// Others are looked at from now on.
@@ -173,7 +192,8 @@ impl Machine for HostMachine {
 
     fn room(&mut self) -> Result<Room> {
         let os::GuardedRoom { free_bytes, all_bytes, undecided_bytes } = self.system.room()?;
-        Ok(Room { free_bytes, all_bytes, undecided_bytes })
+        let is_snapshotted = self.is_snapshotted()?;
+        Ok(Room { free_bytes, all_bytes, undecided_bytes, is_snapshotted })
     }
 
     fn shows_in_stamps(&self) -> bool {

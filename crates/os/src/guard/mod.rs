@@ -24,6 +24,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use block::{Error, Result};
 
@@ -137,6 +138,16 @@ impl GuardedSystem {
             all_bytes: bytes(facts.f_blocks),
             undecided_bytes,
         })
+    }
+
+    /// Whether there is a snapshot that was made within so many seconds, which keeps what files had at that moment. Where that cannot be asked, there may be one.
+    pub fn was_snapshotted_within(&self, seconds: u64) -> Result<bool> {
+        if self.kind != GuardedKind::Btrfs {
+            return Ok(false);
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let found = btrfs::has_snapshot_since(&self.root()?, now.saturating_sub(seconds));
+        Ok(found.unwrap_or(true))
     }
 
     fn error(&self, what: &'static str, error: io::Error) -> Error {
