@@ -293,16 +293,14 @@ impl<M: Machine> Guard<M> {
         self.give_back(now, due)
     }
 
-    /// Where others run short of room, or a snapshot would keep too much of it, it goes back as soon as the files are closed, and not after a while.
+    /// Where others run short of room, it goes back as soon as the files are closed, and not after a while.
     fn make_room(&mut self, now: Millis) -> Result<()> {
         let waits = |file: &File| file.claim.is_some_and(|claim| claim.due > now);
         if self.options.dry_run || now < self.shortage_looked_ms || !self.files.values().any(waits) {
             return Ok(());
         }
         self.shortage_looked_ms = now + SHORTAGE_LOOK_MS;
-        let (room, reserved_bytes) = (self.machine.room()?, self.reserved_bytes());
-        let is_too_much = room.is_snapshotted && reserved_bytes > most_bytes(room, reserved_bytes);
-        if (spare_bytes(room) > 0 && !is_too_much) || broken!(ShortageIgnored) {
+        if spare_bytes(self.machine.room()?) > 0 || broken!(ShortageIgnored) {
             return Ok(());
         }
         let claimed = self.files.values_mut().filter_map(|file| file.claim.as_mut());
