@@ -7,4 +7,6 @@ pub enum Mutant {
     PiecesListedWhereTheyWere,
     /// NTFS: such pieces say that they end where they did.
     PiecesEndWhereTheyDid,
+    /// NTFS: a record that a file gets is not marked in `$MFT`'s bitmap.
+    AddedRecordNotMarked,
 }

@@ -119,6 +119,15 @@ impl Relocations {
         })
     }
 
+    /// Those that come from within `spans`, and the others; `None` if there are none of either. Each is what may happen at once: nothing goes to what
+    /// another one leaves.
+    pub fn apart(&self, spans: &[VolumeSpan]) -> Result<Option<(Self, Self)>> {
+        let is_within = |each: &Relocation| spans.iter().any(|span| span.covers(&each.from));
+        let (within, others): (Vec<_>, Vec<_>) = self.by_source().partition(is_within);
+        let is_both = !within.is_empty() && !others.is_empty();
+        is_both.then(|| Ok((Self::new(within)?, Self::new(others)?))).transpose()
+    }
+
     /// Calls `each` with the pieces of `span`, in order, and where each lies afterwards.
     pub fn each_place(&self, span: VolumeSpan, mut each: impl FnMut(VolumeSpan, VolumeOffset)) {
         let mut at = span.start();
@@ -245,6 +254,16 @@ pub trait Rearrange: Send + Sync {
     /// were free. Reads no more than the metadata of the files that move.
     fn edits(&self, volume: &dyn ReadAt<Volume>, relocations: &Relocations) -> Result<Edits>;
 
+    /// What of `relocations` has to happen before the rest of them, where [`Self::edits`] is `Invalid` for all at once: what describes a file has to be
+    /// told anew where it lies, and moves itself. `None` if that is not the reason.
+    fn first_of(
+        &self,
+        _volume: &dyn ReadAt<Volume>,
+        _relocations: &Relocations,
+    ) -> Result<Option<(Relocations, Relocations)>> {
+        Ok(None)
+    }
+
     /// Those of `files` whose metadata have no room for what one of `batches` would have them say, which happen to the volume as it was
     /// opened, one after the other. Where streams move as [`Rearrange::each_stream`] says there is room, and this need not be asked.
     fn crowded(&self, _files: &BTreeSet<FileId>, _batches: &[Relocations]) -> Result<BTreeSet<FileId>> {
@@ -256,7 +275,7 @@ pub trait Rearrange: Send + Sync {
 
     /// Spans of bytes that change whenever a guest uses the volume, and that [`Self::edits`] of `batches` leaves alone: what
     /// shows that a volume is still as it was left.
-    fn witnesses(&self, batches: &[Relocations]) -> Vec<VolumeSpan>;
+    fn witnesses(&self, batches: &[Relocations]) -> Result<Vec<VolumeSpan>>;
 }
 
 #[cfg(test)]
@@ -266,6 +285,25 @@ mod tests {
 
     fn relocation(from: u64, len: u64, to: u64) -> Relocation {
         Relocation { from: Span::new(Offset::new(from), len), to: Offset::new(to), file: FileId(7) }
+    }
+
+    #[test]
+    fn what_comes_from_some_spans_is_apart_from_the_rest() {
+        let all =
+            Relocations::new(vec![relocation(0, 8, 100), relocation(8, 4, 120), relocation(20, 4, 130)])
+                .unwrap();
+        let apart = |spans: &[(u64, u64)]| {
+            let spans: Vec<_> = spans.iter().map(|(at, len)| Span::new(Offset::new(*at), *len)).collect();
+            let starts =
+                |part: Relocations| part.by_source().map(|each| each.from.start().get()).collect::<Vec<_>>();
+            all.apart(&spans).unwrap().map(|(within, others)| (starts(within), starts(others)))
+        };
+        assert_eq!(apart(&[(8, 4)]), Some((vec![8], vec![0, 20])));
+        assert_eq!(apart(&[(0, 8), (20, 8)]), Some((vec![0, 20], vec![8])));
+        // A part of one is not all of it.
+        assert_eq!(apart(&[(0, 6)]), None);
+        assert_eq!(apart(&[(0, 100)]), None);
+        assert_eq!(apart(&[]), None);
     }
 
     #[test]

@@ -242,8 +242,8 @@ impl Rearrange for Opened {
         Err(Error::unsupported("the toy is only changed in place"))
     }
 
-    fn witnesses(&self, _batches: &[Relocations]) -> Vec<VolumeSpan> {
-        vec![Span::new(Offset::new(WITNESS.0), WITNESS.1)]
+    fn witnesses(&self, _batches: &[Relocations]) -> Result<Vec<VolumeSpan>> {
+        Ok(vec![Span::new(Offset::new(WITNESS.0), WITNESS.1)])
     }
 }
 

@@ -26,6 +26,9 @@ const LONG: Turns = Turns { volume_bytes: 93 << 20, count: 192, bytes: 16 << 10 
 /// Over 250 pieces each, and less than a sixth of the volume left. The records are full, and lists are spread anew over them on the way.
 const FULL: Turns = Turns { volume_bytes: 64 << 20, count: 277, bytes: 8 << 10 };
 
+/// 500 pieces each, and less than a tenth of the volume left. Lists in clusters move along with what they tell of.
+const FULLER: Turns = Turns { volume_bytes: 53 << 20, count: 500, bytes: 4 << 10 };
+
 /// Files that grow by turns.
 fn make(volume: &Path, turns: Turns) {
     fs::File::create(volume).unwrap().set_len(turns.volume_bytes).unwrap();
@@ -88,6 +91,16 @@ fn sparse_raw() {
 #[test]
 fn sparse_raw_that_is_fuller() {
     check(RAW, false, FULL);
+}
+
+#[test]
+fn sparse_raw_at_nine_tenths() {
+    check(RAW, false, FULLER);
+}
+
+#[test]
+fn qcow2_at_nine_tenths() {
+    check(QCOW2, false, FULLER);
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl ReadAt<Volume> for VolumeReader<'_> {
 /// How a batch ended.
 enum Batch {
     Done,
-    /// Its record would be too large: these come instead.
+    /// Its record would be too large, or what it rewrites moves itself: these come instead.
     Split(Relocations, Relocations),
     Cancelled,
 }
@@ -148,7 +148,7 @@ pub fn journal_header(
     slot_bytes: u64,
     identity: Identity,
 ) -> Result<Header> {
-    let witnesses: ExtentSet<Volume> = rearrange.witnesses(batches).into_iter().collect();
+    let witnesses: ExtentSet<Volume> = rearrange.witnesses(batches)?.into_iter().collect();
     let witnesses: Vec<_> = witnesses.iter().map(|span| to_virtual(volume, span)).collect();
     Ok(Header {
         identity,
@@ -207,7 +207,7 @@ impl RearrangeJob<'_> {
                 room.check_free(of_batch(self.releases, number))?;
             }
         }
-        let witnesses = self.rearrange.witnesses(self.batches).into_iter().collect();
+        let witnesses = self.rearrange.witnesses(self.batches)?.into_iter().collect();
         let (header, header_digest) = self.header()?;
         let outcome = RearrangeOutcome { journal_written_bytes: HEADER_BYTES, ..RearrangeOutcome::default() };
         Ok(Run { job: self, monitor, header, header_digest, witnesses, outcome })
@@ -287,7 +287,16 @@ impl Run<'_> {
         }
         let job = self.job;
         let reader = Cached::new(VolumeReader { disk: job.disk, span: job.volume }, CACHE_BYTES_MAX);
-        let edits = job.rearrange.edits(&reader, batch)?;
+        let edits = match job.rearrange.edits(&reader, batch) {
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                let Some((first, rest)) = job.rearrange.first_of(&reader, batch)? else {
+                    return Err(error.into());
+                };
+                tracing::debug!(first = first.files().len(), "batch split: what is rewritten moves itself");
+                return Ok(Batch::Split(first, rest));
+            }
+            edits => edits?,
+        };
         let checked = patches::check(&edits, batch, &self.witnesses, reader.below())?;
         let patches = patches::on_disk(checked, job.volume);
         let holes: ExtentSet<Virtual> = holes.iter().map(|span| to_virtual(job.volume, *span)).collect();

@@ -85,6 +85,12 @@ pub enum Corrupt {
         /// The state that it is in.
         state: &'static str,
     },
+    /// A record that is marked as it is to be marked.
+    #[error("NTFS $MFT's bitmap contradicts: record {record} is marked in use already")]
+    RecordMarked {
+        /// The number of the file record.
+        record: u64,
+    },
     /// A cluster that is marked used without an owner.
     #[error("NTFS $Bitmap contradicts: cluster {cluster} is marked used, but belongs to no file")]
     ClusterUnowned {

@@ -1,16 +1,20 @@
-//! What relocations change on a volume as it is now: the records of the files that move, and `$Bitmap`.
+//! What relocations change on a volume as it is now: the records of the files that move, `$Bitmap`, and of `$MFT`'s bitmap
+//! the bits of records that files get.
 //!
 //! Invariants:
 //! - what a relocation may have changed is read from the volume as it is, never from what was known when it was opened;
 //!   only where `$MFT`, `$MFTMirr` and `$Bitmap` lie is: what of `$MFT` moves does so alone and last, and its own record stays;
 //! - every cluster that comes free was used, and every cluster that is taken was free;
+//! - every record that a file gets was free, by `$MFT`'s bitmap on the volume as it is now;
 //! - every byte that moves was found in a run list of the file that it is said to be of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use block::{Error, ReadAt, Result};
 use extent::{Volume, VolumeSpan};
+use mutants::broken;
 
+use super::extension::SpareRecords;
 use super::mft::{Mft, Records};
 use super::record::{Record, RecordNumber};
 use super::rewrite::rewrite_record;
@@ -29,6 +33,10 @@ pub(super) struct Places<'a> {
     pub(super) mirror: &'a Stream,
     /// The data of `$Bitmap`.
     pub(super) bitmap: &'a Stream,
+    /// `$MFT`'s bitmap.
+    pub(super) record_bits: &'a Stream,
+    /// What files may get where their records have no room.
+    pub(super) spares: &'a SpareRecords,
 }
 
 /// See [`crate::Rearrange::edits`].
@@ -39,7 +47,8 @@ pub(super) fn edits(
 ) -> Result<Edits> {
     check_mft_moves_alone(places.mft, relocations)?;
     let records = places.mft.on(volume);
-    let mut editor = Editor { places, records, relocations, volume, sectors: Sectors::new(volume) };
+    let (sectors, taken) = (Sectors::new(volume), BTreeSet::new());
+    let mut editor = Editor { places, records, relocations, volume, sectors, taken };
     editor.move_clusters()?;
     let mut expected: BTreeMap<FileId, u64> = BTreeMap::new();
     for relocation in relocations.by_source() {
@@ -83,6 +92,8 @@ struct Editor<'a> {
     relocations: &'a Relocations,
     volume: &'a dyn ReadAt<Volume>,
     sectors: Sectors<'a>,
+    /// Spare records that files got.
+    taken: BTreeSet<RecordNumber>,
 }
 
 impl Editor<'_> {
@@ -121,22 +132,48 @@ impl Editor<'_> {
 
     /// Rewrites the base record of a file and all its extension records. Answers how many bytes moved.
     fn rewrite_file(&mut self, number: RecordNumber) -> Result<u64> {
-        let Places { mft, mirror, .. } = self.places;
+        let Places { mft, mirror, record_bits, spares, .. } = *self.places;
         let mut file = FileRecords::read(mft, &self.records, number, mirrored_count(mirror, mft))?;
-        let changed = file.relocate(self.relocations)?;
+        let mut now = BTreeSet::new();
+        let changed = file.relocate(self.relocations, |_| {
+            let spare = spares.first(|number| {
+                let is_taken = self.taken.contains(&number) || now.contains(&number);
+                Ok(is_taken || is_set(record_bits, self.volume, number)?)
+            })?;
+            now.extend(spare.map(|spare| spare.number));
+            Ok(spare)
+        })?;
+        for number in changed.added {
+            self.take(number)?;
+        }
         for number in changed.records {
             self.rewrite(number, file.record(number))?;
         }
-        if !changed.listed.is_empty() {
+        if let Some(listed) = changed.listed {
             let base = self.records.base(number)?;
             let stream = self.records.attribute_list_stream(&base.view())?;
             let stream = stream
                 .ok_or_else(|| base.view().error().field("attribute 0x20", "missing", "in the record"))?;
-            for listed in changed.listed {
-                put(&mut self.sectors, &stream, listed.start as u64, &file.list()[listed])?;
-            }
+            put(&mut self.sectors, &stream, listed.start as u64, &file.list()[listed])?;
         }
         Ok(changed.moved_bytes)
+    }
+
+    /// Marks a record as in use, which is not.
+    fn take(&mut self, number: RecordNumber) -> Result<()> {
+        self.taken.insert(number);
+        if broken!(AddedRecordNotMarked) {
+            return Ok(());
+        }
+        let sectors = &mut self.sectors;
+        self.places.record_bits.each_place(number.0 / 8, 1, |_, place| {
+            sectors.change(place, |_, bytes| {
+                set_bits(bytes, number.0 / 8 * 8, number.0, number.0 + 1, true).map_err(|_| {
+                    let error = Error::corrupt(Corrupt::RecordMarked { record: number.0 });
+                    error.at(place.start())
+                })
+            })
+        })
     }
 
     fn rewrite(&mut self, number: RecordNumber, new: &[u8]) -> Result<()> {
@@ -192,6 +229,13 @@ pub(super) fn mirrored(
     let other = Record::parse(&mut other, number, at);
     let is_same = matches!((one, other), (Ok(one), Ok(other)) if one.contents() == other.contents());
     Ok(is_same.then_some(copy))
+}
+
+/// Whether `bits` say of a record on the volume as it is now that it is in use.
+fn is_set(bits: &Stream, volume: &dyn ReadAt<Volume>, number: RecordNumber) -> Result<bool> {
+    let mut byte = [0];
+    bits.read_from(volume, number.0 / 8, &mut byte)?;
+    Ok(byte[0] >> (number.0 % 8) & 1 != 0)
 }
 
 /// Changes bytes of a file.

@@ -111,8 +111,17 @@ const _: () = assert!(offset_of!(FileRecordHeader, base_mft_record) == 32);
 /// Where [`FileRecordHeader::flags`] lies.
 pub(super) const FILE_RECORD_FLAGS_OFFSET: usize = offset_of!(FileRecordHeader, flags);
 
+/// Where [`FileRecordHeader::link_count`] lies.
+pub(super) const FILE_RECORD_LINK_COUNT_OFFSET: usize = offset_of!(FileRecordHeader, link_count);
+
 /// Where [`FileRecordHeader::bytes_in_use`] lies.
 pub(super) const FILE_RECORD_BYTES_IN_USE_OFFSET: usize = offset_of!(FileRecordHeader, bytes_in_use);
+
+/// Where [`FileRecordHeader::base_mft_record`] lies.
+pub(super) const FILE_RECORD_BASE_OFFSET: usize = offset_of!(FileRecordHeader, base_mft_record);
+
+/// Where [`FileRecordHeader::next_attr_instance`] lies.
+pub(super) const FILE_RECORD_NEXT_INSTANCE_OFFSET: usize = offset_of!(FileRecordHeader, next_attr_instance);
 
 /// The record is in use.
 pub(super) const RECORD_IN_USE: u16 = 0x0001;
@@ -123,6 +132,9 @@ pub(super) const RECORD_IS_VIEW_INDEX: u16 = 0x0008;
 
 /// Ends the attributes of a record.
 pub(super) const ATTR_END: u32 = 0xffff_ffff;
+
+/// The same in a record, up to where its bytes in use end.
+pub(super) const RECORD_END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 /// What attributes are called, as in `$AttrDef`.
 pub(super) const ATTR_NAMES: [(u32, &str); 16] = [
     (0x10, "$STANDARD_INFORMATION"),
@@ -188,6 +200,15 @@ const _: () = assert!(size_of::<AttributeHeader>() == 16);
 /// Where [`AttributeHeader::length`] lies.
 pub(super) const ATTRIBUTE_LENGTH_OFFSET: usize = offset_of!(AttributeHeader, length);
 
+/// Where [`AttributeHeader::name_length`] lies.
+pub(super) const ATTRIBUTE_NAME_LENGTH_OFFSET: usize = offset_of!(AttributeHeader, name_length);
+
+/// Where [`AttributeHeader::name_offset`] lies.
+pub(super) const ATTRIBUTE_NAME_OFFSET_OFFSET: usize = offset_of!(AttributeHeader, name_offset);
+
+/// Where [`AttributeHeader::instance`] lies.
+pub(super) const ATTRIBUTE_INSTANCE_OFFSET: usize = offset_of!(AttributeHeader, instance);
+
 /// What follows in a resident attribute.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -202,6 +223,17 @@ pub(super) struct ResidentHeader {
     pub(super) reserved: u8,
 }
 const _: () = assert!(size_of::<ResidentHeader>() == 8);
+
+/// Where [`ResidentHeader::value_length`] lies in an attribute.
+pub(super) const ATTRIBUTE_VALUE_LENGTH_OFFSET: usize =
+    size_of::<AttributeHeader>() + offset_of!(ResidentHeader, value_length);
+
+/// Where [`ResidentHeader::value_offset`] lies in an attribute.
+pub(super) const ATTRIBUTE_VALUE_OFFSET_OFFSET: usize =
+    size_of::<AttributeHeader>() + offset_of!(ResidentHeader, value_offset);
+
+/// Where the value of a resident attribute without a name lies.
+pub(super) const UNNAMED_VALUE_OFFSET: usize = size_of::<AttributeHeader>() + size_of::<ResidentHeader>();
 
 /// What follows in a non-resident attribute. A compressed or sparse one has 8 more bytes, its compressed size.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
@@ -234,6 +266,18 @@ pub(super) const ATTRIBUTE_LOWEST_VCN_OFFSET: usize =
 pub(super) const ATTRIBUTE_HIGHEST_VCN_OFFSET: usize =
     size_of::<AttributeHeader>() + offset_of!(NonResidentHeader, highest_vcn);
 
+/// Where [`NonResidentHeader::allocated_size`] lies in an attribute.
+pub(super) const ATTRIBUTE_ALLOCATED_SIZE_OFFSET: usize =
+    size_of::<AttributeHeader>() + offset_of!(NonResidentHeader, allocated_size);
+
+/// Where [`NonResidentHeader::data_size`] lies in an attribute.
+pub(super) const ATTRIBUTE_DATA_SIZE_OFFSET: usize =
+    size_of::<AttributeHeader>() + offset_of!(NonResidentHeader, data_size);
+
+/// Where [`NonResidentHeader::initialized_size`] lies in an attribute.
+pub(super) const ATTRIBUTE_INITIALIZED_SIZE_OFFSET: usize =
+    size_of::<AttributeHeader>() + offset_of!(NonResidentHeader, initialized_size);
+
 /// One entry of `$ATTRIBUTE_LIST`; the name follows.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -254,6 +298,21 @@ pub(super) struct AttributeListEntry {
     pub(super) instance: U16,
 }
 const _: () = assert!(size_of::<AttributeListEntry>() == 26);
+
+/// Where [`AttributeListEntry::length`] lies.
+pub(super) const LIST_ENTRY_LENGTH_OFFSET: usize = offset_of!(AttributeListEntry, length);
+
+/// Where [`AttributeListEntry::name_length`] lies.
+pub(super) const LIST_ENTRY_NAME_LENGTH_OFFSET: usize = offset_of!(AttributeListEntry, name_length);
+
+/// Where [`AttributeListEntry::name_offset`] lies.
+pub(super) const LIST_ENTRY_NAME_OFFSET_OFFSET: usize = offset_of!(AttributeListEntry, name_offset);
+
+/// Where [`AttributeListEntry::mft_reference`] lies.
+pub(super) const LIST_ENTRY_HOLDER_OFFSET: usize = offset_of!(AttributeListEntry, mft_reference);
+
+/// Where [`AttributeListEntry::instance`] lies.
+pub(super) const LIST_ENTRY_INSTANCE_OFFSET: usize = offset_of!(AttributeListEntry, instance);
 
 /// Where [`AttributeListEntry::lowest_vcn`] lies.
 pub(super) const LIST_ENTRY_LOWEST_VCN_OFFSET: usize = offset_of!(AttributeListEntry, lowest_vcn);

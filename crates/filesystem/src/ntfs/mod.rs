@@ -18,6 +18,7 @@ mod corrupt;
 mod crowded;
 mod data;
 mod edits;
+mod extension;
 mod files;
 mod gather;
 mod growth;

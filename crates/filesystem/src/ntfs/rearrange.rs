@@ -2,7 +2,7 @@
 //!
 //! Changes stay within file records: each piece of an attribute keeps its record and its VCNs, and only the clusters in its
 //! run list are told anew ([`super::rewrite`]). Where a record has no room for that, pieces of a list end elsewhere
-//! ([`super::spread`]). `$MFTMirr` and `$Bitmap` never move, and of `$MFT` only what is behind its first
+//! ([`super::spread`]), or the file gets one more record ([`super::extension`]). `$MFTMirr` and `$Bitmap` never move, and of `$MFT` only what is behind its first
 //! extent, after all else: so where a record or a bit lies is known while it is changed.
 //!
 //! Invariants: only a volume that is clean, was checked in full, has every used cluster owned by one file, and has no
@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use block::{Error, ReadAt, Result};
-use extent::{Volume, VolumeOffset, VolumeSpan};
+use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
 
 use super::bitmap::Bitmap;
-use super::crowded;
+use super::crowded::{self, Rooms};
 use super::edits::{self, Places};
+use super::extension::SpareRecords;
 use super::files::{self, Sink};
 use super::gather::{Gathered, GatheredStream};
 use super::layout::{ATTR_ATTRIBUTE_LIST, ATTR_BITMAP, ATTR_DATA};
@@ -59,6 +60,10 @@ pub(super) struct NtfsRearrange {
     clusters: Bitmap,
     bitmap: Stream,
     mirror: Stream,
+    /// `$MFT`'s bitmap.
+    record_bits: Stream,
+    /// Records that files may get.
+    spares: SpareRecords,
     /// NTFS's own files that move as any other.
     movable_own: BTreeSet<RecordNumber>,
     is_mft_told_at_once: bool,
@@ -76,11 +81,20 @@ impl NtfsRearrange {
         shadow::require_none(mft)?;
         let clusters = Bitmap::of_clusters(mft)?.loaded()?;
         scan::check(mft, &clusters, &roots::read(mft)?.known, Unowned::Doubt)?;
+        let mirror = data_of(mft, RecordNumber::MFT_MIRROR)?;
+        let record_bits = record_bits(mft)?;
+        let spares = match record_bits.is_resident() {
+            // Its bits are in a record that nothing changes.
+            true => SpareRecords::default(),
+            false => SpareRecords::find(mft, edits::mirrored_count(&mirror, mft))?,
+        };
         Ok(Self {
             mft: mft.clone(),
             clusters,
             bitmap: data_of(mft, RecordNumber::BITMAP)?,
-            mirror: data_of(mft, RecordNumber::MFT_MIRROR)?,
+            mirror,
+            record_bits,
+            spares,
             movable_own: movable_own(mft)?,
             is_mft_told_at_once: is_mft_told_at_once(mft)?,
             witnesses: witnesses(mft)?,
@@ -113,6 +127,28 @@ impl NtfsRearrange {
         } else {
             end - geometry.cluster_bytes
         })
+    }
+
+    /// What becomes of the records of `files`.
+    fn rooms(&self, files: &BTreeSet<FileId>, batches: &[Relocations]) -> Result<Rooms> {
+        Rooms::of(&self.mft, edits::mirrored_count(&self.mirror, &self.mft), &self.spares, files, batches)
+    }
+
+    /// The bytes of `$MFT`'s bitmap that change because files get records in `batches`.
+    fn bits_to_be_set(&self, batches: &[Relocations]) -> Result<ExtentSet<Volume>> {
+        let mut spans = Vec::new();
+        if self.spares.is_empty() {
+            return Ok(ExtentSet::new());
+        }
+        let files = batches.iter().flat_map(Relocations::files).collect();
+        let added_count = self.rooms(&files, batches)?.added_count;
+        for byte in self.spares.bytes_of_first(added_count) {
+            self.record_bits.each_place(byte, 1, |_, place| {
+                spans.push(place);
+                Ok(())
+            })?;
+        }
+        Ok(spans.into_iter().collect())
     }
 
     fn each_free(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
@@ -154,27 +190,35 @@ impl Rearrange for NtfsRearrange {
     }
 
     fn edits(&self, volume: &dyn ReadAt<Volume>, relocations: &Relocations) -> Result<Edits> {
-        let places = Places { mft: &self.mft, mirror: &self.mirror, bitmap: &self.bitmap };
-        edits::edits(&places, volume, relocations)
+        let Self { mft, mirror, bitmap, record_bits, spares, .. } = self;
+        edits::edits(&Places { mft, mirror, bitmap, record_bits, spares }, volume, relocations)
+    }
+
+    fn first_of(
+        &self,
+        volume: &dyn ReadAt<Volume>,
+        relocations: &Relocations,
+    ) -> Result<Option<(Relocations, Relocations)>> {
+        let mirrored_count = edits::mirrored_count(&self.mirror, &self.mft);
+        crowded::first_of(&self.mft, &self.mft.on(volume), mirrored_count, &self.spares, relocations)
     }
 
     fn crowded(&self, files: &BTreeSet<FileId>, batches: &[Relocations]) -> Result<BTreeSet<FileId>> {
-        crowded::crowded(&self.mft, edits::mirrored_count(&self.mirror, &self.mft), files, batches)
+        Ok(self.rooms(files, batches)?.crowded)
     }
 
     fn rewritten(&self, relocations: Arc<Relocations>) -> Result<Box<dyn Rewritten>> {
         Ok(Box::new(NtfsRewritten::new(&self.mft, &self.mirror, &self.bitmap, relocations)?))
     }
 
-    fn witnesses(&self, batches: &[Relocations]) -> Vec<VolumeSpan> {
+    fn witnesses(&self, batches: &[Relocations]) -> Result<Vec<VolumeSpan>> {
         let record = edits::mft_record(&self.mft);
         let mft = FileId(RecordNumber::MFT.0);
         let moves_mft = batches.iter().flat_map(Relocations::by_source).any(|each| each.file == mft);
-        self.witnesses
-            .iter()
-            .copied()
-            .filter(|span| !moves_mft || span.intersect(&record).is_none())
-            .collect()
+        let all = self.witnesses.iter().copied();
+        let all: ExtentSet<Volume> =
+            all.filter(|span| !moves_mft || span.intersect(&record).is_none()).collect();
+        Ok(all.subtract(&self.bits_to_be_set(batches)?).iter().collect())
     }
 }
 
@@ -189,6 +233,12 @@ fn data_of(mft: &Mft, number: RecordNumber) -> Result<Stream> {
         return Err(record.error().field("residence of attribute 0x80", "0", "1"));
     }
     Ok(stream)
+}
+
+fn record_bits(mft: &Mft) -> Result<Stream> {
+    let record = mft.system_record(RecordNumber::MFT)?;
+    let missing = || record.view().error().field("attribute 0xb0", "missing", "the record bitmap");
+    mft.stream(&record.view(), ATTR_BITMAP, "")?.ok_or_else(missing)
 }
 
 fn movable_own(mft: &Mft) -> Result<BTreeSet<RecordNumber>> {

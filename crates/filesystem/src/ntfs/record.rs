@@ -51,6 +51,10 @@ impl FileReference {
         let sequence = u16::try_from(raw >> 48).expect("16 bits are left");
         Self { number: RecordNumber(raw & 0xffff_ffff_ffff), sequence }
     }
+
+    pub(super) fn to_raw(self) -> u64 {
+        u64::from(self.sequence) << 48 | self.number.0
+    }
 }
 
 /// Puts back the two bytes at the end of every stride that the update sequence stands in for, after checking
@@ -173,6 +177,16 @@ impl<'a> Record<'a> {
 
     pub(super) fn sequence(&self) -> u16 {
         self.header().sequence_number.get()
+    }
+
+    /// What refers to it.
+    pub(super) fn reference(&self) -> FileReference {
+        FileReference { number: self.number, sequence: self.sequence() }
+    }
+
+    /// The number that its next attribute gets.
+    pub(super) fn next_instance(&self) -> u16 {
+        self.header().next_attr_instance.get()
     }
 
     /// The base record, if this is an extension record.

@@ -2,12 +2,14 @@
 //!
 //! A list that is too long for one record is kept in pieces, each in a record of its own, and `$ATTRIBUTE_LIST` says at which VCN each begins. Records
 //! that drivers filled to the last byte have no room for a single step that is a byte longer, while the next record may have plenty. So where the pieces
-//! end is free: a piece may take over what the next one began with, or leave it what it ended with.
+//! end is free: a piece may take over what the next one began with, or leave it what it ended with. Where that is not enough, or there is one piece
+//! alone, the file gets one more record ([`super::extension`]).
 //!
 //! Invariants:
 //! - records whose pieces fit are rewritten one by one ([`super::rewrite`]), and nothing is spread;
 //! - what is spread is the same runs in the same order, and each piece has at least one; a piece keeps its record, its number, its name and its sizes, and
-//!   `$ATTRIBUTE_LIST` its entries and their order. Only the VCNs at which pieces meet change, in both places;
+//!   `$ATTRIBUTE_LIST` its entries and their order. Only the VCNs at which pieces meet change, in both places. The piece in a new record is the last, and
+//!   so is its entry of those of its stream;
 //! - NTFS's own files, records that `$MFTMirr` may have, lists with holes or of what is compressed, and files whose `$ATTRIBUTE_LIST` moves itself are
 //!   not spread.
 //!
@@ -18,13 +20,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use block::{ErrorKind, Result};
-use extent::VolumeOffset;
+use extent::{VolumeOffset, VolumeSpan};
 use mutants::broken;
 
 use super::boot::Geometry;
+use super::extension::{SpareRecord, list_attribute, list_of, new_list_attribute, only_piece};
 use super::layout::{
     ATTR_ATTRIBUTE_LIST, ATTRIBUTE_HIGHEST_VCN_OFFSET, ATTRIBUTE_LOWEST_VCN_OFFSET,
-    LIST_ENTRY_LOWEST_VCN_OFFSET,
+    FILE_RECORD_NEXT_INSTANCE_OFFSET, LIST_ENTRY_LOWEST_VCN_OFFSET,
 };
 use super::mft::{ListEntry, Mft, Records, list_entries, parse_list};
 use super::record::{Attribute, Record, RecordNumber, Value, protect};
@@ -37,6 +40,7 @@ use crate::rearrange::Relocations;
 const MOST_IMPOSSIBLE: usize = 1 << 16;
 
 /// The records that tell of one file, and its attribute list, as they are on a volume.
+#[derive(Clone)]
 pub(super) struct FileRecords {
     geometry: Geometry,
     base: RecordNumber,
@@ -59,10 +63,12 @@ struct RecordBytes {
 pub(super) struct Changed {
     /// Records that have other bytes.
     pub(super) records: BTreeSet<RecordNumber>,
+    /// Those of them that the file did not have.
+    pub(super) added: Vec<RecordNumber>,
     /// Bytes that run lists name elsewhere than before.
     pub(super) moved_bytes: u64,
-    /// The pieces of the attribute list's value that have other bytes, if it lies in clusters.
-    pub(super) listed: Vec<Range<usize>>,
+    /// The part of the attribute list's value that has other bytes, if it lies in clusters.
+    pub(super) listed: Option<Range<usize>>,
 }
 
 impl FileRecords {
@@ -99,15 +105,53 @@ impl FileRecords {
         &self.list
     }
 
-    /// Lets `relocations` happen to the file. An error leaves it as it was.
-    pub(super) fn relocate(&mut self, relocations: &Relocations) -> Result<Changed> {
-        match self.one_by_one(relocations) {
-            Err(error) if error.kind() == ErrorKind::Invalid => match self.spread(relocations)? {
-                Some(changed) => Ok(changed),
-                None => Err(error),
-            },
-            done => done,
+    /// Where the attribute list lies, if that is in clusters.
+    pub(super) fn list_spans(&self) -> Result<Vec<VolumeSpan>> {
+        let RecordBytes { at, bytes } = &self.records[&self.base];
+        let mut fixed = bytes.clone();
+        let list = Record::parse(&mut fixed, self.base, *at)?.find(ATTR_ATTRIBUTE_LIST, "")?;
+        let mut spans = Vec::new();
+        let Some(list) = list else { return Ok(spans) };
+        let Value::NonResident(mapped) = list.value()? else { return Ok(spans) };
+        list.each_run(&mapped, self.geometry.cluster_count, |run| {
+            spans.extend(run.lcn.map(|lcn| self.geometry.span_of(lcn, run.count)));
+            Ok(())
+        })?;
+        Ok(spans)
+    }
+
+    /// Lets `relocations` happen to the file. `spare` answers the record that the file can have after it got so many. An error leaves it as it was.
+    pub(super) fn relocate<'s>(
+        &mut self,
+        relocations: &Relocations,
+        mut spare: impl FnMut(usize) -> Result<Option<&'s SpareRecord>>,
+    ) -> Result<Changed> {
+        let error = match self.one_by_one(relocations) {
+            Err(error) if error.kind() == ErrorKind::Invalid => error,
+            done => return done,
+        };
+        let mut extended = self.clone();
+        let mut added = Vec::new();
+        loop {
+            if let Some((after, moved_bytes)) = extended.spread(relocations)? {
+                let changed = self.changed(&after, added, moved_bytes)?;
+                *self = after;
+                return Ok(changed);
+            }
+            let Some(spare) = spare(added.len())? else { return Err(error) };
+            let Some(longer) = extended.extended(relocations, spare)? else { return Err(error) };
+            added.push(spare.number);
+            extended = longer;
         }
+    }
+
+    /// What is to be written where the file became `after`.
+    fn changed(&self, after: &Self, added: Vec<RecordNumber>, moved_bytes: u64) -> Result<Changed> {
+        let is_other = |number: &RecordNumber| self.records.get(number) != after.records.get(number);
+        let records = after.records.keys().copied().filter(is_other).collect();
+        let is_in_clusters = !after.list_spans()?.is_empty();
+        let listed = if is_in_clusters { differing(&self.list, &after.list) } else { None };
+        Ok(Changed { records, added, moved_bytes, listed })
     }
 
     /// Each record by itself.
@@ -125,25 +169,18 @@ impl FileRecords {
         Ok(changed)
     }
 
-    /// All records, with lists spread over them. `None` if that is not for this file, or of no use.
-    fn spread(&mut self, relocations: &Relocations) -> Result<Option<Changed>> {
+    /// The file with all its records, over which lists are spread, and how many bytes moved. `None` if that is not for this file, or of no use.
+    fn spread(&self, relocations: &Relocations) -> Result<Option<(Self, u64)>> {
         let Some(entries) = parse_list(&self.list).filter(|entries| !entries.is_empty()) else {
             return Ok(None);
         };
-        if self.records.keys().any(|number| *number < self.first_plain) {
-            return Ok(None);
-        }
         let mut fixed = self.records.clone();
-        let mut records = Vec::new();
-        for (&number, RecordBytes { at, bytes }) in &mut fixed {
-            records.push(Record::parse(bytes, number, *at)?);
-        }
-        let mut moved = Moved::new(&records, relocations, &self.geometry)?;
-        if moved.is_list_moving {
+        let Some(mut moved) = self.moved(&mut fixed, relocations)? else { return Ok(None) };
+        let mut list = self.list.clone();
+        // What has become longer takes room that lists have not.
+        if !moved.put_list(self.base, &list)? {
             return Ok(None);
         }
-        let mut list = self.list.clone();
-        let mut listed = Vec::new();
         for pieces in moved.streams(&entries) {
             for (entry, lowest_vcn) in moved.spread(&pieces)? {
                 if broken!(PiecesListedWhereTheyWere) {
@@ -151,33 +188,115 @@ impl FileRecords {
                 }
                 let at = entries[entry].at + LIST_ENTRY_LOWEST_VCN_OFFSET;
                 list[at..at + 8].copy_from_slice(&lowest_vcn.to_le_bytes());
-                listed.push(at..at + 8);
             }
         }
-        if moved.put_list(self.base, &list)? {
-            // It is in the base record.
-            listed.clear();
-        }
-        let mut changed = Changed { records: BTreeSet::new(), moved_bytes: moved.moved_bytes, listed };
-        let mut rewritten = BTreeMap::new();
+        moved.put_list(self.base, &list)?;
+        let mut after = Self { list, ..self.clone() };
         for record in &moved.records {
             if record.is_changed() {
                 let Some(mut bytes) = record.assembled()? else { return Ok(None) };
                 protect(&mut bytes);
                 let number = record.record.number();
-                changed.records.insert(number);
-                rewritten.insert(number, RecordBytes { at: self.records[&number].at, bytes });
+                after.records.insert(number, RecordBytes { at: self.records[&number].at, bytes });
             }
         }
-        self.records.extend(rewritten);
-        self.list = list;
-        Ok(Some(changed))
+        Ok(Some((after, moved.moved_bytes)))
     }
+
+    /// The file as it is, but with one more record, which has what comes last in a list that lacks room once `relocations` happened; its attribute list
+    /// is not yet in the base record. `None` if that is not for this file, or of no use.
+    fn extended(&self, relocations: &Relocations, spare: &SpareRecord) -> Result<Option<Self>> {
+        let mut fixed = self.records.clone();
+        let Some(moved) = self.moved(&mut fixed, relocations)? else { return Ok(None) };
+        let Some(base) = moved.records.iter().find(|each| each.record.number() == self.base) else {
+            return Ok(None);
+        };
+        let list = if self.list.is_empty() { list_of(&base.record)? } else { self.list.clone() };
+        let Some(entries) = parse_list(&list) else { return Ok(None) };
+        let is_short =
+            |pieces: &Vec<Piece>| pieces.iter().any(|piece| !moved.records[piece.record].is_in_bounds());
+        let Some(last) = moved.streams(&entries).into_iter().find(is_short).and_then(|mut all| all.pop())
+        else {
+            return Ok(None);
+        };
+        let attribute = moved.attribute(&last);
+        let Some((kept, split)) = without_last_run(attribute, &self.geometry)? else { return Ok(None) };
+        let holder = &moved.records[last.record];
+        let Some(kept) = holder.with(last.attribute, &kept)? else { return Ok(None) };
+        let Some(new) = spare.with(&base.record, &split.attribute) else { return Ok(None) };
+        let mut longer = self.clone();
+        for (number, at, mut bytes) in [
+            (holder.record.number(), self.records[&holder.record.number()].at, kept),
+            (spare.number, spare.at, new),
+        ] {
+            protect(&mut bytes);
+            longer.records.insert(number, RecordBytes { at, bytes });
+        }
+        let entry_at = entries[last.entry].at;
+        let entry_end = entries.get(last.entry + 1).map_or(list.len(), |next| next.at);
+        let entry = spare.entry(&list[entry_at..entry_end], split.lowest_vcn);
+        longer.list = [&list[..entry_end], &entry, &list[entry_end..]].concat();
+        Ok(Some(longer))
+    }
+
+    /// The records with what moved told anew; `None` if lists of this file are not to be spread.
+    fn moved<'r>(
+        &self,
+        fixed: &'r mut BTreeMap<RecordNumber, RecordBytes>,
+        relocations: &'r Relocations,
+    ) -> Result<Option<Moved<'r>>>
+    where
+        Self: 'r,
+    {
+        if self.records.keys().any(|number| *number < self.first_plain) {
+            return Ok(None);
+        }
+        let mut records = Vec::new();
+        for (&number, RecordBytes { at, bytes }) in fixed {
+            records.push(Record::parse(bytes, number, *at)?);
+        }
+        let moved = Moved::new(&records, relocations, self.geometry)?;
+        Ok((!moved.is_list_moving).then_some(moved))
+    }
+}
+
+/// The last run of a piece as a piece of its own.
+struct Split {
+    attribute: Vec<u8>,
+    lowest_vcn: u64,
+}
+
+/// A piece without its last run, or without half of its only one, and what is left over. `None` if that is one cluster, or a hole.
+fn without_last_run(attribute: &Attribute<'_>, geometry: &Geometry) -> Result<Option<(Vec<u8>, Split)>> {
+    let Value::NonResident(mapped) = attribute.value()? else { return Ok(None) };
+    let mut runs = Vec::new();
+    attribute.each_run(&mapped, geometry.cluster_count, |run| {
+        runs.push(run);
+        Ok(())
+    })?;
+    let Some(mut last) = runs.pop().filter(|last| last.lcn.is_some()) else { return Ok(None) };
+    if runs.is_empty() {
+        let Some((first, rest)) = halves(last) else { return Ok(None) };
+        runs.push(first);
+        last = rest;
+    }
+    let end = mapped.lowest_vcn + mapped.vcn_count;
+    let lowest_vcn = end - last.count;
+    let mut kept = rewrite::with_runs(attribute, &mapped, &runs)?;
+    kept[ATTRIBUTE_HIGHEST_VCN_OFFSET..][..8].copy_from_slice(&(lowest_vcn - 1).to_le_bytes());
+    let piece = rewrite::with_runs(attribute, &mapped, &[last])?;
+    Ok(Some((kept, Split { attribute: only_piece(piece, lowest_vcn, end - 1), lowest_vcn })))
+}
+
+/// From the first byte in which they differ to the end; `None` if they do not.
+fn differing(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
+    let same = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+    (same < new.len()).then_some(same..new.len())
 }
 
 /// The records with what moved told anew, before they are put together.
 struct Moved<'r> {
-    geometry: &'r Geometry,
+    geometry: Geometry,
     relocations: &'r Relocations,
     records: Vec<MovedRecord<'r>>,
     moved_bytes: u64,
@@ -187,6 +306,8 @@ struct Moved<'r> {
 struct MovedRecord<'r> {
     record: Record<'r>,
     attributes: Vec<MovedAttribute<'r>>,
+    /// The attribute list of a file that had none.
+    new_list: Option<Vec<u8>>,
 }
 
 struct MovedAttribute<'r> {
@@ -203,19 +324,19 @@ struct Piece {
 }
 
 impl<'r> Moved<'r> {
-    fn new(records: &[Record<'r>], relocations: &'r Relocations, geometry: &'r Geometry) -> Result<Self> {
+    fn new(records: &[Record<'r>], relocations: &'r Relocations, geometry: Geometry) -> Result<Self> {
         let mut moved =
             Self { geometry, relocations, records: Vec::new(), moved_bytes: 0, is_list_moving: false };
         for record in records {
             let mut attributes = Vec::new();
             for old in record.attributes() {
                 let old = old?;
-                let new = moved_attribute(&old, relocations, geometry)?;
+                let new = moved_attribute(&old, relocations, &geometry)?;
                 moved.moved_bytes += new.as_ref().map_or(0, |(_, moved_bytes)| *moved_bytes);
                 moved.is_list_moving |= old.kind() == ATTR_ATTRIBUTE_LIST && new.is_some();
                 attributes.push(MovedAttribute { old, new: new.map(|(bytes, _)| bytes) });
             }
-            moved.records.push(MovedRecord { record: *record, attributes });
+            moved.records.push(MovedRecord { record: *record, attributes, new_list: None });
         }
         Ok(moved)
     }
@@ -234,7 +355,7 @@ impl<'r> Moved<'r> {
                 None => streams.push(vec![piece]),
             }
         }
-        streams.retain(|pieces| pieces.len() > 1 && self.may_be_spread(pieces));
+        streams.retain(|pieces| self.may_be_spread(pieces));
         streams
     }
 
@@ -269,13 +390,14 @@ impl<'r> Moved<'r> {
     /// Spreads what the pieces of a stream say, if one of their records has no room for its piece. Answers entries of the attribute list with where their
     /// pieces begin now; none if nothing is to be changed, or nothing helps.
     fn spread(&mut self, pieces: &[Piece]) -> Result<Vec<(usize, u64)>> {
-        if pieces.iter().all(|piece| self.records[piece.record].is_in_bounds()) {
+        if pieces.len() == 1 || pieces.iter().all(|piece| self.records[piece.record].is_in_bounds()) {
             return Ok(Vec::new());
         }
         let (mut runs, mut rooms) = (Vec::new(), Vec::new());
         for piece in pieces {
             let Value::NonResident(mapped) = self.attribute(piece).value()? else { return Ok(Vec::new()) };
-            let moved = rewrite::moved_runs(self.attribute(piece), &mapped, self.relocations, self.geometry)?;
+            let moved =
+                rewrite::moved_runs(self.attribute(piece), &mapped, self.relocations, &self.geometry)?;
             moved.into_iter().for_each(|run| rewrite::push(&mut runs, run));
             let room = self.records[piece.record].room_for(piece.attribute);
             rooms.push(room.saturating_sub(mapped.run_list_offset));
@@ -301,34 +423,31 @@ impl<'r> Moved<'r> {
         Ok(begun)
     }
 
-    /// Puts the attribute list's value into the base record, if that is where it is.
+    /// Has the base record say `list`, or how long it is where it lies in clusters. Whether there can be room for it.
     fn put_list(&mut self, base: RecordNumber, list: &[u8]) -> Result<bool> {
-        let attributes = self.records.iter_mut().filter(|each| each.record.number() == base);
-        let mut attributes = attributes.flat_map(|each| &mut each.attributes);
-        let Some(attribute) = attributes.find(|each| each.old.kind() == ATTR_ATTRIBUTE_LIST) else {
+        let Some(record) = self.records.iter_mut().find(|each| each.record.number() == base) else {
             return Ok(false);
         };
-        let Value::Resident(value) = attribute.old.value()? else { return Ok(false) };
-        if value != list {
-            let mut bytes = attribute.old.bytes().to_vec();
-            let start = attribute.old.value_offset();
-            bytes[start..start + value.len()].copy_from_slice(list);
-            attribute.new = Some(bytes);
+        let is_list = |each: &&mut MovedAttribute<'_>| each.old.kind() == ATTR_ATTRIBUTE_LIST;
+        if let Some(attribute) = record.attributes.iter_mut().find(is_list) {
+            attribute.new = list_attribute(&attribute.old, list)?;
+            return Ok(attribute.new.is_some());
         }
-        Ok(true)
+        record.new_list = new_list_attribute(record.record.next_instance(), list);
+        Ok(record.new_list.is_some())
     }
 }
 
 impl MovedRecord<'_> {
     fn is_changed(&self) -> bool {
-        self.attributes.iter().any(MovedAttribute::is_changed)
+        self.new_list.is_some() || self.attributes.iter().any(MovedAttribute::is_changed)
     }
 
     /// Bytes that will be in use.
     fn in_use(&self) -> usize {
         let lens = self.attributes.iter().map(|each| each.old.bytes().len()).sum::<usize>();
         let new_lens = self.attributes.iter().map(|each| each.bytes().len()).sum::<usize>();
-        self.record.bytes_in_use() - lens + new_lens
+        self.record.bytes_in_use() - lens + new_lens + self.new_list.as_ref().map_or(0, Vec::len)
     }
 
     fn is_in_bounds(&self) -> bool {
@@ -343,8 +462,29 @@ impl MovedRecord<'_> {
 
     /// The record, not yet protected; `None` if it has no room.
     fn assembled(&self) -> Result<Option<Vec<u8>>> {
-        let attributes: Vec<_> = self.attributes.iter().map(MovedAttribute::bytes).collect();
-        self.is_in_bounds().then(|| rewrite::assemble(&self.record, &attributes)).transpose()
+        if !self.is_in_bounds() {
+            return Ok(None);
+        }
+        let mut attributes: Vec<_> = self.attributes.iter().map(MovedAttribute::bytes).collect();
+        let Some(list) = &self.new_list else {
+            return rewrite::assemble(&self.record, &attributes).map(Some);
+        };
+        // Attributes are in the order of their kinds.
+        let at = self.attributes.partition_point(|each| each.old.kind() < ATTR_ATTRIBUTE_LIST);
+        attributes.insert(at, list);
+        let mut bytes = rewrite::assemble(&self.record, &attributes)?;
+        let Some(next) = self.record.next_instance().checked_add(1) else { return Ok(None) };
+        bytes[FILE_RECORD_NEXT_INSTANCE_OFFSET..][..2].copy_from_slice(&next.to_le_bytes());
+        Ok(Some(bytes))
+    }
+
+    /// The record as it was, not yet protected, with `new` for one of its attributes; `None` if it has no room.
+    fn with(&self, attribute: usize, new: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut attributes: Vec<_> = self.attributes.iter().map(|each| each.old.bytes()).collect();
+        attributes[attribute] = new;
+        let len = self.record.bytes_in_use() + new.len() - self.attributes[attribute].old.bytes().len();
+        let fits = len <= self.record.bytes().len();
+        fits.then(|| rewrite::assemble(&self.record, &attributes)).transpose()
     }
 }
 
@@ -428,6 +568,11 @@ mod tests {
     /// Where names, and whatever else a base record has, would be.
     const OTHERS_LEN: usize = 400;
 
+    /// No record can be had.
+    fn none<'s>(_count: usize) -> Result<Option<&'s SpareRecord>> {
+        Ok(None)
+    }
+
     fn geometry() -> Geometry {
         Geometry {
             sector_bytes: 512,
@@ -484,6 +629,7 @@ mod tests {
         put(&mut bytes, 20, 56, 2);
         put(&mut bytes, 22, 1, 2);
         put(&mut bytes, 28, RECORD_LEN as u64, 4);
+        put(&mut bytes, 40, 9, 2);
         put(&mut bytes, 0x30, 7, 2);
         bytes.extend(attributes.concat());
         bytes.extend([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
@@ -520,6 +666,7 @@ mod tests {
             false => {
                 let mut listed = piece(1, 0, &[Run { lcn: Some(CLUSTER_COUNT - 1), count: 1 }]);
                 put(&mut listed, 0, ATTR_ATTRIBUTE_LIST.into(), 4);
+                put(&mut listed, 40, CLUSTER_BYTES, 8);
                 listed
             }
         };
@@ -540,37 +687,95 @@ mod tests {
         Some(FileRecords { geometry, base, records, list, first_plain: RecordNumber(24) })
     }
 
+    /// A file of which all is in its base record, if that has room for it.
+    fn unlisted(runs: &[Run]) -> Option<FileRecords> {
+        let attributes = [resident(0x10, 0, &[8; 48]), resident(0x30, 2, &[9; 100]), piece(3, 0, runs)];
+        let bytes = record(&attributes)?;
+        let records = BTreeMap::from([(RecordNumber(BASE), RecordBytes { at: VolumeOffset::ZERO, bytes })]);
+        let (geometry, base) = (geometry(), RecordNumber(BASE));
+        Some(FileRecords { geometry, base, records, list: Vec::new(), first_plain: RecordNumber(24) })
+    }
+
+    /// Records that files may get, which were of other files before.
+    fn spares(count: u64) -> Vec<SpareRecord> {
+        let old = record(&[resident(0x10, 0, &[7; 48])]).unwrap();
+        let spare = |index: u64| {
+            let mut head = old[..56].to_vec();
+            put(&mut head, 16, 5 + index, 2);
+            put(&mut head, 22, 0, 2);
+            put(&mut head, 32, 1 << 48 | 99, 8);
+            let (number, at) = (RecordNumber(100 + index), VolumeOffset::new((100 + index) * 1024));
+            SpareRecord { number, at, head, sequence: 5 + u16::try_from(index).unwrap() }
+        };
+        (0..count).map(spare).collect()
+    }
+
     /// What a driver would read: the list in the base record or the clusters, the pieces that it names, and that each begins and ends where
-    /// the list and its own head say.
+    /// the list and its own head say; and that all records are of the file, and all attributes listed.
     fn runs_of(file: &FileRecords) -> Vec<Run> {
         let mut all: Vec<Run> = Vec::new();
         let mut next_vcn = 0;
-        for entry in file.list.chunks(32) {
-            let number = u64::from_le_bytes(entry[16..24].try_into().unwrap()) & 0xffff_ffff_ffff;
-            let RecordBytes { at, bytes } = &file.records[&RecordNumber(number)];
-            let mut bytes = bytes.clone();
-            let record = Record::parse(&mut bytes, RecordNumber(number), *at).unwrap();
-            for attribute in record.attributes().map(Result::unwrap) {
-                match attribute.value().unwrap() {
-                    Value::Resident(value) if attribute.kind() == ATTR_ATTRIBUTE_LIST => {
-                        assert_eq!(value, file.list);
-                    }
-                    Value::NonResident(mapped) if attribute.kind() == ATTR_DATA => {
-                        assert_eq!(mapped.lowest_vcn, next_vcn);
-                        assert_eq!(u64::from_le_bytes(entry[8..16].try_into().unwrap()), next_vcn);
-                        next_vcn += mapped.vcn_count;
-                        let count = all.len();
-                        attribute
-                            .each_run(&mapped, CLUSTER_COUNT, |run| {
-                                all.push(run);
-                                Ok(())
-                            })
-                            .unwrap();
-                        assert!(all.len() > count);
-                    }
-                    _ => {}
+        let fixed = |number: RecordNumber| {
+            let mut bytes = file.records[&number].bytes.clone();
+            Record::parse(&mut bytes, number, file.records[&number].at).unwrap();
+            bytes
+        };
+        let bytes = |number| (fixed(number), file.records[&number].at);
+        let mut entries: Vec<_> = parse_list(&file.list)
+            .unwrap()
+            .into_iter()
+            .map(|entry| (entry.holder, entry.kind, entry.instance, entry.lowest_vcn))
+            .collect();
+        let base = fixed(file.base);
+        let base = Record::parsed(&base, file.base, VolumeOffset::ZERO);
+        if let Some(list) = base.find(ATTR_ATTRIBUTE_LIST, "").unwrap() {
+            match list.value().unwrap() {
+                Value::Resident(value) => assert_eq!(value, file.list),
+                Value::NonResident(mapped) => {
+                    let len = if mapped.data_bytes == 0 { file.list.len() as u64 } else { mapped.data_bytes };
+                    assert_eq!(len, file.list.len() as u64);
+                    assert_eq!(mapped.initialized_bytes, mapped.data_bytes);
                 }
             }
+        } else {
+            assert!(file.list.is_empty());
+            entries.push((base.reference(), ATTR_DATA, 3, 0));
+        }
+        let mut attribute_count = 0;
+        for number in file.records.keys() {
+            let (bytes, at) = bytes(*number);
+            let record = Record::parsed(&bytes, *number, at);
+            let attributes: Vec<_> = record.attributes().map(Result::unwrap).collect();
+            assert!(record.is_in_use() && attributes.iter().map(Attribute::kind).is_sorted());
+            assert_eq!(
+                record.base(),
+                (*number != file.base).then(|| base.reference()).filter(|_| number.0 >= 100)
+            );
+            let instances: BTreeSet<_> = attributes.iter().map(Attribute::instance).collect();
+            assert_eq!(instances.len(), attributes.len());
+            assert!(instances.iter().all(|instance| *instance < record.next_instance()));
+            attribute_count += attributes.len();
+        }
+        assert!(entries.len() <= attribute_count);
+        for (holder, kind, instance, lowest_vcn) in entries {
+            let (bytes, at) = bytes(holder.number);
+            let record = Record::parsed(&bytes, holder.number, at);
+            assert!(holder.number.0 < 100 || record.sequence() == holder.sequence);
+            let is_listed = |each: &Attribute<'_>| each.kind() == kind && each.instance() == instance;
+            let attribute = record.attributes().map(Result::unwrap).find(is_listed).unwrap();
+            let Value::NonResident(mapped) = attribute.value().unwrap() else { continue };
+            if kind != ATTR_DATA {
+                continue;
+            }
+            assert_eq!((mapped.lowest_vcn, lowest_vcn), (next_vcn, next_vcn));
+            next_vcn += mapped.vcn_count;
+            let count = all.len();
+            let mut push = |run| {
+                all.push(run);
+                Ok(())
+            };
+            attribute.each_run(&mapped, CLUSTER_COUNT, &mut push).unwrap();
+            assert!(all.len() > count);
         }
         all
     }
@@ -609,10 +814,10 @@ mod tests {
             let mut file = full_base(&runs, is_list_resident);
             // Single bytes are left at the most: five steps that are longer do not fit.
             let far = (0..10).map(|index| relocation(1000 + index * 6, 1, 3_000_000 + index * 7));
-            let changed = file.relocate(&Relocations::new(far.collect()).unwrap()).unwrap();
+            let changed = file.relocate(&Relocations::new(far.collect()).unwrap(), none).unwrap();
             assert_eq!(changed.moved_bytes, 10 * CLUSTER_BYTES);
             assert_eq!(changed.records, [40, 41].map(RecordNumber).into());
-            assert_eq!(changed.listed.is_empty(), is_list_resident, "{changed:?}");
+            assert_eq!(changed.listed.is_none(), is_list_resident, "{changed:?}");
             let mut expected = runs;
             (0..10).for_each(|index| expected[index * 2].lcn = Some(3_000_000 + index as u64 * 7));
             assert_eq!(runs_of(&file), expected);
@@ -628,7 +833,7 @@ mod tests {
             break_it(&mut file);
             let before = (file.records.clone(), file.list.clone());
             let moves = far.clone().chain(more).collect();
-            let error = file.relocate(&Relocations::new(moves).unwrap()).unwrap_err();
+            let error = file.relocate(&Relocations::new(moves).unwrap(), none).unwrap_err();
             assert!(error.to_string().contains("record 40 has no room for its run lists"), "{error}");
             assert_eq!((file.records, file.list), before);
         };
@@ -657,7 +862,65 @@ mod tests {
         let with = |second| file(&[runs[..first].to_vec(), runs[first..first + second].to_vec()], false);
         let mut full = with(most(&|second| with(second).is_some())).unwrap();
         let moves = (0..60).map(|index| relocation(1000 + index * 6, 1, 3_000_000 + index * 7));
-        assert!(full.relocate(&Relocations::new(moves.collect()).unwrap()).is_err());
+        assert!(full.relocate(&Relocations::new(moves.collect()).unwrap(), none).is_err());
+    }
+
+    /// A file of which all is in one full record gets an attribute list and more records, as many as it needs.
+    #[test]
+    fn a_full_record_gets_others() {
+        let runs = near(1000);
+        let most = (1..500).rev().find(|count| unlisted(&runs[..*count]).is_some()).unwrap();
+        let moves: Vec<_> = (0..most as u64)
+            .step_by(2)
+            .map(|index| relocation(1000 + index * 3, 1, 3_000_000 + index * 7))
+            .collect();
+        let mut expected = runs[..most].to_vec();
+        (0..most).step_by(2).for_each(|index| expected[index].lcn = Some(3_000_000 + index as u64 * 7));
+        for spare_count in 0..3 {
+            let spares = spares(spare_count);
+            let mut file = unlisted(&runs[..most]).unwrap();
+            let relocations = Relocations::new(moves.clone()).unwrap();
+            match file.relocate(&relocations, |count| Ok(spares.get(count))) {
+                Err(error) => assert_eq!((spare_count, error.kind()), (0, ErrorKind::Invalid)),
+                Ok(changed) => {
+                    assert_eq!(changed.added, [RecordNumber(100)]);
+                    assert_eq!(changed.records, [RecordNumber(BASE), RecordNumber(100)].into());
+                    assert_eq!(changed.listed, None);
+                    assert_eq!(runs_of(&file), expected);
+                }
+            }
+        }
+    }
+
+    /// A list in clusters says how long it has become.
+    #[test]
+    fn a_list_in_clusters_is_as_long_as_it_has_become() {
+        let runs = near(1000);
+        let most = |fits: &dyn Fn(usize) -> bool| (1..500).rev().find(|count| fits(*count)).unwrap();
+        let first =
+            most(&|first| file(&[runs[..first].to_vec(), runs[first..=first].to_vec()], false).is_some());
+        let with = |second| file(&[runs[..first].to_vec(), runs[first..first + second].to_vec()], false);
+        let mut full = with(most(&|second| with(second).is_some())).unwrap();
+        let moves = (0..60).map(|index| relocation(1000 + index * 6, 1, 3_000_000 + index * 7));
+        let spares = spares(1);
+        let changed = full
+            .relocate(&Relocations::new(moves.collect()).unwrap(), |count| Ok(spares.get(count)))
+            .unwrap();
+        assert_eq!((changed.added, full.list.len()), (vec![RecordNumber(100)], 96));
+        let listed = changed.listed.unwrap();
+        assert!((32..64).contains(&listed.start) && listed.end == 96, "{listed:?}");
+        let mut fixed = full.records[&full.base].bytes.clone();
+        let record = Record::parse(&mut fixed, full.base, VolumeOffset::ZERO).unwrap();
+        let list = record.find(ATTR_ATTRIBUTE_LIST, "").unwrap().unwrap();
+        let Value::NonResident(mapped) = list.value().unwrap() else { unreachable!("it is in clusters") };
+        assert_eq!(
+            (mapped.data_bytes, mapped.initialized_bytes, mapped.allocated_bytes),
+            (96, 96, CLUSTER_BYTES)
+        );
+        assert_eq!(
+            runs_of(&full).len(),
+            runs_of(&with(most(&|second| with(second).is_some())).unwrap()).len()
+        );
     }
 
     /// The second room is too small for the run that would come to it.
@@ -673,7 +936,7 @@ mod tests {
         /// Wherever runs go, batch by batch, a driver reads what was said; what has no room changes nothing.
         #[test]
         fn any_steps_say_what_they_should(
-            counts in prop::collection::vec(1..90usize, 2..5), is_list_resident: bool,
+            counts in prop::collection::vec(1..90usize, 1..5), is_list_resident: bool, spare_count in 0..6u64,
             steps in prop::collection::vec(prop::collection::vec((any::<prop::sample::Index>(), 1..3_000_000u64), 1..40), 1..6),
         ) {
             let total: usize = counts.iter().sum();
@@ -684,7 +947,10 @@ mod tests {
                 rest = behind;
                 piece.to_vec()
             }).collect();
-            let Some(mut file) = file(&pieces, is_list_resident) else { return Ok(()) };
+            let file = if pieces.len() == 1 { unlisted(&runs) } else { file(&pieces, is_list_resident) };
+            let Some(mut file) = file else { return Ok(()) };
+            let spares = spares(spare_count);
+            let mut taken_count = 0;
             for step in steps {
                 let mut moves = BTreeMap::new();
                 let mut taken: BTreeSet<u64> = runs.iter().filter_map(|run| run.lcn).collect();
@@ -699,8 +965,16 @@ mod tests {
                 }
                 let moved = moves.len() as u64;
                 let before = (file.records.clone(), file.list.clone());
-                match file.relocate(&Relocations::new(moves.into_values().collect()).unwrap()) {
+                let relocations = Relocations::new(moves.into_values().collect()).unwrap();
+                match file.relocate(&relocations, |count| Ok(spares.get(taken_count + count))) {
                     Ok(changed) => {
+                        let taken = &spares[taken_count..][..changed.added.len()];
+                        prop_assert!(taken.iter().map(|spare| &spare.number).eq(&changed.added));
+                        taken_count += changed.added.len();
+                        let other = |number: &RecordNumber| file.records.get(number) != before.0.get(number);
+                        let all: BTreeSet<_> = file.records.keys().copied().filter(other).collect();
+                        prop_assert_eq!(&changed.records, &all);
+                        prop_assert_eq!(before.0.keys().count() + changed.added.len(), file.records.len());
                         prop_assert_eq!(changed.moved_bytes, moved * CLUSTER_BYTES);
                         runs = after;
                         prop_assert_eq!(joined(&runs_of(&file)), joined(&runs));
@@ -708,6 +982,7 @@ mod tests {
                     Err(error) => {
                         prop_assert_eq!(error.kind(), ErrorKind::Invalid);
                         prop_assert_eq!((&file.records, &file.list), (&before.0, &before.1));
+                        prop_assert!(taken_count == spares.len() || pieces.len() > 1, "one more was to be had");
                     }
                 }
             }

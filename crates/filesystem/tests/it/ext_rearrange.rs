@@ -99,7 +99,7 @@ impl Image {
             end = span.end().get();
             assert_ne!(patch.before, patch.after);
             assert_eq!(self.get(span), patch.before);
-            for witness in rearrange.witnesses(&[]) {
+            for witness in rearrange.witnesses(&[]).unwrap() {
                 if let Some(part) = witness.intersect(&span) {
                     let from = (part.start().get() - patch.at.get()) as usize;
                     let range = from..from + part.len_bytes() as usize;

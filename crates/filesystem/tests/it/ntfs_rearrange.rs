@@ -511,31 +511,54 @@ fn records_of_4_kib_are_rewritten() {
     made.check(&bytes_of(&moving.memory), 31);
 }
 
+/// Which of its bytes a record in use has, and where the records of a volume are that are not.
+fn unused_records(bytes: &[u8], mft: VolumeSpan) -> Vec<usize> {
+    let records = (at(mft.start())..at(mft.end())).step_by(1024).skip(24);
+    records.filter(|record| bytes[*record..].starts_with(b"FILE") && bytes[record + 22] & 1 == 0).collect()
+}
+
+fn mft_of(moving: &Moving) -> VolumeSpan {
+    let mft =
+        moving.streams.iter().find(|stream| stream.file == FileId(0) && stream.kind == FileKind::Metadata);
+    mft.unwrap().extents[0].span
+}
+
+/// One of the files in many pieces, whose clusters move by themselves now.
+fn long_file(moving: &mut Moving) -> usize {
+    let is_long = |stream: &Shown| stream.mobility == Mobility::Together && stream.extents.len() > 100;
+    let index = moving.streams.iter().position(is_long).expect("a file in many pieces");
+    moving.split(index);
+    index
+}
+
+/// One part in so many of what a stream has goes anywhere.
+fn some_of(moving: &mut Moving, index: usize, part: u64) -> Vec<Relocation> {
+    let mut moves = Vec::new();
+    for at in 0..moving.streams[index].extents.len() {
+        if moving.random.one_in(part) {
+            let len_bytes = moving.streams[index].extents[at].span.len_bytes();
+            let Some(to) = moving.take(len_bytes, true) else { continue };
+            moving.go(index, at, to, &mut moves);
+        }
+    }
+    moves
+}
+
 /// Files whose records have little room left move extent by extent, batch by batch: it is foreseen for which of them there is none, in none of their
-/// records.
+/// records. No record can be had where none that is free was ever written.
 #[test]
 fn what_records_have_no_room_for_is_foreseen() {
     let made = small(&[], |dir| fragmented_by(dir, 200, 8192));
+    let mut bytes = made.bytes.clone();
+    let mft = mft_of(&Moving::new(made.bytes.clone(), 0));
+    unused_records(&made.bytes, mft).into_iter().for_each(|record| bytes[record..record + 1024].fill(0));
     let (mut fitting, mut crowding) = (0, 0);
     for seed in 0..24 {
-        let mut moving = Moving::new(made.bytes.clone(), seed);
-        let together = |stream: &Shown| stream.mobility == Mobility::Together && stream.extents.len() > 100;
-        let index = moving.streams.iter().position(together).expect("a file in many pieces");
-        moving.split(index);
-        let file = moving.streams[index].file;
-        let files = BTreeSet::from([file]);
-        let mut batches = Vec::new();
-        for _ in 0..=seed / 2 {
-            let mut moves = Vec::new();
-            for at in 0..moving.streams[index].extents.len() {
-                if moving.random.one_in(4) {
-                    let len_bytes = moving.streams[index].extents[at].span.len_bytes();
-                    let Some(to) = moving.take(len_bytes, true) else { continue };
-                    moving.go(index, at, to, &mut moves);
-                }
-            }
-            batches.push(Relocations::new(moves).unwrap());
-        }
+        let mut moving = Moving::new(bytes.clone(), seed);
+        let index = long_file(&mut moving);
+        let files = BTreeSet::from([moving.streams[index].file]);
+        let batches: Vec<_> =
+            (0..=seed / 2).map(|_| Relocations::new(some_of(&mut moving, index, 4)).unwrap()).collect();
         let crowded = moving.rearrange.crowded(&files, &batches).unwrap();
         assert_eq!(moving.rearrange.crowded(&BTreeSet::new(), &batches).unwrap(), BTreeSet::new());
         let refused = batches.iter().find_map(|batch| {
@@ -561,6 +584,87 @@ fn what_records_have_no_room_for_is_foreseen() {
         }
     }
     assert!(fitting > 2 && crowding > 2, "{fitting} fit, and {crowding} do not");
+}
+
+/// The same files get records that no file has: as many as were foreseen, which `$MFT`'s bitmap says by the bits that are no witnesses.
+#[test]
+fn files_get_records_where_theirs_have_no_room() {
+    let made = small(&[], |dir| fragmented_by(dir, 200, 8192));
+    let added = Cell::new(0);
+    let moved = |seed: u64| {
+        let mut moving = Moving::new(made.bytes.clone(), seed);
+        let mft = mft_of(&moving);
+        let index = long_file(&mut moving);
+        let files = BTreeSet::from([moving.streams[index].file]);
+        let kept = (moving.streams.clone(), moving.room.clone());
+        let random = moving.random.0;
+        let batches: Vec<_> =
+            (0..6 + seed).map(|_| Relocations::new(some_of(&mut moving, index, 3)).unwrap()).collect();
+        assert_eq!(moving.rearrange.crowded(&files, &batches).unwrap(), BTreeSet::new());
+        let watched = |batches: &[Relocations]| -> u64 {
+            moving.rearrange.witnesses(batches).unwrap().iter().map(VolumeSpan::len_bytes).sum()
+        };
+        let unwatched_bytes = watched(&[]) - watched(&batches);
+        let witnesses: Vec<_> = moving.rearrange.witnesses(&batches).unwrap();
+        let witnessed = |bytes: &[u8]| -> Vec<u8> {
+            witnesses.iter().flat_map(|span| bytes[at(span.start())..at(span.end())].to_vec()).collect()
+        };
+        ((moving.streams, moving.room), moving.random) = (kept, Random(random));
+        for batch in &batches {
+            let moves = some_of(&mut moving, index, 3);
+            assert_eq!(Relocations::new(moves.clone()).unwrap(), *batch);
+            // What comes free is not taken again: it was not when all of this was planned.
+            let room = moving.room.clone();
+            moving.carry_out(moves);
+            moving.room = room;
+        }
+        let bytes = bytes_of(&moving.memory);
+        let unused = unused_records(&made.bytes, mft);
+        let taken: Vec<_> = unused.iter().filter(|record| bytes[**record + 22] & 1 != 0).collect();
+        assert_eq!(unwatched_bytes, taken.len().div_ceil(8) as u64);
+        assert!(witnessed(&bytes) == witnessed(&made.bytes), "a witness changed");
+        added.set(added.get() + taken.len());
+        made.check_places(&moving);
+        made.check(&bytes, 1);
+    };
+    (0..5).for_each(moved);
+    assert!(added.get() > 2, "{} records", added.get());
+    let broken = || mutants::with(Some(Mutant::AddedRecordNotMarked), || (0..5).for_each(moved));
+    assert!(panic::catch_unwind(AssertUnwindSafe(broken)).is_err(), "the mutant is not found");
+}
+
+/// A list in clusters that moves itself cannot be told anew at once: it goes first.
+#[test]
+fn a_list_that_moves_goes_first() {
+    let made = small(&[], |dir| fragmented_by(dir, 200, 8192));
+    let mut split = 0;
+    for seed in 0..6 {
+        let mut moving = Moving::new(made.bytes.clone(), seed);
+        let index = long_file(&mut moving);
+        let file = moving.streams[index].file;
+        let is_list =
+            |stream: &Shown| stream.file == file && stream.name.as_deref() == Some(b":$ATTRIBUTE_LIST");
+        let list = moving.streams.iter().position(is_list).expect("a list in clusters");
+        let list_at = moving.streams[list].extents[0].span;
+        let mut moves = some_of(&mut moving, index, 2);
+        moving.go_together(list, true, &mut moves);
+        let batch = Relocations::new(moves).unwrap();
+        let crowded = moving.rearrange.crowded(&[file].into(), std::slice::from_ref(&batch)).unwrap();
+        assert_eq!(crowded, BTreeSet::new());
+        let Err(error) = moving.rearrange.edits(&*moving.memory, &batch) else { continue };
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        split += 1;
+        let (first, rest) = moving.rearrange.first_of(&*moving.memory, &batch).unwrap().unwrap();
+        assert!(first.by_source().all(|each| list_at.covers(&each.from)) && !first.is_empty());
+        assert_eq!(first.total_bytes() + rest.total_bytes(), batch.total_bytes());
+        assert!(moving.rearrange.first_of(&*moving.memory, &first).unwrap().is_none());
+        for part in [first, rest] {
+            moving.carry_out(part.by_source().collect());
+        }
+        made.check_places(&moving);
+        made.check(&bytes_of(&moving.memory), 1);
+    }
+    assert!(split > 2, "{split} batches were split");
 }
 
 /// Files in so many pieces that their lists fill several records move piece by piece for as long as they have room. Where one record has none, its list
@@ -651,7 +755,7 @@ fn the_mft_s_record_is_a_witness_unless_it_moves() {
         let to = moving.room.last().unwrap().start();
         let from = Span::new(to.plus(4096), 4096);
         let batches = [Relocations::new(vec![Relocation { from, to, file }]).unwrap()];
-        moving.rearrange.witnesses(&batches).iter().any(|span| span.intersect(&record).is_some())
+        moving.rearrange.witnesses(&batches).unwrap().iter().any(|span| span.intersect(&record).is_some())
     };
     assert!(is_watched(FileId(64)));
     assert!(!is_watched(FileId(0)));

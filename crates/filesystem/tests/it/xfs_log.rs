@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::running::{Host, copy_used, number, open, recover_both, show_both};
 use crate::support::{source, text};
@@ -22,12 +22,17 @@ const VOLUME_BYTES: u64 = 320 << 20;
 const SECTOR: usize = 512;
 /// So far before the last record the kernel finds one that is missing, whatever options it mounts with.
 const LOOKED_BACK_SECTORS: usize = 256;
+/// A file system works until its log has so many records.
+const RECORDS_WANTED: usize = 30;
+/// But no longer than this.
+const WORK_MAX: Duration = Duration::from_secs(120);
 /// How long a file system works apart from the gate.
 const LONG: Duration = Duration::from_secs(3);
 
 /// Where the log lies on a volume.
 fn log_of(volume: &Path) -> (u64, usize) {
-    let head = &fs::read(volume).unwrap()[..SECTOR];
+    let mut head = [0; SECTOR];
+    File::open(volume).unwrap().read_exact_at(&mut head, 0).unwrap();
     let number =
         |at: usize, len: usize| head[at..at + len].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     let (block, start, group_log, group_blocks) =
@@ -107,7 +112,13 @@ fn every_end(options: &[&str], able: &str, work: Duration, stored: Stored) -> us
                     .unwrap()
             })
             .collect();
+        // On a busy machine it may take longer until there is something in the log.
+        let (earlier, began) = (read_log(&before), Instant::now());
+        let count = || new_records(&earlier, &read_log(&disk)).0.len();
         std::thread::sleep(work);
+        while count() < RECORDS_WANTED && began.elapsed() < WORK_MAX {
+            std::thread::sleep(Duration::from_millis(200));
+        }
         // Nothing is written any more, but for the log.
         run("xfs_io", &["-x", "-c", "shutdown -f", text(mounted.path())]);
         for worker in &mut workers {

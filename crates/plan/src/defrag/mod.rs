@@ -9,7 +9,7 @@
 //! ```text
 //! goals    pack, free, exchange -> files; units; anchored
 //!   |
-//! moves    give_back -> clear -> ways, widen; roll -> widen -> aside; slide
+//! moves    give_back -> clear -> ways, widen; roll -> widen -> aside; slide; shift
 //!   |
 //! state    cells -> work -> space -> spans -> layout; work -> figures; units; effort; first_fit
 //!   |
@@ -53,6 +53,9 @@ const GROWTH_STEP: u64 = 4;
 
 /// One plan, whatever it leaves.
 type PlanOnce = fn(&Layout, &DefragOptions, &Hints<'_>, Storage) -> Result<DefragPlan>;
+
+/// So few of the files in pieces, one part in so many, are worth bringing free space together for.
+const FEW_PART: usize = 8;
 
 /// A free extent that lacks less than one part in so many of the largest that could be had is as good.
 const AS_GOOD_PART: u64 = 8;
@@ -286,11 +289,35 @@ fn plan_exchange_once(
     packing: Packing,
 ) -> Result<DefragPlan> {
     let mut work = Work::new(layout, options, hints, storage);
-    files::counting_room(&mut work, |work| exchange::gather(work, options, packing))?;
+    let fragmented_count = work.fragmented().len();
+    files::counting_room(&mut work, |work| {
+        exchange::gather(work, options, packing)?;
+        match work.fragmented().len() {
+            left if left > 0 && left <= fragmented_count.div_ceil(FEW_PART) => place_last(work, options),
+            _ => Ok(()),
+        }
+    })?;
     if options.goal == Goal::Free {
         free::consolidate_and_gather(&mut work)?;
     }
     finish(work, options)
+}
+
+/// Places the last few that are in pieces a step at a time: in what is free, in what others are shifted for, or in free space that comes together for
+/// them; if the container is no larger for it than it may be.
+fn place_last(work: &mut Work<'_>, options: &DefragOptions) -> Result<()> {
+    let ways: [fn(&mut Work<'_>) -> Result<()>; 3] =
+        [|_| Ok(()), files::shift_for_left, free::consolidate_and_gather];
+    for make_room in ways {
+        let mut trial = work.clone();
+        make_room(&mut trial)?;
+        files::place_in_steps(&mut trial)?;
+        if trial.fragmented().len() < work.fragmented().len() && exchange::fits(&trial, options) {
+            *work = trial;
+        }
+    }
+    exchange::trim(work, options);
+    Ok(())
 }
 
 /// Plans with what the container holds, and with growth where that is not enough.

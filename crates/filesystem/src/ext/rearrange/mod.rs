@@ -169,7 +169,7 @@ impl Rearrange for Arranged {
         Ok(Box::new(rewritten::View::new(&self.source, &self.superblock, &self.pins(), relocations)?))
     }
 
-    fn witnesses(&self, _batches: &[Relocations]) -> Vec<VolumeSpan> {
-        self.witnesses.clone()
+    fn witnesses(&self, _batches: &[Relocations]) -> Result<Vec<VolumeSpan>> {
+        Ok(self.witnesses.clone())
     }
 }

@@ -119,14 +119,19 @@ pub(crate) fn gather(work: &mut Work<'_>, options: &DefragOptions, packing: Pack
         }
     }
     files::place_left(work, Growth::Never)?;
-    if work.space.growth_bytes() > options.growth_left_bytes_max {
-        work.trim();
-    }
+    trim(work, options);
     Ok(())
 }
 
+/// Gives the host back what is free within units, where the container would be larger than it may be.
+pub(crate) fn trim(work: &mut Work<'_>, options: &DefragOptions) {
+    if work.space.growth_bytes() > options.growth_left_bytes_max {
+        work.trim();
+    }
+}
+
 /// Whether the container is no larger than it may be in the end: in whole units, or in a few more of which the host has the free parts back.
-fn fits(work: &Work<'_>, options: &DefragOptions) -> bool {
+pub(crate) fn fits(work: &Work<'_>, options: &DefragOptions) -> bool {
     let most = options.growth_left_bytes_max;
     let growth_bytes = work.space.growth_bytes();
     growth_bytes <= most

@@ -9,9 +9,9 @@
 //! 5. it is brought into fewer runs.
 
 use block::Result;
-use extent::VolumeSpan;
+use extent::{VolumeOffset, VolumeSpan};
 
-use crate::defrag::moves::{Away, Placement, clear, fill, roll, slide, ways};
+use crate::defrag::moves::{Away, Placement, clear, fill, roll, shift_together, slide, ways};
 use crate::defrag::state::{Cells, Effort, Growth, Purpose, Run, Work};
 
 /// A stream of at most this is put near its home.
@@ -79,6 +79,54 @@ pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
 /// Places the fragmented streams that fit into what is free, with what others leave.
 pub(crate) fn place_left(work: &mut Work<'_>, growth: Growth) -> Result<()> {
     place_what_fits(work, &mut largest_first(work), growth)
+}
+
+/// Places streams that fit into what is free, though not into what the container may grow by at once: run by run, and what they leave goes back to the
+/// container in between.
+pub(crate) fn place_in_steps(work: &mut Work<'_>) -> Result<()> {
+    for stream in largest_first(work) {
+        let place = work.space.free().best_fit(stream_bytes(work, stream));
+        let Some(place) = place.filter(|_| !work.layout.moves_together(stream)) else { continue };
+        let mut trial = work.clone();
+        if move_in_steps(&mut trial, stream, place.start())? {
+            *work = trial;
+        }
+    }
+    Ok(())
+}
+
+/// Shifts others together for each stream that is left, and places it in what is free then.
+pub(crate) fn shift_for_left(work: &mut Work<'_>) -> Result<()> {
+    for stream in largest_first(work).into_iter().rev() {
+        let bytes = stream_bytes(work, stream);
+        let mut trial = work.clone();
+        if shift_together(&mut trial, bytes, bytes.saturating_mul(SLIDING_COST_MAX))? {
+            let before = trial.fragmented().len();
+            place_in_steps(&mut trial)?;
+            if trial.fragmented().len() < before {
+                *work = trial;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn move_in_steps(work: &mut Work<'_>, stream: usize, mut at: VolumeOffset) -> Result<bool> {
+    for run in work.runs(stream) {
+        let place = VolumeSpan::new(at, run.bytes);
+        if !work.space.offers(place, Growth::Limited) {
+            work.close()?;
+            work.give_back();
+        }
+        if !work.space.is_a_step(run.bytes) || !work.space.offers(place, Growth::Limited) {
+            return Ok(false);
+        }
+        work.move_to(run.extents, place)?;
+        at = place.end();
+    }
+    work.close()?;
+    work.give_back();
+    Ok(true)
 }
 
 fn place_what_fits(work: &mut Work<'_>, left: &mut Vec<usize>, growth: Growth) -> Result<()> {

@@ -177,3 +177,57 @@ fn files_come_together_among_small_whole_ones_on_a_full_thin_disk() {
         assert!(plan.moved_bytes <= plan.before.fragmented_bytes * 5 / 2, "{seed}");
     }
 }
+
+/// Where most of what is free has no storage, a file goes there a step at a time, and what it leaves goes back in between.
+#[test]
+fn the_last_file_goes_where_nothing_is_stored_in_steps() {
+    let mut model = Model::new(4000);
+    model.keep(0..24);
+    // Two files of 400 clusters in turns, with what stays behind each piece, and then nothing that is stored.
+    let pieces = |first: u64| (0..100).map(|turn| (24 + turn * 12 + first, 4)).collect::<Vec<_>>();
+    (0..100).for_each(|turn: usize| model.keep(24 + turn * 12 + 8..24 + turn * 12 + 12));
+    model.add_dense(&pieces(0));
+    model.add_dense(&pieces(4));
+    model.backing[1232..].fill(Backing::Unallocated);
+    let options = DefragOptions {
+        growth_bytes_max: 64 * CLUSTER,
+        growth_left_bytes_max: 4 * CLUSTER,
+        unit_bytes: CLUSTER,
+        ..thin_options(4000)
+    };
+    let (plan, _) = planned(&model, &options);
+    assert_eq!((plan.before.fragmented_files, plan.left.as_slice()), (2, &[][..]));
+    assert!(plan.growth_left_bytes <= options.growth_left_bytes_max);
+    assert_eq!(plan.moved_bytes, plan.before.fragmented_bytes);
+}
+
+/// Whole files are shifted together until the last one in pieces has room, where no gap is large enough and nothing of them is stored.
+#[test]
+fn whole_files_are_shifted_for_the_last_one() {
+    let mut model = Model::new(3000);
+    model.keep(0..24);
+    let mut at = 24;
+    for _ in 0..20 {
+        // In one piece, though it is told of in several.
+        model.add_dense(&(0..25).map(|part| (at + part * 4, 4)).collect::<Vec<_>>());
+        let gap = usize::try_from(at + 100).unwrap();
+        model.backing[gap..gap + 20].fill(Backing::Unallocated);
+        at += 120;
+    }
+    // What stays is behind each piece.
+    let pieces: Vec<_> = (0..25).map(|piece| (at + piece * 8, 4)).collect();
+    let stays = usize::try_from(at).unwrap();
+    (0..25).for_each(|piece| model.keep(stays + piece * 8 + 4..stays + piece * 8 + 8));
+    model.add_dense(&pieces);
+    model.keep(stays + 200..3000);
+    let options = DefragOptions {
+        growth_bytes_max: 60 * CLUSTER,
+        growth_left_bytes_max: 3 * CLUSTER,
+        unit_bytes: CLUSTER,
+        ..thin_options(3000)
+    };
+    let (plan, _) = planned(&model, &options);
+    assert_eq!((plan.before.fragmented_files, plan.left.as_slice()), (1, &[][..]));
+    assert!(plan.growth_left_bytes <= options.growth_left_bytes_max);
+    assert!(plan.moved_bytes <= 800 * CLUSTER, "{}", plan.moved_bytes / CLUSTER);
+}
