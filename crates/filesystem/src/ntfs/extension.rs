@@ -11,6 +11,8 @@
 //!
 //! Pure but for [`SpareRecords::find`]: bytes in, bytes out.
 
+use std::collections::BTreeSet;
+
 use block::Result;
 use extent::VolumeOffset;
 
@@ -21,10 +23,10 @@ use super::layout::{
     ATTRIBUTE_LENGTH_OFFSET, ATTRIBUTE_LOWEST_VCN_OFFSET, ATTRIBUTE_NAME_LENGTH_OFFSET,
     ATTRIBUTE_NAME_OFFSET_OFFSET, ATTRIBUTE_VALUE_LENGTH_OFFSET, ATTRIBUTE_VALUE_OFFSET_OFFSET,
     AttributeListEntry, FILE_RECORD_BASE_OFFSET, FILE_RECORD_BYTES_IN_USE_OFFSET, FILE_RECORD_FLAGS_OFFSET,
-    FILE_RECORD_LINK_COUNT_OFFSET, FILE_RECORD_NEXT_INSTANCE_OFFSET, LIST_ENTRY_HOLDER_OFFSET,
-    LIST_ENTRY_INSTANCE_OFFSET, LIST_ENTRY_LENGTH_OFFSET, LIST_ENTRY_LOWEST_VCN_OFFSET,
-    LIST_ENTRY_NAME_LENGTH_OFFSET, LIST_ENTRY_NAME_OFFSET_OFFSET, RECORD_END, RECORD_IN_USE,
-    UNNAMED_VALUE_OFFSET,
+    FILE_RECORD_LINK_COUNT_OFFSET, FILE_RECORD_NEXT_INSTANCE_OFFSET, FILE_RECORD_SEQUENCE_OFFSET,
+    LIST_ENTRY_HOLDER_OFFSET, LIST_ENTRY_INSTANCE_OFFSET, LIST_ENTRY_LENGTH_OFFSET,
+    LIST_ENTRY_LOWEST_VCN_OFFSET, LIST_ENTRY_NAME_LENGTH_OFFSET, LIST_ENTRY_NAME_OFFSET_OFFSET, RECORD_END,
+    RECORD_IN_USE, UNNAMED_VALUE_OFFSET,
 };
 use super::mft::Mft;
 use super::record::{Attribute, FileReference, Mapped, Record, RecordNumber, Value};
@@ -115,7 +117,8 @@ fn spare(mft: &Mft, number: RecordNumber) -> Result<Option<SpareRecord>> {
         number,
         at,
         head: record.bytes()[..record.head_bounds().1].to_vec(),
-        sequence: record.sequence(),
+        // To a reference, none stands for any.
+        sequence: record.sequence().max(1),
     }))
 }
 
@@ -135,6 +138,7 @@ impl SpareRecord {
             return None;
         }
         bytes.resize(base.bytes().len(), 0);
+        put(&mut bytes, FILE_RECORD_SEQUENCE_OFFSET, &self.sequence.to_le_bytes());
         put(&mut bytes, FILE_RECORD_LINK_COUNT_OFFSET, &[0; 2]);
         put(&mut bytes, FILE_RECORD_FLAGS_OFFSET, &RECORD_IN_USE.to_le_bytes());
         put(&mut bytes, FILE_RECORD_BYTES_IN_USE_OFFSET, &in_use.to_le_bytes());
@@ -166,11 +170,16 @@ pub(super) fn only_piece(mut piece: Vec<u8>, lowest_vcn: u64, highest_vcn: u64) 
     piece
 }
 
-/// The attribute list of a file that has none: all is in its base record.
-pub(super) fn list_of(base: &Record<'_>) -> Result<Vec<u8>> {
+/// The attribute list of a file that has none: all is in its base record. `None` if attributes could be taken for each other, or for what comes next.
+pub(super) fn list_of(base: &Record<'_>) -> Result<Option<Vec<u8>>> {
     let mut list = Vec::new();
+    let mut instances = BTreeSet::new();
     for attribute in base.attributes() {
         let attribute = attribute?;
+        let instance = attribute.instance();
+        if instance >= base.next_instance() || !instances.insert(instance) {
+            return Ok(None);
+        }
         let name_at = size_of::<AttributeListEntry>();
         let mut entry = vec![0; name_at];
         entry.extend_from_slice(attribute.name());
@@ -181,10 +190,10 @@ pub(super) fn list_of(base: &Record<'_>) -> Result<Vec<u8>> {
         put(&mut entry, LIST_ENTRY_NAME_LENGTH_OFFSET, &[attribute.bytes()[ATTRIBUTE_NAME_LENGTH_OFFSET]]);
         put(&mut entry, LIST_ENTRY_NAME_OFFSET_OFFSET, &[u8::try_from(name_at).expect("26")]);
         put(&mut entry, LIST_ENTRY_HOLDER_OFFSET, &base.reference().to_raw().to_le_bytes());
-        put(&mut entry, LIST_ENTRY_INSTANCE_OFFSET, &attribute.instance().to_le_bytes());
+        put(&mut entry, LIST_ENTRY_INSTANCE_OFFSET, &instance.to_le_bytes());
         list.extend(entry);
     }
-    Ok(list)
+    Ok(Some(list))
 }
 
 /// An attribute that has `list` as its value, in a record.

@@ -111,6 +111,9 @@ const _: () = assert!(offset_of!(FileRecordHeader, base_mft_record) == 32);
 /// Where [`FileRecordHeader::flags`] lies.
 pub(super) const FILE_RECORD_FLAGS_OFFSET: usize = offset_of!(FileRecordHeader, flags);
 
+/// Where [`FileRecordHeader::sequence_number`] lies.
+pub(super) const FILE_RECORD_SEQUENCE_OFFSET: usize = offset_of!(FileRecordHeader, sequence_number);
+
 /// Where [`FileRecordHeader::link_count`] lies.
 pub(super) const FILE_RECORD_LINK_COUNT_OFFSET: usize = offset_of!(FileRecordHeader, link_count);
 

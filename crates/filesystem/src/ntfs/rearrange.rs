@@ -9,7 +9,7 @@
 //! shadow copies is shown; a file that is in doubt is an error of the whole.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use block::{Error, ReadAt, Result};
 use extent::{ExtentSet, Volume, VolumeOffset, VolumeSpan};
@@ -64,6 +64,8 @@ pub(super) struct NtfsRearrange {
     record_bits: Stream,
     /// Records that files may get.
     spares: SpareRecords,
+    /// Files of which a stream moves as a whole, once all were shown: no other needs a record, whatever moves.
+    together: OnceLock<BTreeSet<FileId>>,
     /// NTFS's own files that move as any other.
     movable_own: BTreeSet<RecordNumber>,
     is_mft_told_at_once: bool,
@@ -95,6 +97,7 @@ impl NtfsRearrange {
             mirror,
             record_bits,
             spares,
+            together: OnceLock::new(),
             movable_own: movable_own(mft)?,
             is_mft_told_at_once: is_mft_told_at_once(mft)?,
             witnesses: witnesses(mft)?,
@@ -140,7 +143,8 @@ impl NtfsRearrange {
         if self.spares.is_empty() {
             return Ok(ExtentSet::new());
         }
-        let files = batches.iter().flat_map(Relocations::files).collect();
+        let may_need_one = |file: &FileId| self.together.get().is_none_or(|together| together.contains(file));
+        let files = batches.iter().flat_map(Relocations::files).filter(may_need_one).collect();
         let added_count = self.rooms(&files, batches)?.added_count;
         for byte in self.spares.bytes_of_first(added_count) {
             self.record_bits.each_place(byte, 1, |_, place| {
@@ -164,9 +168,15 @@ impl Rearrange for NtfsRearrange {
     fn each_stream(&self, visitor: &mut dyn StreamVisitor) -> Result<()> {
         let mut own_files = OwnFiles::default();
         own_files.add_below_extend(&self.mft, Err)?;
-        let mut movers = Movers { visitor, own_files, rearrange: self, file: None, doubt: None };
+        let together = BTreeSet::new();
+        let mut movers = Movers { visitor, own_files, rearrange: self, file: None, together, doubt: None };
         files::gather(&self.mft, &mut movers, Gathered::with_growth())?;
-        movers.doubt.map_or(Ok(()), |why| Err(Error::corrupt(why)))
+        if let Some(why) = movers.doubt {
+            return Err(Error::corrupt(why));
+        }
+        // They are the same each time.
+        let _ = self.together.set(movers.together);
+        Ok(())
     }
 
     fn each_room(&self, each: &mut dyn FnMut(VolumeSpan)) -> Result<()> {
@@ -299,6 +309,8 @@ struct Movers<'a> {
     rearrange: &'a NtfsRearrange,
     /// The file at hand, and how its streams may move.
     file: Option<(FileId, Vec<Mobility>)>,
+    /// Files of which a stream moves together.
+    together: BTreeSet<FileId>,
     doubt: Option<String>,
 }
 
@@ -328,6 +340,9 @@ impl Sink for Movers<'_> {
             self.file = Some((stream.file, self.mobilities(stream.file, file)));
         }
         let (_, mobilities) = self.file.as_ref().expect("set above");
+        if mobilities[index] == Mobility::Together {
+            self.together.insert(stream.file);
+        }
         self.visitor.stream(stream, extents, mobilities[index].clone());
     }
 

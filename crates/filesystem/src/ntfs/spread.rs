@@ -39,6 +39,9 @@ use crate::rearrange::Relocations;
 /// In how many ways shares are tried where a room is too small for the run that comes to it: bounds the time for volumes made to take long.
 const MOST_IMPOSSIBLE: usize = 1 << 16;
 
+/// More records at once are of no use to a file: it is the list of them that has no room.
+const ADDED_MAX: usize = 8;
+
 /// The records that tell of one file, and its attribute list, as they are on a volume.
 #[derive(Clone)]
 pub(super) struct FileRecords {
@@ -138,7 +141,8 @@ impl FileRecords {
                 *self = after;
                 return Ok(changed);
             }
-            let Some(spare) = spare(added.len())? else { return Err(error) };
+            let spare = if added.len() < ADDED_MAX { spare(added.len())? } else { None };
+            let Some(spare) = spare else { return Err(error) };
             let Some(longer) = extended.extended(relocations, spare)? else { return Err(error) };
             added.push(spare.number);
             extended = longer;
@@ -211,7 +215,8 @@ impl FileRecords {
         let Some(base) = moved.records.iter().find(|each| each.record.number() == self.base) else {
             return Ok(None);
         };
-        let list = if self.list.is_empty() { list_of(&base.record)? } else { self.list.clone() };
+        let list = if self.list.is_empty() { list_of(&base.record)? } else { Some(self.list.clone()) };
+        let Some(list) = list else { return Ok(None) };
         let Some(entries) = parse_list(&list) else { return Ok(None) };
         let is_short =
             |pieces: &Vec<Piece>| pieces.iter().any(|piece| !moved.records[piece.record].is_in_bounds());
@@ -889,6 +894,24 @@ mod tests {
                     assert_eq!(runs_of(&file), expected);
                 }
             }
+        }
+    }
+
+    /// Where a list would not say which attribute is meant, there is none.
+    #[test]
+    fn attributes_that_could_be_taken_for_each_other_get_no_list() {
+        let runs = near(1000);
+        let most = (1..500).rev().find(|count| unlisted(&runs[..*count]).is_some()).unwrap();
+        let moves = (0..40).map(|index| relocation(1000 + index * 6, 1, 3_000_000 + index * 7));
+        let relocations = Relocations::new(moves.collect()).unwrap();
+        // The number of the first attribute, and the one that comes next.
+        for (at, instance) in [(56 + 14, 2), (40, 3)] {
+            let (spares, mut file) = (spares(2), unlisted(&runs[..most]).unwrap());
+            let bytes = &mut file.records.get_mut(&RecordNumber(BASE)).unwrap().bytes;
+            put(bytes, at, instance, 2);
+            let before = file.records.clone();
+            let error = file.relocate(&relocations, |count| Ok(spares.get(count))).unwrap_err();
+            assert_eq!((error.kind(), &file.records), (ErrorKind::Invalid, &before));
         }
     }
 

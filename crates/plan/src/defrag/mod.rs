@@ -57,6 +57,9 @@ type PlanOnce = fn(&Layout, &DefragOptions, &Hints<'_>, Storage) -> Result<Defra
 /// So few of the files in pieces, one part in so many, are worth bringing free space together for.
 const FEW_PART: usize = 8;
 
+/// The same in files: for each of them all that lies on the volume is looked at.
+const FEW_MAX: usize = 16;
+
 /// A free extent that lacks less than one part in so many of the largest that could be had is as good.
 const AS_GOOD_PART: u64 = 8;
 
@@ -292,10 +295,8 @@ fn plan_exchange_once(
     let fragmented_count = work.fragmented().len();
     files::counting_room(&mut work, |work| {
         exchange::gather(work, options, packing)?;
-        match work.fragmented().len() {
-            left if left > 0 && left <= fragmented_count.div_ceil(FEW_PART) => place_last(work, options),
-            _ => Ok(()),
-        }
+        let few = fragmented_count.div_ceil(FEW_PART).min(FEW_MAX);
+        if (1..=few).contains(&work.fragmented().len()) { place_last(work, options) } else { Ok(()) }
     })?;
     if options.goal == Goal::Free {
         free::consolidate_and_gather(&mut work)?;
