@@ -34,9 +34,8 @@ const GROWTH_LEFT_PARTS: u64 = 1000;
 /// How often it is tried with other files that move extent by extent, if some have no room for that.
 const PARTS_TRIALS: usize = 6;
 
-/// Where more than so many times the bytes of files in pieces would move, it is looked whether another way of counting what the container takes
-/// needs less.
-const CHEAP_TIMES: u64 = 3;
+/// An image may have places for so many times what it may be larger by in the end, where the host stores nothing in them.
+const PLACES_TIMES: u64 = 4;
 
 /// Of files whose records lack room in a trial, one in so many moves as a whole in the next.
 const CROWDED_PART: usize = 4;
@@ -250,6 +249,9 @@ fn plan_volume(
         let home = |file| rearrange.home(file);
         let hints = Hints { folder: Some(&folder), home: Some(&home) };
         let moves_holes = image::keeps_host_blocks(stack.chain(), span_of(volume)?)?;
+        let is_short =
+            |plan: &DefragPlan| plan.more_places_bytes <= growth_left_bytes_max.saturating_mul(PLACES_TIMES);
+        let is_cheap = |plan: &DefragPlan| plan.moved_bytes <= cheap_bytes(plan.before.fragmented_bytes);
         let mut plans = Vec::new();
         for Storage { backing, unit_bytes, image } in storages(stack.chain(), volume, growth_bytes_max)? {
             let layout = read_layout(filesystem, rearrange, backing)?;
@@ -272,19 +274,26 @@ fn plan_volume(
             };
             let Some(plan) = plan_as(&layout)? else { continue };
             let plan = in_parts(&layout, rearrange, plan, plan_as)?;
-            let is_cheap =
-                options.goal != Goal::Files || plan.moved_bytes / CHEAP_TIMES <= plan.before.fragmented_bytes;
-            let is_enough = plan.left.is_empty() && plan.unmet.is_none() && is_cheap;
+            let is_enough = plan.left.is_empty()
+                && plan.unmet.is_none()
+                && (options.goal != Goal::Files || (is_cheap(&plan) && is_short(&plan)));
             plans.push(plan);
             if is_enough {
                 break;
             }
         }
-        let moved_bytes = |plan: &DefragPlan| if options.goal == Goal::Files { plan.moved_bytes } else { 0 };
-        let best =
-            plans.into_iter().min_by_key(|plan| (plan.unmet.is_some(), plan.left.len(), moved_bytes(plan)));
+        let costs = |plan: &DefragPlan| match options.goal {
+            Goal::Files => (!is_short(plan), plan.moved_bytes),
+            _ => (false, 0),
+        };
+        let best = plans.into_iter().min_by_key(|plan| (plan.unmet.is_some(), plan.left.len(), costs(plan)));
         Ok(best.expect("there is at least one plan"))
     })
+}
+
+/// Where more moves than this, for so many bytes of files in pieces, it is looked whether another way of counting what the container takes needs less.
+fn cheap_bytes(fragmented_bytes: u64) -> u64 {
+    fragmented_bytes.saturating_add(fragmented_bytes / 2)
 }
 
 /// A plan that leaves fewer files in pieces, if there is one, where those that are left move extent by extent although what describes them may

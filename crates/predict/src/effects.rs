@@ -247,6 +247,7 @@ mod tests {
             holes: vec![Vec::new(); 2],
             growth_bytes: 0,
             growth_left_bytes: 0,
+            more_places_bytes: 0,
             trimmed: Vec::new(),
             movable_free_bytes: 0,
             changed_block_bytes: 0,

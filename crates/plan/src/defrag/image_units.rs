@@ -46,8 +46,9 @@ pub fn in_image_units(
         }
         releases.push(image.leave(batch, release));
     }
-    let growth_bytes = image.present.total_bytes().saturating_sub(before_bytes);
-    (growth_bytes <= growth_bytes_max.max(units.unit_bytes)).then_some(DefragPlan { releases, ..plan })
+    let more_places_bytes = image.present.total_bytes().saturating_sub(before_bytes);
+    let fits = more_places_bytes <= growth_bytes_max.max(units.unit_bytes);
+    fits.then_some(DefragPlan { releases, more_places_bytes, ..plan })
 }
 
 /// What the image holds by now.

@@ -139,6 +139,9 @@ pub struct DefragPlan {
     pub growth_bytes: u64,
     /// How many bytes more it takes in the end: what could not be given back, for lack of whole units.
     pub growth_left_bytes: u64,
+    /// For how many bytes more the image has places in the end, whether the host stores anything there or not: so much longer its file is. Counted
+    /// by [`in_image_units`](super::in_image_units) alone.
+    pub more_places_bytes: u64,
     /// What of the free space could be in one piece afterwards: all of it, or the longest stretch of the volume without anything
     /// that stays, if that is less. With [`Goal::Units`] without what is to be given back.
     pub movable_free_bytes: u64,

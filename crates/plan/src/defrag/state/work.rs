@@ -456,6 +456,7 @@ impl<'a> Work<'a> {
             made_room_bytes: self.made_room_bytes,
             growth_bytes: self.space.peak_bytes(),
             growth_left_bytes: self.space.growth_bytes().saturating_sub(trimmed_bytes),
+            more_places_bytes: 0,
             movable_free_bytes,
             changed_block_bytes: changed_block_bytes(destinations),
             emptied: self.emptied,

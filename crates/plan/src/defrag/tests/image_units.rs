@@ -88,6 +88,7 @@ fn an_image_that_would_stay_longer_is_not_planned() {
     let (present, _) = replay(&model, &in_image_units(&layout, &image, 1 << 30, plan.clone()).unwrap());
     let more_bytes = (present.len() - stored_units(&model).len()) as u64 * UNIT * CLUSTER;
     assert!(more_bytes > UNIT * CLUSTER);
-    assert!(in_image_units(&layout, &image, more_bytes, plan.clone()).is_some());
+    let fitting = in_image_units(&layout, &image, more_bytes, plan.clone()).unwrap();
+    assert_eq!((fitting.more_places_bytes, plan.more_places_bytes), (more_bytes, 0));
     assert!(in_image_units(&layout, &image, more_bytes - 1, plan).is_none());
 }
