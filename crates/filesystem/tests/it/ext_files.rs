@@ -267,9 +267,10 @@ fn folded_and_encrypted_names_are_bytes() {
 }
 
 /// `e2fsck` says by its exit status that it changed something, which is no failure here.
-fn replay(volume: &Path) {
+fn replay(volume: &Path) -> String {
     let output = Command::new("e2fsck").args(["-y", "-E", "journal_only"]).arg(volume).output().unwrap();
     assert!(output.status.code().is_some_and(|code| code <= 1), "{output:?}");
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
 /// A volume as it is while its guest runs: the same as once its journal is replayed on disk.
@@ -280,8 +281,8 @@ fn a_pending_journal_is_seen_through() {
         [("-t ext4 -b 4096", 1), ("-t ext4 -b 1024 -O ^metadata_csum", 2), ("-t ext3 -b 1024", 1)]
     {
         let (volume, replayed) = (dir.path().join("volume"), dir.path().join("replayed"));
-        make(&volume, 96, args, None);
-        {
+        let prepare = || {
+            make(&volume, 96, args, None);
             // A commit by the clock, between a folder's last name and its blocks, would leave it an orphan, which e2fsck clears.
             let mount = Mount::new(&volume, &dir.path().join("mounted"), "rw,commit=300");
             run("python3", &["-c", include_str!("../scripts/fill.py"), text(&mount.at), "300"]);
@@ -291,9 +292,14 @@ fn a_pending_journal_is_seen_through() {
             fs::write(mount.at.join("new"), vec![1; 200_000]).unwrap();
             fs::File::open(mount.at.join("new")).unwrap().sync_all().unwrap();
             mount.shut_down(flags);
-        }
-        fs::copy(&volume, &replayed).unwrap();
-        replay(&replayed);
+            drop(mount);
+            fs::copy(&volume, &replayed).unwrap();
+            replay(&replayed)
+        };
+        // So would one because somebody else has all file systems of the machine written.
+        let mut attempts = (0..5).map(|_| prepare());
+        let said = attempts.find(|said| !said.contains("orphan"));
+        assert!(said.is_some(), "{args}: files are half deleted each time");
         let pending = open(&volume);
         assert_eq!(pending.facts().state.word(), "needs-recovery", "{args}");
         let after = open(&replayed);
