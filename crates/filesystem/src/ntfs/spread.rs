@@ -858,14 +858,19 @@ mod tests {
         check(compressed, None);
     }
 
-    #[test]
-    fn nothing_is_spread_where_there_is_no_room_at_all() {
+    /// A file whose list is in clusters, with two records to the last byte.
+    fn two_full_records() -> FileRecords {
         let runs = near(1000);
         let most = |fits: &dyn Fn(usize) -> bool| (1..500).rev().find(|count| fits(*count)).unwrap();
         let first =
             most(&|first| file(&[runs[..first].to_vec(), runs[first..=first].to_vec()], false).is_some());
         let with = |second| file(&[runs[..first].to_vec(), runs[first..first + second].to_vec()], false);
-        let mut full = with(most(&|second| with(second).is_some())).unwrap();
+        with(most(&|second| with(second).is_some())).unwrap()
+    }
+
+    #[test]
+    fn nothing_is_spread_where_there_is_no_room_at_all() {
+        let mut full = two_full_records();
         let moves = (0..60).map(|index| relocation(1000 + index * 6, 1, 3_000_000 + index * 7));
         assert!(full.relocate(&Relocations::new(moves.collect()).unwrap(), none).is_err());
     }
@@ -918,12 +923,7 @@ mod tests {
     /// A list in clusters says how long it has become.
     #[test]
     fn a_list_in_clusters_is_as_long_as_it_has_become() {
-        let runs = near(1000);
-        let most = |fits: &dyn Fn(usize) -> bool| (1..500).rev().find(|count| fits(*count)).unwrap();
-        let first =
-            most(&|first| file(&[runs[..first].to_vec(), runs[first..=first].to_vec()], false).is_some());
-        let with = |second| file(&[runs[..first].to_vec(), runs[first..first + second].to_vec()], false);
-        let mut full = with(most(&|second| with(second).is_some())).unwrap();
+        let mut full = two_full_records();
         let moves = (0..60).map(|index| relocation(1000 + index * 6, 1, 3_000_000 + index * 7));
         let spares = spares(1);
         let changed = full
@@ -940,10 +940,7 @@ mod tests {
             (mapped.data_bytes, mapped.initialized_bytes, mapped.allocated_bytes),
             (96, 96, CLUSTER_BYTES)
         );
-        assert_eq!(
-            runs_of(&full).len(),
-            runs_of(&with(most(&|second| with(second).is_some())).unwrap()).len()
-        );
+        assert_eq!(runs_of(&full).len(), runs_of(&two_full_records()).len());
     }
 
     /// The second room is too small for the run that would come to it.

@@ -40,7 +40,8 @@ struct Shift<'i> {
     cost_bytes: u64,
 }
 
-/// Shifts things until `bytes` are free in one piece, if no more than `moved_bytes_max` has to move for it. Whether they are then.
+/// Shifts things until `bytes` are free in one piece, if no more than `moved_bytes_max` has to move for it. Whether they are then; if not, some may
+/// have moved.
 pub(crate) fn shift_together(work: &mut Work<'_>, bytes: u64, moved_bytes_max: u64) -> Result<bool> {
     let items = items_by_place(work);
     let rows = items.chunk_by(|one, next| one.span.end() == next.span.start());
@@ -50,12 +51,7 @@ pub(crate) fn shift_together(work: &mut Work<'_>, bytes: u64, moved_bytes_max: u
         add_cheapest(&mut shifts, row, bytes, moved_bytes_max, &mut looks_left);
     }
     let Some(shift) = shifts.into_iter().min_by_key(|shift| shift.cost_bytes) else { return Ok(false) };
-    let mut trial = work.clone();
-    if !perform(&mut trial, &shift)? {
-        return Ok(false);
-    }
-    *work = trial;
-    Ok(work.space.free().best_fit(bytes).is_some())
+    Ok(perform(work, &shift)? && work.space.free().best_fit(bytes).is_some())
 }
 
 /// All that is free and all that may be shifted.
