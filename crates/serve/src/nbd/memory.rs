@@ -4,6 +4,7 @@
 //! get of the large ones that all share, or fewer where the caller says so. Asking for a shared one never waits, so that a connection
 //! which holds many can make another one slower but never stop it.
 //!
+//! Shared buffers have one of two sizes: a new one is filled with zeros, page by page, and most requests use a small part of the larger.
 //! Buffers are aligned, for backends that go past the page cache, and used again.
 
 use std::collections::VecDeque;
@@ -18,45 +19,61 @@ use super::lock;
 pub(crate) const PIECE_BYTES: usize = 2 << 20;
 /// What a small buffer holds.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
-/// Shared buffers that are kept for later.
-const KEPT_COUNT: usize = 32;
+/// What a shared buffer of the smaller size holds: what most clients ask for at once.
+const MIDDLE_BYTES: usize = 256 << 10;
+/// What shared buffers that are kept for later hold together.
+const KEPT_BYTES: usize = 64 << 20;
 /// Of the shared ones, how many one connection may hold.
 const SHARED_COUNT_PER_CONNECTION: usize = 48;
 
 /// Large buffers that all connections share.
 pub(crate) struct Pool {
     state: Mutex<PoolState>,
-    count_max: usize,
+    bytes_max: usize,
 }
 
 #[derive(Default)]
 struct PoolState {
-    free: Vec<AlignedBuffer>,
-    out_count: usize,
+    middle: Vec<AlignedBuffer>,
+    large: Vec<AlignedBuffer>,
+    kept_bytes: usize,
+    out_bytes: usize,
+}
+
+impl PoolState {
+    /// The buffers of `bytes` that are kept.
+    fn free(&mut self, bytes: usize) -> &mut Vec<AlignedBuffer> {
+        if bytes <= MIDDLE_BYTES { &mut self.middle } else { &mut self.large }
+    }
 }
 
 impl Pool {
     /// A pool of at most `bytes_max`.
     pub(crate) fn new(bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), count_max: bytes_max / PIECE_BYTES })
+        Arc::new(Self { state: Mutex::default(), bytes_max })
     }
 
-    fn take(&self) -> Option<AlignedBuffer> {
+    /// A buffer that holds `len` bytes.
+    fn take(&self, len: usize) -> Option<AlignedBuffer> {
+        let bytes = if len <= MIDDLE_BYTES { MIDDLE_BYTES } else { PIECE_BYTES };
         let mut state = lock(&self.state);
-        if state.out_count >= self.count_max {
+        if state.out_bytes + bytes > self.bytes_max {
             return None;
         }
-        state.out_count += 1;
-        let free = state.free.pop();
+        state.out_bytes += bytes;
+        let free = state.free(bytes).pop();
+        state.kept_bytes -= free.as_ref().map_or(0, |free| free.len());
         drop(state);
-        Some(free.unwrap_or_else(|| AlignedBuffer::new(PIECE_BYTES)))
+        Some(free.unwrap_or_else(|| AlignedBuffer::new(bytes)))
     }
 
-    fn give_back(&self, bytes: AlignedBuffer) {
+    fn give_back(&self, buffer: AlignedBuffer) {
+        let bytes = buffer.len();
         let mut state = lock(&self.state);
-        state.out_count -= 1;
-        if state.free.len() < KEPT_COUNT {
-            state.free.push(bytes);
+        state.out_bytes -= bytes;
+        if state.kept_bytes + bytes <= KEPT_BYTES {
+            state.kept_bytes += bytes;
+            state.free(bytes).push(buffer);
         }
     }
 }
@@ -120,7 +137,7 @@ impl Memory {
         if held.shared_count >= large_max.saturating_sub(1).min(SHARED_COUNT_PER_CONNECTION) {
             return None;
         }
-        let bytes = self.pool.take()?;
+        let bytes = self.pool.take(len)?;
         held.shared_count += 1;
         drop(held);
         Some(self.buffer(bytes, len, Kind::Shared))
@@ -220,13 +237,43 @@ mod tests {
         assert!(other.try_take(PIECE_BYTES, MANY).is_some());
         drop(held);
         assert_eq!(
-            std::iter::from_fn(|| other.try_take(SMALL_BYTES + 1, MANY))
+            std::iter::from_fn(|| other.try_take(MIDDLE_BYTES + 1, MANY))
                 .take(9)
                 .map(Box::new)
                 .collect::<Vec<_>>()
                 .len(),
             5
         );
+    }
+
+    #[test]
+    fn what_most_ask_for_takes_as_much_of_the_pool_and_is_used_again() {
+        let pool = Pool::new(PIECE_BYTES + MIDDLE_BYTES);
+        let memory = Memory::new(pool.clone());
+        let _own = memory.try_take(PIECE_BYTES, MANY).expect("its own");
+        let fits = (PIECE_BYTES + MIDDLE_BYTES) / MIDDLE_BYTES;
+        let held: Vec<Buffer> =
+            std::iter::from_fn(|| memory.try_take(SMALL_BYTES + 1, MANY)).take(fits + 1).collect();
+        assert_eq!(held.len(), fits);
+        let places: Vec<_> = held.iter().map(|buffer| buffer.as_ptr()).collect();
+        drop(held);
+        let again = memory.try_take(MIDDLE_BYTES, MANY).expect("all are back");
+        assert!(places.contains(&again.as_ptr()));
+        let large = memory.try_take(MIDDLE_BYTES + 1, MANY).expect("there is room for one");
+        assert!(memory.try_take(MIDDLE_BYTES, MANY).is_none());
+        drop((again, large));
+        let state = lock(&pool.state);
+        let (middle, large) = (state.middle.len(), state.large.len());
+        assert_eq!((middle, large, state.out_bytes), (fits, 1, 0));
+        assert_eq!(state.kept_bytes, middle * MIDDLE_BYTES + large * PIECE_BYTES);
+    }
+
+    #[test]
+    fn no_more_than_a_bound_is_kept() {
+        let pool = Pool::new(usize::MAX);
+        let many: Vec<_> = (0..=KEPT_BYTES / PIECE_BYTES).filter_map(|_| pool.take(PIECE_BYTES)).collect();
+        many.into_iter().for_each(|buffer| pool.give_back(buffer));
+        assert_eq!(lock(&pool.state).kept_bytes, KEPT_BYTES);
     }
 
     #[test]
