@@ -5,6 +5,8 @@
 pub enum Mutant {
     /// What was written is not flushed.
     TargetNotFlushed,
+    /// A flush while others write that the server could not do is forgotten, and what it lost with it.
+    EarlyFlushForgiven,
     /// A target's connection that is lost is taken up again, and what the server may have lost with it is not written again.
     TargetTakenUpAgain,
     /// Connections to a target are made when they are needed, also after something was written.
@@ -20,8 +22,9 @@ pub enum Mutant {
 }
 
 /// All of them.
-pub const MUTANTS: [Mutant; 7] = [
+pub const MUTANTS: [Mutant; 8] = [
     Mutant::TargetNotFlushed,
+    Mutant::EarlyFlushForgiven,
     Mutant::TargetTakenUpAgain,
     Mutant::TargetConnectedLate,
     Mutant::RefusalTakenForDone,

@@ -5,7 +5,7 @@
 //!
 //! Invariants, explored in `crash` with a simulated server:
 //! - every connection is made before the first write, so that none leads to a server that was started after it;
-//! - a flush was answered before anything is said to be whole;
+//! - a flush was answered before anything is said to be whole, and none before it was refused: a server may have lost what it could not store;
 //! - what a server answers with an error is not done.
 
 use std::sync::Mutex;
@@ -43,6 +43,8 @@ pub struct RemoteTarget {
     unflushed_bytes: AtomicU64,
     /// Held by who has the server flush while others write.
     flushing: Mutex<()>,
+    /// After so much that is.
+    flush_each_bytes: u64,
 }
 
 /// What is held to, but for mutants. Asked when it connects: a mutant is one on its own thread alone.
@@ -55,6 +57,8 @@ struct Rules {
     zeroes: bool,
     /// What was written is flushed.
     flushes: bool,
+    /// A flush while others write that fails is an error.
+    minds_early_flushes: bool,
 }
 
 impl Rules {
@@ -64,6 +68,7 @@ impl Rules {
             minds_refusals: !broken!(RefusalTakenForDone),
             zeroes: !broken!(SkippedNotZeroed),
             flushes: !broken!(TargetNotFlushed),
+            minds_early_flushes: !broken!(EarlyFlushForgiven),
         }
     }
 }
@@ -87,7 +92,18 @@ impl RemoteTarget {
             return Err(Error::unsupported(what).path(name));
         }
         disk.lanes().connect_all()?;
-        Ok(Self { disk, rules: Rules::new(), unflushed_bytes: AtomicU64::new(0), flushing: Mutex::new(()) })
+        Ok(Self {
+            disk,
+            rules: Rules::new(),
+            unflushed_bytes: AtomicU64::new(0),
+            flushing: Mutex::new(()),
+            flush_each_bytes: FLUSH_EACH_BYTES,
+        })
+    }
+
+    /// Has the server flush after so many bytes, while more are written.
+    pub fn flushing_each(self, bytes: u64) -> Self {
+        Self { flush_each_bytes: bytes, ..self }
     }
 
     fn facts(&self) -> &Facts {
@@ -123,7 +139,10 @@ impl RemoteTarget {
         let len_bytes = buf.len() as u64;
         let unflushed_bytes = self.unflushed_bytes.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
         match self.flushing.try_lock() {
-            Ok(_alone) if unflushed_bytes >= FLUSH_EACH_BYTES => self.flush(),
+            Ok(_alone) if unflushed_bytes >= self.flush_each_bytes => match self.flush() {
+                Err(_) if !self.rules.minds_early_flushes => Ok(()),
+                flushed => flushed,
+            },
             _ => Ok(()),
         }
     }

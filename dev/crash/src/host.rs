@@ -30,6 +30,9 @@ pub(crate) const TARGET: &str = "/copies/target";
 /// The address of an export, if a server is there.
 pub(crate) const EXPORT: &str = "nbd+unix:///disk?socket=/servers/socket";
 
+/// After so much of it an export is flushed: often within a small disk.
+const FLUSH_EACH_BYTES: u64 = 8 << 10;
+
 /// The device that the target's folder lies on.
 const TARGET_DEVICE: u64 = 2;
 
@@ -180,7 +183,8 @@ impl Machine for SimHost {
     fn copy_device(&self, path: &Path) -> Result<Box<dyn TargetFile>> {
         if let Some(server) = self.server_at(path) {
             let dial = Box::new(server.clone());
-            return Ok(Box::new(RemoteTarget::connect(EXPORT, dial, Wanted::default(), patience())?));
+            let target = RemoteTarget::connect(EXPORT, dial, Wanted::default(), patience())?;
+            return Ok(Box::new(target.flushing_each(FLUSH_EACH_BYTES)));
         }
         Err(Error::refused("is no block device").path(path.display()))
     }
