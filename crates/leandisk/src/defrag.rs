@@ -12,7 +12,7 @@ use filesystem::{Check, FileId, Rearrange};
 use image::{Chain, Edit};
 use plan::defrag::{
     BackingMap, DefragOptions, DefragPlan, Hints, ImageUnits, Layout, LayoutFigures, WhyLeft, in_image_units,
-    plan_in_place,
+    plan_in_place, plan_soon,
 };
 use predict::profile::HDD;
 use predict::{fragmented_reading, free_after, predicted_figures, surveyed_figures};
@@ -39,6 +39,9 @@ const PLACES_TIMES: u64 = 4;
 
 /// Of files whose records lack room in a trial, one in so many moves as a whole in the next.
 const CROWDED_PART: usize = 4;
+
+/// Where those that may move extent by extent do, so few are left that moving them as a whole would not leave fewer: one in so many of them.
+const FEW_LEFT_PART: usize = 4;
 
 /// By how much a thin disk may be larger meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -265,15 +268,20 @@ fn plan_volume(
                 batch_bytes_max: BATCH_BYTES_MAX,
                 moves_anchored: options.mft,
             };
-            let plan_as = |layout: &Layout| -> Result<Option<DefragPlan>> {
-                let plan = plan_in_place(layout, &wanted, &hints)?;
-                Ok(match &image {
-                    Some(units) => in_image_units(layout, units, growth_bytes_max, plan),
-                    None => Some(plan),
-                })
+            let counted = |layout: &Layout, plan: DefragPlan| match &image {
+                Some(units) => in_image_units(layout, units, growth_bytes_max, plan),
+                None => Some(plan),
             };
-            let Some(plan) = plan_as(&layout)? else { continue };
-            let plan = in_parts(&layout, rearrange, plan, plan_as)?;
+            let plan_as = |layout: &Layout| Ok(counted(layout, plan_in_place(layout, &wanted, &hints)?));
+            let soon = match options.goal {
+                Goal::Files if !layout.together().is_empty() => plan_soon(&layout, &wanted, &hints)?,
+                _ => None,
+            };
+            let plan = match soon.and_then(|plan| counted(&layout, plan)) {
+                Some(plan) => Some(plan),
+                None => in_parts(&layout, rearrange, options.goal == Goal::Files, plan_as)?,
+            };
+            let Some(plan) = plan else { continue };
             let is_enough = plan.left.is_empty()
                 && plan.unmet.is_none()
                 && (options.goal != Goal::Files || (is_cheap(&plan) && is_short(&plan)));
@@ -296,30 +304,49 @@ fn cheap_bytes(fragmented_bytes: u64) -> u64 {
     fragmented_bytes.saturating_add(fragmented_bytes / 2)
 }
 
-/// A plan that leaves fewer files in pieces, if there is one, where those that are left move extent by extent although what describes them may
-/// have no room for the longest that it might have to say: now that the plan is known, so is what it has to say.
+/// A plan; if there is one, one that leaves fewer files in pieces because those move extent by extent of which what describes them may have no
+/// room for the longest that it might have to say: once a plan is known, so is what it has to say.
+///
+/// Where they are to be `tried_first`, and few are left then, no other plan is made: each takes seconds where little is free.
 fn in_parts(
     layout: &Layout,
     rearrange: &dyn Rearrange,
-    plan: DefragPlan,
+    tried_first: bool,
     plan_as: impl Fn(&Layout) -> Result<Option<DefragPlan>>,
-) -> Result<DefragPlan> {
+) -> Result<Option<DefragPlan>> {
     let together = layout.together();
+    let plan_parts = |parts: &BTreeSet<FileId>| -> Result<Option<(DefragPlan, BTreeSet<FileId>)>> {
+        let Some(plan) = plan_as(&layout.in_parts(parts))? else { return Ok(None) };
+        let crowded = rearrange.crowded(parts, &plan.batches)?;
+        Ok(Some((plan, crowded)))
+    };
+    let mut first = None;
+    if tried_first && !together.is_empty() {
+        match plan_parts(&together)? {
+            Some((plan, crowded))
+                if crowded.is_empty() && plan.left.len() <= together.len() / FEW_LEFT_PART =>
+            {
+                return Ok(Some(plan));
+            }
+            tried => first = Some(tried),
+        }
+    }
+    let Some(mut plan) = plan_as(layout)? else { return Ok(None) };
     let is_left_whole = plan.left.iter().any(|(file, _)| together.contains(file));
     // One of them that moves as a whole would be in the way of all others.
     let mut parts = if is_left_whole { together.clone() } else { BTreeSet::new() };
     let mut whole = BTreeSet::new();
-    let mut plan = plan;
     for _ in 0..PARTS_TRIALS {
         if parts.is_empty() {
             break;
         }
-        let other = plan_as(&layout.in_parts(&parts))?.filter(|other| other.left.len() < plan.left.len());
+        let tried = first.take().map_or_else(|| plan_parts(&parts), Ok)?;
         // Where moving more freely is of no use, moving less freely is of none.
-        let Some(other) = other else { break };
-        let crowded = rearrange.crowded(&parts, &other.batches)?;
+        let Some((other, crowded)) = tried.filter(|(other, _)| other.left.len() < plan.left.len()) else {
+            break;
+        };
         if crowded.is_empty() {
-            return Ok(other);
+            return Ok(Some(other));
         }
         // Some of them at a time: what moves as a whole needs a place of its size, and is in everybody's way until it has one.
         let some = crowded.len().div_ceil(CROWDED_PART);
@@ -328,7 +355,7 @@ fn in_parts(
         let for_room = |(file, why): &&mut (FileId, WhyLeft)| *why == WhyLeft::NoRoom && whole.contains(file);
         plan.left.iter_mut().filter(for_room).for_each(|(_, why)| *why = WhyLeft::Crowded);
     }
-    Ok(plan)
+    Ok(Some(plan))
 }
 
 /// What the container has under a volume, and the unit in which it grows.
@@ -611,7 +638,9 @@ mod tests {
             let plan_as = |layout: &Layout| plan_in_place(layout, &options, &Hints::default()).map(Some);
             let plan = plan_as(&layout).unwrap().unwrap();
             assert_eq!(plan.left, [(FileId(10), WhyLeft::NoRoom)], "as a whole it fits nowhere");
-            in_parts(&layout, &records, plan, plan_as).unwrap().left
+            let left = |tried_first| in_parts(&layout, &records, tried_first, plan_as).unwrap().unwrap().left;
+            assert_eq!(left(false), left(true));
+            left(true)
         };
         assert_eq!(left(true), []);
         assert_eq!(left(false), [(FileId(10), WhyLeft::Crowded)]);

@@ -72,6 +72,13 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
     }
 }
 
+/// The plan that [`plan_in_place`] tries first, found soon, for files alone; none if it leaves any of them that could be reached.
+pub fn plan_soon(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<Option<DefragPlan>> {
+    layout.check()?;
+    let options = DefragOptions { goal: Goal::Files, ..*options };
+    Ok(Some(plan_sparing(layout, &options, hints, plan_once)?).filter(DefragPlan::is_complete))
+}
+
 /// A plan for the goal; or for files alone, and why the goal is out of reach.
 fn plan_or_files(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<DefragPlan> {
     let plan_files = || plan_all(layout, &DefragOptions { goal: Goal::Files, ..*options }, hints, None);
