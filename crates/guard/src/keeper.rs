@@ -76,6 +76,15 @@ pub struct Options {
     pub profile: Profile,
 }
 
+/// Why less room was reserved than files grow by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// Each snapshot keeps what is reserved at that moment.
+    Snapshots,
+    /// Enough is to stay free.
+    FreeSpace,
+}
+
 /// What was done so far; in a dry run, what would have been.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
@@ -153,6 +162,8 @@ pub struct Guard<M> {
     pub(crate) counters: Counters,
     pub(crate) space: Consolidation,
     lines: usize,
+    /// What bounded the last file that was to have room.
+    limited: Option<Limit>,
     /// Whether others run short of room is looked for again then.
     shortage_looked_ms: Millis,
 }
@@ -175,6 +186,7 @@ impl<M: Machine> Guard<M> {
             counters: Counters::default(),
             space: Consolidation::default(),
             lines,
+            limited: None,
             shortage_looked_ms: 0,
         }
     }
@@ -193,6 +205,11 @@ impl<M: Machine> Guard<M> {
     pub fn reserved_bytes(&self) -> u64 {
         let unused = |file: &File| Some(file.claim?.end_bytes.saturating_sub(file.size_bytes));
         self.files.values().filter_map(unused).fold(0, u64::saturating_add)
+    }
+
+    /// Why the last file that was to have room got less than it grows by, or none.
+    pub fn limited(&self) -> Option<Limit> {
+        self.limited
     }
 
     /// Files that have reserved room.
@@ -332,6 +349,7 @@ impl<M: Machine> Guard<M> {
             while len_bytes > may {
                 len_bytes /= 2;
             }
+            self.limited = (len_bytes < wants).then(|| limit(room, reserved_bytes));
             if len_bytes < self.options.policy.least_bytes {
                 continue;
             }
@@ -713,6 +731,15 @@ fn may_bytes(room: Room, reserved_bytes: u64) -> u64 {
     let free_bytes = free_for_files(room);
     let all = most_bytes(room, reserved_bytes).saturating_sub(reserved_bytes);
     all.min(spare_bytes(room)).min(free_bytes / STEP_SHARE)
+}
+
+/// Which of the bounds of [`may_bytes`] is the least.
+fn limit(room: Room, reserved_bytes: u64) -> Limit {
+    let unsnapshotted = Room { is_snapshotted: false, ..room };
+    match may_bytes(unsnapshotted, reserved_bytes) > may_bytes(room, reserved_bytes) {
+        true => Limit::Snapshots,
+        false => Limit::FreeSpace,
+    }
 }
 
 /// Why a file is left alone, in words.

@@ -20,7 +20,7 @@ mod suspects;
 pub use consolidation::{SpaceGain, SpaceSeen};
 pub use facts::{Facts, FileId, Millis, Refusal, Room, Stamp};
 pub use growth::{BTRFS, EXT4, Policy, XFS};
-pub use keeper::{Allowance, Counters, Guard, Options};
+pub use keeper::{Allowance, Counters, Guard, Limit, Options};
 pub use ledger::{Record, claims, hex, moved_for_space};
 pub use machine::{Beside, Extent, Gathered, GoesOn, Held, Join, Machine, Reserved, Told};
 #[cfg(feature = "mutants")]

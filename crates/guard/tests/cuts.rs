@@ -11,7 +11,7 @@ use std::rc::Rc;
 use block::{Error, Result};
 use extent::FileOffset;
 use guard::{
-    Allowance, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, MUTANTS,
+    Allowance, DeviceSpan, EXT4, Extent, Facts, FileId, Gathered, GoesOn, Guard, Held, Join, Limit, MUTANTS,
     Machine, Mutant, Options, Owned, Policy, Record, Refusal, Reserved, Room, SPACE_MUTANTS, SpaceMap, Stamp,
     Told, XFS, claims,
 };
@@ -851,6 +851,9 @@ fn leaves_little_to_snapshots() -> std::result::Result<(), String> {
         }
     }
     assert!(most_bytes > 0, "a little is reserved all the same");
+    if guard.limited() != Some(Limit::Snapshots) {
+        return Err(format!("the bound is told as {:?}", guard.limited()));
+    }
     Ok(())
 }
 

@@ -40,6 +40,9 @@ pub struct GuardedPath {
     pub moved_bytes: u64,
     /// Reserved ahead and not used yet.
     pub reserved_bytes: u64,
+    /// Why the last file that was to have room got less than it grows by, or none; `None` if it got all.
+    #[serde(default)]
+    pub limited_by: Option<ReserveLimit>,
     /// Extents that stayed because they are shared.
     pub shared_skipped: u64,
     /// Files that wait to be looked at.
@@ -60,6 +63,25 @@ pub struct GuardedPath {
     pub state: GuardState,
     /// Why it sleeps or is off.
     pub reason: Option<String>,
+}
+
+/// What bounds the room that is reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReserveLimit {
+    /// Each snapshot keeps what is reserved at that moment.
+    Snapshots,
+    /// Enough is to stay free.
+    FreeSpace,
+}
+
+impl ReserveLimit {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Snapshots => "not more, as snapshots keep what is reserved when they are made",
+            Self::FreeSpace => "not more, so that enough stays free",
+        }
+    }
 }
 
 /// What a guard does.
@@ -137,7 +159,8 @@ pub fn guard_text(document: &GuardDocument, palette: Palette) -> String {
         let _ = writeln!(text, "  fragments prevented  {}", grouped(path.prevented));
         let _ = writeln!(text, "  fragments repaired   {}", grouped(path.repaired));
         let _ = writeln!(text, "  moved                {}", human_bytes(path.moved_bytes));
-        let _ = writeln!(text, "  reserved now         {}", human_bytes(path.reserved_bytes));
+        let limit = path.limited_by.map(|limit| format!("; {}", limit.text())).unwrap_or_default();
+        let _ = writeln!(text, "  reserved now         {}{limit}", human_bytes(path.reserved_bytes));
         let _ = writeln!(text, "  shared, left alone   {}", grouped(path.shared_skipped));
         let _ = writeln!(text, "  moved for free space {}", human_bytes(path.space_moved_bytes));
         if let Some(now) = path.largest_free_bytes {
@@ -200,6 +223,7 @@ mod tests {
             repaired: 2,
             moved_bytes: 3,
             reserved_bytes: 4,
+            limited_by: Some(ReserveLimit::Snapshots),
             shared_skipped: 5,
             waiting_files: 0,
             space_moved_bytes: 6,
@@ -219,6 +243,8 @@ mod tests {
         assert!(guard_metrics(&document).contains(&format!("largest_free_extent_bytes{at} 4096")));
         let text = guard_text(&document, Palette { colors: false });
         let line = format!("largest free extent  {}, {} before", human_bytes(4096), human_bytes(7));
+        assert!(text.contains(&line), "{text}");
+        let line = format!("reserved now         {}; not more, as snapshots keep", human_bytes(4));
         assert!(text.contains(&line), "{text}");
         let ended = GuardDocument::ended(Some(kept));
         assert!(!ended.running && ended.pid.is_none() && ended.paths[0].state == GuardState::Off);

@@ -63,7 +63,7 @@ pub use defrag::{
 };
 pub use escape::printable_name;
 pub use failure::{ErrorDocument, Failure};
-pub use guard::{GuardDocument, GuardState, GuardedPath, guard_metrics, guard_text};
+pub use guard::{GuardDocument, GuardState, GuardedPath, ReserveLimit, guard_metrics, guard_text};
 pub use guard_report::{
     Asleep, GuardDay, GuardReport, GuardTotal, GuardedSpace, GuardedTotal, guard_day, guard_report_page,
     guard_report_text,

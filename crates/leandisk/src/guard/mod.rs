@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 
 use ::coordinate::{Disks, May};
 use ::guard::{
-    Allowance, BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Machine, Options as GuardOptions, Policy,
-    Pressure, SpaceFacts, Stamp, XFS,
+    Allowance, BTRFS, Busy, Counters, EXT4, Facts, FileId, Guard, Limit, Machine, Options as GuardOptions,
+    Policy, Pressure, SpaceFacts, Stamp, XFS,
 };
 use block::{Error, Result};
 use os::{DeviceNumber, FileFacts, GuardedKind, GuardedSystem, Handle, Seen, Watch};
 use predict::profile::{HDD, NVME, Profile, SATA_SSD};
-use report::{GuardDocument, GuardReport, GuardState, GuardedPath, guard_report_page};
+use report::{GuardDocument, GuardReport, GuardState, GuardedPath, ReserveLimit, guard_report_page};
 
 use crate::Observer;
 use crate::output::OutputFile;
@@ -663,6 +663,10 @@ fn show(
                 repaired: counters.repaired,
                 moved_bytes: counters.moved_bytes,
                 reserved_bytes: guard.map_or(0, Guard::reserved_bytes),
+                limited_by: guard.and_then(Guard::limited).map(|limit| match limit {
+                    Limit::Snapshots => ReserveLimit::Snapshots,
+                    Limit::FreeSpace => ReserveLimit::FreeSpace,
+                }),
                 shared_skipped: counters.shared_skipped,
                 waiting_files: guard.map_or(0, |guard| guard.suspect_count() as u64),
                 space_moved_bytes: counters.space_moved_bytes,
