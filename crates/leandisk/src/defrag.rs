@@ -273,13 +273,11 @@ fn plan_volume(
                 None => Some(plan),
             };
             let plan_as = |layout: &Layout| Ok(counted(layout, plan_in_place(layout, &wanted, &hints)?));
-            let soon = match options.goal {
-                Goal::Files if !layout.together().is_empty() => plan_soon(&layout, &wanted, &hints)?,
-                _ => None,
-            };
+            let is_parted_first = options.goal == Goal::Files && !layout.together().is_empty();
+            let soon = if is_parted_first { plan_soon(&layout, &wanted, &hints)? } else { None };
             let plan = match soon.and_then(|plan| counted(&layout, plan)) {
                 Some(plan) => Some(plan),
-                None => in_parts(&layout, rearrange, options.goal == Goal::Files, plan_as)?,
+                None => in_parts(&layout, rearrange, is_parted_first, plan_as)?,
             };
             let Some(plan) = plan else { continue };
             let is_enough = plan.left.is_empty()
@@ -321,7 +319,7 @@ fn in_parts(
         Ok(Some((plan, crowded)))
     };
     let mut first = None;
-    if tried_first && !together.is_empty() {
+    if tried_first {
         match plan_parts(&together)? {
             Some((plan, crowded))
                 if crowded.is_empty() && plan.left.len() <= together.len() / FEW_LEFT_PART =>
@@ -511,6 +509,7 @@ fn check_any_was_possible(options: &Options, stack: &Stack, plans: Vec<VolumePla
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::Arc;
 
     use block::ReadAt;
@@ -635,12 +634,19 @@ mod tests {
                 batch_bytes_max: 1 << 30,
                 moves_anchored: false,
             };
-            let plan_as = |layout: &Layout| plan_in_place(layout, &options, &Hints::default()).map(Some);
+            let plan_count = Cell::new(0);
+            let plan_as = |layout: &Layout| {
+                plan_count.set(plan_count.get() + 1);
+                plan_in_place(layout, &options, &Hints::default()).map(Some)
+            };
             let plan = plan_as(&layout).unwrap().unwrap();
             assert_eq!(plan.left, [(FileId(10), WhyLeft::NoRoom)], "as a whole it fits nowhere");
-            let left = |tried_first| in_parts(&layout, &records, tried_first, plan_as).unwrap().unwrap().left;
-            assert_eq!(left(false), left(true));
-            left(true)
+            let whole_first = in_parts(&layout, &records, false, plan_as).unwrap().unwrap();
+            plan_count.set(0);
+            let parts_first = in_parts(&layout, &records, true, plan_as).unwrap().unwrap();
+            assert_eq!(whole_first.left, parts_first.left);
+            assert_eq!(plan_count.get(), if has_room { 1 } else { 2 }, "none is made that is not needed");
+            parts_first.left
         };
         assert_eq!(left(true), []);
         assert_eq!(left(false), [(FileId(10), WhyLeft::Crowded)]);

@@ -125,6 +125,7 @@ impl GuardDocument {
         (document.running, document.pid) = (false, None);
         for path in &mut document.paths {
             (path.state, path.reason) = (GuardState::Off, Some("no guard runs".to_owned()));
+            path.limited_by = None;
         }
         document
     }
@@ -248,6 +249,7 @@ mod tests {
         assert!(text.contains(&line), "{text}");
         let ended = GuardDocument::ended(Some(kept));
         assert!(!ended.running && ended.pid.is_none() && ended.paths[0].state == GuardState::Off);
+        assert_eq!(ended.paths[0].limited_by, None, "nothing is reserved any more");
         assert!(GuardDocument::from_json("{}").is_none());
     }
 }

@@ -72,11 +72,14 @@ pub fn plan_in_place(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>
     }
 }
 
-/// The plan that [`plan_in_place`] tries first, found soon, for files alone; none if it leaves any of them that could be reached.
+/// The plan that [`plan_in_place`] tries first for [`Goal::Files`], which is found soon; none if it leaves a file that could be reached, or for
+/// another goal.
 pub fn plan_soon(layout: &Layout, options: &DefragOptions, hints: &Hints<'_>) -> Result<Option<DefragPlan>> {
     layout.check()?;
-    let options = DefragOptions { goal: Goal::Files, ..*options };
-    Ok(Some(plan_sparing(layout, &options, hints, plan_once)?).filter(DefragPlan::is_complete))
+    if options.goal != Goal::Files {
+        return Ok(None);
+    }
+    Ok(Some(plan_sparing(layout, options, hints, plan_once)?).filter(DefragPlan::is_complete))
 }
 
 /// A plan for the goal; or for files alone, and why the goal is out of reach.

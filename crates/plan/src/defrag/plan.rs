@@ -210,7 +210,7 @@ impl DefragPlan {
     }
 
     /// Whether nothing is left that could be reached: all that stays fragmented must not move.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.left.iter().all(|(_, why)| matches!(why, WhyLeft::Pinned(_)))
     }
 }

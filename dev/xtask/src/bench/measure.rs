@@ -57,7 +57,7 @@ pub(super) struct Sample {
     pub(super) reading: Option<Reading>,
 }
 
-/// What one run has in the page cache, about: more takes longer than it helps.
+/// What one run has in the page cache, about: more takes longer than it helps. Left out where there is not twice as much.
 const TAKEN_BACK_BYTES: usize = 2 << 30;
 /// Memory comes in pages of this size at the least.
 const PAGE_BYTES: usize = 4096;
@@ -218,9 +218,10 @@ fn drop_caches() -> Result<()> {
 }
 
 /// Has the host of this machine give back what a run's pages will be in. A kernel that reports its free pages lends them to the host of a virtual
-/// machine, and the first to touch one again waits for it: as long as for copying it, and not everybody equally.
+/// machine, and the first to touch one again waits for it, not everybody equally.
 fn take_back_memory() {
-    if !Path::new("/sys/module/page_reporting").exists() {
+    let is_lent = Path::new("/sys/module/page_reporting").exists();
+    if !is_lent || available_bytes().is_none_or(|bytes| bytes < 2 * TAKEN_BACK_BYTES) {
         return;
     }
     let mut memory = vec![0_u8; TAKEN_BACK_BYTES];
@@ -228,6 +229,13 @@ fn take_back_memory() {
         page[0] = 1;
     }
     std::hint::black_box(&memory);
+}
+
+/// What memory programs may still have (proc_meminfo(5)).
+fn available_bytes() -> Option<usize> {
+    let all = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = all.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
 fn root_command(program: &str) -> Command {
