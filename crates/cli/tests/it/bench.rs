@@ -248,6 +248,12 @@ fn runs_by_qemu(path: &Path, format: &str) -> u64 {
 
 /// What has to do with folders of runs in `dir`: programs, mounts that they see, loop devices.
 fn users_of(dir: &Path) -> Vec<String> {
+    let mut found = programs_and_mounts_of(dir);
+    found.extend(loop_devices_of(dir));
+    found
+}
+
+fn programs_and_mounts_of(dir: &Path) -> Vec<String> {
     let nested = format!("{}/leandisk-", arg(dir));
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").unwrap() {
@@ -258,9 +264,12 @@ fn users_of(dir: &Path) -> Vec<String> {
             found.extend(text.lines().filter(|line| line.contains(&nested)).map(str::to_owned));
         }
     }
-    let devices = run("losetup", &["-a"]);
-    found.extend(devices.lines().filter(|line| line.contains(arg(dir))).map(str::to_owned));
     found
+}
+
+fn loop_devices_of(dir: &Path) -> Vec<String> {
+    let devices = run("losetup", &["-a"]);
+    devices.lines().filter(|line| line.contains(arg(dir))).map(str::to_owned).collect()
 }
 
 /// Waits for what a killed run had started: that was asked to end when the run was gone, and does so in its own time.
@@ -272,8 +281,10 @@ fn wait_until_left_alone(dir: &Path) {
     }
 }
 
+/// A detached loop device is there until nobody has it open, and others that look at all devices open it for a moment.
 fn assert_left_alone(dir: &Path) {
-    assert_eq!(users_of(dir), Vec::<String>::new());
+    assert_eq!(programs_and_mounts_of(dir), Vec::<String>::new());
+    wait_until_left_alone(dir);
     assert_eq!(names_in(dir), Vec::<String>::new());
 }
 
