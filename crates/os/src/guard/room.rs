@@ -71,7 +71,9 @@ const FORBIDDEN_FLAGS: u64 = 0x4 | 0x10 | 0x20 | 0x800 | 0x10_0000 | 0x200_0000 
 
 /// Of how many bytes at a time room is asked for on Btrfs at least: a call's room is free for others again only once none of it is used.
 const BTRFS_CALL_BYTES_MIN: u64 = 256 << 10;
-const BTRFS_CALL_BYTES_MAX: u64 = 16 << 20;
+/// More than this in one call Btrfs puts into other block groups than less (`btrfs_calc_block_group_size_class`, fs/btrfs/block-group.c), thus not
+/// beside what the file has.
+const BTRFS_CALL_BYTES_MAX: u64 = 8 << 20;
 /// A call takes one part of so many of what the file has by then.
 const BTRFS_CALL_SHARE: u64 = 8;
 
@@ -342,6 +344,26 @@ pub(super) mod tests {
             assert_eq!(after.0, before.0 + before.1 + BLOCK_BYTES);
         }
         assert_eq!(reserve(2 << 20), (Some(Outcome::NoRoom), vec![]));
+    }
+
+    #[test]
+    fn what_is_asked_for_in_many_calls_lies_in_one_piece() {
+        let host = testkit::HostMount::new("btrfs", 4 << 30);
+        let file = File::create_new(host.path().join("file")).unwrap();
+        let mut lens = Vec::new();
+        let mut call = |at, len| {
+            lens.push(len);
+            fallocate(&file, FallocateFlags::KEEP_SIZE, at, len).is_ok()
+        };
+        let (first, end) = (65536, 200 << 20);
+        assert_eq!(system(host.path()).reserve_between(&file, first, end, &mut call), None);
+        assert!(lens.first() < lens.last() && lens.iter().sum::<u64>() == end - first, "{lens:?}");
+        let pieces = fiemap::pieces(&file, "file").unwrap().unwrap();
+        assert_eq!(pieces.first().unwrap().logical, first);
+        for (before, after) in pieces.iter().zip(&pieces[1..]) {
+            assert_eq!(before.logical + before.len_bytes, after.logical);
+            assert_eq!(before.physical + before.len_bytes, after.physical, "{pieces:?}");
+        }
     }
 
     #[test]
