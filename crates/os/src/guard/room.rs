@@ -362,8 +362,10 @@ pub(super) mod tests {
         assert_eq!(pieces.first().unwrap().logical, first);
         for (before, after) in pieces.iter().zip(&pieces[1..]) {
             assert_eq!(before.logical + before.len_bytes, after.logical);
-            assert_eq!(before.physical + before.len_bytes, after.physical, "{pieces:?}");
         }
+        // What mkfs.btrfs makes for data first is one block group of 8 MiB.
+        let is_apart = |pair: &&[fiemap::RawPiece]| pair[0].physical + pair[0].len_bytes != pair[1].physical;
+        assert!(pieces.windows(2).filter(is_apart).count() <= 1, "{pieces:?}");
     }
 
     #[test]
