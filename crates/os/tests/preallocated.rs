@@ -128,7 +128,7 @@ fn the_last_bytes_of_a_full_host_are_for_data() {
     for filesystem in ["xfs", "ext4"] {
         let mount = HostMount::new(filesystem, 320 * MIB);
         let path = mount.path().join("file");
-        let free = mount.free_bytes();
+        let free = mount.available_bytes();
         create(&path, 4 << 30);
         let (_, file, _) = open(&path, 4 << 30);
         let (mut written, mut at) = (0, 0);

@@ -39,6 +39,25 @@ pub fn stored(path: &Path) -> Vec<(u64, Vec<u8>)> {
     stored_ranges(&file).into_iter().map(read).collect()
 }
 
+/// Writes a part of a file to a new one. What is not stored is not in that one either.
+pub fn extract(from: &Path, start_bytes: u64, len_bytes: u64, to: &Path) {
+    let file = File::open(from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    let target = File::create(to).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
+    target.set_len(len_bytes).unwrap();
+    let end_bytes = start_bytes + len_bytes;
+    assert!(end_bytes <= file.metadata().unwrap().len(), "{} ends before {end_bytes}", from.display());
+    let mut piece = vec![0; 1 << 20];
+    for range in stored_ranges(&file) {
+        let (mut at, end) = (range.start.max(start_bytes), range.end.min(end_bytes));
+        while at < end {
+            let len = piece.len().min(usize::try_from(end - at).unwrap());
+            file.read_exact_at(&mut piece[..len], at).unwrap();
+            target.write_all_at(&piece[..len], at - start_bytes).unwrap();
+            at += len as u64;
+        }
+    }
+}
+
 /// A file opened for reading.
 pub struct TestFile {
     path: PathBuf,
@@ -108,5 +127,28 @@ impl Resolver for TestResolver {
             return Err(Error::refused(format!("refers to '{name}', which does not exist")).path(from.name()));
         }
         Ok(TestFile::open(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_has_the_same_bytes_and_the_same_holes() {
+        let dir = crate::scratch();
+        let (whole, part) = (dir.path().join("whole"), dir.path().join("part"));
+        let bytes: Vec<u8> = (0..3_u32 << 20).map(|at| (at / 4096) as u8 | 1).collect();
+        let file = File::create(&whole).unwrap();
+        file.set_len(16 << 20).unwrap();
+        // Before the part, from before it to within it, within it, and from within it to behind it.
+        for at in [0, 3, 8, 11].map(|mib: u64| mib << 20) {
+            file.write_all_at(&bytes, at).unwrap();
+        }
+        extract(&whole, 5 << 20, 8 << 20, &part);
+        let all = std::fs::read(&whole).unwrap();
+        assert!(std::fs::read(&part).unwrap() == all[5 << 20..13 << 20]);
+        let stored = stored_ranges(&File::open(&part).unwrap());
+        assert_eq!(stored, [0..1 << 20, 3 << 20..8 << 20]);
     }
 }

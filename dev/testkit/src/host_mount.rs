@@ -6,10 +6,40 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::statvfs;
 use tempfile::TempDir;
 
 use crate::loops::unmount;
 use crate::tools::{run, scratch};
+
+/// How large the file system of a folder is, and what it has left.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// All of it.
+    pub all_bytes: u64,
+    /// What is free, for root, too.
+    pub free_bytes: u64,
+    /// What is free for everybody.
+    pub available_bytes: u64,
+}
+
+impl Room {
+    /// Of the file system on which this lies.
+    pub fn of(path: &Path) -> Self {
+        let found = statvfs(path).unwrap();
+        let bytes = |blocks: u64| blocks * found.f_frsize;
+        Self {
+            all_bytes: bytes(found.f_blocks),
+            free_bytes: bytes(found.f_bfree),
+            available_bytes: bytes(found.f_bavail),
+        }
+    }
+
+    /// Whether this share of it is taken.
+    pub fn is_filled_to(self, percent: u64) -> bool {
+        (self.all_bytes - self.available_bytes) * 100 >= self.all_bytes * percent
+    }
+}
 
 /// A file system in a file, mounted as long as the value lives. One at a time in a program.
 pub struct HostMount {
@@ -101,9 +131,8 @@ impl HostMount {
     }
 
     /// What it has left.
-    pub fn free_bytes(&self) -> u64 {
-        let said = run("stat", &["-f", "-c", "%a %S", self.folder.to_str().unwrap()]);
-        said.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product()
+    pub fn available_bytes(&self) -> u64 {
+        Room::of(&self.folder).available_bytes
     }
 }
 
@@ -166,11 +195,8 @@ fn age(folder: &Path) {
         (state >> 33) % below
     };
     let mut files = Vec::new();
-    let is_nearly_full = || {
-        let room = rustix::fs::statvfs(folder).unwrap();
-        room.f_bavail < room.f_blocks / 32
-    };
-    while !is_nearly_full() {
+    let is_nearly_full = |room: Room| room.available_bytes < room.all_bytes / 32;
+    while !is_nearly_full(Room::of(folder)) {
         let folder = folder.join(format!("old-{}", files.len()));
         std::fs::create_dir(&folder).unwrap();
         for number in 0..AGED_FOLDER_FILES {

@@ -30,9 +30,9 @@ mod writing;
 
 pub use conformance::check_disk;
 pub use content::{noise, pattern};
-pub use files::{TestFile, TestResolver, stored, stored_ranges};
+pub use files::{TestFile, TestResolver, extract, stored, stored_ranges};
 pub use guest::{Guest, Inside, STALE, SWAPPED, as_root, digest, file_contains};
-pub use host_mount::{AgedHost, HostMount};
+pub use host_mount::{AgedHost, HostMount, Room};
 pub use hostile::check_hostile;
 pub use moto::Moto;
 pub use rest_server::{RestFault, RestServer};

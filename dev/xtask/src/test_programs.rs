@@ -4,6 +4,7 @@
 //! idle while the last tests of a program end. What measures time runs by itself at the end.
 
 use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,14 @@ const LONG: [(&str, &str); 8] = [
     ("leandisk-serve", "it"),
     ("leandisk-verify", "it"),
 ];
+/// Where a distribution has its programs.
+const DISTRIBUTION: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+/// These read whole disks into memory again and again, and do not measure how much of it is taken: what they let go is kept for the next one,
+/// instead of asking the kernel for other pages each time (mallopt(3)).
+const WITH_DISKS_IN_MEMORY: [(&str, &str); 3] =
+    [("leandisk-crash", "it"), ("leandisk-filesystem", "it"), ("leandisk-image", "it")];
+const KEEP_MEMORY: &str =
+    "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1";
 /// These say nothing of tests: what they try, they try in a process of its own kind.
 const SILENT: [(&str, &str); 2] = [("leandisk-os", "confined"), (BENCHMARK, "")];
 /// These measure time, so they run by themselves.
@@ -204,8 +213,14 @@ fn run_one(program: Program, arguments: &Arguments) -> Result<Ended> {
     let mut output: File = tempfile::tempfile()?;
     let mut command = program.command(arguments);
     command.current_dir(&program.folder);
+    if program.kind != Kind::Documentation {
+        command.env("PATH", tools_of_distribution_first(&env::var_os("PATH").unwrap_or_default())?);
+    }
     if let (Some(0), Some(threads)) = (program.is_of(&LONG), threads()) {
         command.env(THREADS, (2 * threads).to_string());
+    }
+    if program.is_of(&WITH_DISKS_IN_MEMORY).is_some() {
+        command.env("GLIBC_TUNABLES", KEEP_MEMORY);
     }
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
     let status = command.status().with_context(|| format!("start {} {}", program.package, program.name))?;
@@ -214,6 +229,13 @@ fn run_one(program: Program, arguments: &Arguments) -> Result<Ended> {
     output.read_to_end(&mut text)?;
     let output = String::from_utf8_lossy(&text).into_owned();
     Ok(Ended { program, is_success: status.success(), took: began.elapsed(), output })
+}
+
+/// The tools that the gate installs are the distribution's. What somebody has before them in the path under the same name, as a version manager
+/// puts scripts that look for the program that is meant, may be another one, and takes its time at each of thousands of calls.
+fn tools_of_distribution_first(path: &OsStr) -> Result<OsString> {
+    let folders = DISTRIBUTION.iter().map(PathBuf::from).chain(env::split_paths(path));
+    env::join_paths(folders).context("a folder in PATH has a colon in its name")
 }
 
 /// Tests that run at a time in one program, where the caller says so.
@@ -347,6 +369,12 @@ mod tests {
         }
         assert_eq!(folder(Kind::Documentation, None).1, None);
         assert_eq!(folder(Kind::Benchmark("/a/b".into()), None).1, None);
+    }
+
+    #[test]
+    fn the_distributions_tools_are_found_first() {
+        let found = tools_of_distribution_first(OsStr::new("/home/a/.shims:/usr/bin")).unwrap();
+        assert_eq!(found, "/usr/sbin:/usr/bin:/sbin:/bin:/home/a/.shims:/usr/bin");
     }
 
     #[test]

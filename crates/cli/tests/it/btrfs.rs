@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::common::{arg, document, fail, number, succeed};
 use tempfile::TempDir;
 use testkit::mounted::{Mounted, Tree};
-use testkit::{run, scratch};
+use testkit::{digest, extract, run, scratch, stored};
 
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 320 * MIB;
@@ -55,21 +55,25 @@ impl Scene {
     }
 
     /// Fails unless the partition of a raw disk is sound, and has the files.
-    fn check(&self, raw: &Path) -> Vec<u8> {
+    fn check(&self, raw: &Path) -> PathBuf {
         let found = self.path("volume.found");
-        let mut bytes = vec![0; usize::try_from(VOLUME_BYTES).unwrap()];
-        File::open(raw).unwrap().read_exact_at(&mut bytes, MIB).unwrap();
-        fs::write(&found, &bytes).unwrap();
+        extract(raw, MIB, VOLUME_BYTES, &found);
         run("btrfs", &["check", "--readonly", arg(&found)]);
         Mounted::kernel("btrfs", &found, "ro").tree().assert_same(&self.tree, "a copy");
-        bytes
+        found
     }
+}
+
+/// Blocks of what was there before.
+fn stale_blocks(volume: &Path) -> usize {
+    let is_stale = |block: &&[u8]| block.iter().all(|byte| *byte == STALE);
+    stored(volume).iter().map(|(_, bytes)| bytes.chunks(4096).filter(is_stale).count()).sum()
 }
 
 #[test]
 fn a_disk_with_btrfs_is_copied_and_compacted() {
     let scene = Scene::new();
-    let before = fs::read(&scene.disk).unwrap();
+    let before = digest(&scene.disk);
     let info = document("leandisk.info/1", &["info", arg(&scene.disk)]);
     assert_eq!(info["volumes"][0]["filesystem"], "btrfs");
     assert_eq!(info["volumes"][0]["mode"], "used-only");
@@ -88,9 +92,8 @@ fn a_disk_with_btrfs_is_copied_and_compacted() {
         assert!(number(&copied, "/read_bytes") < 80 * MIB, "{copied}");
         let raw = scene.path("copied");
         run("qemu-img", &["convert", "-O", "raw", arg(&target), arg(&raw)]);
-        let bytes = scene.check(&raw);
-        let stale = bytes.chunks(4096).filter(|block| block.iter().all(|byte| *byte == STALE));
-        assert_eq!(stale.count(), 0);
+        let volume = scene.check(&raw);
+        assert_eq!(stale_blocks(&volume), 0);
         let image = scene.path(&format!("compact.{format}"));
         run("qemu-img", &["convert", "-O", format, "-S", "0", arg(&scene.disk), arg(&image)]);
         let done = document("leandisk.compact/1", &["compact", arg(&image), "-f", format, "--verify"]);
@@ -112,14 +115,14 @@ fn a_disk_with_btrfs_is_copied_and_compacted() {
     assert_eq!(["/file 4", "/snapshot/file 4"].map(shared), [200_704; 2]);
     assert_eq!(["/file 2", "/snapshot/file 2", "/snapshot/file 8"].map(shared), [0; 3]);
     succeed(&["map", arg(&scene.disk), "-o", arg(&scene.path("map.svg"))]);
-    assert!(fs::read(&scene.disk).unwrap() == before, "the source was written");
+    assert!(digest(&scene.disk) == before, "the source was written");
 }
 
 #[test]
 fn defrag_refuses_btrfs_by_name() {
     let scene = Scene::new();
-    let before = fs::read(&scene.disk).unwrap();
+    let before = digest(&scene.disk);
     let said = fail(3, &["defrag", arg(&scene.disk), "-f", "raw"]);
     assert!(said.contains("btrfs"), "{said}");
-    assert!(fs::read(&scene.disk).unwrap() == before, "refused, and written");
+    assert!(digest(&scene.disk) == before, "refused, and written");
 }

@@ -16,7 +16,7 @@ use crate::defrag_common::{
     Inside, Kind, QCOW2, QCOW2_SMALL, RAW, VDI, VHD, VHDX, VMDK, allocated_bytes, digest, fsck, gpt, mbr,
 };
 use serde_json::Value;
-use testkit::{HostMount, ext_volume, ntfs_volume, run, scratch};
+use testkit::{HostMount, Room, ext_volume, ntfs_volume, run, scratch};
 
 const SCHEMA: &str = "leandisk.compact/1";
 const MIB: u64 = 1 << 20;
@@ -340,24 +340,20 @@ fn two_volumes_with_files_of_every_kind() {
     }
 }
 
+/// So often it is looked at what a host has left.
+const WATCH_INTERVAL: Duration = Duration::from_millis(1);
 /// The host's room for more than the disk.
 const ROOM_BYTES: u64 = 40 * MIB;
-
-/// What a file system has left, for root, too.
-fn free_bytes(folder: &Path) -> u64 {
-    let said = run("stat", &["-f", "-c", "%f %S", arg(folder)]);
-    said.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product()
-}
 
 /// Takes all room but [`ROOM_BYTES`]; answers what is left.
 fn fill(host: &Path) -> u64 {
     run("sync", &["-f", arg(host)]);
-    let rest = free_bytes(host).saturating_sub(ROOM_BYTES);
+    let rest = Room::of(host).free_bytes.saturating_sub(ROOM_BYTES);
     if rest > 0 {
         let filler = host.join(format!("filler {rest}"));
         run("fallocate", &["-l", &rest.to_string(), arg(&filler)]);
     }
-    free_bytes(host)
+    Room::of(host).free_bytes
 }
 
 /// Runs the program; answers its document, and the least room that was seen on the host meanwhile.
@@ -367,7 +363,8 @@ fn compact_watched(host: &Path, disk: &Path, more: &[&str]) -> (Value, u64) {
         let watch = scope.spawn(|| {
             let mut least = u64::MAX;
             while !is_done.load(Ordering::Relaxed) {
-                least = least.min(free_bytes(host));
+                least = least.min(Room::of(host).free_bytes);
+                sleep(WATCH_INTERVAL);
             }
             least
         });

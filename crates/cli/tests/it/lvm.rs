@@ -10,7 +10,7 @@ use crate::common;
 use crate::common::{arg, document, number, succeed};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::{run, scratch};
+use testkit::{digest, run, scratch};
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const EXTENT: u64 = 4 * MIB;
@@ -163,10 +163,10 @@ impl Scene {
 
     /// Copies to a disk of a format, and answers what its raw contents are.
     pub(crate) fn copy(&self, format: &str) -> (Value, PathBuf) {
-        let before = fs::read(&self.disk).unwrap();
+        let before = digest(&self.disk);
         let target = self.path(&format!("copy.{format}"));
         let copied = document("leandisk.copy/1", &["copy", "--force", arg(&self.disk), arg(&target)]);
-        assert!(fs::read(&self.disk).unwrap() == before, "nothing was written");
+        assert!(digest(&self.disk) == before, "nothing was written");
         let raw = self.path("copied.raw");
         run("qemu-img", &["convert", "-O", "raw", arg(&target), arg(&raw)]);
         (copied, raw)
@@ -353,7 +353,7 @@ lvextend -l +8 vg0/root
 #[test]
 fn logical_volumes_on_two_disks_are_taken_by_what_they_use() {
     let two = TwoDisks::new();
-    let before = two.disks.clone().map(|disk| fs::read(disk).unwrap());
+    let before = two.disks.each_ref().map(|disk| digest(disk));
     let mut targets = Vec::new();
     for own in [0, 1] {
         let (disk, other) = (arg(&two.disks[own]), arg(&two.disks[1 - own]));
@@ -368,7 +368,7 @@ fn logical_volumes_on_two_disks_are_taken_by_what_they_use() {
         assert!(number(&copied, "/read_bytes") < 40 * MIB, "{copied}");
         targets.push(target);
     }
-    assert!(before == two.disks.clone().map(|disk| fs::read(disk).unwrap()), "nothing was written");
+    assert!(before == two.disks.each_ref().map(|disk| digest(disk)), "nothing was written");
     two.check(&two.joined([&targets[0], &targets[1]]));
 }
 
@@ -400,10 +400,10 @@ fn compact_gives_back_what_volumes_on_two_disks_do_not_use() {
     let mut raws = Vec::new();
     for own in [0, 1] {
         let (image, other) = (arg(&images[own]), arg(&images[1 - own]));
-        let untouched = fs::read(&images[1 - own]).unwrap();
+        let untouched = digest(&images[1 - own]);
         let done = document("leandisk.compact/1", &["compact", image, "--with", other, "--verify"]);
         assert_eq!(volume(&done, "vg0/striped")["refused"], Value::Null, "{done}");
-        assert!(untouched == fs::read(&images[1 - own]).unwrap(), "the other disk is only read");
+        assert!(untouched == digest(&images[1 - own]), "the other disk is only read");
         assert!(fs::metadata(&images[own]).unwrap().len() < 50 * MIB, "{done}");
         run("qemu-img", &["check", "-q", image]);
     }

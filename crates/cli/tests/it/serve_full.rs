@@ -30,13 +30,13 @@ struct Filled<'a>(&'a HostMount);
 impl<'a> Filled<'a> {
     fn but_for(mount: &'a HostMount, left_bytes: u64) -> Self {
         let path = mount.path().join("filled");
-        let len_bytes = mount.free_bytes().saturating_sub(left_bytes + 4 * MIB);
+        let len_bytes = mount.available_bytes().saturating_sub(left_bytes + 4 * MIB);
         run("fallocate", &["-l", &len_bytes.to_string(), arg(&path)]);
         let mut file = File::options().append(true).open(&path).unwrap();
         let piece = [7; 64 << 10];
-        while mount.free_bytes() > left_bytes && file.write_all(&piece).and_then(|()| file.sync_all()).is_ok()
-        {
-        }
+        while mount.available_bytes() > left_bytes
+            && file.write_all(&piece).and_then(|()| file.sync_all()).is_ok()
+        {}
         Self(mount)
     }
 }

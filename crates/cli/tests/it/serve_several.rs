@@ -307,7 +307,7 @@ fn a_full_host_of_one_disk_leaves_the_other_alone() {
     }
     io("qcow2", arg(&full), &["write -P 1 0 1M", "flush"]);
     let filled = mount.path().join("filled");
-    let taken_bytes = mount.free_bytes() - 10 * MIB;
+    let taken_bytes = mount.available_bytes() - 10 * MIB;
     run("fallocate", &["-l", &taken_bytes.to_string(), arg(&filled)]);
     let mut server = Serving::start(&[full.clone(), other.clone()], &[]);
     let (narrow, wide) = (server.address("full.qcow2"), server.address("other.qcow2"));

@@ -12,7 +12,7 @@ use crate::support::{Written, assert_same, copy_but, list_scanned, list_tree, so
 use extent::Offset;
 use filesystem::{Catalog, Check, FileKind, FileSystem, State, Use};
 use testkit::mounted::Mounted;
-use testkit::{run, scratch};
+use testkit::{Room, run, scratch};
 
 /// Options of mkfs.xfs that change what lies where, and the size in MiB.
 const KINDS: &[(&str, u64)] = &[
@@ -138,13 +138,8 @@ pub(crate) fn fill(volume: &Path, percent: u64, has_reflinks: bool) {
         run("xfs_io", &["-c", "pwrite -q 40960 4096", whole]);
     }
     let mut index = 0;
-    let is_so_full = || {
-        let said = run("stat", &["-f", "-c", "%a %b", text(mounted.path())]);
-        let numbers: Vec<u64> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
-        (numbers[1] - numbers[0]) * 100 >= numbers[1] * percent
-    };
     let len = usize::try_from(size / 200).unwrap();
-    while !is_so_full() && index < 400 {
+    while !Room::of(mounted.path()).is_filled_to(percent) && index < 400 {
         if fs::write(at(&format!("large {index}")), contents(len / (1 + index % 3), index)).is_err() {
             break;
         }
