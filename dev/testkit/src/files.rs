@@ -138,7 +138,8 @@ mod tests {
     fn a_part_has_the_same_bytes_and_the_same_holes() {
         let dir = crate::scratch();
         let (whole, part) = (dir.path().join("whole"), dir.path().join("part"));
-        let bytes: Vec<u8> = (0..3_u32 << 20).map(|at| (at / 4096) as u8 | 1).collect();
+        let bytes: Vec<u8> =
+            (0..3_usize << 20).map(|at| u8::try_from(at / 4096 % 250 + 1).unwrap()).collect();
         let file = File::create(&whole).unwrap();
         file.set_len(16 << 20).unwrap();
         // Before the part, from before it to within it, within it, and from within it to behind it.
