@@ -156,7 +156,7 @@ fn hidden_mounts_keep_no_disk_of_others_in_use() {
         File::create(&disk).unwrap().set_len(16 << 20).unwrap();
         testkit::mke2fs(&["-q", "-F", disk.to_str().unwrap()]);
         std::fs::create_dir(&point).unwrap();
-        testkit::run("mount", &["-o", "loop", disk.to_str().unwrap(), point.to_str().unwrap()]);
+        testkit::loops::mount(&["-o", "loop", disk.to_str().unwrap(), point.to_str().unwrap()]);
         (disk, point)
     };
     let ((other, other_point), (own, own_point)) = (mount("other"), mount("own"));

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 use crate::guest::as_root;
+use crate::loops::mount;
 use crate::tools::{mke2fs, scratch};
 
 const FILL: &str = include_str!("../scripts/fill-ext.py");
@@ -44,7 +45,7 @@ impl Mounted {
         let alone = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = scratch();
         let options = format!("loop,{options}");
-        sudo("mount", &["-t", "ext4", "-o", &options, path.to_str().unwrap(), dir.path().to_str().unwrap()]);
+        mount(&["-t", "ext4", "-o", &options, path.to_str().unwrap(), dir.path().to_str().unwrap()]);
         Self { dir, _alone: alone }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::statvfs;
 use tempfile::TempDir;
 
-use crate::loops::unmount;
+use crate::loops::{mount, unmount};
 use crate::tools::{run, scratch};
 
 /// How large the file system of a folder is, and what it has left.
@@ -121,7 +121,7 @@ impl HostMount {
         let (image, folder) = (dir.path().join("filesystem"), dir.path().join("mounted"));
         make(&image);
         std::fs::create_dir(&folder).unwrap();
-        run("mount", &["-t", filesystem, "-o", "loop", text(&image), text(&folder)]);
+        mount(&["-t", filesystem, "-o", "loop", text(&image), text(&folder)]);
         Self { folder, _dir: dir, _alone: alone }
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use crate::guest::as_root;
 use crate::tools::{run, said, scratch};
 
 /// How long somebody else may hold what is unmounted or detached.
@@ -75,6 +76,21 @@ impl Drop for Loops {
             }
         }
         self.files.iter().for_each(|file| wait_until_detached(file));
+    }
+}
+
+/// Mounts a file system with these arguments of mount(8). Whoever tries to attach a file to the loop device that was just attached holds it for a
+/// moment: then it is tried again.
+pub fn mount(args: &[&str]) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = as_root("mount", args);
+        let is_held = String::from_utf8_lossy(&output.stderr).contains("already mounted or mount point busy");
+        if !is_held || Instant::now() >= deadline {
+            said(&format!("mount {args:?}"), &output);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::guest::digest;
-use crate::loops::{Loops, unmount, wait_until_detached};
-use crate::tools::{run, scratch};
+use crate::loops::{Loops, mount, unmount, wait_until_detached};
+use crate::tools::scratch;
 
 /// What ntfs-3g tells of a file when asked for it by name (its manual, *Extended Attributes*).
 const NTFS_ATTRIBUTES: [&str; 7] = [
@@ -58,7 +58,7 @@ impl Mounted {
         let dir = scratch();
         let options = format!("loop,{options}");
         let (looped, at) = (Some(volume.to_path_buf()), dir.path().to_str().unwrap());
-        run("mount", &["-t", filesystem, "-o", &options, volume.to_str().unwrap(), at]);
+        mount(&["-t", filesystem, "-o", &options, volume.to_str().unwrap(), at]);
         Self { dir, server: None, looped, _alone: alone }
     }
 
@@ -69,7 +69,7 @@ impl Mounted {
         let names = devices.names();
         let others: String = names.iter().map(|name| format!(",device={name}")).collect();
         let at = dir.path().to_str().unwrap();
-        run("mount", &["-t", "btrfs", "-o", &format!("{options}{others}"), names[0], at]);
+        mount(&["-t", "btrfs", "-o", &format!("{options}{others}"), names[0], at]);
         Self { dir, server: None, looped: None, _alone: alone }
     }
 

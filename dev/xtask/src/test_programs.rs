@@ -28,10 +28,10 @@ const COMPLAINT_LINES: usize = 150;
 /// These take longest, so they begin first: package and program. The first takes as long as all others, and runs twice as many tests at a time.
 const LONG: [(&str, &str); 8] = [
     ("leandisk-cli", "it"),
-    (DOCUMENTATION, ""),
+    ("leandisk-filesystem", "it"),
     (BENCHMARK, ""),
     ("leandisk-crash", "it"),
-    ("leandisk-filesystem", "it"),
+    (DOCUMENTATION, ""),
     ("leandisk-image", "it"),
     ("leandisk-serve", "it"),
     ("leandisk-verify", "it"),

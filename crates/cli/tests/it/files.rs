@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::common::{arg, document, fail, leandisk, output, signal, succeed};
 use serde_json::Value;
+use testkit::loops::mount;
 use testkit::{run, scratch};
 
 const TREE: &str = include_str!("../scripts/tree.py");
@@ -25,7 +26,7 @@ fn fill(folder: &Path, how: &str) {
 fn mounted<T>(volume: &Path, options: &str, work: impl FnOnce(&Path) -> T) -> T {
     let at = volume.with_extension("mnt");
     fs::create_dir_all(&at).unwrap();
-    run("mount", &["-o", &format!("loop{options}"), arg(volume), arg(&at)]);
+    mount(&["-o", &format!("loop{options}"), arg(volume), arg(&at)]);
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&at)));
     testkit::loops::unmount(&at);
     done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

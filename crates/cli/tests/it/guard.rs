@@ -21,6 +21,7 @@ use crate::common;
 use crate::common::{arg, document, fail, leandisk, number, signal, succeed};
 use serde_json::Value;
 use tempfile::TempDir;
+use testkit::loops::mount;
 use testkit::{HostMount, run, scratch};
 
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -618,7 +619,7 @@ fn free_space_is_brought_together_where_a_long_file_found_none() {
             Some(checker) => run(checker, &["-fn", image]),
             None => String::new(),
         };
-        run("mount", &["-o", "loop", image, arg(host.path())]);
+        mount(&["-o", "loop", image, arg(host.path())]);
         for (path, (was, _, _)) in files.iter().zip(&contents) {
             assert!(fs::read(path).unwrap() == *was, "{filesystem}: {} as it is stored", path.display());
         }

@@ -18,6 +18,7 @@ use crate::common::{arg, leandisk, number, signal};
 use serde_json::Value;
 use sim::Random;
 use tempfile::TempDir;
+use testkit::loops::mount;
 use testkit::{HostMount, run, scratch};
 
 const HOST_BYTES: u64 = 1536 << 20;
@@ -494,7 +495,7 @@ impl Soak {
             // An older `xfs_repair` does not know the feature.
             _ => String::new(),
         };
-        run("mount", &["-o", "loop", arg(&image), arg(&path)]);
+        mount(&["-o", "loop", arg(&image), arg(&path)]);
         self.all("enter", "enter");
         self.judge();
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::support::{source, spans, text};
 use filesystem::{Check, FileSystem, State, Use};
+use testkit::loops::mount;
 use testkit::mounted::{Mounted, shown};
 use testkit::{run, scratch};
 
@@ -30,7 +31,7 @@ impl Host {
         File::create(&image).unwrap().set_len(4 << 30).unwrap();
         fs::create_dir(&at).unwrap();
         run("mkfs.xfs", &["-q", "-m", "reflink=1", text(&image)]);
-        run("mount", &["-t", "xfs", "-o", "loop,nouuid", text(&image), text(&at)]);
+        mount(&["-t", "xfs", "-o", "loop,nouuid", text(&image), text(&at)]);
         Self { dir }
     }
 

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use block::{Cached, Error, ReadAt, Result, check_bounds};
 use extent::{ExtentSet, Offset, Span, Volume, VolumeOffset};
 use filesystem::{Catalog, CatalogStream, Check, FileKind, FileSystem, PieceState, Source, StreamName, Use};
+use testkit::loops::mount;
 use testkit::{mke2fs, run};
 
 /// A file that holds a volume.
@@ -193,7 +194,7 @@ impl Mount {
     pub fn new(volume: &Path, at: &Path, options: &str) -> Self {
         let alone = MOUNTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         fs::create_dir_all(at).unwrap();
-        run("mount", &["-t", "ext4", "-o", &format!("loop,{options}"), text(volume), text(at)]);
+        mount(&["-t", "ext4", "-o", &format!("loop,{options}"), text(volume), text(at)]);
         Self { at: at.to_owned(), _alone: alone }
     }
 
