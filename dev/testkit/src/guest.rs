@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::files::stored_ranges;
-use crate::tools::{run, scratch};
+use crate::files::{extract, stored_ranges};
+use crate::tools::scratch;
 
 /// What fills free space, from before it was freed. One line, 16 bytes long with its end.
 pub const STALE: &str = "leandisk: stale";
@@ -111,22 +111,10 @@ impl Guest {
 
     /// The NTFS or ext4 volume alone, in a file.
     fn extract_volume(&self, raw: &Path, dir: &Path) -> String {
-        let volume = dir.join("volume").display().to_string();
-        let skip = format!("skip={}", self.volume_start >> 20);
-        let count = if self.inside == Inside::Ntfs { "count=60" } else { "count=57" };
-        run(
-            "dd",
-            &[
-                &format!("if={}", raw.display()),
-                &format!("of={volume}"),
-                "bs=1M",
-                &skip,
-                count,
-                "conv=sparse",
-                "status=none",
-            ],
-        );
-        volume
+        let volume = dir.join("volume");
+        let mib = if self.inside == Inside::Ntfs { 60 } else { 57 };
+        extract(raw, self.volume_start, mib << 20, &volume);
+        volume.display().to_string()
     }
 }
 

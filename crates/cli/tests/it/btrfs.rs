@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::common::{arg, document, fail, number, succeed};
+use crate::common::{arg, blocks_full_of, document, fail, number, succeed};
 use tempfile::TempDir;
 use testkit::mounted::{Mounted, Tree};
-use testkit::{digest, extract, run, scratch, stored};
+use testkit::{digest, extract, run, scratch};
 
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 320 * MIB;
@@ -64,12 +64,6 @@ impl Scene {
     }
 }
 
-/// Blocks of what was there before.
-fn stale_blocks(volume: &Path) -> usize {
-    let is_stale = |block: &&[u8]| block.iter().all(|byte| *byte == STALE);
-    stored(volume).iter().map(|(_, bytes)| bytes.chunks(4096).filter(is_stale).count()).sum()
-}
-
 #[test]
 fn a_disk_with_btrfs_is_copied_and_compacted() {
     let scene = Scene::new();
@@ -93,7 +87,7 @@ fn a_disk_with_btrfs_is_copied_and_compacted() {
         let raw = scene.path("copied");
         run("qemu-img", &["convert", "-O", "raw", arg(&target), arg(&raw)]);
         let volume = scene.check(&raw);
-        assert_eq!(stale_blocks(&volume), 0);
+        assert_eq!(blocks_full_of(STALE, &volume), 0);
         let image = scene.path(&format!("compact.{format}"));
         run("qemu-img", &["convert", "-O", format, "-S", "0", arg(&scene.disk), arg(&image)]);
         let done = document("leandisk.compact/1", &["compact", arg(&image), "-f", format, "--verify"]);

@@ -267,6 +267,12 @@ fn fingerprint(path: &Path) -> String {
     format!("{} {} {:o} {times:?} {sum:?}", meta.ino(), meta.len(), meta.mode())
 }
 
+/// Blocks of 4 KiB that a file stores in which each byte is this one.
+pub fn blocks_full_of(byte: u8, path: &Path) -> usize {
+    let is_full = |block: &&[u8]| block.iter().all(|found| *found == byte);
+    testkit::stored(path).iter().map(|(_, bytes)| bytes.chunks(4096).filter(is_full).count()).sum()
+}
+
 /// Bytes of a file that the host has storage for, but never wrote, as filefrag prints them.
 pub fn unwritten_bytes(disk: &Path) -> u64 {
     let lines = run("filefrag", &["-b1", "-v", arg(disk)]);

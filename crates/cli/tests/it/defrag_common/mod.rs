@@ -145,10 +145,7 @@ pub fn write_into(from: &Path, to: &Path, start_bytes: u64) {
 impl Fixture {
     /// Its volume alone, out of the raw disk at `raw`.
     pub fn extract(&self, part: &Part, raw: &Path, to: &Path) {
-        let skip = format!("skip={}", part.start_bytes / MIB);
-        let count = format!("count={}", part.len_bytes / MIB);
-        let (from, to) = (format!("if={}", raw.display()), format!("of={}", to.display()));
-        run("dd", &[&from, &to, "bs=1M", &skip, &count, "conv=sparse", "status=none"]);
+        testkit::extract(raw, part.start_bytes, part.len_bytes, to);
     }
 
     /// Panics unless the raw disk at `raw` holds the same files in volumes that their checkers find without fault, and
