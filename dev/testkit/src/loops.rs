@@ -13,6 +13,17 @@ use crate::tools::{run, said, scratch};
 /// How long somebody else may hold what is unmounted or detached.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Shows a program (the third argument and what follows) these devices (the second), in a folder of its own (the first), and none of the others.
+/// What others mounted from files is not kept mounted by it.
+const ALONE: &str = r#"
+grep ^/dev/loop /proc/self/mounts | while read -r _ point _; do umount -l "$(printf %b "$point")" || :; done
+mount -t tmpfs none "$1"
+cp -a /dev/null $2 "$1"
+mount --bind "$1" /dev
+shift 2
+exec "$@"
+"#;
+
 /// A part of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
@@ -52,8 +63,7 @@ impl Loops {
     /// gives up at one that somebody else is detaching.
     pub fn seen_alone(&self, program: &[&str]) -> Output {
         let folder = scratch();
-        let script = r#"mount -t tmpfs none "$1" && cp -a /dev/null $2 "$1" && mount --bind "$1" /dev && shift 2 && exec "$@""#;
-        let alone = ["--mount", "--propagation", "private", "sh", "-euc", script, "sh"];
+        let alone = ["--mount", "--propagation", "slave", "sh", "-euc", ALONE, "sh"];
         let mut command = Command::new("unshare");
         command.args(alone).arg(folder.path()).arg(self.names.join(" ")).args(program);
         command.output().unwrap_or_else(|error| panic!("unshare: {error}"))
@@ -94,12 +104,14 @@ pub fn mount(args: &[&str]) {
     }
 }
 
-/// Unmounts what is there. Whoever looks at all mounts of the machine may hold it for a moment.
+/// Unmounts what is there. Whoever looks at all mounts of the machine may hold it for a moment; and who has mounts of its own begins with all
+/// that there are, so that the file system lives on after this until they let go of it.
 pub fn unmount(folder: &Path) {
     let unmount = |args: &[&OsStr]| {
         let output = Command::new("umount").args(args).output();
         output.is_ok_and(|output| output.status.success())
     };
+    let device = loop_that_goes_with(folder);
     let folder = folder.as_os_str();
     let deadline = Instant::now() + if std::thread::panicking() { Duration::ZERO } else { PATIENCE };
     while !unmount(&[folder]) {
@@ -110,6 +122,24 @@ pub fn unmount(folder: &Path) {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    if let Some((device, file)) = device {
+        while backing_file(&device).is_some_and(|now| now == file) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The loop device that was attached for what is mounted there, and goes with it; and its file.
+fn loop_that_goes_with(folder: &Path) -> Option<(PathBuf, Vec<u8>)> {
+    // As proc(5) writes a name with blanks.
+    let point = fs::canonicalize(folder).ok()?.to_str()?.replace(' ', "\\040");
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mut fields = mounts.lines().rev().map(|line| line.split(' '));
+    let source = fields.find_map(|mut line| line.next().filter(|_| line.next() == Some(&point)))?;
+    let device = Path::new("/sys/block").join(source.strip_prefix("/dev/")?);
+    let goes = fs::read(device.join("loop/autoclear")).ok()?.trim_ascii() == b"1";
+    let file = backing_file(&device).filter(|_| goes)?;
+    Some((device, file))
 }
 
 /// Waits until no loop device has the file. A device that somebody else looks at while it is detached, as `btrfs check` looks at all there
@@ -124,6 +154,11 @@ pub fn wait_until_detached(file: &Path) {
 
 fn is_attached(file: &Path) -> bool {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let mut attached = devices.filter_map(|device| fs::read(device.path().join("loop/backing_file")).ok());
-    attached.any(|name| OsStr::from_bytes(name.trim_ascii_end()) == file)
+    let mut attached = devices.filter_map(|device| backing_file(&device.path()));
+    attached.any(|name| OsStr::from_bytes(&name) == file)
+}
+
+/// The name of the file that a device in `/sys/block` is of.
+fn backing_file(device: &Path) -> Option<Vec<u8>> {
+    Some(fs::read(device.join("loop/backing_file")).ok()?.trim_ascii_end().to_vec())
 }

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use testkit::mounted::{Mounted, Tree};
-use testkit::{run, scratch};
+use testkit::{loops, run, scratch};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -102,6 +104,28 @@ fn every_change_of_ext_is_told() {
             }),
         ],
     );
+}
+
+#[test]
+fn what_is_unmounted_is_unmounted_for_everyone() {
+    let dir = scratch();
+    let (volume, point) = (dir.path().join("volume"), dir.path().join("a mount"));
+    File::create(&volume).unwrap().set_len(4 << 20).unwrap();
+    fs::create_dir(&point).unwrap();
+    run("mke2fs", &["-qF", text(&volume)]);
+    loops::mount(&["-t", "ext4", "-o", "loop", text(&volume), text(&point)]);
+    // Has this mount, too, and keeps it for a moment.
+    let mut other = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo; sleep 0.5"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    other.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    loops::unmount(&point);
+    let attached = run("losetup", &["-j", text(&volume)]);
+    assert!(other.wait().unwrap().success());
+    assert_eq!(attached, "", "the file system is gone");
+    assert!(run("dumpe2fs", &["-h", text(&volume)]).contains("Filesystem state:         clean"));
 }
 
 #[test]

@@ -57,15 +57,43 @@ fn check_owned(volume: &Path, kept: &ExtentSet<Volume>, what: &str) {
         .flat_map(|span| span.start().get() / block_bytes..span.end().get() / block_bytes)
         .map(|block| block.to_string())
         .collect();
-    for some in blocks.chunks(500) {
-        let said = debugfs(volume, &format!("icheck {}", some.join(" ")));
-        if said.contains("not found") {
-            let copy = volume.with_extension("repaired");
-            fs::copy(volume, &copy).unwrap();
-            let repaired = e2fsck(&copy, &["-fy"]);
-            panic!("{what}: kept, and without an owner: {said}\nWhat e2fsck finds: {repaired}");
+    let without_owner = without_owner(volume, &blocks);
+    if !without_owner.is_empty() {
+        let still = self::without_owner(&with_names_for_the_deleted(volume), &without_owner);
+        assert!(still.is_empty(), "{what}: kept, and without an owner: {still:?}");
+    }
+}
+
+/// Those of these blocks that no inode with a name has, as debugfs says.
+fn without_owner(volume: &Path, blocks: &[String]) -> Vec<String> {
+    let said = blocks.chunks(500).map(|some| debugfs(volume, &format!("icheck {}", some.join(" "))));
+    let said: String = said.collect();
+    let lines = said.lines().filter_map(|line| line.strip_suffix("<block not found>"));
+    lines.map(|block| block.trim().to_owned()).collect()
+}
+
+/// A copy of the volume in which inodes that have blocks and no name are counted to have one: debugfs takes no others for owners. A transaction
+/// may end between a file's last name and its blocks, and be written in its place, while what follows is in the journal alone.
+fn with_names_for_the_deleted(volume: &Path) -> PathBuf {
+    let copy = volume.with_extension("named");
+    fs::copy(volume, &copy).unwrap();
+    let inodes = field(&run("dumpe2fs", &["-h", text(volume)]), "Inode count");
+    let all: Vec<_> = (1..=inodes).map(|inode| format!("stat <{inode}>")).collect();
+    let said = debugfs(volume, &all.join("\n"));
+    let mut inode = "";
+    let mut named = Vec::new();
+    for line in said.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Inode:") => inode = words.next().unwrap(),
+            Some("Links:") if line.starts_with("Links: 0 ") && !line.ends_with("Blockcount: 0") => {
+                named.push(format!("set_inode_field <{inode}> links_count 1"));
+            }
+            _ => (),
         }
     }
+    debugfs(&copy, &named.join("\n"));
+    copy
 }
 
 /// Fails unless all that is read of the volume without a replay is the same when its free space is overwritten.
@@ -196,6 +224,7 @@ fn orphans_keep_their_blocks() {
         let free = spans(&*filesystem, Check::Full, 32 << 20, Use::Free);
         let given_back = oracle_free(&replayed(&volume)).subtract(&free).total_bytes();
         assert_eq!(given_back, 500_000u64.next_multiple_of(4096), "{args}");
+        check_owned(&volume, &oracle_free(&replayed(&volume)).subtract(&free), args);
         let details = &filesystem.facts().details;
         assert!(details.iter().any(|(name, _)| *name == "orphans"), "{args}: {details:?}");
     }
