@@ -51,7 +51,7 @@ const ALONE: [(&str, &str); 2] = [("leandisk-os", "storage_timing"), ("leandisk-
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Programs that run at a time
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 3)]
     programs: usize,
     /// What starts a program, and gets it as its arguments
     #[arg(long)]
