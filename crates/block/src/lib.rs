@@ -33,6 +33,6 @@ pub use occupancy::{Occupancy, Occupant, Occupied, UnitMove};
 pub use overlay::Overlay;
 pub use read::{
     Fingerprint, HOST_BLOCK_BYTES, HostExtent, HostFile, HostState, PastEnd, ReadAt, Take, TargetFile, User,
-    check_bounds, read_struct, read_vec,
+    check_bounds, is_zero, read_struct, read_vec,
 };
 pub use run::{Disk, EditDisk, FileIndex, LiveDisk, Run, RunState, push_run};

@@ -13,14 +13,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use block::{AlignedBuffer, Error, ReadAt, Result};
+use block::{AlignedBuffer, Error, ReadAt, Result, is_zero};
 use extent::{ExtentSet, HostOffset, HostSpan, Span, Virtual, VirtualOffset, VirtualSpan};
 use plan::CopyPlan;
 use plan::backup::{BATCH_BYTES, Batch, BatchPart, Cuts, each_batch};
 use repository::{BlobKind, Held, Id, Packer, SnapshotDisk, ZeroBlobs};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::cut::is_zero;
 use crate::monitor::JobMonitor;
 
 /// The disk as an earlier snapshot holds it, and where that is what it holds still.

@@ -1,6 +1,6 @@
 //! From a chunk's bytes to pieces: granules of zeros are left out, others encoded or joined.
 
-use block::Result;
+use block::{Result, is_zero};
 use extent::{VirtualOffset, VirtualSpan};
 use image::{Encoder, Piece, PieceBytes};
 use plan::Part;
@@ -69,11 +69,6 @@ impl Cut {
 
 pub(crate) fn offset_in(chunk_at: VirtualOffset, at: VirtualOffset) -> usize {
     usize::try_from(at.get() - chunk_at.get()).expect("within the chunk")
-}
-
-/// Comparing the bytes with themselves moved by one is the fastest test there is: it is `memcmp`.
-pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    bytes.first().is_none_or(|first| *first == 0 && bytes[1..] == bytes[..bytes.len() - 1])
 }
 
 #[cfg(test)]

@@ -3,10 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use block::{AlignedBuffer, ReadAt, Result};
+use block::{AlignedBuffer, ReadAt, Result, is_zero};
 use extent::{Virtual, VirtualSpan};
-
-use crate::cut::is_zero;
 
 /// What a worker reads at once.
 const WINDOW_BYTES: u64 = 2 << 20;

@@ -146,7 +146,7 @@ fn update(
                 source.read_at(span.start(), buf)?;
             }
             read.fetch_add(span.len_bytes(), Ordering::Relaxed);
-            let wrote = if buf.iter().all(|byte| *byte == 0) {
+            let wrote = if block::is_zero(buf) {
                 target.punch(*span)?;
                 0
             } else {

@@ -165,7 +165,7 @@ impl FillingDisk {
     /// Writes a piece of the source that was claimed.
     fn bring(&self, claim: Claim<'_>, piece: &[u8]) -> Result<()> {
         let span = claim.span;
-        if piece.iter().all(|byte| *byte == 0) {
+        if block::is_zero(piece) {
             self.target.zero(span, true)?;
         } else {
             self.target.write_at(span.start(), piece)?;

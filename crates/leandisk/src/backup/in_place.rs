@@ -8,7 +8,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use block::{AlignedBuffer, Error, HostFile, HostState, LiveDisk, ReadAt, Result, RunState, TargetFile};
+use block::{
+    AlignedBuffer, Error, HostFile, HostState, LiveDisk, ReadAt, Result, RunState, TargetFile, is_zero,
+};
 use claims::{Act, Seen};
 use engine::HINT_RECOVER;
 use extent::{HostOffset, HostSpan, Span, VirtualOffset, VirtualSpan};
@@ -26,6 +28,7 @@ use crate::{Cancel, Observer, copy};
 const WINDOW_BYTES: u64 = 2 << 20;
 /// What is written if a byte of it differs.
 const UNIT_BYTES: usize = 64 << 10;
+const SECTOR_BYTES: usize = 512;
 
 /// Restores onto the target, which has to be a disk of the same size that nothing uses and nothing stands on.
 pub(super) fn run(
@@ -217,7 +220,8 @@ impl Window<'_> {
         Ok(done)
     }
 
-    /// What is no zeros in the target becomes some.
+    /// What is no zeros in the target becomes some. What differs is counted in sectors: what the host stores of what is zeros changes by itself, as it
+    /// writes out what was written before.
     fn clear(&mut self, span: VirtualSpan, done: &mut Compared) -> Result<()> {
         for run in self.target.map_with_host(span)? {
             if matches!(run.state, RunState::Hole | RunState::Zero) {
@@ -225,10 +229,10 @@ impl Window<'_> {
             }
             self.read(run.span)?;
             let found = &self.found[..found_len(run.span)];
-            if found.iter().any(|byte| *byte != 0) {
-                done.written_bytes += run.span.len_bytes();
+            done.written_bytes += differing_bytes(found);
+            for stale in units_to_clear(run.span, found) {
                 if let Some(disk) = self.disk {
-                    disk.zero(run.span, true)?;
+                    disk.zero(stale, true)?;
                 }
             }
         }
@@ -266,4 +270,56 @@ impl Window<'_> {
 
 fn found_len(span: VirtualSpan) -> usize {
     usize::try_from(span.len_bytes()).expect("within a window")
+}
+
+/// Sectors that are no zeros.
+fn differing_bytes(found: &[u8]) -> u64 {
+    let differing = found.chunks(SECTOR_BYTES).filter(|sector| !is_zero(sector));
+    differing.map(|sector| sector.len() as u64).sum()
+}
+
+/// The units of `span` in which a byte is none, those that follow each other in one piece.
+fn units_to_clear(span: VirtualSpan, found: &[u8]) -> Vec<VirtualSpan> {
+    let mut all: Vec<VirtualSpan> = Vec::new();
+    let mut at = span.start();
+    while at < span.end() {
+        let end = span.end().min(VirtualOffset::new((at.get() / UNIT_BYTES as u64 + 1) * UNIT_BYTES as u64));
+        let unit = Span::between(at, end);
+        let skipped = found_len(Span::between(span.start(), at));
+        if !is_zero(&found[skipped..][..found_len(unit)]) {
+            match all.last_mut().filter(|last| last.end() == at) {
+                Some(last) => *last = Span::between(last.start(), end),
+                None => all.push(unit),
+            }
+        }
+        at = end;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: u64, end: u64) -> VirtualSpan {
+        Span::between(VirtualOffset::new(start), VirtualOffset::new(end))
+    }
+
+    #[test]
+    fn whole_units_are_cleared_and_sectors_are_counted() {
+        let unit = UNIT_BYTES as u64;
+        // Begins and ends within a unit.
+        let run = span(unit / 2, 4 * unit + 1024);
+        let mut found = vec![0; found_len(run)];
+        assert!(units_to_clear(run, &found).is_empty());
+        assert_eq!(differing_bytes(&found), 0);
+        for at in [unit / 2 + 10, unit + 3, 4 * unit, 4 * unit + 1023] {
+            found[found_len(span(unit / 2, at))] = 7;
+        }
+        assert_eq!(units_to_clear(run, &found), [span(unit / 2, 2 * unit), span(4 * unit, 4 * unit + 1024)]);
+        assert_eq!(differing_bytes(&found), 4 * 512);
+        // However it is cut, the same is counted.
+        let cut = found_len(span(unit / 2, 3 * unit));
+        assert_eq!(differing_bytes(&found[..cut]) + differing_bytes(&found[cut..]), 4 * 512);
+    }
 }

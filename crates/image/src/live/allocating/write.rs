@@ -10,7 +10,7 @@
 //!
 //! Absent on purpose: where new units lie best, which a format's container decides.
 
-use block::{FileIndex, Result, TargetFile};
+use block::{FileIndex, Result, TargetFile, is_zero};
 use extent::{HostSpan, Span, VirtualSpan};
 
 use super::{AllocatingDisk, Container, Place, State, Storage, To, Unit};
@@ -24,10 +24,6 @@ struct Target {
     old: Unit,
     place: Place,
     is_new: bool,
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| *byte == 0)
 }
 
 impl<C: Container> AllocatingDisk<C> {

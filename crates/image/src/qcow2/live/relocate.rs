@@ -290,7 +290,7 @@ impl Clusters {
                 bytes[range].fill(0);
             }
         }
-        Ok(bytes.iter().all(|byte| *byte == 0))
+        Ok(block::is_zero(&bytes))
     }
 
     /// Whether no refcount block counts it: it was one that counted itself.
