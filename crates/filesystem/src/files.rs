@@ -141,16 +141,20 @@ impl Fragments {
 
     /// Takes the next piece, `len_bytes` of the stream's `logical` at `physical`.
     pub fn push(&mut self, logical: u64, physical: u64, len_bytes: u64) {
-        let follows = self.last.is_some_and(|(last_logical, last_physical, last_len)| {
-            let adjacent = last_physical.saturating_add(last_len) == physical
-                || (last_physical, last_len) == (physical, len_bytes);
-            let past_hole = || {
-                self.spans_holes && logical.wrapping_sub(last_logical) == physical.wrapping_sub(last_physical)
-            };
-            adjacent || past_hole()
-        });
+        let piece = (logical, physical, len_bytes);
+        let follows = self.last.is_some_and(|last| self.follows(last, piece));
         self.count += u64::from(!follows);
-        self.last = Some((logical, physical, len_bytes));
+        self.last = Some(piece);
+    }
+
+    /// Whether a piece belongs to the run of the one before it: `logical`, `physical` and `len_bytes` of each.
+    pub fn follows(&self, last: (u64, u64, u64), next: (u64, u64, u64)) -> bool {
+        let ((last_logical, last_physical, last_len), (logical, physical, len_bytes)) = (last, next);
+        let adjacent = last_physical.saturating_add(last_len) == physical
+            || (last_physical, last_len) == (physical, len_bytes);
+        let past_hole =
+            || self.spans_holes && logical.wrapping_sub(last_logical) == physical.wrapping_sub(last_physical);
+        adjacent || past_hole()
     }
 
     /// How many runs there are.

@@ -11,6 +11,7 @@ use block::{
 use extent::{HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 
 use super::tables::index;
+use super::watched::ReadFile;
 use super::{LiveOptions, Watched, broken};
 use crate::Chain;
 
@@ -82,6 +83,17 @@ impl Flat {
         }))
     }
 
+    fn read_by(&self, at: VirtualOffset, buf: &mut [u8], read: ReadFile) -> Result<()> {
+        check_bounds(at, buf.len(), self.len_bytes())?;
+        let mut rest = buf;
+        for (part, file, place) in self.within(Span::new(at, rest.len() as u64))? {
+            let (piece, after) = rest.split_at_mut(index(part.len_bytes()));
+            read(self.file(file), place, piece)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
     fn file(&self, file: FileIndex) -> &Watched {
         &self.files[file.0 as usize]
     }
@@ -117,14 +129,7 @@ impl ReadAt<Virtual> for Flat {
     }
 
     fn read_at(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
-        check_bounds(at, buf.len(), self.len_bytes())?;
-        let mut rest = buf;
-        for (part, file, place) in self.within(Span::new(at, rest.len() as u64))? {
-            let (piece, after) = rest.split_at_mut(index(part.len_bytes()));
-            self.file(file).read_at(place, piece)?;
-            rest = after;
-        }
-        Ok(())
+        self.read_by(at, buf, ReadAt::read_at)
     }
 }
 
@@ -158,6 +163,10 @@ impl EditDisk for Flat {
             file.flush()?;
         }
         Ok(())
+    }
+
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_by(at, buf, TargetFile::read_stored)
     }
 
     fn write_zeros(&self, span: VirtualSpan) -> Result<()> {

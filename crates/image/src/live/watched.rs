@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::{ReadAt, Result, TargetFile};
-use extent::{Host, HostSpan};
+use extent::{Host, HostOffset, HostSpan};
 
 /// See the module's page.
 pub(crate) struct Watched {
@@ -41,6 +41,9 @@ impl Watched {
         }
     }
 }
+
+/// Reads from the page cache, or past it.
+pub(crate) type ReadFile = fn(&Watched, HostOffset, &mut [u8]) -> Result<()>;
 
 impl ReadAt<Host> for Watched {
     block::forward!(self, self.file => len_bytes, read_at);

@@ -206,6 +206,10 @@ impl<C: Container> EditDisk for AllocatingDisk<C> {
         self.flush_all()
     }
 
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_by(at, buf, TargetFile::read_stored)
+    }
+
     fn write_zeros(&self, span: VirtualSpan) -> Result<()> {
         self.zero(span, true)
     }

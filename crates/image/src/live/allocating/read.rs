@@ -14,6 +14,7 @@ use super::{AllocatingDisk, Container, Unit};
 use crate::BrokenTables;
 use crate::live::Missed;
 use crate::live::tables::index;
+use crate::live::watched::ReadFile;
 
 impl<C: Container> AllocatingDisk<C> {
     /// The units of `span`, whose region is locked.
@@ -83,19 +84,23 @@ impl<C: Container> AllocatingDisk<C> {
 
     /// Reads from the file; zeros past its end.
     pub(super) fn read_file(&self, at: HostOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_file_by(at, buf, ReadAt::read_at)
+    }
+
+    fn read_file_by(&self, at: HostOffset, buf: &mut [u8], read: ReadFile) -> Result<()> {
         let there = self.look().tables.len_bytes().saturating_sub(at.get()).min(buf.len() as u64);
         let (inside, outside) = buf.split_at_mut(index(there));
         outside.fill(0);
-        if inside.is_empty() { Ok(()) } else { self.file.read_at(at, inside) }
+        if inside.is_empty() { Ok(()) } else { read(&self.file, at, inside) }
     }
 
-    fn read_run(&self, run: &Run, buf: &mut [u8]) -> Result<()> {
+    fn read_run(&self, run: &Run, buf: &mut [u8], read: ReadFile) -> Result<()> {
         match run.state {
             RunState::Hole if self.has_parent => {
                 self.chain.read_parents(run.span.start(), buf)?;
             }
             RunState::Hole | RunState::Zero => buf.fill(0),
-            RunState::Data { offset, .. } => self.read_file(offset, buf)?,
+            RunState::Data { offset, .. } => self.read_file_by(offset, buf, read)?,
             RunState::Compressed { offset, len_bytes, .. } => {
                 let unit = self.expanded(offset, len_bytes)?;
                 let skip = index(self.skip_bytes(run.span.start()));
@@ -123,6 +128,12 @@ impl<C: Container> ReadAt<Virtual> for AllocatingDisk<C> {
     }
 
     fn read_at(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_by(at, buf, ReadAt::read_at)
+    }
+}
+
+impl<C: Container> AllocatingDisk<C> {
+    pub(super) fn read_by(&self, at: VirtualOffset, buf: &mut [u8], read: ReadFile) -> Result<()> {
         check_bounds(at, buf.len(), self.virtual_bytes)?;
         self.check_whole()?;
         let mut rest = buf;
@@ -130,7 +141,7 @@ impl<C: Container> ReadAt<Virtual> for AllocatingDisk<C> {
             let _shared = self.region(piece).read().expect("no writer panicked");
             for run in self.runs(piece)? {
                 let (part, after) = rest.split_at_mut(index(run.span.len_bytes()));
-                self.read_run(&run, part)?;
+                self.read_run(&run, part, read)?;
                 rest = after;
             }
         }

@@ -263,6 +263,46 @@ fn new_places_are_told_before_they_are_written() {
     assert_eq!(spans[0].end(), spans[1].start());
 }
 
+/// A file of which the storage holds other bytes than the page cache: each is inverted.
+struct Fallen(Arc<dyn block::TargetFile>);
+
+impl ReadAt<extent::Host> for Fallen {
+    block::forward!(self, self.0 => len_bytes, read_at);
+}
+
+impl block::TargetFile for Fallen {
+    block::forward!(self, self.0 => write_at, set_len, reserve, zero, punch, flush);
+
+    fn read_stored(&self, at: extent::HostOffset, buf: &mut [u8]) -> block::Result<()> {
+        self.0.read_at(at, buf)?;
+        buf.iter_mut().for_each(|byte| *byte = !*byte);
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_read_back_comes_from_the_storage() {
+    let dir = scratch();
+    for kind in KINDS {
+        let path = create(*kind, dir.path());
+        let chain = crate::live::files::chain_of(&path);
+        let open = |path: &std::path::PathBuf| {
+            Arc::new(Fallen(crate::live::files::RealFile::open(path))) as Arc<dyn block::TargetFile>
+        };
+        let files = crate::live::files::layer_files(&chain).iter().map(open).collect();
+        let disk = image::live::open(chain, files, image::live::LiveOptions::default()).unwrap();
+        let at = Offset::new(65_000);
+        disk.write_at(at, &[7; 4096]).unwrap();
+        disk.flush().unwrap();
+        let mut found = [0; 4096];
+        disk.read_at(at, &mut found).unwrap();
+        assert_eq!(found, [7; 4096], "{}", kind.name);
+        disk.read_stored(at, &mut found).unwrap();
+        assert_eq!(found, [!7; 4096], "{}", kind.name);
+        disk.close().unwrap();
+    }
+}
+
 /// Programs that go by VHD's sector bitmaps see what is written into blocks whose bitmaps have gaps.
 #[test]
 fn bitmaps_of_old_vhd_blocks_are_completed() {

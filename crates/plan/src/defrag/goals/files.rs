@@ -234,11 +234,14 @@ fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> 
         return Ok(false);
     }
     let mut runs = work.runs(stream);
+    let too_large_count = runs.iter().filter(|run| !work.space.is_a_step(run.bytes)).count();
+    runs.retain(|run| {
+        let others = too_large_count - usize::from(!work.space.is_a_step(run.bytes));
+        others == 0 && has_free_beside(work, stream, run, growth)
+    });
     runs.sort_by_key(|run| std::cmp::Reverse(run.bytes));
     for run in &runs {
-        let is_too_large = |other: &Run| other != run && !work.space.is_a_step(other.bytes);
-        let placement = Placement::around(work, stream, run).filter(|_| !runs.iter().any(is_too_large));
-        let Some(placement) = placement else { continue };
+        let Some(placement) = Placement::around(work, stream, run) else { continue };
         if work.space.offers_all(placement.parts.iter().map(|(_, span)| *span), growth) {
             for (extents, place) in placement.parts {
                 work.move_to(extents, place)?;
@@ -247,6 +250,20 @@ fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> 
         }
     }
     Ok(false)
+}
+
+/// Whether what lies before a run of a stream, or behind it where nothing does, has a place of which the end next to the run is free: most runs of
+/// a file in many pieces have none.
+fn has_free_beside(work: &Work<'_>, stream: usize, run: &Run, growth: Growth) -> bool {
+    let all = work.layout.extents_of(stream);
+    let bounds = work.bounds(run);
+    let free = match growth {
+        Growth::Never => work.space.held(),
+        Growth::Limited => work.space.free(),
+    };
+    let is_free = |at: Option<u64>| at.is_some_and(|at| free.around(VolumeOffset::new(at)).is_some());
+    (run.extents.start == all.start || is_free(bounds.start().get().checked_sub(1)))
+        && (run.extents.end == all.end || is_free(Some(bounds.end().get())))
 }
 
 fn place_whole(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> {

@@ -2,6 +2,9 @@
 //!
 //! Cells are of a moment: what moved since is seen when a window is looked at closely.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use extent::{ExtentSet, Span, Volume, VolumeSpan};
 
 use super::effort::{EXTENT_EFFORT, Effort};
@@ -162,9 +165,12 @@ impl Cells {
         effort: &mut Effort,
     ) -> Vec<VolumeSpan> {
         let mut all = Vec::new();
-        self.each_window(bytes, heavy_bytes, effort, |window| all.push((window.cost_bytes, window.span)));
+        self.each_window(bytes, heavy_bytes, effort, |window| {
+            all.push(Reverse((window.cost_bytes, window.span)));
+        });
         effort.spend(all.len() as u64 * SORT_EFFORT);
-        all.sort_unstable();
+        // Few of them are looked at: those behind need not be in order.
+        let mut all = BinaryHeap::from(all);
         let mut chosen = Spans::default();
         let is_apart = |span: &VolumeSpan| {
             let is_apart = chosen.within(*span).next().is_none();
@@ -173,7 +179,8 @@ impl Cells {
             }
             is_apart
         };
-        all.into_iter().map(|(_, span)| span).filter(is_apart).take(count).collect()
+        let ascending = std::iter::from_fn(|| all.pop()).map(|Reverse((_, span))| span);
+        ascending.filter(is_apart).take(count).collect()
     }
 
     /// Shows every window of `bytes`, ascending.

@@ -36,6 +36,8 @@ pub struct Layout {
     room: Vec<VolumeSpan>,
     streams: Vec<Entry>,
     extents: Vec<Extent>,
+    /// For each extent the bytes of all up to its end, modulo 2^64.
+    ends: Vec<u64>,
     reasons: Vec<&'static str>,
     /// Files of which no stream moves as a whole any more, see [`Self::in_parts`].
     parted: BTreeSet<FileId>,
@@ -73,6 +75,7 @@ impl Layout {
             room: Vec::new(),
             streams: Vec::new(),
             extents: Vec::new(),
+            ends: Vec::new(),
             reasons: Vec::new(),
             parted: BTreeSet::new(),
             is_too_large: false,
@@ -184,7 +187,8 @@ impl Layout {
 
     /// Bytes of consecutive extents.
     pub(crate) fn bytes_of(&self, extents: Range<usize>) -> u64 {
-        self.extents[extents].iter().fold(0, |sum, extent| sum.saturating_add(extent.span.len_bytes()))
+        let before = |extent: usize| extent.checked_sub(1).map_or(0, |last| self.ends[last]);
+        before(extents.end).wrapping_sub(before(extents.start))
     }
 
     /// Where every extent lies.
@@ -195,10 +199,10 @@ impl Layout {
     /// Whether an extent is of one run with the one before it, which is of the same stream, if they lie at these places.
     pub(crate) fn follows(&self, extent: usize, before_at: VolumeOffset, at: VolumeOffset) -> bool {
         let (last, next) = (&self.extents[extent - 1], &self.extents[extent]);
-        let mut rule = self.rule;
-        rule.push(last.logical, before_at.get(), last.span.len_bytes());
-        rule.push(next.logical, at.get(), next.span.len_bytes());
-        rule.count() == 1
+        self.rule.follows(
+            (last.logical, before_at.get(), last.span.len_bytes()),
+            (next.logical, at.get(), next.span.len_bytes()),
+        )
     }
 
     /// In how many runs the extents are.
@@ -331,6 +335,11 @@ impl StreamVisitor for Layout {
         };
         let kept = extents().map(|extent| Extent { logical: extent.logical.get(), span: extent.span });
         self.extents.extend(kept);
+        let mut end = self.ends.last().copied().unwrap_or(0);
+        self.ends.extend(self.extents[extents_at as usize..].iter().map(|extent| {
+            end = end.wrapping_add(extent.span.len_bytes());
+            end
+        }));
         self.is_too_large |= u32::try_from(self.extents.len()).is_err();
         if self.extents.len() > extents_at as usize {
             let is_main = stream.name == StreamName::Main;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: sorted, disjoint, coalesced, and both indices tell the same.
 
+use std::collections::btree_map::Iter;
 use std::collections::{BTreeMap, BTreeSet};
 
 use extent::{VolumeOffset, VolumeSpan};
@@ -16,6 +17,17 @@ pub(crate) struct Spans {
     /// Lengths with starts.
     by_len: BTreeSet<(u64, u64)>,
     total_bytes: u64,
+}
+
+/// Spans, ascending.
+pub(crate) struct Ascending<'a>(Iter<'a, u64, u64>);
+
+impl Iterator for Ascending<'_> {
+    type Item = VolumeSpan;
+
+    fn next(&mut self) -> Option<VolumeSpan> {
+        self.0.next().map(|(start, len)| span_at(*start, *len))
+    }
 }
 
 impl FromIterator<VolumeSpan> for Spans {
@@ -36,8 +48,8 @@ impl Spans {
     }
 
     /// All spans, ascending.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = VolumeSpan> + '_ {
-        self.by_start.iter().map(|(start, len)| span_at(*start, *len))
+    pub(crate) fn iter(&self) -> Ascending<'_> {
+        Ascending(self.by_start.iter())
     }
 
     /// The spans from the last one down.

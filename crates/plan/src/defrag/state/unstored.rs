@@ -10,7 +10,7 @@ use block::HOST_BLOCK_BYTES;
 use extent::{VolumeOffset, VolumeSpan};
 
 use super::layout::Layout;
-use super::spans::Spans;
+use super::spans::{Ascending, Spans};
 use crate::defrag::plan::DefragOptions;
 
 /// What is not stored, free or not.
@@ -67,8 +67,7 @@ impl Unstored {
 
     /// [`Self::touches`], asked of spans that ascend, one behind the other.
     pub(crate) fn by_place(&self) -> UnstoredByPlace<'_> {
-        let ascending = [&self.absent, &self.holes].map(|spans| Box::new(spans.iter()) as Ascending<'_>);
-        UnstoredByPlace { parts: ascending.map(Iterator::peekable) }
+        UnstoredByPlace { parts: [&self.absent, &self.holes].map(|spans| spans.iter().peekable()) }
     }
 
     /// What of `window` the container has no place for, as far as it is whole units, in order.
@@ -181,8 +180,6 @@ impl Unstored {
         VolumeSpan::between(at(start), at(end))
     }
 }
-
-type Ascending<'a> = Box<dyn Iterator<Item = VolumeSpan> + 'a>;
 
 /// What is not stored, walked along once with what is asked for.
 pub(crate) struct UnstoredByPlace<'a> {
