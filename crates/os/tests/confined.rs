@@ -22,7 +22,7 @@ use os::{
     Confined, ConfinedNames, DeviceTarget, ExtractFolder, FolderOptions, Granted, HostFolder, LiveFile,
     NewFile, SourceFile, StoragePromise, Work,
 };
-use rustix::fs::{IFlags, ioctl_setflags};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::process::{
     Pid, Signal, getppid, getpriority_process, kill_process, setpriority_process, test_kill_process,
 };
@@ -53,7 +53,11 @@ const ATTEMPTS: &[(&str, Ending, Attempt)] = &[
     ("change permissions of what is open", PERMISSION, |_| {
         opened().set_permissions(fs::Permissions::from_mode(0o777))
     }),
-    ("change flags of what is open", PERMISSION, |_| Ok(ioctl_setflags(opened(), IFlags::NOATIME)?)),
+    ("change flags of what is open", PERMISSION, |_| {
+        // Without the flags that it has, ext4 would rewrite its map, which takes a file in one piece.
+        let flags = ioctl_getflags(opened()).unwrap_or(IFlags::empty());
+        Ok(ioctl_setflags(opened(), flags | IFlags::NOATIME)?)
+    }),
     ("start a program", PERMISSION, |_| Command::new("/bin/true").status().map(drop)),
     ("connect to a socket", PERMISSION, |folder| UnixStream::connect(folder.join("socket")).map(drop)),
     ("connect to an address", PERMISSION, |folder| {
