@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 use crate::guest::as_root;
-use crate::loops::mount;
+use crate::loops::{mount, unmount};
 use crate::tools::{mke2fs, scratch};
 
 const FILL: &str = include_str!("../scripts/fill-ext.py");
@@ -57,10 +57,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let dir = self.dir.path().to_str().unwrap();
-        if !as_root("umount", &[dir]).status.success() {
-            as_root("umount", &["-l", dir]);
-        }
+        unmount(self.dir.path());
     }
 }
 
