@@ -107,17 +107,14 @@ pub fn mount(args: &[&str]) {
 /// Unmounts what is there. Whoever looks at all mounts of the machine may hold it for a moment; and who has mounts of its own begins with all
 /// that there are, so that the file system lives on after this until they let go of it.
 pub fn unmount(folder: &Path) {
-    let unmount = |args: &[&OsStr]| {
-        let output = Command::new("umount").args(args).output();
-        output.is_ok_and(|output| output.status.success())
-    };
+    let unmount = |args: &[&str]| as_root("umount", args).status.success();
     let device = loop_that_goes_with(folder);
-    let folder = folder.as_os_str();
+    let folder = folder.to_str().unwrap();
     let deadline = Instant::now() + if std::thread::panicking() { Duration::ZERO } else { PATIENCE };
     while !unmount(&[folder]) {
         if Instant::now() >= deadline {
             // A test failed with a file open.
-            unmount(&[OsStr::new("-l"), folder]);
+            unmount(&["-l", folder]);
             return;
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -5,7 +5,7 @@
 //!
 //! Invariant: nothing is written but the pieces, each to its own place.
 
-use block::{AlignedBuffer, EditDisk, Result};
+use block::{AlignedBuffer, EditDisk, Result, is_zero};
 use extent::{ExtentSet, Virtual, VirtualOffset, VirtualSpan};
 use mutants::broken;
 use xxhash_rust::xxh3::xxh3_128;
@@ -126,7 +126,7 @@ fn write(disk: &dyn EditDisk, to: VirtualOffset, holes: &ExtentSet<Virtual>, byt
     let all = VirtualSpan::new(to, bytes.len() as u64);
     let mut at = to;
     for hole in holes.within(all) {
-        if of(hole).iter().any(|byte| *byte != 0) {
+        if !is_zero(of(hole)) {
             continue;
         }
         write_stored(disk, VirtualSpan::between(at, hole.start()), of)?;

@@ -229,8 +229,9 @@ impl Window<'_> {
             }
             self.read(run.span)?;
             let found = &self.found[..found_len(run.span)];
-            done.written_bytes += differing_bytes(found);
             for stale in units_to_clear(run.span, found) {
+                let from = found_len(Span::between(run.span.start(), stale.start()));
+                done.written_bytes += differing_bytes(&found[from..][..found_len(stale)]);
                 if let Some(disk) = self.disk {
                     disk.zero(stale, true)?;
                 }

@@ -252,8 +252,8 @@ fn keep_one(work: &mut Work<'_>, stream: usize, growth: Growth) -> Result<bool> 
     Ok(false)
 }
 
-/// Whether what lies before a run of a stream, or behind it where nothing does, has a place of which the end next to the run is free: most runs of
-/// a file in many pieces have none.
+/// Whether a stream could come to lie around this run of it, as far as the bytes next to the run tell: what goes before it needs the last one before
+/// it free, what goes behind it the first one behind. Most runs of a file in many pieces are told apart by that.
 fn has_free_beside(work: &Work<'_>, stream: usize, run: &Run, growth: Growth) -> bool {
     let all = work.layout.extents_of(stream);
     let bounds = work.bounds(run);

@@ -36,7 +36,7 @@ pub struct Layout {
     room: Vec<VolumeSpan>,
     streams: Vec<Entry>,
     extents: Vec<Extent>,
-    /// For each extent the bytes of all up to its end, modulo 2^64.
+    /// For each extent the bytes of all up to its end, modulo 2^64: what may move does not overlap, so that a difference of two is exact.
     ends: Vec<u64>,
     reasons: Vec<&'static str>,
     /// Files of which no stream moves as a whole any more, see [`Self::in_parts`].
