@@ -105,10 +105,9 @@ pub trait EditDisk: ReadAt<Virtual> {
     /// Returns when all that was written is on stable storage. After a failure nothing may be relied on.
     fn flush(&self) -> Result<()>;
 
-    /// As [`ReadAt::read_at`], but from the storage rather than from a cache where that can be had.
-    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
-        self.read_at(at, buf)
-    }
+    /// As [`ReadAt::read_at`], but from the storage rather than from a cache where that can be had. Each disk says how: one that forgot to would
+    /// have what was written proven by the cache.
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()>;
 
     /// Makes `span` read as zeros, and stores as little for that as the image allows. `Refused` as for [`Self::write_at`].
     fn write_zeros(&self, span: VirtualSpan) -> Result<()> {

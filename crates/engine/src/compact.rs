@@ -230,6 +230,10 @@ mod tests {
             self.0.lock().unwrap().push("flush".into());
             Ok(())
         }
+
+        fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+            self.read_at(at, buf)
+        }
     }
 
     impl LiveDisk for Log {

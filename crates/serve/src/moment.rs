@@ -285,6 +285,10 @@ impl EditDisk for Moment {
     fn flush(&self) -> Result<()> {
         Ok(())
     }
+
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
 }
 
 impl Disk for Moment {
@@ -375,6 +379,10 @@ mod tests {
 
         fn flush(&self) -> Result<()> {
             Ok(())
+        }
+
+        fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+            self.read_at(at, buf)
         }
     }
 

@@ -32,4 +32,8 @@ impl EditDisk for EditFile<'_> {
     fn flush(&self) -> Result<()> {
         self.0.flush()
     }
+
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
 }

@@ -453,6 +453,10 @@ impl EditDisk for FillingDisk {
     fn flush(&self) -> Result<()> {
         if self.state().unstored == 0 { self.target.flush() } else { self.store() }
     }
+
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
 }
 
 impl Disk for FillingDisk {

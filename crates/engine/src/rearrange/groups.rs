@@ -223,6 +223,10 @@ mod tests {
         fn flush(&self) -> Result<()> {
             Ok(())
         }
+
+        fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+            self.read_at(at, buf)
+        }
     }
 
     /// What a copy of pieces of `bytes`, from and to these places, asks for in all.

@@ -65,6 +65,10 @@ impl EditDisk for Liar<'_> {
     fn flush(&self) -> Result<()> {
         self.below.flush()
     }
+
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
 }
 
 /// The disk before a change, and a journal for it.

@@ -95,6 +95,10 @@ impl EditDisk for Lean {
     fn flush(&self) -> Result<()> {
         self.disk.flush()
     }
+
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
 }
 
 impl Disk for Lean {

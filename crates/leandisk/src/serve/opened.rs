@@ -445,6 +445,10 @@ impl EditDisk for ReadOnly {
     fn flush(&self) -> Result<()> {
         Ok(())
     }
+
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
 }
 
 impl Disk for ReadOnly {

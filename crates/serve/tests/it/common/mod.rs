@@ -95,6 +95,10 @@ impl EditDisk for RawDisk {
         }
         self.file.sync_data().map_err(|error| Error::io("flush", error))
     }
+
+    fn read_stored(&self, at: VirtualOffset, buf: &mut [u8]) -> Result<()> {
+        self.read_at(at, buf)
+    }
 }
 
 impl Disk for RawDisk {
