@@ -468,7 +468,7 @@ fn a_restore_that_is_killed_is_gone_on_with() {
         repo.with(&args, &restore).into_iter().map(ToOwned::to_owned).collect()
     };
     let targets = TARGETS.iter().filter(|target| ["target.raw", "plain.qcow2"].contains(&target.name));
-    kill_and_resume(targets, restore, &[], |target, image| target.assert_identical(image, &disk));
+    kill_and_resume(targets, restore, &[], |target, image| target.assert_identical(image, &disk), 1);
     repo.fail(2, &["restore", "latest", arg(&disk), "--in-place", "--resume"]);
 }
 
