@@ -345,9 +345,10 @@ pub fn kill_and_resume<'a>(
     at_least: u32,
 ) {
     let mut resumed = 0;
-    // On a busy machine signals come late, and many find a whole target.
-    for _ in 0..10 {
-        resumed += kill_and_resume_once(targets.clone(), &copy, slowly, &judge);
+    // Signals come too early, before anything is copied, or on a busy machine too late, when all is.
+    for attempt in 1..=10 {
+        let delay = Duration::from_millis(5) * attempt;
+        resumed += kill_and_resume_once(targets.clone(), &copy, slowly, &judge, delay);
         println!("{resumed} copies were resumed");
         if resumed >= at_least {
             return;
@@ -361,6 +362,7 @@ fn kill_and_resume_once<'a>(
     copy: &impl Fn(&Path) -> Vec<String>,
     slowly: &[&str],
     judge: &impl Fn(&Target, &Path),
+    delay: Duration,
 ) -> u32 {
     let started: Vec<_> = targets
         .into_iter()
@@ -372,6 +374,7 @@ fn kill_and_resume_once<'a>(
             command.args(&args).args(slowly).stdout(Stdio::null()).stderr(Stdio::null());
             let mut child = command.spawn().unwrap();
             wait_until(&mut child, || !names_in(dir.path()).is_empty());
+            sleep(delay);
             signal(&child, "STOP");
             (target, dir, args, child)
         })
