@@ -42,7 +42,7 @@ pub use lock::{host_name, is_abandoned, partial_suffix};
 pub use mutant::Mutant;
 pub use pack::{BlobKind, Place};
 pub use record::{LayerFile, LayerState, Layers, Record, Start};
-pub use repository::Repository;
+pub use repository::{KeyCost, Repository};
 pub use session::{Added, Packer, Session};
 pub use snapshot::{Node, Snapshot, Tree};
 pub use storage::{Change, Denied, Kind, Memory, Storage, WHOLE_BYTES_MAX};

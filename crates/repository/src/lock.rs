@@ -171,12 +171,12 @@ mod tests {
     use block::ErrorKind;
 
     use super::*;
-    use crate::{Memory, Repository};
+    use crate::{KeyCost, Memory, Repository};
 
     #[test]
     fn an_exclusive_lock_forbids_unless_it_is_stale() {
         let memory = Arc::new(Memory::default());
-        let repository = Repository::init(memory, b"password").unwrap();
+        let repository = Repository::init_with_cost(memory, b"password", KeyCost::LEAST).unwrap();
         let inner = &repository.inner;
         let here = LockFile { exclusive: true, ..LockFile::of_this_process() };
         let put = |file: &LockFile| inner.save_json(Kind::Lock, file).unwrap().0.to_string();

@@ -18,11 +18,25 @@ use crate::storage::{Denied, Kind, Storage};
 use crate::unlocked::{Unlocked, from_json, missing, to_json};
 use crate::{Id, polynomial, time};
 
-/// scrypt's cost in keys that are made here: the least with 32 MiB of memory that OWASP's "Password Storage Cheat Sheet" recommends. restic makes keys
-/// of this memory, with as many parts as take half a second.
-const SCRYPT_LOG_N: u8 = 15;
-const SCRYPT_R: u32 = 8;
-const SCRYPT_P: u32 = 3;
+/// What it takes to try a password: scrypt's parameters (RFC 7914, section 2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyCost {
+    /// The logarithm to base 2 of `N`.
+    pub log_n: u8,
+    /// The block size.
+    pub r: u32,
+    /// How many parts are made, each by itself.
+    pub p: u32,
+}
+
+impl KeyCost {
+    /// That of keys that are made here: the least with 32 MiB of memory that OWASP's "Password Storage Cheat Sheet" recommends. restic makes keys of
+    /// this memory, with as many parts as take half a second.
+    pub const RECOMMENDED: Self = Self { log_n: 15, r: 8, p: 3 };
+    /// None to speak of: for tests, which open a repository hundreds of times.
+    pub const LEAST: Self = Self { log_n: 1, r: 1, p: 1 };
+}
+
 /// The most that a key file may demand: 1 GiB of memory.
 const SCRYPT_BYTES_MAX: u64 = 1 << 30;
 /// The most memory of parts that are made at once, unless one alone takes more.
@@ -72,12 +86,17 @@ pub struct Repository {
 impl Repository {
     /// Makes one. `Refused` if there is one already.
     pub fn init(storage: Arc<dyn Storage>, password: &[u8]) -> Result<Self> {
+        Self::init_with_cost(storage, password, KeyCost::RECOMMENDED)
+    }
+
+    /// The same with a key that costs so much.
+    pub fn init_with_cost(storage: Arc<dyn Storage>, password: &[u8], cost: KeyCost) -> Result<Self> {
         if exists(&*storage)? {
             return Err(Error::refused("there is a repository already").path(storage.place()));
         }
         storage.prepare()?;
         let key = Key::random()?;
-        let key_file = to_json(&seal_master(&key, password)?)?;
+        let key_file = to_json(&seal_master(&key, password, cost)?)?;
         storage.create(Kind::Key, &Id::of(&key_file).to_string(), &key_file)?;
         let mut id = [0; 32];
         random(&mut id)?;
@@ -197,7 +216,8 @@ fn exists(storage: &dyn Storage) -> Result<bool> {
 
 /// The key that a password makes. `None` if scrypt has no such cost. Its `p` parts are independent of each other, and are made at once, as far as there are
 /// processors, and memory for what each of them takes.
-fn derive(password: &[u8], salt: &[u8], (log_n, r, p): (u8, u32, u32)) -> Result<Option<Key>> {
+fn derive(password: &[u8], salt: &[u8], cost: KeyCost) -> Result<Option<Key>> {
+    let KeyCost { log_n, r, p } = cost;
     let Ok(params) = scrypt::Params::new(log_n, r, p) else { return Ok(None) };
     let each_bytes = (128 * u64::from(r)) << log_n;
     let fitting = usize::try_from(SCRYPT_AT_ONCE_BYTES_MAX / each_bytes).unwrap_or(usize::MAX);
@@ -210,10 +230,9 @@ fn derive(password: &[u8], salt: &[u8], (log_n, r, p): (u8, u32, u32)) -> Result
     Ok(made.ok().map(|()| Key::from_bytes(&bytes)))
 }
 
-fn seal_master(key: &Key, password: &[u8]) -> Result<KeyFile> {
+fn seal_master(key: &Key, password: &[u8], cost: KeyCost) -> Result<KeyFile> {
     let mut salt = [0; 64];
     random(&mut salt)?;
-    let cost = (SCRYPT_LOG_N, SCRYPT_R, SCRYPT_P);
     let user = derive(password, &salt, cost)?.ok_or_else(|| Error::unsupported("scrypt"))?;
     let master = MasterKey {
         mac: MasterMac { k: BASE64.encode(key.mac_k), r: BASE64.encode(key.mac_r) },
@@ -224,9 +243,9 @@ fn seal_master(key: &Key, password: &[u8]) -> Result<KeyFile> {
         username: lock::user_name(),
         hostname: lock::host_name(),
         kdf: "scrypt".into(),
-        n: 1 << SCRYPT_LOG_N,
-        r: SCRYPT_R,
-        p: SCRYPT_P,
+        n: 1 << cost.log_n,
+        r: cost.r,
+        p: cost.p,
         salt: BASE64.encode(salt),
         data: BASE64.encode(user.seal(&to_json(&master)?)?),
     })
@@ -266,8 +285,8 @@ fn open_key(bytes: &[u8], name: &str, password: &[u8]) -> Result<Option<Key>> {
     let log_n = u8::try_from(file.n.trailing_zeros()).expect("at most 64");
     let decode = |text: &str, what| BASE64.decode(text).map_err(|_| corrupt(what));
     let salt = decode(&file.salt, "salt")?;
-    let user =
-        derive(password, &salt, (log_n, file.r, file.p))?.ok_or_else(|| corrupt("the cost of scrypt"))?;
+    let cost = KeyCost { log_n, r: file.r, p: file.p };
+    let user = derive(password, &salt, cost)?.ok_or_else(|| corrupt("the cost of scrypt"))?;
     let Some(master) = user.open(&decode(&file.data, "data")?) else { return Ok(None) };
     let master: MasterKey = from_json(&master, Kind::Key, name)?;
     let sized = |text: &str| decode(text, "master key");

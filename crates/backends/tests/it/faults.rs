@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use backends::{Limits, Mutant, Options};
 use block::ErrorKind;
-use repository::{BlobKind, Id, Kind, Node, Repository, Session, Snapshot, Storage, Tree};
+use repository::{BlobKind, Id, KeyCost, Kind, Node, Repository, Session, Snapshot, Storage, Tree};
 use testkit::{RestFault, RestServer};
 
 use crate::{limits, noise, open, options};
@@ -154,7 +154,7 @@ fn read_all(storage: &Arc<dyn Storage>) -> block::Result<usize> {
 fn backups_over_a_shaky_line_leave_a_whole_repository() {
     let server = RestServer::start(6, None);
     let storage = at(&server);
-    Repository::init(storage.clone(), b"password").unwrap();
+    Repository::init_with_cost(storage.clone(), b"password", KeyCost::LEAST).unwrap();
     let (mut stored, mut failed) = (0, 0);
     for generation in 1..=6 {
         let all =

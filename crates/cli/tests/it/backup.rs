@@ -4,7 +4,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
+use repository::{Folder, KeyCost, Repository};
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::{Guest, Inside, run, scratch};
@@ -21,7 +23,17 @@ pub(crate) struct Repo {
 }
 
 impl Repo {
+    /// Empty, with a key that costs little: the program and restic open it hundreds of times.
     pub(crate) fn new() -> Self {
+        let repo = Self::nowhere();
+        fs::create_dir(repo.path()).unwrap();
+        let folder = Arc::new(Folder::new(&repo.path()));
+        Repository::init_with_cost(folder, b"correct horse", KeyCost::LEAST).unwrap();
+        repo
+    }
+
+    /// Only the password of one that is not made yet.
+    pub(crate) fn nowhere() -> Self {
         let dir = scratch();
         fs::write(dir.path().join("password"), "correct horse\n").unwrap();
         Self { dir }
@@ -98,7 +110,7 @@ pub(crate) fn noise(path: &Path, mebibytes: u64, seed: u64) {
 fn restic_restores_what_a_copy_of_the_disk_holds() {
     let dir = scratch();
     let path = |name: &str| dir.path().join(name);
-    let repo = Repo::new();
+    let repo = Repo::nowhere();
     let [ntfs, ext4] = Guest::both();
     let kind = |name: &str| SOURCES.iter().find(|kind| kind.name == name).unwrap();
     let vhdx = kind("dynamic.vhdx").make(&ntfs.disk, dir.path());
@@ -267,7 +279,7 @@ fn an_increment_stores_what_changed_and_restic_prunes() {
     assert_same_bytes(&disk, &restored);
 
     // To another repository, of the format's first version, which Leandisk adds to as well.
-    let other = Repo::new();
+    let other = Repo::nowhere();
     other.restic(&["init", "--repository-version", "1"]);
     let [_, from, _, password] = repo.args();
     other.restic(&["copy", "--from-repo", &from, "--from-password-file", &password]);
@@ -315,7 +327,7 @@ fn a_defragmentation_is_no_new_disk() {
 
 #[test]
 fn what_is_wrong_is_said_before_anything_is_stored() {
-    let repo = Repo::new();
+    let repo = Repo::nowhere();
     let guest = Guest::get(Inside::Ext4);
     let disk = arg(&guest.disk);
     assert!(repo.fail(3, &["backup", disk]).contains("no repository"));
@@ -491,7 +503,7 @@ impl Drop for Tmpfs {
 
 #[test]
 fn a_full_storage_is_an_error_and_the_repository_stays_whole() {
-    let repo = Repo::new();
+    let repo = Repo::nowhere();
     let storage = Tmpfs::new(repo.path(), "24m");
     let disk = repo.dir.path().join("disk.raw");
     noise(&disk, 2, 8);

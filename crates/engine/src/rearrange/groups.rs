@@ -19,8 +19,15 @@ const GAP_BYTES_MAX: u64 = 64 << 10;
 /// What is read at once with what lies between.
 const WINDOW_BYTES_MAX: u64 = 1 << 20;
 
-/// So many groups each worker finds, if there is enough, so that none waits for the last of them.
+/// So many groups of large pieces each worker finds, if there is enough, so that none waits for the last of them.
 const GROUPS_PER_WORKER: u64 = 4;
+
+/// Pieces that are smaller on average are small. The fewer groups they are in, the less lies between those of one, and the fewer requests read
+/// them.
+const SMALL_BYTES_MAX: u64 = GAP_BYTES_MAX;
+
+/// What a group of small pieces holds.
+const SMALL_GROUP_BYTES_MAX: u64 = 16 << 20;
 
 /// A group of less is not worth a request.
 const GROUP_BYTES_MIN: u64 = 256 << 10;
@@ -40,13 +47,11 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// For groups, and windows of what arrived, of pieces that are `longest_bytes` long at the most and `total_bytes` in all.
-    pub(super) fn new(longest_bytes: u64, total_bytes: u64) -> Self {
+    /// For pieces of which `bytes` are held at once. `has_gaps` if what lies between them is read, too.
+    pub(super) fn new(bytes: u64, has_gaps: bool) -> Self {
         let len = |bytes: u64| usize::try_from(bytes).expect("bounded");
-        let pieces_bytes = total_bytes.clamp(longest_bytes, PIECE_BYTES_MAX);
-        // With two pieces a gap lies between them.
-        let window_bytes = if longest_bytes == total_bytes { 0 } else { WINDOW_BYTES_MAX };
-        Self { pieces: AlignedBuffer::new(len(pieces_bytes)), window: AlignedBuffer::new(len(window_bytes)) }
+        let window_bytes = if has_gaps { WINDOW_BYTES_MAX } else { 0 };
+        Self { pieces: AlignedBuffer::new(len(bytes)), window: AlignedBuffer::new(len(window_bytes)) }
     }
 }
 
@@ -66,8 +71,11 @@ impl Slot<'_> {
 /// All pieces in groups, for so many workers.
 pub(super) fn groups<'a>(by_destination: &[&'a Piece], worker_count: usize) -> Vec<Group<'a>> {
     let total_bytes: u64 = by_destination.iter().map(|piece| piece.from.len_bytes()).sum();
-    let shares = (worker_count.max(1) as u64).saturating_mul(GROUPS_PER_WORKER);
-    let bytes_max = total_bytes.div_ceil(shares).clamp(GROUP_BYTES_MIN, PIECE_BYTES_MAX);
+    let are_small = total_bytes <= SMALL_BYTES_MAX.saturating_mul(by_destination.len() as u64);
+    let (groups_per_worker, most_bytes) =
+        if are_small { (1, SMALL_GROUP_BYTES_MAX) } else { (GROUPS_PER_WORKER, PIECE_BYTES_MAX) };
+    let shares = (worker_count.max(1) as u64).saturating_mul(groups_per_worker);
+    let bytes_max = total_bytes.div_ceil(shares).clamp(GROUP_BYTES_MIN, most_bytes);
     let mut groups: Vec<Group<'_>> = Vec::new();
     for piece in by_destination {
         let bytes = piece.from.len_bytes();
@@ -85,6 +93,11 @@ pub(super) fn groups<'a>(by_destination: &[&'a Piece], worker_count: usize) -> V
 impl Group<'_> {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether what lies between pieces may be read, too.
+    pub(super) fn has_gaps(&self) -> bool {
+        self.pieces.len() > 1
     }
 
     /// Copies all of it, and notes the pieces' digests. What of it goes to `holes` is not stored, if it reads as zeros.
@@ -238,9 +251,9 @@ mod tests {
             Piece::new(VirtualSpan::new(VirtualOffset::new(*from), bytes), VirtualOffset::new(*to))
         };
         let pieces: Vec<_> = places.iter().map(piece).collect();
-        let total_bytes = bytes * pieces.len() as u64;
         for group in groups(&pieces.iter().collect::<Vec<_>>(), 1) {
-            group.copy(&disk, &ExtentSet::new(), &mut Buffers::new(bytes, total_bytes)).unwrap();
+            let mut buffers = Buffers::new(group.bytes(), group.has_gaps());
+            group.copy(&disk, &ExtentSet::new(), &mut buffers).unwrap();
         }
         let mut after = before.clone();
         let range = |at: u64| usize::try_from(at).unwrap()..usize::try_from(at + bytes).unwrap();

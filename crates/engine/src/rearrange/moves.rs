@@ -9,7 +9,7 @@ use filesystem::Relocations;
 use journal::Move;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::groups::{Buffers, groups};
+use super::groups::{Buffers, Group, groups};
 use super::index;
 use super::piece::{PIECE_BYTES_MAX, Piece};
 use crate::monitor::JobMonitor;
@@ -64,7 +64,9 @@ impl<'a> Mover<'a> {
     /// Copies everything. `false` if the monitor asked to stop.
     pub(super) fn copy(&self, monitor: &dyn JobMonitor) -> Result<bool> {
         let groups = groups(&self.by_destination(), self.thread_count);
-        self.share(groups.len(), monitor, |number, buffers| {
+        let bytes_max = groups.iter().map(Group::bytes).max().unwrap_or(0);
+        let buffers = || Buffers::new(bytes_max, groups.iter().any(Group::has_gaps));
+        self.share(groups.len(), buffers, monitor, |number, buffers| {
             let group = &groups[number];
             group.copy(self.disk, &self.holes, buffers)?;
             monitor.advanced(group.bytes(), group.bytes());
@@ -95,22 +97,29 @@ impl<'a> Mover<'a> {
                 start = number;
             }
         }
-        self.share(windows.len(), monitor, |number, buffers| {
-            let (window, pieces) = windows[number];
-            let bytes = &mut buffers.pieces[..index(window.start(), window.end())];
-            self.disk.read_stored(window.start(), bytes)?;
-            for piece in pieces {
-                let span = piece.to_span();
-                let arrived = &bytes[index(window.start(), span.start())..index(window.start(), span.end())];
-                if xxh3_128(arrived) != piece.digest() {
-                    return Err(Error::mismatch(
-                        "what was written did not arrive: the storage is not to be trusted",
-                    )
-                    .at(span.start()));
+        let bytes_max = windows.iter().map(|(window, _)| window.len_bytes()).max().unwrap_or(0);
+        self.share(
+            windows.len(),
+            || Buffers::new(bytes_max, false),
+            monitor,
+            |number, buffers| {
+                let (window, pieces) = windows[number];
+                let bytes = &mut buffers.pieces[..index(window.start(), window.end())];
+                self.disk.read_stored(window.start(), bytes)?;
+                for piece in pieces {
+                    let span = piece.to_span();
+                    let arrived =
+                        &bytes[index(window.start(), span.start())..index(window.start(), span.end())];
+                    if xxh3_128(arrived) != piece.digest() {
+                        return Err(Error::mismatch(
+                            "what was written did not arrive: the storage is not to be trusted",
+                        )
+                        .at(span.start()));
+                    }
                 }
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
     }
 
     /// For the record.
@@ -123,15 +132,14 @@ impl<'a> Mover<'a> {
     fn share(
         &self,
         count: usize,
+        buffers: impl Fn() -> Buffers + Sync,
         monitor: &dyn JobMonitor,
         act: impl Fn(usize, &mut Buffers) -> Result<()> + Sync,
     ) -> Result<bool> {
         let (next, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         let failure = Mutex::new(None);
-        let longest = self.pieces.iter().map(|piece| piece.from.len_bytes()).max().unwrap_or(0);
-        let total_bytes = self.pieces.iter().map(|piece| piece.from.len_bytes()).sum();
         let work = || {
-            let mut buffers = Buffers::new(longest, total_bytes);
+            let mut buffers = buffers();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count || stopped.load(Ordering::Relaxed) {

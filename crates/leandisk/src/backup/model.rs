@@ -13,7 +13,7 @@ use extent::{ExtentSet, HostOffset, Span, Virtual, VirtualOffset, VirtualSpan};
 use image::live::LiveOptions;
 use image::{Chain, Edit, EditTarget};
 use plan::{CopyOptions, CopyPlan, CopyPlanner, Fact, Role, VolumeIndex};
-use repository::{Id, Memory, Node, Record, Repository, Session, Snapshot, SnapshotDisk, Tree};
+use repository::{Id, KeyCost, Memory, Node, Record, Repository, Session, Snapshot, SnapshotDisk, Tree};
 use tempfile::TempDir;
 use testkit::run;
 
@@ -100,7 +100,9 @@ impl Model {
         let path = image.to_str().unwrap();
         run("qemu-img", &["create", "-q", "-f", "qcow2", path, &SIZE.to_string()]);
         run("qemu-img", &["bitmap", "--add", "-g", &BIT.to_string(), path, NAME]);
-        let repository = Arc::new(Repository::init(Arc::new(Memory::default()), b"password").unwrap());
+        let repository = Arc::new(
+            Repository::init_with_cost(Arc::new(Memory::default()), b"password", KeyCost::LEAST).unwrap(),
+        );
         let count = usize::try_from(SIZE / ROLE_BYTES).unwrap();
         let roles = vec![Role::Used(VolumeIndex(0)); count];
         Self { dir, state: seed, repository, snapshots: Vec::new(), roles, fault, told: Told::default() }

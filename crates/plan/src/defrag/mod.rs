@@ -412,6 +412,10 @@ fn finish(mut work: Work<'_>, options: &DefragOptions) -> Result<DefragPlan> {
         anchored::gather(&mut work)?;
     }
     work.close()?;
+    if options.goal == Goal::Files {
+        // Giving back leaves free space elsewhere than before, which may hold another.
+        files::place_again(&mut work, Growth::Never)?;
+    }
     if options.goal == Goal::Pack {
         // What was sorted stayed from then on, but need not.
         work.unlock();

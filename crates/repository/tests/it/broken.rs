@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use block::ErrorKind;
-use repository::{Change, Kind, Memory, Repository, Storage};
+use repository::{Change, KeyCost, Kind, Memory, Repository, Storage};
 
 use crate::{PASSWORD, back_up, check};
 
 fn fresh() -> Vec<Change> {
     let memory = Arc::new(Memory::default());
-    back_up(&Repository::init(memory.clone(), PASSWORD).unwrap(), 1).unwrap();
+    back_up(&Repository::init_with_cost(memory.clone(), PASSWORD, KeyCost::LEAST).unwrap(), 1).unwrap();
     memory.changes()
 }
 

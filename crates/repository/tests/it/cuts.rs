@@ -4,14 +4,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use block::Result as BlockResult;
-use repository::{Change, Kind, Memory, Mutant, Repository, Storage};
+use repository::{Change, KeyCost, Kind, Memory, Mutant, Repository, Storage};
 
 use crate::{PASSWORD, back_up, check};
 
 /// A repository with one snapshot, and the changes that a second backup makes of it.
 fn changes(mutant: Option<Mutant>) -> (Vec<Change>, Vec<Change>) {
     let memory = Arc::new(Memory::default());
-    let repository = Repository::init(memory.clone(), PASSWORD).unwrap();
+    let repository = Repository::init_with_cost(memory.clone(), PASSWORD, KeyCost::LEAST).unwrap();
     back_up(&repository, 1).unwrap();
     let before = memory.changes();
     mutants::with(mutant, || back_up(&repository, 2)).unwrap();
@@ -93,7 +93,7 @@ impl Storage for Late {
 fn late_kinds(mutant: Option<Mutant>, room: usize) -> (BlockResult<()>, Vec<Kind>) {
     let memory = Memory::failing(&[], room);
     let late = Arc::new(Late { memory, has_snapshot: Mutex::new(false), is_made: Condvar::new() });
-    let made = Repository::init(late.clone(), PASSWORD)
+    let made = Repository::init_with_cost(late.clone(), PASSWORD, KeyCost::LEAST)
         .and_then(|repository| mutants::with(mutant, || back_up(&repository, 1)).map(drop));
     let kinds = late.memory.changes().into_iter().filter_map(|change| match change {
         Change::Created(kind @ (Kind::Pack | Kind::Index | Kind::Snapshot), ..) => Some(kind),

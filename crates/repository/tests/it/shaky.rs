@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{io, process::Command};
 
 use block::{Error, Result};
-use repository::{BlobKind, Folder, Id, Kind, Memory, Node, Repository, Session, Snapshot, Storage, Tree};
+use repository::{
+    BlobKind, Folder, Id, KeyCost, Kind, Memory, Node, Repository, Session, Snapshot, Storage, Tree,
+};
 
 use crate::{PASSWORD, noise};
 
@@ -174,7 +176,7 @@ fn a_storage_that_fails_at_random_leaves_a_whole_repository() {
     let asked = std::env::var("LEANDISK_STORAGE_FAULTS").ok().and_then(|count| count.parse().ok());
     let count: u64 = asked.unwrap_or(SEED_COUNT);
     let shaky = Arc::new(Shaky::new(1));
-    let repository = Repository::init(shaky.clone(), PASSWORD).unwrap();
+    let repository = Repository::init_with_cost(shaky.clone(), PASSWORD, KeyCost::LEAST).unwrap();
     back_up(&repository, 0).unwrap();
     let (mut stored, mut failed) = (1, 0);
     for generation in 1..=count {
@@ -205,7 +207,7 @@ fn a_storage_that_fails_at_random_leaves_a_whole_repository() {
 fn a_storage_that_fails_while_a_repository_is_opened_leaves_it_as_it_was() {
     for seed in 0..4 {
         let shaky = Arc::new(Shaky::new(seed + 1));
-        back_up(&Repository::init(shaky.clone(), PASSWORD).unwrap(), 1).unwrap();
+        back_up(&Repository::init_with_cost(shaky.clone(), PASSWORD, KeyCost::LEAST).unwrap(), 1).unwrap();
         shaky.is_shaking.store(true, Ordering::Relaxed);
         let opened = Repository::open(shaky.clone(), PASSWORD);
         shaky.is_shaking.store(false, Ordering::Relaxed);

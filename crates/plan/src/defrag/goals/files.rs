@@ -69,9 +69,14 @@ pub(crate) fn gather(work: &mut Work<'_>) -> Result<()> {
         reduce(work, stream)?;
     }
     work.close()?;
-    // What that left may hold one of them after all, which then moves a second time.
+    // What that left may hold one of them after all.
+    place_again(work, Growth::Limited)
+}
+
+/// Places the fragmented streams that fit into what is free by now. They may have moved before, so what moves is counted as what makes room is.
+pub(crate) fn place_again(work: &mut Work<'_>, growth: Growth) -> Result<()> {
     let moved_bytes = work.moved_bytes();
-    place_left(work, Growth::Limited)?;
+    place_left(work, growth)?;
     work.made_room_bytes += work.moved_bytes() - moved_bytes;
     Ok(())
 }
