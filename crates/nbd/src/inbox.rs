@@ -73,6 +73,7 @@ impl Inbox {
     }
 
     /// Whether bytes are here that nobody asked for.
+    #[cfg(feature = "tls")]
     pub(crate) fn is_empty(&self) -> bool {
         self.start == self.end
     }
