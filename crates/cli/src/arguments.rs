@@ -672,7 +672,7 @@ pub(crate) struct CopyArguments {
     /// Read and write through the page cache: faster if the source is in it already
     #[arg(long, help_heading = TUNING)]
     pub(crate) page_cache: bool,
-    /// Number of worker threads [default: four per core, from 8 to 32]
+    /// Number of worker threads [default: four per core, from 8 to 32; from 16 if the source or the target is an export]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = TUNING)]
     pub(crate) threads: Option<u16>,
     /// Work only while nobody else uses the storage: with the lowest priority, and with pauses as soon as others read or write there. How long

@@ -481,7 +481,7 @@ impl Job<'_> {
             writer,
             target,
             provision: self.options.provision.when(),
-            thread_count: thread_count(self.options),
+            thread_count: self.thread_count(),
             digests: self.options.verify,
             checkpoint_interval,
             resume,
@@ -489,6 +489,13 @@ impl Job<'_> {
         let outcome = job.run(monitor)?;
         progress.finish();
         Ok(outcome)
+    }
+
+    /// A server takes longer to answer than a file does: with more requests on their way neither waits for the other.
+    fn thread_count(&self) -> usize {
+        let is_export = |path: &Path| self.machine.named(path) == Named::Export;
+        let least = if is_export(&self.options.source) || is_export(&self.options.target) { 16 } else { 8 };
+        self.options.threads.map_or((4 * os::processor_count()).clamp(least, 32), usize::from)
     }
 
     fn clones(&self) -> Option<CloneSource<'_>> {
@@ -523,7 +530,7 @@ impl Job<'_> {
             progress.advanced(bytes, 0);
             !progress.is_cancelled()
         };
-        let result = verify::check(&written, digests, thread_count(self.options), &advanced);
+        let result = verify::check(&written, digests, self.thread_count(), &advanced);
         progress.finish();
         result
     }
@@ -559,10 +566,6 @@ impl Job<'_> {
 
 fn caching(options: &Options) -> Caching {
     if options.page_cache { Caching::PageCache } else { Caching::Direct }
-}
-
-fn thread_count(options: &Options) -> usize {
-    options.threads.map_or((4 * os::processor_count()).clamp(8, 32), usize::from)
 }
 
 /// Where to go on; says so, or why not.
