@@ -276,6 +276,19 @@ mod tests {
     }
 
     #[test]
+    fn small_pieces_are_in_fewer_groups_than_large_ones() {
+        let counts = |piece_bytes: u64| {
+            let place = |number: u64| VirtualOffset::new(number * piece_bytes);
+            let piece = |number| Piece::new(VirtualSpan::new(place(number), piece_bytes), place(number));
+            let pieces: Vec<_> = (0..(32 << 20) / piece_bytes).map(piece).collect();
+            let pieces: Vec<_> = pieces.iter().collect();
+            [1, 4].map(|worker_count| groups(&pieces, worker_count).len())
+        };
+        assert_eq!(counts(4096), [2, 4]);
+        assert_eq!(counts(1 << 20), [8, 16]);
+    }
+
+    #[test]
     fn large_pieces_are_copied_one_by_one() {
         assert_eq!(copied(&[(0, 4 << 20), (1 << 20, 6 << 20)], 1 << 20), (2, 2));
     }

@@ -98,28 +98,23 @@ impl<'a> Mover<'a> {
             }
         }
         let bytes_max = windows.iter().map(|(window, _)| window.len_bytes()).max().unwrap_or(0);
-        self.share(
-            windows.len(),
-            || Buffers::new(bytes_max, false),
-            monitor,
-            |number, buffers| {
-                let (window, pieces) = windows[number];
-                let bytes = &mut buffers.pieces[..index(window.start(), window.end())];
-                self.disk.read_stored(window.start(), bytes)?;
-                for piece in pieces {
-                    let span = piece.to_span();
-                    let arrived =
-                        &bytes[index(window.start(), span.start())..index(window.start(), span.end())];
-                    if xxh3_128(arrived) != piece.digest() {
-                        return Err(Error::mismatch(
-                            "what was written did not arrive: the storage is not to be trusted",
-                        )
-                        .at(span.start()));
-                    }
+        let buffers = || Buffers::new(bytes_max, false);
+        self.share(windows.len(), buffers, monitor, |number, buffers| {
+            let (window, pieces) = windows[number];
+            let bytes = &mut buffers.pieces[..index(window.start(), window.end())];
+            self.disk.read_stored(window.start(), bytes)?;
+            for piece in pieces {
+                let span = piece.to_span();
+                let arrived = &bytes[index(window.start(), span.start())..index(window.start(), span.end())];
+                if xxh3_128(arrived) != piece.digest() {
+                    return Err(Error::mismatch(
+                        "what was written did not arrive: the storage is not to be trusted",
+                    )
+                    .at(span.start()));
                 }
-                Ok(())
-            },
-        )
+            }
+            Ok(())
+        })
     }
 
     /// For the record.
