@@ -45,6 +45,8 @@ help: ## Say what can be made
 # The gate builds everything once: what speeds up the next build, or helps a debugger, would take time and 6 GB of the disk.
 test: export CARGO_INCREMENTAL = 0
 test: export CARGO_PROFILE_DEV_DEBUG = 0
+# Of fewer parts, less is compiled twice; two processors have enough to do with four.
+test: export CARGO_PROFILE_DEV_CODEGEN_UNITS = 4
 test: ## The gate: all checks, all tests, and how long each took
 	scripts/gate tools format lint deny packages docs fuzz-smoke unit
 
@@ -67,8 +69,12 @@ deny: ## Licences, sources and bans of all dependencies; advisories where they c
 packages: ## Package all crates, as `cargo publish` would
 	scripts/check-packages
 
+# Clippy's metadata, which `lint` has made, is used again: with what `cargo clippy` sets for `cargo check`, and with examples, of which there are
+# none, because they need what tests need, so that all crates have the same features.
 docs: ## Build the documentation, warnings are errors
-	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --locked --no-deps --workspace --document-private-items
+	RUSTC_WORKSPACE_WRAPPER="$$(find "$$(rustc --print sysroot)/bin" -name clippy-driver)" \
+		CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ RUSTDOCFLAGS=-Dwarnings \
+		$(CARGO) doc --locked --no-deps --workspace --lib --bin xtask --examples --document-private-items
 
 unit: ## All tests, with the benchmark on tiny disks beside them
 	$(RUN_TESTS) --beside --locked --workspace

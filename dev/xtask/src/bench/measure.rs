@@ -248,9 +248,28 @@ fn root_command(program: &str) -> Command {
     command
 }
 
+/// `umount FOLDER` waits until the file system has ended. Who has mounts of its own, as tests beside this, begins with all that there are: until
+/// they let go of it, it lives on, and what it has in memory is not on the disk. Its loop device goes with it.
+const UNMOUNT: &str = r#"
+umount() {
+    local source device file
+    source=$(findmnt -nro SOURCE --mountpoint "$1" | tail -n 1)
+    device=/sys/block/${source#/dev/}/loop
+    file=$(cat "$device/backing_file" 2>/dev/null) || file=
+    [ "$(cat "$device/autoclear" 2>/dev/null)" = 1 ] || file=
+    command umount "$1"
+    for _ in {1..1500}; do
+        [ -n "$file" ] && [ "$(cat "$device/backing_file" 2>/dev/null)" = "$file" ] || return 0
+        sleep 0.02
+    done
+    echo "$source is still in use after 30 s" >&2
+    return 1
+}
+"#;
+
 /// Runs a shell script as root, and answers what it printed.
 pub(crate) fn shell_as_root(script: &str, args: &[&str]) -> Result<String> {
-    let script = format!("set -euo pipefail; PATH=$PATH:/usr/sbin:/sbin; {script}");
+    let script = format!("set -euo pipefail; PATH=$PATH:/usr/sbin:/sbin; {UNMOUNT}{script}");
     let mut command = root_command("bash");
     let output = command.args(["-c", &script, "bench"]).args(args).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
