@@ -79,7 +79,7 @@ fn a_device_is_written_zeroed_and_read_back() {
 #[test]
 fn a_device_does_not_grow() {
     let device = Loop::new();
-    let target = DeviceTarget::open(&device.device).unwrap();
+    let target = patiently(|| DeviceTarget::open(&device.device));
     target.set_len(LEN).unwrap();
     target.set_len(LEN / 2).unwrap();
     target.reserve(Span::from_zero(LEN)).unwrap();
@@ -98,12 +98,12 @@ fn a_device_does_not_grow() {
 #[test]
 fn a_device_in_use_is_refused() {
     let device = Loop::new();
-    let first = DeviceTarget::open(&device.device).unwrap();
+    let first = patiently(|| DeviceTarget::open(&device.device));
     let error = DeviceTarget::open(&device.device).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(error.to_string().contains("in use"), "{error}");
     drop(first);
-    DeviceTarget::open(&device.device).unwrap();
+    patiently(|| DeviceTarget::open(&device.device));
     for wrong in [device.file.to_str().unwrap(), device.dir.path().to_str().unwrap(), "/dev/null"] {
         assert_eq!(DeviceTarget::open(wrong).err().unwrap().kind(), ErrorKind::Refused);
     }
@@ -126,7 +126,7 @@ fn a_mounted_device_is_refused() {
     let error = DeviceTarget::open(&device.device).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Refused);
     drop(mount);
-    DeviceTarget::open(&device.device).unwrap();
+    patiently(|| DeviceTarget::open(&device.device));
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_device_is_a_source_too() {
     assert_eq!((source.len_bytes(), source.allocated_bytes().unwrap()), (LEN, LEN));
     let map = source.host_map(Span::from_zero(LEN)).unwrap();
     assert_eq!((map.len(), map[0].state), (1, HostState::Data));
-    assert_eq!(source.identity(), Some(DeviceTarget::open(&device.device).unwrap().identity()));
+    assert_eq!(source.identity(), Some(patiently(|| DeviceTarget::open(&device.device)).identity()));
     // Its neighbours are not granted.
     let granted = Granted::new(device.device.as_ref(), &[]).unwrap();
     let name = device.device.strip_prefix("/dev/").unwrap();
