@@ -114,14 +114,14 @@ fn a_mounted_device_is_refused() {
     struct Mount(PathBuf);
     impl Drop for Mount {
         fn drop(&mut self) {
-            let _ = std::process::Command::new("umount").arg(&self.0).status();
+            testkit::loops::unmount(&self.0);
         }
     }
     let device = Loop::new();
     testkit::run("mkfs.ext4", &["-q", "-F", &device.device]);
     let folder = device.dir.path().join("mounted");
     std::fs::create_dir(&folder).unwrap();
-    testkit::run("mount", &[&device.device, folder.to_str().unwrap()]);
+    testkit::loops::mount(&[&device.device, folder.to_str().unwrap()]);
     let mount = Mount(folder);
     let error = DeviceTarget::open(&device.device).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Refused);
@@ -171,11 +171,14 @@ fn hidden_mounts_keep_no_disk_of_others_in_use() {
         (done, points)
     });
     is_hidden.recv().unwrap();
-    testkit::run("umount", &[other_point.to_str().unwrap()]);
+    testkit::loops::unmount(&other_point);
+    // Other tests' processes that have mounts of their own may keep it for a moment.
+    testkit::loops::wait_until_detached(&other);
     let users = SourceFile::open(&other).unwrap().users();
     go_on.send(()).unwrap();
     let (done, points) = thread.join().unwrap();
-    testkit::run("umount", &[own_point.to_str().unwrap()]);
+    testkit::loops::unmount(&own_point);
+    testkit::loops::wait_until_detached(&own);
     done.unwrap();
     assert!(users.is_empty(), "{users:?}");
     assert!(points.contains(&own_point), "what it needs stays: {points:?}");

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use block::{Error, ErrorKind, HostFile, HostState, ReadAt, TargetFile};
 use extent::{Offset, Span};
@@ -195,7 +196,7 @@ struct Mounted(PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        testkit::loops::unmount(&self.0);
     }
 }
 
@@ -215,11 +216,17 @@ fn loop_devices_and_mounts_are_refused() {
     assert!(refused(EditFile::open(&path)).contains(&device.0));
     let mount = dir.path().join("mount");
     fs::create_dir(&mount).unwrap();
-    run("mount", &["-o", "ro", &device.0, text(&mount)]);
+    testkit::loops::mount(&["-o", "ro", &device.0, text(&mount)]);
     let mounted = Mounted(mount.clone());
     assert!(refused(EditFile::open(&device.0)).contains("mounted"));
     drop(mounted);
-    let file = EditFile::open(&device.0).unwrap();
+    // Who looks for a free loop device may hold this one for a moment.
+    let opened = (0..200).find_map(|_| {
+        let file = EditFile::open(&device.0);
+        file.is_err().then(|| std::thread::sleep(Duration::from_millis(25)));
+        file.ok()
+    });
+    let file = opened.expect("nobody has it mounted any more");
     assert!(file.is_block_device());
     let mounted = Mounted(mount.clone());
     assert!(!Command::new("mount").args([&device.0, text(&mount)]).output().unwrap().status.success());

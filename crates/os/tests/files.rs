@@ -333,11 +333,12 @@ fn a_loop_device_writes_once_it_is_mounted() {
     std::fs::create_dir(&mount).unwrap();
     let device = testkit::run("losetup", &["-f", "--show", name]).trim().to_owned();
     let attached = SourceFile::open(&path).unwrap().users();
-    testkit::run("mount", &[&device, mount.to_str().unwrap()]);
+    testkit::loops::mount(&[&device, mount.to_str().unwrap()]);
     let mounted = SourceFile::open(&path).unwrap().users();
     let of_device = SourceFile::open(&device).map(|file| file.users());
-    testkit::run("umount", &[&device]);
+    testkit::loops::unmount(&mount);
     testkit::run("losetup", &["-d", &device]);
+    testkit::loops::wait_until_detached(&path);
     assert_eq!((attached.len(), attached[0].writes), (1, false), "{attached:?}");
     assert!(attached[0].text.contains(&device) && attached[0].hint.contains("losetup -d"), "{attached:?}");
     assert_eq!((mounted.len(), mounted[0].writes), (1, true), "{mounted:?}");

@@ -210,7 +210,8 @@ fn names_that_a_guest_can_hold_are_harmless() {
         truncate -s 16M "$1"
         mkfs.ext4 -qF "$1"
         mnt=$(mktemp -d)
-        trap 'umount "$mnt"; rmdir "$mnt"' EXIT
+        # It ends when nobody has it among mounts of his own any more.
+        trap 'umount "$mnt"; rmdir "$mnt"; while [ -n "$(losetup -j "$1")" ]; do sleep 0.02; done' EXIT
         mount -o loop "$1" "$mnt"
         cd "$mnt"
         n=0

@@ -126,7 +126,7 @@ fn what_a_guest_writes_leaves_half_of_the_room_to_others() {
     let (of, mut command) = (repo.args(), leandisk());
     command.args(repo.with(&of, &["check", "latest", "--boot", "--boot-seconds", "100"]));
     let output = command.env("TMPDIR", &small).output().unwrap();
-    run("umount", &[arg(&small)]);
+    testkit::loops::unmount(&small);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("keep what the guest writes") && said.contains("half of what was free"), "{said}");

@@ -27,8 +27,7 @@ impl Host {
         run("truncate", &["-s", size, arg(&volume)]);
         run("mkfs.ext4", &["-q", "-F", "-m", "0", arg(&volume)]);
         fs::create_dir(&mount).unwrap();
-        let mounted = as_root("mount", &["-o", "loop", arg(&volume), arg(&mount)]);
-        assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+        testkit::loops::mount(&["-o", "loop", arg(&volume), arg(&mount)]);
         let host = Self { dir, mount, _alone: alone };
         as_root("rmdir", &[arg(&host.mount.join("lost+found"))]);
         as_root("chmod", &["777", arg(&host.mount)]);

@@ -67,7 +67,7 @@ impl Mounted {
         let output = as_root("losetup", &["--show", "-f", arg(disk)]);
         let device = String::from_utf8(output.stdout).unwrap().trim().to_owned();
         let folder = scratch();
-        assert!(as_root("mount", &[&device, arg(folder.path())]).status.success());
+        testkit::loops::mount(&[&device, arg(folder.path())]);
         Self { device, folder }
     }
 }

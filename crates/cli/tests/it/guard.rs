@@ -21,7 +21,7 @@ use crate::common;
 use crate::common::{arg, document, fail, leandisk, number, signal, succeed};
 use serde_json::Value;
 use tempfile::TempDir;
-use testkit::loops::mount;
+use testkit::loops::{mount, unmount};
 use testkit::{HostMount, run, scratch};
 
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -611,7 +611,7 @@ fn free_space_is_brought_together_where_a_long_file_found_none() {
         let ledger = fs::read_dir(state.path()).unwrap().flatten().map(|entry| entry.path());
         let ledger = ledger.into_iter().find(|path| arg(path).ends_with("ledger")).unwrap();
         assert!(fs::read_to_string(ledger).unwrap().contains("\nspace "), "{filesystem}: the day's sum");
-        run("umount", &[arg(host.path())]);
+        unmount(host.path());
         let image = image_of(&host);
         let image = arg(&image);
         match checker {

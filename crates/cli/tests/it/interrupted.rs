@@ -145,8 +145,7 @@ fn a_target_that_cannot_be_written_half_way_is_an_error_and_not_under_its_name()
     run("truncate", &["-s", "256M", arg(&volume)]);
     run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", arg(&volume)]);
     let mounted = scratch();
-    let output = as_root("mount", &["-o", "loop", arg(&volume), arg(mounted.path())]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    testkit::loops::mount(&["-o", "loop", arg(&volume), arg(mounted.path())]);
     let target = mounted.path().join("target.raw");
     let (status, message) = copy_as_root(arg(&source), &target);
     let is_there = target.exists();

@@ -103,7 +103,7 @@ fn a_device_in_use_is_refused_by_a_dry_run_too() {
     let device = Device::new(dir.path(), 16);
     as_root("mkfs.ext4", &["-q", "-F", &device.name]);
     let mounted = scratch();
-    assert!(as_root("mount", &[&device.name, arg(mounted.path())]).status.success());
+    testkit::loops::mount(&[&device.name, arg(mounted.path())]);
     let (dry, run) = (
         copy(&[&source, &device.name, "-f", "raw", "--force", "--dry-run"]),
         copy(&[&source, &device.name, "-f", "raw", "--force"]),

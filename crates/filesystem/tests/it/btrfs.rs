@@ -667,7 +667,7 @@ fn is_mounted(volume: &Path) -> bool {
     mount.args(["-t", "btrfs", "-o", "loop,ro,rescue=nologreplay", text(volume), text(at.path())]);
     let is_mounted = mount.output().unwrap().status.success();
     if is_mounted {
-        run("umount", &[text(at.path())]);
+        testkit::loops::unmount(at.path());
     }
     is_mounted
 }

@@ -248,9 +248,23 @@ fn root_command(program: &str) -> Command {
     command
 }
 
-/// `umount FOLDER` waits until the file system has ended. Who has mounts of its own, as tests beside this, begins with all that there are: until
-/// they let go of it, it lives on, and what it has in memory is not on the disk. Its loop device goes with it.
-const UNMOUNT: &str = r#"
+/// `mount` tries again where somebody looks at the loop device that was just attached. `umount FOLDER` waits until the file system has ended: who
+/// has mounts of its own, as tests beside this, begins with all that there are, and until they let go of it, it lives on, and what it has in
+/// memory is not on the disk. Its loop device goes with it.
+const MOUNTS: &str = r#"
+mount() {
+    local said status
+    said=$(mktemp)
+    for _ in {1..1500}; do
+        status=0
+        command mount "$@" 2>"$said" || status=$?
+        [ $status != 0 ] && grep -q 'already mounted or mount point busy' "$said" || break
+        sleep 0.02
+    done
+    cat "$said" >&2
+    rm "$said"
+    return $status
+}
 umount() {
     local source device file
     source=$(findmnt -nro SOURCE --mountpoint "$1" | tail -n 1)
@@ -269,7 +283,7 @@ umount() {
 
 /// Runs a shell script as root, and answers what it printed.
 pub(crate) fn shell_as_root(script: &str, args: &[&str]) -> Result<String> {
-    let script = format!("set -euo pipefail; PATH=$PATH:/usr/sbin:/sbin; {UNMOUNT}{script}");
+    let script = format!("set -euo pipefail; PATH=$PATH:/usr/sbin:/sbin; {MOUNTS}{script}");
     let mut command = root_command("bash");
     let output = command.args(["-c", &script, "bench"]).args(args).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
