@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use block::{AlignedBuffer, ErrorKind, HostFile, HostState, ReadAt, TargetFile};
 use extent::{Offset, Span};
 use os::{DeviceTarget, Granted, SourceFile};
+use testkit::loops::patiently;
 
 const LEN: u64 = 16 << 20;
 
@@ -31,19 +32,6 @@ impl Drop for Loop {
     fn drop(&mut self) {
         let _ = std::process::Command::new("losetup").args(["-d", &self.device]).status();
     }
-}
-
-/// Another process that looks for a free loop device may claim this one for a moment, before it finds that it is taken.
-fn patiently<T>(open: impl Fn() -> block::Result<T>) -> T {
-    for _ in 0..200 {
-        match open() {
-            Err(error) if error.kind() == ErrorKind::Refused => {
-                std::thread::sleep(std::time::Duration::from_millis(25));
-            }
-            result => return result.unwrap(),
-        }
-    }
-    open().unwrap()
 }
 
 #[test]

@@ -8,7 +8,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use block::{Error, ErrorKind, HostFile, HostState, ReadAt, TargetFile};
 use extent::{Offset, Span};
@@ -220,13 +219,7 @@ fn loop_devices_and_mounts_are_refused() {
     let mounted = Mounted(mount.clone());
     assert!(refused(EditFile::open(&device.0)).contains("mounted"));
     drop(mounted);
-    // Who looks for a free loop device may hold this one for a moment.
-    let opened = (0..200).find_map(|_| {
-        let file = EditFile::open(&device.0);
-        file.is_err().then(|| std::thread::sleep(Duration::from_millis(25)));
-        file.ok()
-    });
-    let file = opened.expect("nobody has it mounted any more");
+    let file = testkit::loops::patiently(|| EditFile::open(&device.0));
     assert!(file.is_block_device());
     let mounted = Mounted(mount.clone());
     assert!(!Command::new("mount").args([&device.0, text(&mount)]).output().unwrap().status.success());

@@ -1,11 +1,11 @@
 //! Files, or parts of them, as block devices of the kernel, and the end of mounts, which needs root.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use crate::guest::as_root;
 use crate::tools::{run, said, scratch};
@@ -86,6 +86,17 @@ impl Drop for Loops {
             }
         }
         self.files.iter().for_each(|file| wait_until_detached(file));
+    }
+}
+
+/// What `open` answers of a loop device. Who looks for a free one may claim this one for a moment, before it finds that it is taken.
+pub fn patiently<T, E: fmt::Debug>(open: impl Fn() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(25)),
+            result => return result.unwrap(),
+        }
     }
 }
 

@@ -211,7 +211,7 @@ fn names_that_a_guest_can_hold_are_harmless() {
         mkfs.ext4 -qF "$1"
         mnt=$(mktemp -d)
         # It ends when nobody has it among mounts of his own any more.
-        trap 'umount "$mnt"; rmdir "$mnt"; while [ -n "$(losetup -j "$1")" ]; do sleep 0.02; done' EXIT
+        trap 'umount "$mnt"; rmdir "$mnt"; for _ in {1..1500}; do [ -n "$(losetup -j "$1")" ] || break; sleep 0.02; done' EXIT
         mount -o loop "$1" "$mnt"
         cd "$mnt"
         n=0

@@ -267,7 +267,7 @@ fn files_of_fat_and_exfat_are_as_they_were_put_there() {
         let script = match name {
             "exfat" => {
                 "set -e; export LC_ALL=C.UTF-8; mkdir \"$1.mnt\"; l=$(losetup -f --show \"$1\")
-                 mount.exfat-fuse $l \"$1.mnt\" > \"$1.log\"; cp -r \"$2\"/* \"$1.mnt\"/; until umount \"$1.mnt\"; do sleep 0.02; done; losetup -d $l
+                 mount.exfat-fuse $l \"$1.mnt\" > \"$1.log\"; cp -r \"$2\"/* \"$1.mnt\"/; for _ in {1..1500}; do umount \"$1.mnt\" && break; sleep 0.02; done; losetup -d $l
                  while [ -n \"$(losetup -j \"$1\")\" ]; do sleep 0.01; done"
             }
             _ => "export LC_ALL=C.UTF-8; mcopy -s -i \"$1\" \"$2\"/* ::/",

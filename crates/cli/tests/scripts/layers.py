@@ -83,7 +83,9 @@ def compose(raw, start, form, image):
                                       "extents": count if extents else 0, "whole_stack": runs}))
         finally:
             # Whoever looks at all mounts of the machine may hold it for a moment.
-            while subprocess.run(["umount", mnt]).returncode != 0 and os.path.ismount(mnt):
+            for _ in range(1500):
+                if subprocess.run(["umount", mnt]).returncode == 0:
+                    break
                 time.sleep(0.02)
 
 
